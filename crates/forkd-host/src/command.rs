@@ -1,0 +1,126 @@
+//! Short commands of the host with a limit on their time.
+
+use std::io::{self, Read, Write};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// The last line on stderr, or the exit status where there is none.
+    pub fn complaint(&self) -> String {
+        let last = self.stderr.lines().rev().find(|line| !line.trim().is_empty());
+        last.map_or_else(|| self.status.to_string(), |line| line.trim().to_owned())
+    }
+}
+
+/// The command did not end by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("{program} did not start")]
+    Start { program: String, source: io::Error },
+    #[error("{program} did not end within {} s", limit.as_secs())]
+    TimedOut { program: String, limit: Duration },
+    #[error("cannot talk to {program}")]
+    Pipe { program: String, source: io::Error },
+}
+
+/// Runs a command that says little, feeds it `input` and ends it after `limit`.
+pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcome, CommandError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let start = |source| CommandError::Start {
+        program: program.clone(),
+        source,
+    };
+    let pipe = |source| CommandError::Pipe {
+        program: program.clone(),
+        source,
+    };
+
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(start)?;
+    let mut stdin = child.stdin.take();
+    let reader = |stream: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let read = stream.map_or(Ok(0), |stream| stream.take(1 << 20).read_to_end(&mut text));
+            read.map(|_| String::from_utf8_lossy(&text).into_owned())
+        })
+    };
+    let stdout = reader(child.stdout.take().map(|stream| Box::new(stream) as _));
+    let stderr = reader(child.stderr.take().map(|stream| Box::new(stream) as _));
+    if let Some(stdin) = &mut stdin {
+        match stdin.write_all(input.as_bytes()) {
+            // A command that ends without reading its input says why in its own words.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(pipe(error)),
+            _ => {}
+        }
+    }
+    drop(stdin);
+
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(pipe)? {
+            break status;
+        }
+        if begun.elapsed() > limit {
+            child.kill().map_err(pipe)?;
+            child.wait().map_err(pipe)?;
+            return Err(CommandError::TimedOut { program, limit });
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let collect = |reader: std::thread::JoinHandle<io::Result<String>>| {
+        reader
+            .join()
+            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+            .map_err(pipe)
+    };
+    Ok(Outcome {
+        status,
+        stdout: collect(stdout)?,
+        stderr: collect(stderr)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn output_and_status_come_back() {
+        let mut command = Command::new("sh");
+        let outcome = run(command.args(["-c", "cat; echo oops >&2; exit 3"]), "hello", LONG).unwrap();
+        assert_eq!(outcome.status.code(), Some(3));
+        assert_eq!(outcome.stdout, "hello");
+        assert_eq!(outcome.complaint(), "oops");
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let error = run(Command::new("sleep").arg("600"), "", Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(error, CommandError::TimedOut { .. }));
+    }
+
+    #[test]
+    fn a_command_that_ignores_its_input_is_no_error() {
+        let input = "x".repeat(1 << 20);
+        assert!(
+            run(&mut Command::new("true"), &input, LONG)
+                .unwrap()
+                .status
+                .success()
+        );
+    }
+}

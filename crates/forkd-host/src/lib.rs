@@ -1,0 +1,9 @@
+//! What this host has and can do: its tools, its KVM, its free disk space, and from that the way sandboxes can run.
+//! Nothing here changes the host.
+
+pub mod command;
+pub mod disk;
+pub mod doctor;
+pub mod home;
+pub mod kvm;
+pub mod tool;

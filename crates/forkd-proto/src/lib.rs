@@ -1,0 +1,3 @@
+//! Messages between forkd's processes: plain types, no behaviour, no I/O.
+
+pub mod probe;

@@ -1,0 +1,66 @@
+//! `forkd-vmm`: the process that owns a microVM. The daemon and the CLI start it; people do not.
+//!
+//! So far it has one role, `probe`: try whether this host's KVM can run a stock Linux kernel.
+
+mod probe;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: forkd-vmm probe [--vms N] [--device PATH]";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(RunError::Usage) => {
+            report(USAGE);
+            ExitCode::from(2)
+        }
+        Err(RunError::Output(error)) => {
+            report(&format!("cannot write the report: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), RunError> {
+    match arguments.split_first() {
+        Some((role, options)) if role == "probe" => {
+            let report = probe::probe(&probe_options(options)?);
+            let line = serde_json::to_string(&report)
+                .map_err(io::Error::from)
+                .map_err(RunError::Output)?;
+            writeln!(io::stdout(), "{line}").map_err(RunError::Output)
+        }
+        _ => Err(RunError::Usage),
+    }
+}
+
+fn probe_options(arguments: &[String]) -> Result<probe::Options, RunError> {
+    let mut options = probe::Options::default();
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        let value = rest.next().ok_or(RunError::Usage)?;
+        match name.as_str() {
+            "--vms" => options.vms = value.parse().map_err(|_| RunError::Usage)?,
+            "--device" => options.device = value.into(),
+            _ => return Err(RunError::Usage),
+        }
+    }
+    if options.vms == 0 {
+        Err(RunError::Usage)
+    } else {
+        Ok(options)
+    }
+}
+
+enum RunError {
+    Usage,
+    Output(io::Error),
+}
+
+fn report(message: &str) {
+    // Nobody is left to tell when stderr itself is gone.
+    let _ = writeln!(io::stderr(), "forkd-vmm: {message}");
+}

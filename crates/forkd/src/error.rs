@@ -1,0 +1,50 @@
+//! Errors are printed here, once, with all their causes.
+
+use std::error::Error;
+use std::io::{self, Write};
+
+/// Whatever a verb failed with.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    #[error(transparent)]
+    Home(#[from] forkd_host::home::NoHome),
+    #[error("cannot tell where forkd's binaries are")]
+    Binaries(#[source] io::Error),
+    #[error(transparent)]
+    Probe(#[from] forkd_host::kvm::ProbeError),
+    #[error(transparent)]
+    Open(#[from] forkd_machine::OpenError),
+    #[error(transparent)]
+    Init(#[from] forkd_machine::InitError),
+    #[error(transparent)]
+    Start(#[from] forkd_machine::StartError),
+    #[error(transparent)]
+    Stop(#[from] forkd_machine::StopError),
+    #[error(transparent)]
+    Rm(#[from] forkd_machine::RmError),
+    #[error(transparent)]
+    Image(#[from] forkd_machine::ImageError),
+    #[error(transparent)]
+    NotRunning(#[from] forkd_machine::NotRunning),
+    #[error(transparent)]
+    File(#[from] forkd_machine::FileError),
+    #[error("the connection to machine {name} broke: {reason}")]
+    Lost {
+        name: forkd_machine::Name,
+        reason: String,
+    },
+    #[error("cannot {0}")]
+    Io(&'static str, #[source] io::Error),
+}
+
+/// Prints `forkd: what failed: because: because`.
+pub fn print(error: &CliError) {
+    let mut message = format!("forkd: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message += &format!(": {error}");
+        cause = error.source();
+    }
+    // Nobody is left to tell when stderr itself is gone.
+    let _ = writeln!(io::stderr(), "{message}");
+}

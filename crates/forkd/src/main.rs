@@ -1,0 +1,42 @@
+//! The `forkd` command: arguments in, one verb out.
+
+mod arguments;
+mod commands;
+mod error;
+mod exit;
+mod progress;
+mod size;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command, MachineCommand};
+use clap::Parser;
+use error::CliError;
+use exit::Exit;
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            error::print(&error);
+            Exit::Failure.into()
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<Exit, CliError> {
+    match arguments.command {
+        Command::Doctor(options) => commands::doctor::run(&options),
+        Command::Machine { command } => match command {
+            MachineCommand::Init(options) => commands::machine::init::run(&options),
+            MachineCommand::Start(options) => commands::machine::start::run(&options),
+            MachineCommand::Stop(options) => commands::machine::stop::run(&options),
+            MachineCommand::Status(options) => commands::machine::status::run(&options),
+            MachineCommand::Exec(options) => commands::machine::exec::run(&options),
+            MachineCommand::Shell(options) => commands::machine::shell::run(&options),
+            MachineCommand::Logs(options) => commands::machine::logs::run(&options),
+            MachineCommand::Ls(options) => commands::machine::ls::run(&options),
+            MachineCommand::Rm(options) => commands::machine::rm::run(&options),
+        },
+    }
+}

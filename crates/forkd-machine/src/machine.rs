@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
+use crate::image;
 use crate::name::Name;
 
 /// The version of `machine.json`.
@@ -124,6 +125,11 @@ impl Machine {
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+
+    /// Whether the machine was made from the image that this version of forkd makes.
+    pub fn is_current(&self) -> bool {
+        self.config.image == image::current_id()
     }
 
     /// What the machine has printed on its console since it was last started.

@@ -56,16 +56,18 @@ impl ProcessName {
     }
 }
 
-/// The start time in /proc/PID/stat, unless the process is a zombie.
+/// The start time in /proc/PID/stat, unless the process has ended and only waits to be collected.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses and may contain anything, parentheses too.
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
+    let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().collect();
+    let (state, threads) = (*fields.first()?, fields.get(17)?.parse::<u32>().ok()?);
+    // A zombie with more than one thread is a process whose first thread has ended and whose others still hold its files
+    // and ports.
+    if matches!(state, "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.get(19)?.parse().ok()
 }
 
 #[cfg(test)]

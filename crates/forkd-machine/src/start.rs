@@ -29,6 +29,9 @@ use crate::{Progress, socket};
 /// A boot takes 8 s on an idle host; this is for a busy one.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 
+/// How long sshd may take after the first heartbeat.
+const SSH_LIMIT: Duration = Duration::from_secs(30);
+
 /// How long a killed QEMU may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
@@ -149,6 +152,10 @@ fn boot(
         name: machine.name.clone(),
         image: machine.config.image.clone(),
     })?;
+    if !machine.is_current() {
+        progress
+            .warn("the machine was made by another version of forkd; rm and init give it the current image");
+    }
     disk::require(directory, DISK_HEADROOM, "starting a machine")?;
     // A `start` that was killed between starting QEMU and writing that down has left one that only the kernel knows of.
     if let Some(orphan) = socket::listener(directory, qmp::SOCKET).and_then(ProcessName::of) {
@@ -296,13 +303,14 @@ fn await_ready(machine: &Machine, mut run: RunState, begun: Instant) -> Result<(
         still_waiting(&run)?;
         std::thread::sleep(Duration::from_millis(50));
     }
-    match ssh::open(machine, ports.ssh) {
-        Ok(()) => {}
-        // ssh cannot tell a machine that died from one that refused it.
-        Err(error) => {
-            still_waiting(&run)?;
+    // The heartbeat may come before sshd listens.
+    let patience = Instant::now() + SSH_LIMIT;
+    while let Err(error) = ssh::open(machine, ports.ssh) {
+        still_waiting(&run)?;
+        if Instant::now() > patience {
             return Err(error.into());
         }
+        std::thread::sleep(Duration::from_millis(100));
     }
     run.ready = true;
     Ok(run.write(directory)?)

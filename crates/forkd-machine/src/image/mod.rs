@@ -4,6 +4,8 @@
 mod build;
 mod recipe;
 
+pub(crate) use recipe::id as current_id;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -70,7 +72,7 @@ impl Image {
     /// The image of this version of forkd, built now unless it is in the cache. While the lock that comes with it is
     /// held, nobody removes an image.
     pub fn ensure(home: &Home, progress: &dyn Progress) -> Result<(Image, DirectoryLock), ImageError> {
-        let id = recipe::id();
+        let id = current_id();
         let images = home.images()?;
         let lock = lock::lock(&images, progress)?;
         let image = match Image::open(home, &id)? {

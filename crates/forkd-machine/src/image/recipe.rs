@@ -49,7 +49,7 @@ pub(super) const OVERLAY: [(&str, u32, &str); 5] = [
 ];
 
 /// The image's name: the first half of a hash of everything above.
-pub(super) fn id() -> String {
+pub(crate) fn id() -> String {
     let mut hasher = blake3::Hasher::new();
     let mut add = |part: &str| {
         hasher.update(&(part.len() as u64).to_le_bytes());

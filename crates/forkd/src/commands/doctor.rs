@@ -1,6 +1,6 @@
 //! `forkd doctor`.
 
-use forkd_host::doctor::{Diagnosis, Status, Way, examine};
+use forkd_host::doctor::{Diagnosis, Need, Status, Way, examine};
 use forkd_host::home;
 
 use super::{print, print_json};
@@ -27,6 +27,8 @@ fn render(diagnosis: &Diagnosis) -> String {
     for check in &diagnosis.checks {
         let mark = match check.status {
             Status::Ok => "ok  ",
+            // Nobody misses the machine's tools where sandboxes run without it.
+            Status::Failed if diagnosis.way == Way::Native && check.needed_for != Need::Native => "-   ",
             Status::Warning => "warn",
             Status::Failed => "fail",
         };

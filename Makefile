@@ -1,0 +1,54 @@
+# Every target sets up what it needs. `make help` lists them.
+
+CARGO ?= cargo
+CARGO_DENY_VERSION := 0.20.2
+CARGO_FUZZ_VERSION := 0.13.1
+FUZZ_SECONDS ?= 60
+E2E := $(CARGO) test --release --locked --package forkd-tests
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test setup build lint deny unit e2e soak bench fuzz clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+demo: build ## build forkd, examine this host, show a KVM host that works
+	scripts/demo
+
+test: lint unit e2e ## run every check and test
+
+setup: ## install what is missing, or say how
+	@scripts/setup
+
+build: setup ## build the release binaries
+	$(CARGO) build --release --locked
+
+lint: setup deny ## formatting, clippy, licences and sources of dependencies
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	cargo-deny --locked check bans licenses sources
+
+deny:
+	@cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(CARGO_DENY_VERSION)' \
+		|| $(CARGO) install --locked --version $(CARGO_DENY_VERSION) cargo-deny
+
+unit: setup ## tests that need no QEMU
+	$(CARGO) test --locked --workspace --lib --bins
+	$(CARGO) test --locked --package forkd-tests --test architecture
+
+e2e: build ## tests of the machine, and tests on a KVM host
+	$(E2E) --test machine --test e2e
+
+soak: build ## the same with large counts: 30 starts, 10 times 100 VMs
+	FORKD_SOAK=1 $(E2E) --test machine --test e2e
+
+bench: build ## measurements, one JSON object a line
+	@target/release/bench-machine
+
+fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each
+	@cargo fuzz --version 2>/dev/null | grep -qx 'cargo-fuzz $(CARGO_FUZZ_VERSION)' \
+		|| $(CARGO) install --locked --version $(CARGO_FUZZ_VERSION) cargo-fuzz
+	scripts/fuzz $(FUZZ_SECONDS)
+
+clean: ## remove what was built (not machines and their images)
+	$(CARGO) clean

@@ -1,0 +1,26 @@
+//! Tests on a KVM host, native or machine. `make e2e` runs them.
+
+mod cgroup;
+mod kvm;
+mod nftables;
+mod watch;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forkd_tests::suite::main(&[
+        ("kvm::doctor_finds_the_host_good", kvm::doctor_finds_the_host_good),
+        (
+            "kvm::a_tiny_guest_runs_to_its_first_exit",
+            kvm::a_tiny_guest_runs_to_its_first_exit,
+        ),
+        ("kvm::a_hundred_vms_live_at_once", kvm::a_hundred_vms_live_at_once),
+        ("cgroup::v2_has_all_controllers", cgroup::v2_has_all_controllers),
+        ("cgroup::a_limit_holds", cgroup::a_limit_holds),
+        ("nftables::a_rule_set_loads", nftables::a_rule_set_loads),
+        (
+            "watch::a_machine_that_stops_answering_is_restarted",
+            watch::a_machine_that_stops_answering_is_restarted,
+        ),
+    ])
+}

@@ -1,0 +1,20 @@
+//! What the end-to-end tests stand on: the built binaries, a KVM host to run on, and a watch over that host.
+
+pub mod binaries;
+pub mod host;
+pub mod scale;
+pub mod suite;
+pub mod watch;
+
+/// A test's result; any error fails it, with its text.
+pub type TestResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Fails the test with a message unless the condition holds.
+#[macro_export]
+macro_rules! check {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+).into());
+        }
+    };
+}

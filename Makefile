@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 CARGO_DENY_VERSION := 0.20.2
-CARGO_FUZZ_VERSION := 0.13.1
+CARGO_FUZZ_VERSION := 0.13.2
 FUZZ_SECONDS ?= 60
 E2E := $(CARGO) test --release --locked --package forkd-tests
 

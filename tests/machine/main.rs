@@ -96,7 +96,7 @@ const TESTS: &[Test] = &[
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each machine takes a core and memory.
-    arguments.test_threads.get_or_insert(1);
+    arguments.test_threads = Some(1);
     let trials = TESTS.iter().map(|&(name, test)| {
         Trial::test(name, move || {
             test().map_err(|error| Failed::from(error.to_string()))

@@ -1,8 +1,8 @@
 //! A test harness whose tests share one KVM host: started with the first test, watched during each, released at the end.
 
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -15,8 +15,6 @@ pub type Test = (&'static str, fn() -> TestResult);
 
 static HOST: OnceLock<Result<TestHost, String>> = OnceLock::new();
 static RESTARTS: AtomicU32 = AtomicU32::new(0);
-/// A machine has one CPU: tests side by side would only disturb each other.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The host that all tests of this run share.
 pub fn host() -> Result<&'static TestHost, Box<dyn std::error::Error + Send + Sync>> {
@@ -26,7 +24,9 @@ pub fn host() -> Result<&'static TestHost, Box<dyn std::error::Error + Send + Sy
 
 /// Runs the tests as the arguments on the command line say.
 pub fn main(tests: &[Test]) -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // A machine has one CPU: tests side by side would only disturb each other.
+    arguments.test_threads = Some(1);
     let trials = tests
         .iter()
         .map(|&(name, test)| Trial::test(name, move || watched(test)))
@@ -47,7 +47,6 @@ pub fn main(tests: &[Test]) -> ExitCode {
 }
 
 fn watched(test: fn() -> TestResult) -> Result<(), Failed> {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let host = host().map_err(|error| Failed::from(error.to_string()))?;
     let verdict = watch::run(host, Patience::default(), test);
     RESTARTS.fetch_add(verdict.restarts, Ordering::SeqCst);

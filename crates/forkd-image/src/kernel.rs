@@ -186,11 +186,27 @@ mod tests {
 
     /// An ELF header and some megabytes that compress neither to nothing nor not at all.
     fn elf() -> Vec<u8> {
+        elf_of(3_000_000)
+    }
+
+    fn elf_of(words: u32) -> Vec<u8> {
         let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
         elf.resize(64, 0);
         elf[18] = 62;
-        elf.extend((0u32..3_000_000).flat_map(|i| (i / 7).to_le_bytes()));
+        elf.extend((0..words).flat_map(|i| (i / 7).to_le_bytes()));
         elf
+    }
+
+    /// The image in every compression, by name.
+    fn bzimages(elf: &[u8]) -> [(&'static str, Vec<u8>); 4] {
+        let zstd = zstd::encode_all(elf, 1).unwrap();
+        [
+            ("gzip", gzip(elf)),
+            ("xz", xz(elf)),
+            ("zstd", zstd),
+            ("lz4", lz4_legacy(elf)),
+        ]
+        .map(|(name, compressed)| (name, bzimage(&compressed, elf.len())))
     }
 
     fn bzimage(compressed: &[u8], size: usize) -> Vec<u8> {
@@ -238,16 +254,25 @@ mod tests {
     #[test]
     fn every_compression_unpacks() {
         let elf = elf();
-        let zstd = zstd::encode_all(&elf[..], 1).unwrap();
-        for compressed in [gzip(&elf), xz(&elf), zstd, lz4_legacy(&elf)] {
-            let unpacked = to_elf(bzimage(&compressed, elf.len())).unwrap();
-            assert!(
-                unpacked == elf,
-                "{:02x?} unpacks to something else",
-                &compressed[..4]
-            );
+        for (name, file) in bzimages(&elf) {
+            assert!(to_elf(file).unwrap() == elf, "{name} unpacks to something else");
         }
         assert!(to_elf(elf.clone()).unwrap() == elf);
+    }
+
+    /// The fuzzer begins with small images of each kind. `FORKD_WRITE_SEEDS=1` writes them anew.
+    #[test]
+    fn the_fuzzer_s_seeds_are_good_kernels() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/kernel");
+        let elf = elf_of(200);
+        for (name, file) in bzimages(&elf) {
+            let seed = seeds.join(name);
+            if std::env::var_os("FORKD_WRITE_SEEDS").is_some() {
+                std::fs::create_dir_all(&seeds).unwrap();
+                std::fs::write(&seed, &file).unwrap();
+            }
+            assert!(to_elf(std::fs::read(&seed).unwrap()).unwrap() == elf, "{name}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ CARGO ?= cargo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_FUZZ_VERSION := 0.13.2
 FUZZ_SECONDS ?= 60
-E2E := $(CARGO) test --release --locked --package forkd-tests
+E2E := $(CARGO) test --release --locked --no-fail-fast --package forkd-tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup build lint deny unit e2e soak bench fuzz clean

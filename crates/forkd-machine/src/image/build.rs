@@ -26,10 +26,11 @@ const BUILD_PREFIX: &str = ".build-";
 
 /// Builds the image into `destination`, which is in `images`. The caller holds the lock on `images`.
 pub(super) fn build(images: &Path, destination: &Path, progress: &dyn Progress) -> Result<(), ImageError> {
-    for tool in [tool::MMDEBSTRAP, tool::TAR, tool::MKE2FS, tool::UNSHARE] {
+    for tool in [tool::MMDEBSTRAP, tool::TAR, tool::MKE2FS] {
         tool.find()?;
     }
     if !is_root() {
+        tool::UNSHARE.find()?;
         tool::NEWUIDMAP.find()?;
     }
     remove_leftovers(images)?;
@@ -199,8 +200,8 @@ fn assemble(build: &Path, archive: &Path, root: &Path) -> Result<(), ImageError>
         };
         place().map_err(FileError::at("write", &path))?;
     }
-    let mut assemble = as_root()?;
-    assemble.args(["sh", "-c", recipe::ASSEMBLE, "assemble"]);
+    let mut assemble = as_root("sh")?;
+    assemble.args(["-c", recipe::ASSEMBLE, "assemble"]);
     assemble
         .arg(archive)
         .arg(build.join("rootfs"))
@@ -230,15 +231,14 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The beginning of a command that may give files to any owner: nothing for root; for others a user namespace in which
+/// A command that may give files to any owner: for root that is any command; others run it in a user namespace, in which
 /// they are root and their subordinate ids are everybody else.
-fn as_root() -> Result<Command, MissingTool> {
-    let mut command = tool::UNSHARE.command()?;
-    if !is_root() {
-        command.args(["--user", "--map-root-user", "--map-auto"]);
+fn as_root(program: &str) -> Result<Command, MissingTool> {
+    if is_root() {
+        return Ok(Command::new(program));
     }
-    // A mount namespace costs nothing and gives the command one form.
-    command.args(["--mount", "--"]);
+    let mut command = tool::UNSHARE.command()?;
+    command.args(["--user", "--map-root-user", "--map-auto", "--", program]);
     Ok(command)
 }
 
@@ -258,8 +258,8 @@ fn remove_all(directory: &Path) -> Result<(), ImageError> {
     if is_root() {
         return Ok(fs::remove_dir_all(directory).map_err(FileError::at("remove", directory))?);
     }
-    let mut rm = as_root()?;
-    rm.args(["rm", "-rf", "--"]).arg(directory);
+    let mut rm = as_root("rm")?;
+    rm.args(["-rf", "--"]).arg(directory);
     let status = rm.status().map_err(FileError::at("remove", directory))?;
     if status.success() {
         Ok(())

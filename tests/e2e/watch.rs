@@ -1,14 +1,15 @@
 //! The watch over the host, on a machine that is made to hang.
 
-use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forkd_host::home;
 use forkd_tests::host::{TestHost, TestMachine};
+use forkd_tests::process::signal;
 use forkd_tests::watch::{self, Patience};
 use forkd_tests::{TestResult, check};
+use rustix::process::Signal;
 
 static VICTIM: OnceLock<TestHost> = OnceLock::new();
 static RUNS: AtomicU32 = AtomicU32::new(0);
@@ -31,13 +32,7 @@ pub fn a_machine_that_stops_answering_is_restarted() -> TestResult {
                 .status()?
                 .pid
                 .ok_or("the machine has no process")?;
-            check!(
-                Command::new("kill")
-                    .args(["-STOP", &pid.to_string()])
-                    .status()?
-                    .success(),
-                "cannot stop QEMU"
-            );
+            signal(Signal::STOP, u32::try_from(pid)?)?;
         }
         host.run(&["true"]).map(drop)
     });

@@ -4,18 +4,20 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use forkd_tests::process::signal;
 use forkd_tests::scale::count;
 use forkd_tests::{TestResult, check};
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::world::{World, is_alive, signal};
+use crate::world::{World, is_alive};
 
 pub fn a_killed_qemu_is_noticed_and_started_again() -> TestResult {
     let world = World::new()?;
     world.forkd(&["init"])?;
     world.forkd(&["start"])?;
     world.exec(&["sh", "-c", "echo kept >/root/file; sync"])?;
-    signal("KILL", world.pid()?)?;
+    signal(Signal::KILL, world.pid()?)?;
     while world.status()?["state"] == "running" {
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -75,7 +77,7 @@ pub fn a_machine_that_hangs_is_told_from_one_that_runs() -> TestResult {
     world.forkd(&["init"])?;
     world.forkd(&["start"])?;
     let pid = world.pid()?;
-    signal("STOP", pid)?;
+    signal(Signal::STOP, pid)?;
     let status = world.status()?;
     check!(status["state"] == "unresponsive", "{status}");
     let refused = world.refused(&["start"])?;
@@ -84,9 +86,9 @@ pub fn a_machine_that_hangs_is_told_from_one_that_runs() -> TestResult {
         "start says: {refused}"
     );
     // It may recover by itself.
-    signal("CONT", pid)?;
+    signal(Signal::CONT, pid)?;
     check!(world.status()?["state"] == "running", "the machine did not go on");
-    signal("STOP", pid)?;
+    signal(Signal::STOP, pid)?;
     let stopped = world.forkd(&["stop", "--force", "--json"])?;
     check!(stopped.contains("forced"), "stop says: {stopped}");
     check!(!is_alive(pid), "QEMU is still there");

@@ -119,19 +119,6 @@ impl Drop for World {
     }
 }
 
-/// Sends a signal to one process.
-pub fn signal(name: &str, pid: u32) -> Result<(), Failure> {
-    let status = Command::new("kill")
-        .arg(format!("-{name}"))
-        .arg(pid.to_string())
-        .status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("cannot send {name} to {pid}").into())
-    }
-}
-
 /// Whether a process is there and not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {

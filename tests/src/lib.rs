@@ -2,6 +2,7 @@
 
 pub mod binaries;
 pub mod host;
+pub mod process;
 pub mod scale;
 pub mod suite;
 pub mod watch;

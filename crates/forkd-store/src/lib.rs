@@ -1,0 +1,56 @@
+//! Snapshots on disk: what a frozen VM is, as files that can be checked, and the chains that diffs form.
+//!
+//! A store is a directory; a snapshot is a directory in it, named by its tag.
+//!
+//! ```text
+//! STORE/
+//!   base/            manifest.json  state.bin  memory.bin                 full: stands on its own
+//!   base-numpy/      manifest.json  state.bin  memory.bin  memory.map     diff: only what differs from its parent
+//!   .tmp-Xc4Lw9/     being written or removed, or left by a process that was killed
+//!
+//!      base  ◀── base-numpy ◀── …        a manifest names its parent by tag and by the digest of the parent's manifest
+//! ```
+//!
+//! This crate knows nothing of KVM. The VM's state is bytes, guest memory is pages behind [`PageSource`] and
+//! [`PageSink`], and disk layers are references. Nothing that is read from a snapshot is used before it was checked.
+//!
+//! - Writing: [`Store::write`], in `write.rs`, a recipe to be read from top to bottom.
+//! - Reading: [`Chain::load`], then [`Chain::assemble`]. The depth of a chain is paid for here, once, and by no child.
+//! - Formats: [`Manifest`], [`StateHeader`], [`PageMap`], each drawn in its own file.
+
+mod assemble;
+mod chain;
+mod digest;
+mod draft;
+mod files;
+mod image;
+mod image_digest;
+mod layout;
+mod manifest;
+mod manifest_file;
+mod overlay;
+mod page;
+mod page_map;
+mod remove;
+mod snapshot;
+mod state;
+mod store;
+mod tag;
+mod write;
+
+#[cfg(test)]
+mod testing;
+
+pub use assemble::AssembleError;
+pub use chain::{Chain, ChainError, MAX_CHAIN};
+pub use digest::{Digest, DigestError};
+pub use layout::{Layout, LayoutError, MAX_MEMORY, MAX_REGIONS, PAGE_SIZE, Region};
+pub use manifest::{Content, DiskLayer, FileEntry, Link, Manifest, ManifestError, SealedManifest};
+pub use page::{PageSink, PageSource};
+pub use page_map::{PageMap, PageMapError, Run, RunKind};
+pub use remove::RemoveError;
+pub use snapshot::{OpenError, RequirementError, Snapshot};
+pub use state::{MAX_STATE, StateError, StateHeader, VmState};
+pub use store::{Listed, Store, StoreError};
+pub use tag::{Tag, TagError};
+pub use write::{Base, NewSnapshot, Step, WriteError};

@@ -1,0 +1,310 @@
+//! A snapshot opened for reading: every file checked against the manifest before anything of it is used.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::digest::Digest;
+use crate::files;
+use crate::image_digest;
+use crate::layout::PAGE_BYTES;
+use crate::manifest::{Content, FileEntry, MAX_MANIFEST, Manifest, ManifestError, SealedManifest};
+use crate::page_map::{PageMap, PageMapError};
+use crate::state::{StateError, VmState};
+
+/// A snapshot whose files are what its manifest says.
+#[derive(Debug)]
+pub struct Snapshot {
+    sealed: SealedManifest,
+    state: VmState,
+    memory: File,
+    map: Option<PageMap>,
+}
+
+/// A snapshot cannot be used. Its own text names the file; what is wrong with a file's content is the source.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot read {}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} cannot be used", path.display())]
+    Manifest { path: PathBuf, source: ManifestError },
+    #[error("{} cannot be used", path.display())]
+    State { path: PathBuf, source: StateError },
+    #[error("{} cannot be used", path.display())]
+    Map { path: PathBuf, source: PageMapError },
+    #[error("{} is truncated: {found} bytes, expected {expected}", path.display())]
+    Truncated { path: PathBuf, found: u64, expected: u64 },
+    #[error("{} is too long: {found} bytes, expected {expected}", path.display())]
+    TooLong { path: PathBuf, found: u64, expected: u64 },
+    #[error("{} is damaged: its blake3 digest is {found}, expected {expected}", path.display())]
+    Digest { path: PathBuf, found: Digest, expected: Digest },
+    #[error("{} describes {found} pages of {what}, expected {expected}", path.display())]
+    Pages { path: PathBuf, what: &'static str, found: u64, expected: u64 },
+}
+
+/// This host cannot run the snapshot.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequirementError {
+    #[error("snapshot {tag} needs CPU features that this host does not have: {}", missing.join(", "))]
+    Cpu { tag: String, missing: Vec<String> },
+    #[error("snapshot {tag} needs {} MiB of memory, {} MiB are available", needed.div_ceil(1 << 20), available >> 20)]
+    Memory { tag: String, needed: u64, available: u64 },
+}
+
+impl Snapshot {
+    /// Opens and checks the snapshot in `directory`: all of its bytes, on all cores.
+    pub fn open(directory: &Path) -> Result<Snapshot, OpenError> {
+        let sealed = read_manifest(directory)?;
+        let manifest = &sealed.manifest;
+        let state = open_state(&directory.join(files::STATE), &manifest.state)?;
+        let map = match &manifest.content {
+            Content::Full => None,
+            Content::Diff { map, .. } => Some(open_map(&directory.join(files::MAP), map, manifest)?),
+        };
+        let memory = open_memory(&directory.join(files::MEMORY), &manifest.memory)?;
+        Ok(Snapshot { sealed, state, memory, map })
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.sealed.manifest
+    }
+
+    /// The manifest with its digest.
+    pub fn sealed(&self) -> &SealedManifest {
+        &self.sealed
+    }
+
+    pub fn state(&self) -> &VmState {
+        &self.state
+    }
+
+    /// `memory.bin`. Of a full snapshot it can be mapped: regions follow each other in it.
+    pub fn memory_file(&self) -> &File {
+        &self.memory
+    }
+
+    /// `memory.map` of a diff.
+    pub fn map(&self) -> Option<&PageMap> {
+        self.map.as_ref()
+    }
+
+    /// Refuses a snapshot whose guest may use CPU features that this host does not have.
+    pub fn check_cpu(&self, host_features: &BTreeSet<String>) -> Result<(), RequirementError> {
+        let needed = self.manifest().cpu_features.iter();
+        let missing: Vec<_> = needed.filter(|&feature| !host_features.contains(feature)).cloned().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(RequirementError::Cpu { tag: self.manifest().tag.to_string(), missing })
+    }
+
+    /// Refuses a snapshot whose memory is larger than `available` bytes.
+    pub fn check_memory(&self, available: u64) -> Result<(), RequirementError> {
+        let needed = self.manifest().layout.size();
+        if needed <= available {
+            return Ok(());
+        }
+        Err(RequirementError::Memory { tag: self.manifest().tag.to_string(), needed, available })
+    }
+}
+
+/// Reads and checks a manifest, and nothing else of the snapshot.
+pub(crate) fn read_manifest(directory: &Path) -> Result<SealedManifest, OpenError> {
+    let path = directory.join(files::MANIFEST);
+    let failed = |source| OpenError::Io { path: path.clone(), source };
+    let file = files::open(&path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    // One byte more than allowed is enough for the parser to refuse it.
+    let bytes = files::read(&file, length.min(MAX_MANIFEST + 1)).map_err(failed)?;
+    Manifest::parse(&bytes).map_err(|source| OpenError::Manifest { path, source })
+}
+
+fn open_state(path: &Path, entry: &FileEntry) -> Result<VmState, OpenError> {
+    let bytes = read_checked(path, entry)?;
+    VmState::parse(bytes).map_err(|source| OpenError::State { path: path.into(), source })
+}
+
+fn open_map(path: &Path, entry: &FileEntry, manifest: &Manifest) -> Result<PageMap, OpenError> {
+    let bytes = read_checked(path, entry)?;
+    let map = PageMap::parse(&bytes).map_err(|source| OpenError::Map { path: path.into(), source })?;
+    let counts = [
+        ("memory", map.memory_pages(), manifest.layout.pages()),
+        ("data", map.data_pages(), manifest.memory.size / PAGE_BYTES),
+    ];
+    for (what, found, expected) in counts {
+        if found != expected {
+            return Err(OpenError::Pages { path: path.into(), what, found, expected });
+        }
+    }
+    Ok(map)
+}
+
+fn open_memory(path: &Path, entry: &FileEntry) -> Result<File, OpenError> {
+    let file = open_checked(path, entry)?;
+    let found = image_digest::of_file(&file, entry.size)
+        .map_err(|source| OpenError::Io { path: path.into(), source })?;
+    check_digest(path, found, entry)?;
+    Ok(file)
+}
+
+/// Reads a file whose size the manifest has limited already.
+fn read_checked(path: &Path, entry: &FileEntry) -> Result<Vec<u8>, OpenError> {
+    let file = open_checked(path, entry)?;
+    let bytes =
+        files::read(&file, entry.size).map_err(|source| OpenError::Io { path: path.into(), source })?;
+    check_digest(path, Digest::of(&bytes), entry)?;
+    Ok(bytes)
+}
+
+fn open_checked(path: &Path, entry: &FileEntry) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Io { path: path.into(), source };
+    let file = files::open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?.len();
+    let (path, expected) = (path.to_path_buf(), entry.size);
+    match found.cmp(&expected) {
+        std::cmp::Ordering::Equal => Ok(file),
+        std::cmp::Ordering::Less => Err(OpenError::Truncated { path, found, expected }),
+        std::cmp::Ordering::Greater => Err(OpenError::TooLong { path, found, expected }),
+    }
+}
+
+fn check_digest(path: &Path, found: Digest, entry: &FileEntry) -> Result<(), OpenError> {
+    if found == entry.digest {
+        return Ok(());
+    }
+    Err(OpenError::Digest { path: path.into(), found, expected: entry.digest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TestStore, memory};
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+
+    /// A full snapshot `base` of few pages and a diff `diff` of it with data and a page that became zero.
+    fn small() -> TestStore {
+        let store = TestStore::new();
+        let mut content = memory(&[1, 0, 3, 4]);
+        let base = store.full("base", &content);
+        content.set(1, 7);
+        content.set(3, 0);
+        store.diff("diff", &base, &content);
+        store
+    }
+
+    fn files_of(store: &TestStore) -> Vec<PathBuf> {
+        let mut files: Vec<_> = ["base", "diff"]
+            .iter()
+            .flat_map(|tag| fs::read_dir(store.path().join(tag)).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        files.sort();
+        assert_eq!(files.len(), 3 + 4);
+        files
+    }
+
+    fn refused(file: &Path) -> OpenError {
+        Snapshot::open(file.parent().unwrap()).unwrap_err()
+    }
+
+    #[test]
+    fn every_flipped_byte_of_every_file_is_refused() {
+        for file in files_of(&small()) {
+            let good = fs::read(&file).unwrap();
+            let open = File::options().write(true).open(&file).unwrap();
+            for at in 0..good.len() {
+                open.write_all_at(&[good[at] ^ 1 << (at % 8)], at as u64).unwrap();
+                let message = chain_text(&refused(&file));
+                assert!(message.contains(file.to_str().unwrap()), "{message}");
+                assert!(message.contains("damaged") || message.contains("does not end"), "{message}");
+                open.write_all_at(&good[at..=at], at as u64).unwrap();
+            }
+            Snapshot::open(file.parent().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_truncation_of_every_file_is_refused() {
+        for file in files_of(&small()) {
+            let good = fs::read(&file).unwrap();
+            let open = File::options().write(true).open(&file).unwrap();
+            for length in (0..good.len()).rev() {
+                open.set_len(length as u64).unwrap();
+                let message = chain_text(&refused(&file));
+                assert!(message.contains(file.to_str().unwrap()), "{message}");
+                assert!(message.contains("truncated"), "{message}");
+            }
+            fs::write(&file, [&good[..], b"\0"].concat()).unwrap();
+            let message = chain_text(&refused(&file));
+            assert!(message.contains(file.to_str().unwrap()), "{message}");
+            fs::write(&file, &good).unwrap();
+            Snapshot::open(file.parent().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_missing_or_strange_file_is_named() {
+        let store = small();
+        for file in files_of(&store) {
+            let aside = store.path().join("aside");
+            fs::rename(&file, &aside).unwrap();
+            let missing = refused(&file);
+            assert!(matches!(&missing, OpenError::Io { path, source }
+                if *path == file && source.kind() == io::ErrorKind::NotFound));
+            // The content would be right; a link may point anywhere.
+            std::os::unix::fs::symlink(&aside, &file).unwrap();
+            assert!(matches!(refused(&file), OpenError::Io { path, .. } if path == file));
+            fs::remove_file(&file).unwrap();
+            fs::rename(&aside, &file).unwrap();
+            Snapshot::open(file.parent().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_map_that_does_not_fit_the_manifest_is_refused() {
+        let store = small();
+        let directory = store.path().join("diff");
+        let sealed = read_manifest(&directory).unwrap();
+        let forge = |map: PageMap| {
+            let bytes = map.encode();
+            fs::write(directory.join(files::MAP), &bytes).unwrap();
+            let mut manifest = sealed.manifest.clone();
+            let Content::Diff { map, .. } = &mut manifest.content else { panic!("not a diff") };
+            *map = FileEntry { size: bytes.len() as u64, digest: Digest::of(&bytes) };
+            fs::write(directory.join(files::MANIFEST), manifest.seal().unwrap().1).unwrap();
+            Snapshot::open(&directory).unwrap_err().to_string()
+        };
+        let message = forge(PageMap::new(1000));
+        assert!(message.ends_with("memory.map describes 1000 pages of memory, expected 4"), "{message}");
+        let message = forge(PageMap::new(4));
+        assert!(message.ends_with("memory.map describes 0 pages of data, expected 1"), "{message}");
+    }
+
+    #[test]
+    fn a_host_that_lacks_something_is_refused_by_name() {
+        let store = small();
+        let snapshot = Snapshot::open(&store.path().join("base")).unwrap();
+        assert_eq!(snapshot.manifest().cpu_features, ["avx2", "sse4_2"]);
+        let host = |features: &[&str]| features.iter().map(|name| name.to_string()).collect();
+        snapshot.check_cpu(&host(&["aes", "avx2", "sse4_2"])).unwrap();
+        assert_eq!(
+            snapshot.check_cpu(&host(&["aes"])).unwrap_err().to_string(),
+            "snapshot base needs CPU features that this host does not have: avx2, sse4_2"
+        );
+        snapshot.check_memory(4 * PAGE_BYTES).unwrap();
+        assert_eq!(
+            snapshot.check_memory(4 * PAGE_BYTES - 1).unwrap_err().to_string(),
+            "snapshot base needs 1 MiB of memory, 0 MiB are available"
+        );
+    }
+
+    /// An error and its causes, as the edge prints them.
+    fn chain_text(error: &dyn std::error::Error) -> String {
+        std::iter::successors(Some(error), |error| error.source())
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": ")
+    }
+}

@@ -1,3 +1,5 @@
-//! Messages between forkd's processes: plain types, no behaviour, no I/O.
+//! Messages between forkd's processes, and the socket that carries them.
 
+pub mod channel;
+pub mod control;
 pub mod probe;

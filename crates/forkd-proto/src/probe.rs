@@ -64,14 +64,8 @@ mod tests {
             KvmFinding::NoDevice,
             KvmFinding::NoPermission,
             KvmFinding::Broken { reason: "x".into() },
-            KvmFinding::Emulated {
-                reason: "x".into(),
-                slowdown: None,
-            },
-            KvmFinding::Good {
-                slowdown: 1.0,
-                vms: 1,
-            },
+            KvmFinding::Emulated { reason: "x".into(), slowdown: None },
+            KvmFinding::Good { slowdown: 1.0, vms: 1 },
         ];
         for finding in findings {
             let json = serde_json::to_value(&finding).unwrap();

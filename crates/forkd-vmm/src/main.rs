@@ -1,18 +1,23 @@
 //! `forkd-vmm`: the process that owns a microVM. The daemon and the CLI start it; people do not.
 //!
-//! So far it has one role, `probe`: try whether this host's KVM can run a stock Linux kernel.
+//! `run` owns a VM and does what its control socket says. `probe` tries whether this host's KVM can run a stock Linux
+//! kernel. `floor` measures the least that a fork can cost here.
 
+mod boot;
+mod floor;
 mod probe;
+mod process;
+mod vm;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: forkd-vmm probe [--vms N] [--device PATH]";
+const USAGE: &str = "usage: forkd-vmm run <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm floor CHILDREN MEMORY-MIB";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(RunError::Usage) => {
             report(USAGE);
             ExitCode::from(2)
@@ -24,14 +29,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &[String]) -> Result<(), RunError> {
+fn run(arguments: &[String]) -> Result<ExitCode, RunError> {
     match arguments.split_first() {
+        Some((role, [])) if role == "run" => Ok(process::run()),
+        Some((role, [children, memory_mib])) if role == "floor" => {
+            let number = |text: &String| text.parse::<u32>().map_err(|_| RunError::Usage);
+            let memory_bytes = u64::from(number(memory_mib)?) << 20;
+            floor::print(number(children)?, memory_bytes).map_err(RunError::Output)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Some((role, options)) if role == "probe" => {
             let report = probe::probe(&probe_options(options)?);
-            let line = serde_json::to_string(&report)
-                .map_err(io::Error::from)
-                .map_err(RunError::Output)?;
-            writeln!(io::stdout(), "{line}").map_err(RunError::Output)
+            let line = serde_json::to_string(&report).map_err(io::Error::from).map_err(RunError::Output)?;
+            writeln!(io::stdout(), "{line}").map_err(RunError::Output)?;
+            Ok(ExitCode::SUCCESS)
         }
         _ => Err(RunError::Usage),
     }
@@ -48,11 +59,7 @@ fn probe_options(arguments: &[String]) -> Result<probe::Options, RunError> {
             _ => return Err(RunError::Usage),
         }
     }
-    if options.vms == 0 {
-        Err(RunError::Usage)
-    } else {
-        Ok(options)
-    }
+    if options.vms == 0 { Err(RunError::Usage) } else { Ok(options) }
 }
 
 enum RunError {

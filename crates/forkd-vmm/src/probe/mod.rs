@@ -38,27 +38,19 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            vms: 1,
-            device: "/dev/kvm".into(),
-        }
+        Options { vms: 1, device: "/dev/kvm".into() }
     }
 }
 
 /// Tries the host's KVM.
 pub fn probe(options: &Options) -> ProbeReport {
-    ProbeReport {
-        kvm: find(options).unwrap_or_else(|finding| finding),
-        tsc_khz: tsc_khz(),
-    }
+    ProbeReport { kvm: find(options).unwrap_or_else(|finding| finding), tsc_khz: tsc_khz() }
 }
 
 /// The finding arrives on either side: `Err` is the first thing that ruled a good KVM out.
 fn find(options: &Options) -> Result<KvmFinding, KvmFinding> {
     check_access(&options.device)?;
-    let broken = |error: vm::SetupError| KvmFinding::Broken {
-        reason: error.to_string(),
-    };
+    let broken = |error: vm::SetupError| KvmFinding::Broken { reason: error.to_string() };
     let kvm = vm::open(&options.device).map_err(broken)?;
     let mut vms = Vec::new();
     let mut slowdown = f64::INFINITY;
@@ -71,10 +63,7 @@ fn find(options: &Options) -> Result<KvmFinding, KvmFinding> {
     for vm in &mut vms {
         expect_step(vm, Step::Loop)?;
     }
-    Ok(KvmFinding::Good {
-        slowdown,
-        vms: options.vms,
-    })
+    Ok(KvmFinding::Good { slowdown, vms: options.vms })
 }
 
 fn check_access(device: &Path) -> Result<(), KvmFinding> {
@@ -88,9 +77,7 @@ fn refusal(device: &Path, error: &io::Error) -> KvmFinding {
     match error.kind() {
         ErrorKind::NotFound => KvmFinding::NoDevice,
         ErrorKind::PermissionDenied => KvmFinding::NoPermission,
-        _ => KvmFinding::Broken {
-            reason: format!("opening {}: {error}", device.display()),
-        },
+        _ => KvmFinding::Broken { reason: format!("opening {}: {error}", device.display()) },
     }
 }
 
@@ -121,20 +108,13 @@ fn examine(vm: &mut TinyVm) -> Result<f64, KvmFinding> {
 
 /// Runs the guest to its next report, which must be this step's, and a success.
 fn expect_step(vm: &mut TinyVm, expected: Step) -> Result<(), KvmFinding> {
-    let emulated = |reason: String| KvmFinding::Emulated {
-        reason,
-        slowdown: None,
-    };
+    let emulated = |reason: String| KvmFinding::Emulated { reason, slowdown: None };
     match vm.run() {
         Ok(step) if step == expected => Ok(()),
-        Ok(step) => Err(emulated(format!(
-            "the guest reported {step} where {expected} was due"
-        ))),
+        Ok(step) => Err(emulated(format!("the guest reported {step} where {expected} was due"))),
         Err(RunError::Wrong(step)) => Err(emulated(format!("{step} gave a wrong result"))),
         Err(error @ RunError::Exit(_)) => Err(emulated(format!("{expected} did not execute: {error}"))),
-        Err(error @ RunError::Kvm(_)) => Err(KvmFinding::Broken {
-            reason: format!("{expected}: {error}"),
-        }),
+        Err(error @ RunError::Kvm(_)) => Err(KvmFinding::Broken { reason: format!("{expected}: {error}") }),
     }
 }
 
@@ -176,11 +156,7 @@ mod tests {
     use super::*;
 
     fn probe_device(device: &Path) -> KvmFinding {
-        probe(&Options {
-            device: device.into(),
-            vms: 1,
-        })
-        .kvm
+        probe(&Options { device: device.into(), vms: 1 }).kvm
     }
 
     #[test]
@@ -190,10 +166,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_kvm_is_broken() {
-        assert!(matches!(
-            probe_device(Path::new("/dev/null")),
-            KvmFinding::Broken { .. }
-        ));
+        assert!(matches!(probe_device(Path::new("/dev/null")), KvmFinding::Broken { .. }));
     }
 
     #[test]

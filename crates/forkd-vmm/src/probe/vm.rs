@@ -1,9 +1,6 @@
 //! A VM of one vCPU and a few pages, started directly in 64-bit mode.
 
-#![expect(
-    unsafe_code,
-    reason = "KVM_SET_USER_MEMORY_REGION hands the kernel a raw address"
-)]
+#![expect(unsafe_code, reason = "KVM_SET_USER_MEMORY_REGION hands the kernel a raw address")]
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -33,10 +30,7 @@ const TSS_ADDRESS: usize = 0xfffb_d000;
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     #[error("{call}: {source}")]
-    Kvm {
-        call: &'static str,
-        source: kvm_ioctls::Error,
-    },
+    Kvm { call: &'static str, source: kvm_ioctls::Error },
     #[error("the device speaks version {0} of the KVM interface, not 12")]
     ApiVersion(i32),
     #[error("the device's path has a zero byte in it")]
@@ -93,12 +87,10 @@ impl TinyVm {
         // SAFETY: the address and size are those of `memory`, a mapping that nothing else refers to and that, by the
         // field order of `TinyVm`, is unmapped only after the VM that uses it is gone.
         unsafe { vm.set_user_memory_region(region) }.map_err(failed("KVM_SET_USER_MEMORY_REGION"))?;
-        vm.set_tss_address(TSS_ADDRESS)
-            .map_err(failed("KVM_SET_TSS_ADDR"))?;
+        vm.set_tss_address(TSS_ADDRESS).map_err(failed("KVM_SET_TSS_ADDR"))?;
         let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
-        let cpuid = kvm
-            .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
-            .map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
+        let cpuid =
+            kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
         vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
         let mut sregs = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
         enter_long_mode(&mut sregs);
@@ -107,11 +99,7 @@ impl TinyVm {
         regs.rip = CODE;
         regs.rflags = 2;
         vcpu.set_regs(&regs).map_err(failed("KVM_SET_REGS"))?;
-        Ok(TinyVm {
-            vcpu,
-            _vm: vm,
-            _memory: memory,
-        })
+        Ok(TinyVm { vcpu, _vm: vm, _memory: memory })
     }
 
     /// Runs guest code to its next report.
@@ -132,17 +120,12 @@ impl TinyVm {
 fn guest_memory() -> Result<GuestMemoryMmap, String> {
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY_SIZE)])
         .map_err(|error| error.to_string())?;
-    let write_entry = |at, entry: u64| {
-        memory
-            .write_obj(entry, GuestAddress(at))
-            .map_err(|error| error.to_string())
-    };
+    let write_entry =
+        |at, entry: u64| memory.write_obj(entry, GuestAddress(at)).map_err(|error| error.to_string());
     write_entry(PML4, PDPT | PAGE_PRESENT_WRITABLE)?;
     write_entry(PDPT, PAGE_DIRECTORY | PAGE_PRESENT_WRITABLE)?;
     write_entry(PAGE_DIRECTORY, PAGE_PRESENT_WRITABLE | PAGE_HUGE)?;
-    memory
-        .write_slice(guest::code(), GuestAddress(CODE))
-        .map_err(|error| error.to_string())?;
+    memory.write_slice(guest::code(), GuestAddress(CODE)).map_err(|error| error.to_string())?;
     Ok(memory)
 }
 
@@ -158,21 +141,9 @@ fn enter_long_mode(sregs: &mut kvm_sregs) {
         g: 1,
         ..Default::default()
     };
-    let data = kvm_segment {
-        selector: 16,
-        type_: 0b0011,
-        l: 0,
-        db: 1,
-        ..code
-    };
+    let data = kvm_segment { selector: 16, type_: 0b0011, l: 0, db: 1, ..code };
     sregs.cs = code;
-    for segment in [
-        &mut sregs.ds,
-        &mut sregs.es,
-        &mut sregs.fs,
-        &mut sregs.gs,
-        &mut sregs.ss,
-    ] {
+    for segment in [&mut sregs.ds, &mut sregs.es, &mut sregs.fs, &mut sregs.gs, &mut sregs.ss] {
         *segment = data;
     }
     sregs.cr3 = PML4;

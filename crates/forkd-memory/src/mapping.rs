@@ -1,0 +1,62 @@
+//! The one place where guest memory is mapped.
+
+#![expect(unsafe_code, reason = "mmap, madvise and munmap work on addresses")]
+
+use std::io;
+use std::ptr;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// The size of a huge page, and the alignment that lets the kernel use one.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// Maps `len` bytes of zeroes for as long as the process lives, private and aligned for huge pages, and returns their
+/// address.
+///
+/// For ever, because a process has one VM: its memory ends with it, and whoever got hold of the address can never be left
+/// with a mapping that is gone. Guests write to it at any moment, so nobody makes a Rust reference into it: it is read and
+/// written through `vm_memory`, whose accesses are volatile.
+///
+/// Page tables are what fork(2) copies: with pages of 4 KiB that takes 14 µs a MiB, with huge pages 0.6 µs.
+pub(crate) fn map_private(len: usize) -> io::Result<*mut u8> {
+    let reserved = len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a null hint lets the kernel choose; nothing that is mapped already is touched.
+    let start =
+        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), reserved, protection, flags) }?.cast::<u8>();
+    let before = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
+    let address = start.wrapping_add(before);
+    // The mapping is larger by one huge page so that an aligned part of the right size is in it. The rest goes back.
+    for (surplus, size) in [(start, before), (address.wrapping_add(len), HUGE_PAGE - before)] {
+        if size > 0 {
+            // SAFETY: the range is inside the mapping made above, outside of the part that is kept, and unused.
+            unsafe { rustix::mm::munmap(surplus.cast(), size) }?;
+        }
+    }
+    // SAFETY: the range is the mapping's own. The advice changes the size of its pages, not their content.
+    match unsafe { rustix::mm::madvise(address.cast(), len, Advice::LinuxHugepage) } {
+        // A kernel without transparent huge pages has nothing to advise.
+        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(address),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_aligned_and_exact() {
+        for len in [4096, HUGE_PAGE - 4096, HUGE_PAGE, 5 * HUGE_PAGE + 4096] {
+            let address = map_private(len).unwrap().addr();
+            assert!(address.is_multiple_of(HUGE_PAGE));
+            let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let range = format!("{address:x}-{:x} rw-p", address + len);
+            let mut mapping = smaps.lines().skip_while(|line| !line.starts_with(&range));
+            assert!(mapping.next().is_some(), "{range} is not in {smaps}");
+            let flags = mapping.find(|line| line.starts_with("VmFlags:")).unwrap();
+            assert!(flags.contains(" hg"), "no huge pages: {flags}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The control protocol of a VM process (`forkd-vmm run`).
+//!
+//! One socket a process. Whoever holds the other end sends [`Request`]s; the process answers each with one [`Message::Reply`]
+//! of the same id, in order, and sends [`Message::Event`]s when something happens by itself. Descriptors travel with the
+//! request that they belong to, in the order that its [`Command::descriptors`] names.
+//!
+//! ```text
+//!                Boot                    Freeze
+//!   empty ──────────────▶ running ─────────────────▶ zygote ──▶ Fork: another process, running
+//!                          │   ▲ Resume                 ▲
+//!                    Pause ▼   │                        │ Branch: another process
+//!                         paused ───────────────────────┘
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol. A process refuses requests of another.
+pub const VERSION: u32 = 1;
+
+/// What the other end asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub version: u32,
+    /// Chosen by the sender; comes back in the reply.
+    pub id: u64,
+    pub command: Command,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Makes a VM and runs it.
+    Boot(Boot),
+    /// Stops all vCPUs at a point where their state is whole.
+    Pause,
+    /// Lets them go on.
+    Resume,
+    /// Ends the VM and keeps its memory and state: the process is a zygote from then on.
+    Freeze,
+    /// Makes a running VM of a zygote: a process of its own.
+    Fork(Fork),
+    /// Makes a zygote of a VM that goes on running: a process of its own.
+    Branch(Branch),
+    /// What the process takes and has done.
+    Stats,
+    /// Ends the process.
+    Shutdown,
+}
+
+/// What a descriptor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Descriptor {
+    /// The kernel, an ELF file.
+    Kernel,
+    /// The initial RAM disk.
+    Initramfs,
+    /// The control socket of the new process.
+    Control,
+    /// The directory of the cgroup that the new process begins in.
+    Cgroup,
+    /// The file that the console's output goes to.
+    Console,
+    /// The image below the disk, which is only read.
+    DiskBase,
+    /// An empty file for what the VM writes to its disk.
+    DiskTop,
+    /// The tap device of the network.
+    Tap,
+    /// The listening socket through which the host reaches the guest.
+    Vsock,
+    /// Where random numbers come from.
+    Entropy,
+    /// The host's end of the tiny guest's mailbox.
+    Mailbox,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+    pub command_line: String,
+    /// Whether an initial RAM disk comes with the request.
+    pub initramfs: bool,
+    pub devices: Devices,
+}
+
+/// The devices of a VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Devices {
+    pub console: bool,
+    pub disk: Option<Disk>,
+    pub net: Option<Net>,
+    pub vsock: Option<Vsock>,
+    pub entropy: bool,
+    /// For tests and benchmarks.
+    pub mailbox: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disk {
+    pub bytes: u64,
+    /// The most that the VM may write to its own layer.
+    pub limit_bytes: u64,
+    /// Whether there is an image below.
+    pub base: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Net {
+    pub mac: [u8; 6],
+    pub mtu: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vsock {
+    pub cid: u32,
+}
+
+impl Devices {
+    /// The descriptors of the devices, in order. A VM that is forked has its disk's image already.
+    fn descriptors(&self, with_base: bool) -> impl Iterator<Item = Descriptor> {
+        let base = with_base && self.disk.is_some_and(|disk| disk.base);
+        [
+            (self.console, Descriptor::Console),
+            (base, Descriptor::DiskBase),
+            (self.disk.is_some(), Descriptor::DiskTop),
+            (self.net.is_some(), Descriptor::Tap),
+            (self.vsock.is_some(), Descriptor::Vsock),
+            (self.entropy, Descriptor::Entropy),
+            (self.mailbox, Descriptor::Mailbox),
+        ]
+        .into_iter()
+        .filter_map(|(wanted, descriptor)| wanted.then_some(descriptor))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// Whether a cgroup comes with the request.
+    pub cgroup: bool,
+    /// The devices of the zygote. Only what is the child's own may differ: the vsock id.
+    pub devices: Devices,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Branch {
+    /// Whether a cgroup comes with the request.
+    pub cgroup: bool,
+    /// Whether the VM has a disk: then a new top layer for it comes with the request, and the old one is frozen under both
+    /// sides.
+    pub disk: bool,
+}
+
+impl Command {
+    /// The descriptors that come with the command, in order.
+    pub fn descriptors(&self) -> Vec<Descriptor> {
+        let with = |wanted: bool, descriptor| wanted.then_some(descriptor);
+        match self {
+            Command::Boot(boot) => [Some(Descriptor::Kernel), with(boot.initramfs, Descriptor::Initramfs)]
+                .into_iter()
+                .flatten()
+                .chain(boot.devices.descriptors(true))
+                .collect(),
+            Command::Fork(fork) => [Some(Descriptor::Control), with(fork.cgroup, Descriptor::Cgroup)]
+                .into_iter()
+                .flatten()
+                .chain(fork.devices.descriptors(false))
+                .collect(),
+            Command::Branch(branch) => [
+                Some(Descriptor::Control),
+                with(branch.cgroup, Descriptor::Cgroup),
+                with(branch.disk, Descriptor::DiskTop),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            Command::Pause | Command::Resume | Command::Freeze | Command::Stats | Command::Shutdown => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// The command's name, for messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Command::Boot(_) => "boot",
+            Command::Pause => "pause",
+            Command::Resume => "resume",
+            Command::Freeze => "freeze",
+            Command::Fork(_) => "fork",
+            Command::Branch(_) => "branch",
+            Command::Stats => "stats",
+            Command::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// What the process says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    Reply { id: u64, result: Result<Reply, Refusal> },
+    Event(Event),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    Done,
+    /// The new process. Its pidfd comes with the reply.
+    Forked {
+        pid: i32,
+    },
+    /// The new process, and how long the source stood still. Its pidfd comes with the reply.
+    Branched {
+        pid: i32,
+        pause_us: u64,
+    },
+    Stats(Stats),
+}
+
+/// A request that was not carried out. The process is as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub code: RefusalCode,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// Another version of the protocol.
+    Version,
+    /// Not a request, or not with the descriptors it needs.
+    Malformed,
+    /// Not possible in this state.
+    State,
+    /// Tried and failed.
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    pub state: StateName,
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+    /// Exits to user space so far, of all vCPUs.
+    pub exits: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateName {
+    Empty,
+    Running,
+    Paused,
+    Zygote,
+}
+
+/// Something that happened by itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A forked process has made its VM and runs guest code: the first thing it says.
+    Running,
+    /// A branched process can be forked from: the first thing it says.
+    Zygote,
+    /// The VM has ended, and the process with it.
+    Exited { stage: Stage, reason: ExitReason, detail: String },
+}
+
+/// How far a process had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    Boot,
+    Restore,
+    Run,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitReason {
+    /// The guest switched itself off.
+    Shutdown,
+    /// The guest asked for a reset, or faulted so badly that the CPU resets.
+    Reset,
+    /// KVM or the VMM could not go on.
+    Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_named_in_order() {
+        let disk = Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true });
+        let devices = Devices { disk, mailbox: true, ..Devices::default() };
+        let fork = Command::Fork(Fork { cgroup: true, devices: devices.clone() });
+        assert_eq!(
+            fork.descriptors(),
+            [Descriptor::Control, Descriptor::Cgroup, Descriptor::DiskTop, Descriptor::Mailbox]
+        );
+        let boot =
+            Boot { vcpus: 1, memory_bytes: 1 << 26, command_line: String::new(), initramfs: false, devices };
+        assert_eq!(
+            Command::Boot(boot).descriptors(),
+            [Descriptor::Kernel, Descriptor::DiskBase, Descriptor::DiskTop, Descriptor::Mailbox]
+        );
+        assert!(Command::Pause.descriptors().is_empty());
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let message = Message::Reply {
+            id: 7,
+            result: Err(Refusal { code: RefusalCode::State, message: "not now".into() }),
+        };
+        let json = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message);
+    }
+}

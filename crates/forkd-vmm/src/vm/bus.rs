@@ -1,0 +1,72 @@
+//! Which device answers at which port and address.
+
+use std::os::fd::OwnedFd;
+
+use vm_memory::GuestMemoryMmap;
+
+use super::devices::Devices;
+use super::mailbox;
+use crate::boot::acpi::{RESET_PORT, RESET_VALUE, SLEEP_PORT, SLEEP_POWER_OFF};
+
+const CONSOLE: std::ops::RangeInclusive<u16> = 0x3f8..=0x3ff;
+
+/// All that vCPUs reach beside memory. Their threads share it.
+pub struct Bus {
+    memory: GuestMemoryMmap,
+    pub devices: Devices,
+}
+
+/// What an access means for the VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Continue,
+    PowerOff,
+    Reset,
+}
+
+impl Bus {
+    pub fn new(memory: GuestMemoryMmap, devices: Devices) -> Bus {
+        Bus { memory, devices }
+    }
+
+    /// `stop` becomes readable when the vCPU is to pause: a device that waits gives up then.
+    pub fn port_read(&self, port: u16, data: &mut [u8], stop: &OwnedFd) {
+        // What nobody answers reads as ones.
+        data.fill(0xff);
+        match (port, &self.devices.mailbox, data) {
+            (mailbox::PORT, Some(mailbox), data @ [_, ..]) => {
+                data.fill(0);
+                data[0] = u8::from(mailbox.wait(&self.memory, stop));
+            }
+            (port, _, [value]) if CONSOLE.contains(&port) => {
+                *value = self.devices.console_read(console_offset(port))
+            }
+            _ => {}
+        }
+    }
+
+    pub fn port_write(&self, port: u16, data: &[u8]) -> Outcome {
+        match (port, data, &self.devices.mailbox) {
+            (mailbox::PORT, _, Some(mailbox)) => mailbox.answer(&self.memory),
+            (SLEEP_PORT, [SLEEP_POWER_OFF, ..], _) => return Outcome::PowerOff,
+            (RESET_PORT, [RESET_VALUE, ..], _) => return Outcome::Reset,
+            (port, [value], _) if CONSOLE.contains(&port) => {
+                self.devices.console_write(console_offset(port), *value);
+            }
+            _ => {}
+        }
+        Outcome::Continue
+    }
+
+    pub fn memory_read(&self, address: u64, data: &mut [u8]) {
+        self.devices.mmio_read(address, data);
+    }
+
+    pub fn memory_write(&self, address: u64, data: &[u8]) {
+        self.devices.mmio_write(address, data);
+    }
+}
+
+fn console_offset(port: u16) -> u8 {
+    port.to_le_bytes()[0] - CONSOLE.start().to_le_bytes()[0]
+}

@@ -1,0 +1,118 @@
+//! The devices of a VM that was frozen, and devices made from them.
+
+use std::fs::File;
+use std::os::unix::net::UnixListener;
+use std::sync::{Mutex, PoisonError};
+
+use forkd_devices::disk::{DiskState, LayerStack};
+use forkd_devices::serial::{CappedLog, Console, ConsoleState};
+use forkd_devices::virtio::net::{NetDevice, NetState};
+use forkd_devices::virtio::rng::Rng;
+use forkd_devices::virtio::transport::{Interrupt, MmioTransport, TransportState};
+use forkd_devices::virtio::vsock::{GuestCid, VsockDevice, VsockState};
+use forkd_memory::GuestRam;
+use forkd_proto::control::{self, Descriptor};
+use kvm_ioctls::VmFd;
+
+use super::line::Line;
+use super::slot::Slot;
+use super::{
+    CONSOLE_GSI, CONSOLE_LIMIT, Descriptors, DeviceError, Devices, make_block, new_generation, take_mailbox,
+};
+
+/// Saved states, and the layers of the disk that all VMs made from it share. No descriptor but those of the layers.
+pub struct FrozenDevices {
+    wanted: control::Devices,
+    console: Option<ConsoleState>,
+    disk: Option<(TransportState, DiskState, LayerStack)>,
+    net: Option<(TransportState, NetState)>,
+    vsock: Option<(TransportState, VsockState)>,
+    entropy: Option<TransportState>,
+}
+
+impl Devices {
+    /// Freezes the disk's top layer under both sides, and puts `top` above it on this side. The VM is paused.
+    pub fn freeze_disk(&self, top: File) -> Result<(), DeviceError> {
+        if let Some(slot) = &self.disk {
+            slot.lock().device_mut().disk_mut().freeze_top(top)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the state of all devices. The VM is paused, and its disk has nothing in its top layer.
+    pub fn save(&self, wanted: &control::Devices) -> FrozenDevices {
+        FrozenDevices {
+            wanted: wanted.clone(),
+            console: self
+                .console
+                .as_ref()
+                .map(|console| console.lock().unwrap_or_else(PoisonError::into_inner).state()),
+            disk: self.disk.as_ref().map(|slot| {
+                let transport = slot.lock();
+                let disk = transport.device().disk();
+                (transport.state(), disk.state(), disk.stack().clone())
+            }),
+            net: self.net.as_ref().map(|slot| {
+                let transport = slot.lock();
+                (transport.state(), transport.device().save())
+            }),
+            vsock: self.vsock.as_ref().map(|slot| {
+                let transport = slot.lock();
+                (transport.state(), transport.device().save())
+            }),
+            entropy: self.entropy.as_ref().map(|slot| slot.lock().state()),
+        }
+    }
+
+    /// Devices as they were when they were frozen, with descriptors and an identity of their own. `wanted` says what is
+    /// this VM's own: its vsock id.
+    pub fn restore(
+        frozen: &FrozenDevices,
+        wanted: &control::Devices,
+        vm: &VmFd,
+        ram: &GuestRam,
+        descriptors: &mut Descriptors,
+    ) -> Result<Devices, DeviceError> {
+        let same = control::Devices { vsock: frozen.wanted.vsock, ..wanted.clone() } == frozen.wanted;
+        if !same || wanted.vsock.is_some() != frozen.wanted.vsock.is_some() {
+            return Err(DeviceError::Different);
+        }
+        let memory = ram.memory();
+        let mut devices = Devices::none(vm)?;
+        if let Some(state) = &frozen.console {
+            let log = CappedLog::new(File::from(descriptors.take(Descriptor::Console)?), CONSOLE_LIMIT)?;
+            let console = Console::restore(state, Line::new(vm, CONSOLE_GSI)?.shared(), log)?;
+            devices.console = Some(Mutex::new(console));
+        }
+        if let Some((transport, disk, stack)) = &frozen.disk {
+            let block = make_block(stack.clone(), disk.limit, descriptors)?;
+            devices.disk = Some(Slot::new(0, vm, |line| {
+                Ok(MmioTransport::restore(block, memory.clone(), line, transport)?)
+            })?);
+        }
+        if let Some((transport, state)) = &frozen.net {
+            let net = NetDevice::restored(state, descriptors.take(Descriptor::Tap)?)?;
+            devices.net = Some(Slot::new(1, vm, |line| {
+                Ok(MmioTransport::restore(net, memory.clone(), line, transport)?)
+            })?);
+        }
+        if let (Some((transport, state)), Some(own)) = (&frozen.vsock, wanted.vsock) {
+            let listener = UnixListener::from(descriptors.take(Descriptor::Vsock)?);
+            let vsock = VsockDevice::restored(state, GuestCid::try_from(u64::from(own.cid))?, listener)?;
+            devices.vsock = Some(Slot::new(2, vm, |line| {
+                Ok(MmioTransport::restore(vsock, memory.clone(), line, transport)?)
+            })?);
+        }
+        if let Some(transport) = &frozen.entropy {
+            let rng = Rng::new(File::from(descriptors.take(Descriptor::Entropy)?));
+            devices.entropy = Some(Slot::new(3, vm, |line| {
+                Ok(MmioTransport::restore(rng, memory.clone(), line, transport)?)
+            })?);
+        }
+        devices.mailbox = take_mailbox(wanted, descriptors)?;
+        new_generation(memory)?;
+        devices.generation.trigger();
+        devices.register()?;
+        Ok(devices)
+    }
+}

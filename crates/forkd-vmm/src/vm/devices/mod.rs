@@ -1,0 +1,250 @@
+//! The devices of a VM, wired to KVM: registers to exits, notifications to ioeventfds, interrupts to irqfds.
+//!
+//! | device | guest addresses | interrupt |
+//! |---|---|---|
+//! | console | ports 0x3f8 to 0x3ff | 4 |
+//! | virtio-mmio number n: disk, network, vsock, entropy | 0xd000_0000 + n * 0x1000 | 5 + n |
+//! | generation id | 16 bytes of memory | 16 |
+//!
+//! vCPU threads handle register accesses; one thread ([`worker`]) handles queues and the host's descriptors. Parked, they
+//! hold no lock, and everything with a descriptor is in here, where the thread that commands them can reach it.
+
+mod event;
+mod frozen;
+mod line;
+mod slot;
+pub mod worker;
+
+pub use frozen::FrozenDevices;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::sync::{Mutex, PoisonError};
+
+use forkd_devices::disk::{LayerStack, LayeredDisk, StackError};
+use forkd_devices::serial::{CappedLog, Console, ConsoleError};
+use forkd_devices::virtio::block::{Block, DiskName};
+use forkd_devices::virtio::net::{NetDevice, NetError, NetSettings};
+use forkd_devices::virtio::rng::Rng;
+use forkd_devices::virtio::transport::{MmioTransport, QueueSizeError, RestoreError, WINDOW};
+use forkd_devices::virtio::vsock::{GuestCid, VsockDevice, VsockError};
+use forkd_memory::GuestRam;
+use forkd_proto::control::{self, Descriptor};
+use kvm_ioctls::VmFd;
+use rustix::event::epoll;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::hardware::KvmError;
+use super::mailbox::Mailbox;
+use crate::boot::acpi::GED_GSI;
+use line::Line;
+use slot::{AnySlot, Slot};
+
+/// Where the generation id is: beside the ACPI tables, outside of what the guest takes for its RAM.
+pub const GENERATION_ID: GuestAddress = GuestAddress(0xd_0000);
+const CONSOLE_GSI: u32 = 4;
+
+/// What the console's log may grow to.
+const CONSOLE_LIMIT: u64 = 1 << 20;
+/// The disk's serial number.
+const DISK_NAME: &DiskName = b"forkd-root\0\0\0\0\0\0\0\0\0\0";
+
+/// A device could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("{0:?} did not come with the request")]
+    Missing(Descriptor),
+    #[error("the devices asked for are not those of the frozen VM")]
+    Different,
+    #[error("the disk: {0}")]
+    Disk(#[from] StackError),
+    #[error("the network device: {0}")]
+    Net(#[from] NetError),
+    #[error("the vsock device: {0}")]
+    Vsock(#[from] VsockError),
+    #[error("the console: {0}")]
+    Console(#[from] ConsoleError),
+    #[error(transparent)]
+    Queue(#[from] QueueSizeError),
+    #[error("saved device state: {0}")]
+    Restore(#[from] RestoreError),
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+    #[error("a descriptor for a device")]
+    Io(#[from] io::Error),
+    #[error("the generation id does not fit into guest memory")]
+    GenerationId,
+}
+
+/// The descriptors of a request, by what they are for.
+pub struct Descriptors(Vec<(Descriptor, OwnedFd)>);
+
+impl Descriptors {
+    pub fn new(descriptors: Vec<(Descriptor, OwnedFd)>) -> Descriptors {
+        Descriptors(descriptors)
+    }
+
+    pub fn take(&mut self, wanted: Descriptor) -> Result<OwnedFd, DeviceError> {
+        match self.0.iter().position(|(descriptor, _)| *descriptor == wanted) {
+            Some(index) => Ok(self.0.swap_remove(index).1),
+            None => Err(DeviceError::Missing(wanted)),
+        }
+    }
+}
+
+/// Where a virtio device is.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub address: u64,
+    pub len: u64,
+    pub gsi: u32,
+}
+
+/// All devices of a VM.
+pub struct Devices {
+    pub mailbox: Option<Mailbox>,
+    console: Option<Mutex<Console>>,
+    disk: Option<Slot<Block>>,
+    net: Option<Slot<NetDevice>>,
+    vsock: Option<Slot<VsockDevice>>,
+    entropy: Option<Slot<Rng>>,
+    generation: Line,
+    /// What the worker waits on.
+    epoll: OwnedFd,
+    /// Tells the worker that a driver has changed a device.
+    poke: EventFd,
+}
+
+impl Devices {
+    /// Devices that no driver has seen.
+    pub fn new(
+        wanted: &control::Devices,
+        vm: &VmFd,
+        ram: &GuestRam,
+        descriptors: &mut Descriptors,
+    ) -> Result<Devices, DeviceError> {
+        let memory = ram.memory();
+        let mut devices = Devices::none(vm)?;
+        if wanted.console {
+            let log = CappedLog::new(File::from(descriptors.take(Descriptor::Console)?), CONSOLE_LIMIT)?;
+            devices.console = Some(Mutex::new(Console::new(Line::new(vm, CONSOLE_GSI)?.shared(), log)));
+        }
+        if let Some(disk) = wanted.disk {
+            let base = match disk.base {
+                true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
+                false => None,
+            };
+            let stack = LayerStack::new(disk.bytes, base, Vec::new())?;
+            let block = make_block(stack, disk.limit_bytes, descriptors)?;
+            devices.disk =
+                Some(Slot::new(0, vm, |line| Ok(MmioTransport::new(block, memory.clone(), line)?))?);
+        }
+        if let Some(net) = wanted.net {
+            let settings = NetSettings { mac: net.mac, mtu: net.mtu };
+            let net = NetDevice::new(settings, descriptors.take(Descriptor::Tap)?)?;
+            devices.net = Some(Slot::new(1, vm, |line| Ok(MmioTransport::new(net, memory.clone(), line)?))?);
+        }
+        if let Some(vsock) = wanted.vsock {
+            let listener = UnixListener::from(descriptors.take(Descriptor::Vsock)?);
+            let vsock = VsockDevice::new(GuestCid::try_from(u64::from(vsock.cid))?, listener)?;
+            devices.vsock =
+                Some(Slot::new(2, vm, |line| Ok(MmioTransport::new(vsock, memory.clone(), line)?))?);
+        }
+        if wanted.entropy {
+            let rng = Rng::new(File::from(descriptors.take(Descriptor::Entropy)?));
+            devices.entropy =
+                Some(Slot::new(3, vm, |line| Ok(MmioTransport::new(rng, memory.clone(), line)?))?);
+        }
+        devices.mailbox = take_mailbox(wanted, descriptors)?;
+        new_generation(memory)?;
+        devices.register()?;
+        Ok(devices)
+    }
+
+    /// No device yet.
+    fn none(vm: &VmFd) -> Result<Devices, DeviceError> {
+        Ok(Devices {
+            mailbox: None,
+            console: None,
+            disk: None,
+            net: None,
+            vsock: None,
+            entropy: None,
+            generation: Line::new(vm, GED_GSI)?,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?,
+            poke: event::new()?,
+        })
+    }
+
+    /// The virtio devices that are there.
+    fn slots(&self) -> impl Iterator<Item = &dyn AnySlot> {
+        let disk = self.disk.as_ref().map(|slot| slot as &dyn AnySlot);
+        let net = self.net.as_ref().map(|slot| slot as &dyn AnySlot);
+        let vsock = self.vsock.as_ref().map(|slot| slot as &dyn AnySlot);
+        let entropy = self.entropy.as_ref().map(|slot| slot as &dyn AnySlot);
+        [disk, net, vsock, entropy].into_iter().flatten()
+    }
+
+    /// Where the virtio devices are: the guest is told in its ACPI tables.
+    pub fn virtio(&self) -> impl Iterator<Item = Place> {
+        let place = |number| Place { address: slot::address(number), len: WINDOW, gsi: slot::gsi(number) };
+        self.slots().map(AnySlot::number).map(place)
+    }
+
+    pub fn console_read(&self, offset: u8) -> u8 {
+        let read =
+            |console: &Mutex<Console>| console.lock().unwrap_or_else(PoisonError::into_inner).read(offset);
+        self.console.as_ref().map_or(0xff, read)
+    }
+
+    pub fn console_write(&self, offset: u8, value: u8) {
+        if let Some(console) = &self.console {
+            console.lock().unwrap_or_else(PoisonError::into_inner).write(offset, value);
+        }
+    }
+
+    pub fn mmio_read(&self, address: u64, data: &mut [u8]) {
+        data.fill(0xff);
+        for slot in self.slots() {
+            if let Some(offset) = slot::offset(slot.number(), address) {
+                slot.read(offset, data);
+            }
+        }
+    }
+
+    pub fn mmio_write(&self, address: u64, data: &[u8]) {
+        for slot in self.slots() {
+            if let Some(offset) = slot::offset(slot.number(), address) {
+                slot.write(offset, data);
+                // A driver that starts or resets its device changes what the worker waits for.
+                let _ = self.poke.write(1);
+            }
+        }
+    }
+}
+
+fn make_block(stack: LayerStack, limit: u64, descriptors: &mut Descriptors) -> Result<Block, DeviceError> {
+    let top = File::from(descriptors.take(Descriptor::DiskTop)?);
+    let disk = LayeredDisk::with_empty_top(stack, top, limit)?;
+    Ok(Block::new(disk, *DISK_NAME))
+}
+
+fn take_mailbox(
+    wanted: &control::Devices,
+    descriptors: &mut Descriptors,
+) -> Result<Option<Mailbox>, DeviceError> {
+    match wanted.mailbox {
+        true => Ok(Some(Mailbox::new(descriptors.take(Descriptor::Mailbox)?))),
+        false => Ok(None),
+    }
+}
+
+/// Gives the guest a generation id that no other has.
+fn new_generation(memory: &GuestMemoryMmap) -> Result<(), DeviceError> {
+    let mut id = [0; 16];
+    rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()).map_err(io::Error::from)?;
+    memory.write_slice(&id, GENERATION_ID).map_err(|_| DeviceError::GenerationId)
+}

@@ -1,0 +1,143 @@
+//! A VM that can run, and what is left of it when it is frozen.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use forkd_memory::GuestRam;
+use forkd_proto::control;
+use kvm_ioctls::{Kvm, VmFd};
+use rustix::fs::MemfdFlags;
+
+use super::bus::Bus;
+use super::devices::{Descriptors, DeviceError, Devices, FrozenDevices};
+use super::hardware::{Hardware, KvmError};
+use super::state::{StateError, VmState};
+use super::vcpu::{self, Crew, Ending, Vcpu};
+
+/// A VM with its threads. It is running or paused; whoever has it knows which.
+pub struct LiveVm {
+    pub ram: GuestRam,
+    wanted: control::Devices,
+    crew: Arc<Crew>,
+    vcpus: Vec<Vcpu>,
+    device_thread: JoinHandle<()>,
+    vm: VmFd,
+    kvm: Kvm,
+    /// Readable once the VM has ended by itself.
+    pub ended: OwnedFd,
+}
+
+/// A VM without KVM: memory and state, from which any number of VMs can be made.
+pub struct FrozenVm {
+    pub ram: GuestRam,
+    pub state: VmState,
+    pub devices: FrozenDevices,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("cannot start the VM's threads")]
+    Threads(#[from] io::Error),
+    #[error("a vCPU is not parked")]
+    NotParked,
+}
+
+impl LiveVm {
+    /// Gives each vCPU of `hardware` a thread, and the devices one. The VM is paused.
+    pub fn new(
+        ram: GuestRam,
+        hardware: Hardware,
+        wanted: control::Devices,
+        devices: Devices,
+    ) -> Result<LiveVm, VmError> {
+        let Hardware { vcpus, vm, kvm } = hardware;
+        let crew = Crew::new(Bus::new(ram.memory().clone(), devices))?;
+        let ended = crew.ended()?;
+        let vcpus = vcpus.into_iter().enumerate();
+        let vcpus = vcpus
+            .map(|(index, vcpu)| Vcpu::start(vcpu, index, Arc::clone(&crew)))
+            .collect::<Result<_, _>>()?;
+        let device_thread = vcpu::start_device_thread(Arc::clone(&crew))?;
+        Ok(LiveVm { ram, wanted, crew, vcpus, device_thread, vm, kvm, ended })
+    }
+
+    /// Makes a VM of a frozen one, with descriptors of its own. The VM is paused.
+    pub fn restore(
+        frozen: &FrozenVm,
+        wanted: control::Devices,
+        descriptors: &mut Descriptors,
+    ) -> Result<LiveVm, VmError> {
+        let vcpus = u8::try_from(frozen.state.vcpus.len()).unwrap_or(u8::MAX);
+        let hardware = Hardware::new(&frozen.ram, vcpus)?;
+        frozen.state.restore(&hardware.vm, &hardware.vcpus)?;
+        // After KVM's own state: an interrupt that a device raises must not be overwritten.
+        let devices = Devices::restore(&frozen.devices, &wanted, &hardware.vm, &frozen.ram, descriptors)?;
+        let vm = LiveVm::new(frozen.ram.clone(), hardware, wanted, devices)?;
+        vm.crew.with_devices(Devices::kick);
+        Ok(vm)
+    }
+
+    pub fn run(&self) {
+        vcpu::run(&self.crew);
+    }
+
+    pub fn pause(&self) {
+        vcpu::pause(&self.crew, &self.vcpus, self.vcpus.len() + 1);
+    }
+
+    /// Takes the state of a paused VM. What it wrote to its disk is frozen under both; `top` takes what it will write.
+    pub fn save(&self, top: Option<File>) -> Result<(VmState, FrozenDevices), VmError> {
+        let top = match top {
+            Some(top) => top,
+            None => {
+                File::from(rustix::fs::memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?)
+            }
+        };
+        let parked: Vec<_> = self.vcpus.iter().map(Vcpu::parked).collect();
+        let vcpus = parked.iter().map(|slot| slot.as_ref().ok_or(VmError::NotParked));
+        let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
+        let state = VmState::save(&self.kvm, &self.vm, &vcpus)?;
+        let devices = self.crew.with_devices(|devices| {
+            devices.freeze_disk(top)?;
+            Ok::<_, DeviceError>(devices.save(&self.wanted))
+        });
+        Ok((state, devices.ok_or(VmError::NotParked)??))
+    }
+
+    /// Ends the threads of a paused VM and closes everything but its memory.
+    pub fn end(self) -> GuestRam {
+        vcpu::quit(&self.crew, self.vcpus, self.device_thread);
+        self.ram
+    }
+
+    /// The same in a process that was forked while the VM was paused, and has none of its threads.
+    pub fn forget(self) -> GuestRam {
+        vcpu::forget(&self.crew, self.vcpus, self.device_thread);
+        self.ram
+    }
+
+    pub fn has_disk(&self) -> bool {
+        self.wanted.disk.is_some()
+    }
+
+    pub fn ending(&self) -> Option<Ending> {
+        self.crew.ending()
+    }
+
+    pub fn exits(&self) -> u64 {
+        self.crew.exits()
+    }
+
+    pub fn vcpu_count(&self) -> usize {
+        self.vcpus.len()
+    }
+}

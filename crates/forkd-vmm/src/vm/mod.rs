@@ -1,0 +1,10 @@
+//! A VM: KVM's part of it, its vCPU threads, and the state that outlives both.
+
+pub mod bus;
+pub mod devices;
+pub mod hardware;
+pub mod kick;
+pub mod live;
+pub mod mailbox;
+pub mod state;
+pub mod vcpu;

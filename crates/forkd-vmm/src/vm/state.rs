@@ -1,0 +1,158 @@
+//! The state of a VM beyond its memory: plain data, taken from KVM while all vCPUs are parked and put into another VM.
+//!
+//! The order of the calls matters, and leaving any out hangs the guest in silence: without the LAPIC, the interrupt
+//! controllers, the clock or the MSRs no timer ever fires again.
+
+#![expect(unsafe_code, reason = "KVM_SET_XSAVE trusts the size of its argument")]
+
+use kvm_bindings::{
+    CpuId, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, Msrs,
+    kvm_clock_data, kvm_cpuid_entry2, kvm_debugregs, kvm_irqchip, kvm_lapic_state, kvm_mp_state,
+    kvm_msr_entry, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
+};
+use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+
+use super::hardware::{KvmError, failed};
+
+const IRQCHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
+
+/// How many MSRs KVM takes in one call.
+const MSRS_A_CALL: usize = 200;
+
+/// Everything that KVM keeps of a VM beside its memory.
+pub struct VmState {
+    pub vcpus: Vec<VcpuState>,
+    clock: kvm_clock_data,
+    irqchips: Vec<kvm_irqchip>,
+}
+
+pub struct VcpuState {
+    cpuid: Vec<kvm_cpuid_entry2>,
+    mp_state: kvm_mp_state,
+    regs: kvm_regs,
+    sregs: kvm_sregs,
+    xsave: Box<kvm_xsave>,
+    xcrs: kvm_xcrs,
+    debug_regs: kvm_debugregs,
+    lapic: kvm_lapic_state,
+    msrs: Vec<kvm_msr_entry>,
+    events: kvm_vcpu_events,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+    #[error("KVM refused MSR {index:#x} = {value:#x}")]
+    Msr { index: u32, value: u64 },
+    #[error("more CPUID leaves or MSRs than KVM can have")]
+    TooMany,
+}
+
+impl VmState {
+    /// Takes the state. All vCPUs are parked, with no port or memory access half done.
+    pub fn save(kvm: &Kvm, vm: &VmFd, vcpus: &[&VcpuFd]) -> Result<VmState, StateError> {
+        let indices = kvm.get_msr_index_list().map_err(failed("KVM_GET_MSR_INDEX_LIST"))?;
+        let vcpus = vcpus.iter().map(|vcpu| VcpuState::save(vcpu, indices.as_slice()));
+        let vcpus = vcpus.collect::<Result<_, _>>()?;
+        let mut irqchips = Vec::new();
+        for chip_id in IRQCHIPS {
+            let mut chip = kvm_irqchip { chip_id, ..Default::default() };
+            vm.get_irqchip(&mut chip).map_err(failed("KVM_GET_IRQCHIP"))?;
+            irqchips.push(chip);
+        }
+        let clock = vm.get_clock().map_err(failed("KVM_GET_CLOCK"))?;
+        Ok(VmState { vcpus, clock, irqchips })
+    }
+
+    /// Puts the state into a new VM with as many vCPUs.
+    pub fn restore(&self, vm: &VmFd, vcpus: &[VcpuFd]) -> Result<(), StateError> {
+        for (state, vcpu) in self.vcpus.iter().zip(vcpus) {
+            state.restore(vcpu)?;
+        }
+        // The guest's clock goes on from where it stopped; telling it the real time is its agent's business.
+        let clock = kvm_clock_data { flags: 0, ..self.clock };
+        vm.set_clock(&clock).map_err(failed("KVM_SET_CLOCK"))?;
+        for chip in &self.irqchips {
+            vm.set_irqchip(chip).map_err(failed("KVM_SET_IRQCHIP"))?;
+        }
+        for (state, vcpu) in self.vcpus.iter().zip(vcpus) {
+            // Tells the guest's watchdogs that it was stopped from outside. Without kvmclock there is nobody to tell.
+            if state.uses_kvmclock() {
+                vcpu.kvmclock_ctrl().map_err(failed("KVM_KVMCLOCK_CTRL"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl VcpuState {
+    fn save(vcpu: &VcpuFd, msr_indices: &[u32]) -> Result<VcpuState, StateError> {
+        let cpuid = vcpu.get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_CPUID2"))?;
+        // First of all: it makes KVM take in INIT and SIPI that have arrived and not been acted on.
+        let mp_state = vcpu.get_mp_state().map_err(failed("KVM_GET_MP_STATE"))?;
+        Ok(VcpuState {
+            cpuid: cpuid.as_slice().to_vec(),
+            mp_state,
+            regs: vcpu.get_regs().map_err(failed("KVM_GET_REGS"))?,
+            sregs: vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?,
+            xsave: Box::new(vcpu.get_xsave().map_err(failed("KVM_GET_XSAVE"))?),
+            xcrs: vcpu.get_xcrs().map_err(failed("KVM_GET_XCRS"))?,
+            debug_regs: vcpu.get_debug_regs().map_err(failed("KVM_GET_DEBUGREGS"))?,
+            lapic: vcpu.get_lapic().map_err(failed("KVM_GET_LAPIC"))?,
+            msrs: save_msrs(vcpu, msr_indices)?,
+            events: vcpu.get_vcpu_events().map_err(failed("KVM_GET_VCPU_EVENTS"))?,
+        })
+    }
+
+    fn restore(&self, vcpu: &VcpuFd) -> Result<(), StateError> {
+        let cpuid = CpuId::from_entries(&self.cpuid).map_err(|_| StateError::TooMany)?;
+        vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
+        vcpu.set_mp_state(self.mp_state).map_err(failed("KVM_SET_MP_STATE"))?;
+        vcpu.set_regs(&self.regs).map_err(failed("KVM_SET_REGS"))?;
+        vcpu.set_sregs(&self.sregs).map_err(failed("KVM_SET_SREGS"))?;
+        // SAFETY: the state came from KVM_GET_XSAVE of a vCPU with this CPUID, and no vCPU is ever given a feature whose
+        // state is larger than `kvm_xsave`: KVM offers those only to processes that have asked the kernel for them.
+        unsafe { vcpu.set_xsave(&self.xsave) }.map_err(failed("KVM_SET_XSAVE"))?;
+        vcpu.set_xcrs(&self.xcrs).map_err(failed("KVM_SET_XCRS"))?;
+        vcpu.set_debug_regs(&self.debug_regs).map_err(failed("KVM_SET_DEBUGREGS"))?;
+        vcpu.set_lapic(&self.lapic).map_err(failed("KVM_SET_LAPIC"))?;
+        restore_msrs(vcpu, &self.msrs)?;
+        vcpu.set_vcpu_events(&self.events).map_err(failed("KVM_SET_VCPU_EVENTS"))?;
+        Ok(())
+    }
+
+    fn uses_kvmclock(&self) -> bool {
+        const KVM_SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
+        const ENABLED: u64 = 1;
+        self.msrs.iter().any(|msr| msr.index == KVM_SYSTEM_TIME_NEW && msr.data & ENABLED != 0)
+    }
+}
+
+/// Reads all MSRs that KVM has to offer. It stops at one that this vCPU does not have, which is then left out.
+fn save_msrs(vcpu: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, StateError> {
+    let mut saved = Vec::with_capacity(indices.len());
+    let mut rest = indices;
+    while !rest.is_empty() {
+        let batch = &rest[..rest.len().min(MSRS_A_CALL)];
+        let entries: Vec<_> =
+            batch.iter().map(|&index| kvm_msr_entry { index, ..Default::default() }).collect();
+        let mut msrs = Msrs::from_entries(&entries).map_err(|_| StateError::TooMany)?;
+        let read = vcpu.get_msrs(&mut msrs).map_err(failed("KVM_GET_MSRS"))?;
+        saved.extend_from_slice(&msrs.as_slice()[..read]);
+        let skipped = usize::from(read < batch.len());
+        rest = &rest[read + skipped..];
+    }
+    Ok(saved)
+}
+
+fn restore_msrs(vcpu: &VcpuFd, entries: &[kvm_msr_entry]) -> Result<(), StateError> {
+    for batch in entries.chunks(MSRS_A_CALL) {
+        let msrs = Msrs::from_entries(batch).map_err(|_| StateError::TooMany)?;
+        let written = vcpu.set_msrs(&msrs).map_err(failed("KVM_SET_MSRS"))?;
+        if let Some(refused) = batch.get(written) {
+            return Err(StateError::Msr { index: refused.index, value: refused.data });
+        }
+    }
+    Ok(())
+}

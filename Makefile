@@ -7,10 +7,10 @@ FUZZ_SECONDS ?= 60
 E2E := $(CARGO) test --release --locked --no-fail-fast --package forkd-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint deny unit e2e soak bench fuzz clean
+.PHONY: help demo test setup build lint deny unit e2e soak bench bench-fork bench-branch fuzz clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 demo: build ## build forkd, examine this host, show a KVM host that works
 	scripts/demo
@@ -32,9 +32,10 @@ deny:
 	@cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(CARGO_DENY_VERSION)' \
 		|| $(CARGO) install --locked --version $(CARGO_DENY_VERSION) cargo-deny
 
-unit: setup ## tests that need no QEMU
+unit: setup ## tests that need no QEMU; the engine's need /dev/kvm
 	$(CARGO) test --locked --workspace --lib --bins
-	$(CARGO) test --locked --package forkd-tests --test architecture
+	$(CARGO) build --locked --package forkd --package forkd-vmm
+	$(CARGO) test --locked --package forkd-tests --test architecture --test engine
 
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e
@@ -42,8 +43,14 @@ e2e: build ## tests of the machine, and tests on a KVM host
 soak: build ## the same with large counts: 30 starts, 10 times 100 VMs
 	FORKD_SOAK=1 $(E2E) --test machine --test e2e
 
-bench: build ## measurements, one JSON object a line
+bench: bench-fork bench-branch ## measurements, one JSON object a line
 	@target/release/bench-machine
+
+bench-fork: build ## children of one zygote, beside the floor
+	@target/release/bench-fork
+
+bench-branch: build ## how long a VM stands still while it is branched
+	@target/release/bench-branch
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each
 	@cargo fuzz --version 2>/dev/null | grep -qx 'cargo-fuzz $(CARGO_FUZZ_VERSION)' \

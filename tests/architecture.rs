@@ -6,9 +6,7 @@ use std::path::Path;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the tests are one directory below the root")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests are one directory below the root")
 }
 
 fn document() -> String {
@@ -28,20 +26,14 @@ fn code_spans(document: &str) -> impl Iterator<Item = &str> {
 fn is_path(span: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     let inside = span.trim_end_matches('/').contains('/') && !span.starts_with('/');
-    let file = [".rs", ".md", ".toml", ".lock"]
-        .iter()
-        .any(|ending| span.ends_with(ending));
+    let file = [".rs", ".md", ".toml", ".lock"].iter().any(|ending| span.ends_with(ending));
     span.chars().all(plain) && (inside || file)
 }
 
 /// The crates in the order of the table: a row begins with the crate's name between backticks.
 fn table(document: &str) -> Vec<&str> {
-    let rows = document
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-    rows.map(|(name, _)| name)
-        .filter(|name| name.starts_with("forkd"))
-        .collect()
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    rows.map(|(name, _)| name).filter(|name| name.starts_with("forkd")).collect()
 }
 
 #[test]
@@ -49,54 +41,30 @@ fn every_path_exists() {
     let document = document();
     let paths: BTreeSet<&str> = code_spans(&document).filter(|span| is_path(span)).collect();
     assert!(paths.len() > 10, "the document names only {paths:?}");
-    let missing: Vec<_> = paths
-        .into_iter()
-        .filter(|path| !root().join(path).exists())
-        .collect();
-    assert!(
-        missing.is_empty(),
-        "ARCHITECTURE.md names what does not exist: {missing:#?}"
-    );
+    let missing: Vec<_> = paths.into_iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
 }
 
 #[test]
 fn dependencies_point_downwards() {
     let document = document();
     let order = table(&document);
-    let metadata = MetadataCommand::new()
-        .current_dir(root())
-        .no_deps()
-        .exec()
-        .expect("cargo metadata");
+    let metadata = MetadataCommand::new().current_dir(root()).no_deps().exec().expect("cargo metadata");
     let mut wrong = Vec::new();
     for package in metadata.workspace_packages() {
         let Some(level) = order.iter().position(|name| *name == package.name.as_str()) else {
             wrong.push(format!("{} is not in the table", package.name));
             continue;
         };
-        let ours = package
-            .dependencies
-            .iter()
-            .filter(|dependency| dependency.path.is_some());
+        let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
         for dependency in ours.filter(|dependency| dependency.kind != DependencyKind::Development) {
-            if order
-                .iter()
-                .position(|name| *name == dependency.name)
-                .is_none_or(|below| below <= level)
-            {
-                wrong.push(format!(
-                    "{} depends on {}, which is not below it",
-                    package.name, dependency.name
-                ));
+            if order.iter().position(|name| *name == dependency.name).is_none_or(|below| below <= level) {
+                wrong.push(format!("{} depends on {}, which is not below it", package.name, dependency.name));
             }
         }
     }
     for name in &order {
-        if !metadata
-            .workspace_packages()
-            .iter()
-            .any(|package| package.name.as_str() == *name)
-        {
+        if !metadata.workspace_packages().iter().any(|package| package.name.as_str() == *name) {
             wrong.push(format!("{name} is in the table and not in the workspace"));
         }
     }

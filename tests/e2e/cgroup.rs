@@ -27,9 +27,7 @@ pub fn a_limit_holds() -> TestResult {
          cat $group/memory.events",
     )?;
     check!(
-        events
-            .lines()
-            .any(|line| line.starts_with("oom_kill ") && line != "oom_kill 0"),
+        events.lines().any(|line| line.starts_with("oom_kill ") && line != "oom_kill 0"),
         "no kill in: {events}"
     );
     Ok(())

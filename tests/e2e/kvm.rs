@@ -8,10 +8,7 @@ use serde_json::Value;
 pub fn doctor_finds_the_host_good() -> TestResult {
     let diagnosis: Value = serde_json::from_str(&host()?.run(&["forkd", "doctor", "--json"])?)?;
     check!(diagnosis["way"] == "native", "the doctor says: {diagnosis}");
-    check!(
-        diagnosis["kvm"]["state"] == "good",
-        "the doctor says: {diagnosis}"
-    );
+    check!(diagnosis["kvm"]["state"] == "good", "the doctor says: {diagnosis}");
     Ok(())
 }
 
@@ -31,9 +28,6 @@ pub fn a_hundred_vms_live_at_once() -> TestResult {
 fn probe(vms: u32) -> TestResult {
     let report: Value =
         serde_json::from_str(&host()?.run(&["forkd-vmm", "probe", "--vms", &vms.to_string()])?)?;
-    check!(
-        report["kvm"]["state"] == "good" && report["kvm"]["vms"] == vms,
-        "the probe says: {report}"
-    );
+    check!(report["kvm"]["state"] == "good" && report["kvm"]["vms"] == vms, "the probe says: {report}");
     Ok(())
 }

@@ -10,10 +10,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     forkd_tests::suite::main(&[
         ("kvm::doctor_finds_the_host_good", kvm::doctor_finds_the_host_good),
-        (
-            "kvm::a_tiny_guest_runs_to_its_first_exit",
-            kvm::a_tiny_guest_runs_to_its_first_exit,
-        ),
+        ("kvm::a_tiny_guest_runs_to_its_first_exit", kvm::a_tiny_guest_runs_to_its_first_exit),
         ("kvm::a_hundred_vms_live_at_once", kvm::a_hundred_vms_live_at_once),
         ("cgroup::v2_has_all_controllers", cgroup::v2_has_all_controllers),
         ("cgroup::a_limit_holds", cgroup::a_limit_holds),

@@ -22,9 +22,6 @@ bash -c 'echo hello >/dev/udp/127.0.0.2/9' || true
 nft list ruleset
 SCRIPT",
     )?;
-    check!(
-        output.contains("ip daddr @denied counter packets 1 "),
-        "the rule set is: {output}"
-    );
+    check!(output.contains("ip daddr @denied counter packets 1 "), "the rule set is: {output}");
     Ok(())
 }

@@ -17,21 +17,14 @@ static RUNS: AtomicU32 = AtomicU32::new(0);
 pub fn a_machine_that_stops_answering_is_restarted() -> TestResult {
     let victim = TestMachine::acquire(&home::directory()?, "forkd-tests-victim")?;
     let victim = VICTIM.get_or_init(|| TestHost::Machine(victim));
-    let patience = Patience {
-        silence: Duration::from_secs(3),
-        ..Patience::default()
-    };
+    let patience = Patience { silence: Duration::from_secs(3), ..Patience::default() };
 
     let verdict = watch::run(victim, patience, || {
         let Some(host @ TestHost::Machine(victim)) = VICTIM.get() else {
             return Err("no victim".into());
         };
         if RUNS.fetch_add(1, Ordering::SeqCst) == 0 {
-            let pid = victim
-                .machine()
-                .status()?
-                .pid
-                .ok_or("the machine has no process")?;
+            let pid = victim.machine().status()?.pid.ok_or("the machine has no process")?;
             signal(Signal::STOP, u32::try_from(pid)?)?;
         }
         host.run(&["true"]).map(drop)
@@ -39,10 +32,6 @@ pub fn a_machine_that_stops_answering_is_restarted() -> TestResult {
 
     verdict.result?;
     check!(verdict.restarts == 1, "restarted {} times", verdict.restarts);
-    check!(
-        RUNS.load(Ordering::SeqCst) == 2,
-        "ran {} times",
-        RUNS.load(Ordering::SeqCst)
-    );
+    check!(RUNS.load(Ordering::SeqCst) == 2, "ran {} times", RUNS.load(Ordering::SeqCst));
     victim.release()
 }

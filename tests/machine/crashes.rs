@@ -23,24 +23,12 @@ pub fn a_killed_qemu_is_noticed_and_started_again() -> TestResult {
     }
     let status = world.status()?;
     check!(status["state"] == "crashed", "{status}");
-    check!(
-        status.get("pid").is_none(),
-        "a crashed machine has a process: {status}"
-    );
+    check!(status.get("pid").is_none(), "a crashed machine has a process: {status}");
     let refused = world.refused(&["exec", "--", "true"])?;
-    check!(
-        refused.contains("is crashed; start it with"),
-        "exec says: {refused}"
-    );
+    check!(refused.contains("is crashed; start it with"), "exec says: {refused}");
     world.forkd(&["start"])?;
-    check!(
-        world.exec(&["cat", "/root/file"])? == "kept\n",
-        "the disk lost what was synced"
-    );
-    check!(
-        fs::exists(world.machine("default").join("console.log.1"))?,
-        "the crashed run's console is gone"
-    );
+    check!(world.exec(&["cat", "/root/file"])? == "kept\n", "the disk lost what was synced");
+    check!(fs::exists(world.machine("default").join("console.log.1"))?, "the crashed run's console is gone");
     Ok(())
 }
 
@@ -61,10 +49,7 @@ pub fn a_stale_pid_file_harms_nobody() -> TestResult {
     let state = world.status()?["state"].clone();
     check!(state == "crashed", "the state is {state}");
     world.forkd(&["start"])?;
-    check!(
-        world.pid()? != bystander.id(),
-        "the bystander is taken for the machine"
-    );
+    check!(world.pid()? != bystander.id(), "the bystander is taken for the machine");
     world.forkd(&["stop"])?;
     check!(is_alive(bystander.id()), "the bystander was killed");
     bystander.kill()?;
@@ -81,10 +66,7 @@ pub fn a_machine_that_hangs_is_told_from_one_that_runs() -> TestResult {
     let status = world.status()?;
     check!(status["state"] == "unresponsive", "{status}");
     let refused = world.refused(&["start"])?;
-    check!(
-        refused.contains("does not answer; end it with"),
-        "start says: {refused}"
-    );
+    check!(refused.contains("does not answer; end it with"), "start says: {refused}");
     // It may recover by itself.
     signal(Signal::CONT, pid)?;
     check!(world.status()?["state"] == "running", "the machine did not go on");
@@ -101,17 +83,12 @@ pub fn a_killed_start_is_finished_by_the_next() -> TestResult {
     world.forkd(&["init"])?;
     for round in 0..count(3, 30) {
         let mut start = world.command(&["start"]).stderr(Stdio::null()).spawn()?;
-        std::thread::sleep(Duration::from_millis(
-            [20, 300, 2000, 90, 700, 4000][round as usize % 6],
-        ));
+        std::thread::sleep(Duration::from_millis([20, 300, 2000, 90, 700, 4000][round as usize % 6]));
         start.kill()?;
         start.wait()?;
         world.forkd(&["start"])?;
         let pids = qemu_processes(&world)?;
-        check!(
-            pids == [world.pid()?],
-            "round {round}: the machine's processes are {pids:?}"
-        );
+        check!(pids == [world.pid()?], "round {round}: the machine's processes are {pids:?}");
         world.exec(&["true"])?;
         world.forkd(&["stop"])?;
         let left = qemu_processes(&world)?;
@@ -125,11 +102,7 @@ fn qemu_processes(world: &World) -> Result<Vec<u32>, crate::world::Failure> {
     let directory = world.machine("default").canonicalize()?;
     let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         let here = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == directory);
@@ -152,10 +125,7 @@ pub fn a_killed_init_leaves_all_or_nothing() -> TestResult {
             Some(0) => drop(world.forkd(&["rm"])?),
             Some(1) => {
                 let refused = world.refused(&["status"])?;
-                check!(
-                    refused.contains("there is no machine"),
-                    "round {round}: status says: {refused}"
-                );
+                check!(refused.contains("there is no machine"), "round {round}: status says: {refused}");
             }
             other => check!(false, "round {round}: status ended with {other:?}"),
         }

@@ -18,9 +18,7 @@ fn in_namespace(world: &World, script: &str) -> Result<std::process::Output, Fai
     }
     let path = std::env::var("PATH")?;
     unshare.args(["--", "sh", "-eu", "-c", script]);
-    unshare
-        .env("FORKD_HOME", world.home())
-        .env("PATH", format!("{}:{path}", directory().display()));
+    unshare.env("FORKD_HOME", world.home()).env("PATH", format!("{}:{path}", directory().display()));
     Ok(unshare.output()?)
 }
 
@@ -38,11 +36,7 @@ pub fn init_refuses_a_small_disk() -> TestResult {
         said.contains("not enough disk space: building the machine's image needs 3072 MiB"),
         "it says: {said}"
     );
-    check!(
-        output.stdout.is_empty(),
-        "left behind: {}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    check!(output.stdout.is_empty(), "left behind: {}", String::from_utf8_lossy(&output.stdout));
     Ok(())
 }
 
@@ -59,16 +53,10 @@ pub fn a_build_that_runs_out_leaves_nothing() -> TestResult {
     )?;
     fs::set_permissions(&fake, PermissionsExt::from_mode(0o755))?;
     let path = std::env::var("PATH")?;
-    let output = world
-        .command(&["init"])
-        .env("PATH", format!("{}:{path}", tools.display()))
-        .output()?;
+    let output = world.command(&["init"]).env("PATH", format!("{}:{path}", tools.display())).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     check!(output.status.code() == Some(1), "{}", transcript(&output));
-    check!(
-        said.contains("mmdebstrap failed") && said.contains("No space left on device"),
-        "it says: {said}"
-    );
+    check!(said.contains("mmdebstrap failed") && said.contains("No space left on device"), "it says: {said}");
     let left = fs::read_dir(world.home().join("machine-images"))?.count();
     check!(left == 0, "{left} entries are left in the image cache");
     check!(world.machine_files()?.is_empty(), "a machine was made");
@@ -102,22 +90,11 @@ pub fn a_full_disk_pauses_the_machine() -> TestResult {
          forkd machine status --json | grep '\"state\"'
          forkd machine stop >&2",
     )?;
-    let (said, complaints) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let (said, complaints) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     check!(output.status.success(), "{}", transcript(&output));
-    check!(
-        said.contains("the host's disk is full: free some space"),
-        "status gives no hint: {said}"
-    );
-    check!(
-        complaints.contains("not enough disk space: going on needs"),
-        "start says: {complaints}"
-    );
-    check!(
-        said.contains("written") && said.contains("running"),
-        "the machine did not go on: {said}"
-    );
+    check!(said.contains("the host's disk is full: free some space"), "status gives no hint: {said}");
+    check!(complaints.contains("not enough disk space: going on needs"), "start says: {complaints}");
+    check!(said.contains("written") && said.contains("running"), "the machine did not go on: {said}");
     Ok(())
 }

@@ -12,15 +12,9 @@ use crate::world::{Failure, World};
 
 /// A PATH with every program that forkd needs but one.
 fn path_without(missing: Tool, directory: &Path) -> Result<(), Failure> {
-    for tool in [
-        tool::QEMU,
-        tool::QEMU_IMG,
-        tool::MMDEBSTRAP,
-        tool::SSH,
-        tool::SSH_KEYGEN,
-        tool::TAR,
-        tool::UNSHARE,
-    ] {
+    for tool in
+        [tool::QEMU, tool::QEMU_IMG, tool::MMDEBSTRAP, tool::SSH, tool::SSH_KEYGEN, tool::TAR, tool::UNSHARE]
+    {
         if tool != missing {
             std::os::unix::fs::symlink(tool.find()?, directory.join(tool.program))?;
         }
@@ -29,36 +23,17 @@ fn path_without(missing: Tool, directory: &Path) -> Result<(), Failure> {
 }
 
 pub fn each_is_named_with_its_package() -> TestResult {
-    for missing in [
-        tool::QEMU,
-        tool::QEMU_IMG,
-        tool::MMDEBSTRAP,
-        tool::SSH,
-        tool::SSH_KEYGEN,
-    ] {
+    for missing in [tool::QEMU, tool::QEMU_IMG, tool::MMDEBSTRAP, tool::SSH, tool::SSH_KEYGEN] {
         let world = World::without_image()?;
         let path = tempfile::tempdir()?;
         path_without(missing, path.path())?;
         let output = world.command(&["init"]).env("PATH", path.path()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        check!(
-            output.status.code() == Some(1),
-            "{}: {}",
-            missing.program,
-            output.status
-        );
+        check!(output.status.code() == Some(1), "{}: {}", missing.program, output.status);
         let expected = format!("{} is needed to", missing.program);
         let package = format!("apt-get install {}", missing.package);
-        check!(
-            said.contains(&expected) && said.contains(&package),
-            "{}: it says: {said}",
-            missing.program
-        );
-        check!(
-            world.machine_files()?.is_empty(),
-            "a machine was made without {}",
-            missing.program
-        );
+        check!(said.contains(&expected) && said.contains(&package), "{}: it says: {said}", missing.program);
+        check!(world.machine_files()?.is_empty(), "a machine was made without {}", missing.program);
     }
     Ok(())
 }
@@ -75,23 +50,13 @@ pub fn the_doctor_names_them_too() -> TestResult {
         .output()?;
     let diagnosis: Value = serde_json::from_slice(&output.stdout)?;
     let checks = diagnosis["checks"].as_array().ok_or("no checks")?;
-    let qemu = checks
-        .iter()
-        .find(|check| check["name"] == "qemu")
-        .ok_or("no check of QEMU")?;
-    check!(
-        qemu["status"] == "failed" && qemu["hint"] == "apt-get install qemu-system-x86",
-        "{qemu}"
-    );
+    let qemu = checks.iter().find(|check| check["name"] == "qemu").ok_or("no check of QEMU")?;
+    check!(qemu["status"] == "failed" && qemu["hint"] == "apt-get install qemu-system-x86", "{qemu}");
     let expected = match diagnosis["way"].as_str() {
         Some("native") => 0,
         Some("none") => 1,
         other => return Err(format!("the way is {other:?} without QEMU").into()),
     };
-    check!(
-        output.status.code() == Some(expected),
-        "{}: {diagnosis}",
-        output.status
-    );
+    check!(output.status.code() == Some(expected), "{}: {diagnosis}", output.status);
     Ok(())
 }

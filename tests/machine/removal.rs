@@ -14,20 +14,14 @@ pub fn nothing_is_left() -> TestResult {
     let status = world.status()?;
     let (pid, directory) = (world.pid()?, world.machine("default"));
     let refused = world.refused(&["rm"])?;
-    check!(
-        refused.contains("is running; stop it first, or use --force"),
-        "rm says: {refused}"
-    );
+    check!(refused.contains("is running; stop it first, or use --force"), "rm says: {refused}");
     world.exec(&["true"])?;
 
     world.forkd(&["rm", "--force"])?;
     check!(!is_alive(pid), "QEMU is still there");
     for port in ["ssh_port", "api_port"] {
         let port = u16::try_from(status[port].as_u64().ok_or("no port")?)?;
-        check!(
-            TcpStream::connect(("127.0.0.1", port)).is_err(),
-            "somebody still listens on {port}"
-        );
+        check!(TcpStream::connect(("127.0.0.1", port)).is_err(), "somebody still listens on {port}");
     }
     let files = world.machine_files()?;
     check!(files.is_empty(), "left in the machines' directory: {files:?}");
@@ -69,10 +63,7 @@ pub fn a_damaged_machine_can_be_removed() -> TestResult {
         fs::write(world.machine("default").join(name), "{\"half")?;
     }
     let refused = world.refused(&["status"])?;
-    check!(
-        refused.contains("machine.json is damaged"),
-        "status says: {refused}"
-    );
+    check!(refused.contains("machine.json is damaged"), "status says: {refused}");
     let refused = world.refused(&["rm"])?;
     check!(refused.contains("run.json is damaged"), "rm says: {refused}");
     world.forkd(&["rm", "--force"])?;

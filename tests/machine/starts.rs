@@ -21,28 +21,16 @@ pub fn a_second_start_finds_the_first() -> TestResult {
     check!(first["start"]["already"] == false, "{first}");
     let second = start(&world)?;
     check!(second["start"]["already"] == true, "{second}");
-    check!(
-        first["machine"]["pid"] == second["machine"]["pid"],
-        "the machine was started anew"
-    );
+    check!(first["machine"]["pid"] == second["machine"]["pid"], "the machine was started anew");
     let refused = world.refused(&["init"])?;
-    check!(
-        refused.contains("there is a machine default already"),
-        "init says: {refused}"
-    );
+    check!(refused.contains("there is a machine default already"), "init says: {refused}");
     Ok(())
 }
 
 pub fn two_starts_at_once_make_one_machine() -> TestResult {
     let world = World::new()?;
     world.forkd(&["init"])?;
-    let spawn = || {
-        world
-            .command(&["start", "--json"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-    };
+    let spawn = || world.command(&["start", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let both = [spawn()?, spawn()?].map(std::process::Child::wait_with_output);
     let mut answers = Vec::new();
     for output in both {
@@ -50,14 +38,8 @@ pub fn two_starts_at_once_make_one_machine() -> TestResult {
         check!(output.status.success(), "{}", transcript(&output));
         answers.push(serde_json::from_slice::<Value>(&output.stdout)?);
     }
-    let already: Vec<bool> = answers
-        .iter()
-        .map(|answer| answer["start"]["already"] == true)
-        .collect();
-    check!(
-        already[0] != already[1],
-        "both or neither started it: {answers:?}"
-    );
+    let already: Vec<bool> = answers.iter().map(|answer| answer["start"]["already"] == true).collect();
+    check!(already[0] != already[1], "both or neither started it: {answers:?}");
     check!(
         answers[0]["machine"]["pid"] == answers[1]["machine"]["pid"],
         "there are two machines: {answers:?}"
@@ -78,10 +60,7 @@ pub fn taken_ports_are_not_a_problem() -> TestResult {
     }
     let after = start(&world)?;
     for name in ["ssh_port", "api_port"] {
-        check!(
-            before["machine"][name] != after["machine"][name],
-            "{name} did not change: {after}"
-        );
+        check!(before["machine"][name] != after["machine"][name], "{name} did not change: {after}");
     }
     world.exec(&["true"])?;
     Ok(())
@@ -97,10 +76,7 @@ pub fn many_in_a_row() -> TestResult {
         if started["start"]["attempts"] != 1 {
             hung.push(round);
         }
-        check!(
-            world.exec(&["cat", "/proc/sys/kernel/ostype"])? == "Linux\n",
-            "round {round}"
-        );
+        check!(world.exec(&["cat", "/proc/sys/kernel/ostype"])? == "Linux\n", "round {round}");
         let stopped = world.forkd(&["stop", "--json"])?;
         check!(stopped.contains("clean"), "round {round}: stop says {stopped}");
     }

@@ -26,9 +26,7 @@ impl World {
 
     /// A home in which the image would have to be built.
     pub fn without_image() -> Result<World, Failure> {
-        let directory = tempfile::Builder::new()
-            .prefix("forkd-test-")
-            .tempdir_in("/var/tmp")?;
+        let directory = tempfile::Builder::new().prefix("forkd-test-").tempdir_in("/var/tmp")?;
         Ok(World { directory })
     }
 
@@ -55,12 +53,9 @@ impl World {
     pub fn forkd(&self, arguments: &[&str]) -> Result<String, Failure> {
         let output = self.output(arguments)?;
         if !output.status.success() {
-            return Err(format!(
-                "forkd machine {} failed: {}",
-                arguments.join(" "),
-                transcript(&output)
-            )
-            .into());
+            return Err(
+                format!("forkd machine {} failed: {}", arguments.join(" "), transcript(&output)).into()
+            );
         }
         Ok(String::from_utf8(output.stdout)?)
     }
@@ -90,9 +85,7 @@ impl World {
 
     /// The process of the running default machine.
     pub fn pid(&self) -> Result<u32, Failure> {
-        let pid = self.status()?["pid"]
-            .as_u64()
-            .ok_or("the machine has no process")?;
+        let pid = self.status()?["pid"].as_u64().ok_or("the machine has no process")?;
         Ok(u32::try_from(pid)?)
     }
 
@@ -102,19 +95,14 @@ impl World {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
-        entries
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         for name in self.machine_files().unwrap_or_default() {
-            let _ = self
-                .command(&["rm", "--force", "--name", &name])
-                .stderr(Stdio::null())
-                .status();
+            let _ = self.command(&["rm", "--force", "--name", &name]).stderr(Stdio::null()).status();
         }
     }
 }
@@ -122,9 +110,7 @@ impl Drop for World {
 /// Whether a process is there and not a zombie.
 pub fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        stat.rsplit(')')
-            .next()
-            .is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
     })
 }
 

@@ -10,17 +10,9 @@ use std::process::{Command, Output, Stdio};
 /// If they were not built: that is a mistake in how the tests were started, not a result.
 pub fn directory() -> PathBuf {
     let executable = std::env::current_exe().expect("the test knows its own path");
-    let above = |path: &Path| {
-        path.parent()
-            .map(Path::to_owned)
-            .expect("the test is somewhere below target/")
-    };
+    let above = |path: &Path| path.parent().map(Path::to_owned).expect("the test is somewhere below target/");
     let directory = above(&executable);
-    let directory = if directory.ends_with("deps") {
-        above(&directory)
-    } else {
-        directory
-    };
+    let directory = if directory.ends_with("deps") { above(&directory) } else { directory };
     for name in ["forkd", "forkd-vmm"] {
         assert!(
             directory.join(name).is_file(),
@@ -34,20 +26,12 @@ pub fn directory() -> PathBuf {
 /// `forkd` with these arguments, its files in `home`.
 pub fn forkd(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(directory().join("forkd"));
-    command
-        .args(arguments)
-        .env(forkd_host::home::HOME_VARIABLE, home)
-        .stdin(Stdio::null());
+    command.args(arguments).env(forkd_host::home::HOME_VARIABLE, home).stdin(Stdio::null());
     command
 }
 
 /// What a command said, for a failed test to show.
 pub fn transcript(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    format!(
-        "{}\nstdout: {}\nstderr: {}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    )
+    format!("{}\nstdout: {}\nstderr: {}", output.status, text(&output.stdout), text(&output.stderr))
 }

@@ -50,9 +50,7 @@ impl TestHost {
             TestHost::Native => {
                 let path = std::env::var("PATH").unwrap_or_default();
                 let mut command = Command::new(&words[0]);
-                command
-                    .args(&words[1..])
-                    .env("PATH", format!("{}:{path}", binaries::directory().display()));
+                command.args(&words[1..]).env("PATH", format!("{}:{path}", binaries::directory().display()));
                 Ok(command)
             }
             TestHost::Machine(test_machine) => Ok(test_machine.machine.exec(&words)?),
@@ -139,11 +137,7 @@ impl TestMachine {
             Some(machine) => machine,
             None => forkd_machine::init(&home, &name, &InitOptions::default(), &host, &Report)?,
         };
-        let test_machine = TestMachine {
-            home,
-            machine,
-            options: StartOptions { binaries, host },
-        };
+        let test_machine = TestMachine { home, machine, options: StartOptions { binaries, host } };
         // One that is left from an earlier run has that run's binaries, and perhaps its troubles.
         test_machine.restart()?;
         Ok(test_machine)
@@ -164,10 +158,7 @@ impl TestMachine {
         let stamp = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         let directory = evidence_directory().join(format!("{}-{stamp}", self.machine.name));
         match forkd_machine::collect_evidence(&self.machine, &directory) {
-            Ok(()) => report(&format!(
-                "what could be saved of the machine is in {}",
-                directory.display()
-            )),
+            Ok(()) => report(&format!("what could be saved of the machine is in {}", directory.display())),
             Err(error) => report(&format!("nothing could be saved of the machine: {error}")),
         }
     }

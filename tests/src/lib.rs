@@ -1,7 +1,9 @@
 //! What the end-to-end tests stand on: the built binaries, a KVM host to run on, and a watch over that host.
 
 pub mod binaries;
+pub mod engine;
 pub mod host;
+pub mod measure;
 pub mod process;
 pub mod scale;
 pub mod suite;

@@ -27,17 +27,11 @@ pub fn main(tests: &[Test]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     // A machine has one CPU: tests side by side would only disturb each other.
     arguments.test_threads = Some(1);
-    let trials = tests
-        .iter()
-        .map(|&(name, test)| Trial::test(name, move || watched(test)))
-        .collect();
+    let trials = tests.iter().map(|&(name, test)| Trial::test(name, move || watched(test))).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Some(Ok(host)) = HOST.get() {
         let restarts = RESTARTS.load(Ordering::SeqCst);
-        report(&format!(
-            "ran on {}; it died and was restarted {restarts} times",
-            host.describe()
-        ));
+        report(&format!("ran on {}; it died and was restarted {restarts} times", host.describe()));
         if let Err(error) = host.release() {
             report(&format!("the host could not be released: {error}"));
             return ExitCode::FAILURE;

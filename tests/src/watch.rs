@@ -65,10 +65,7 @@ pub fn run(host: &dyn Watched, patience: Patience, test: fn() -> TestResult) -> 
                 Attempt::Finished(result) => result,
                 Attempt::HostDied => Err("the host died under this test twice".into()),
             };
-            Verdict {
-                result: host.restart().and_then(|()| again()),
-                restarts: 1,
-            }
+            Verdict { result: host.restart().and_then(|()| again()), restarts: 1 }
         }
     }
 }
@@ -125,8 +122,7 @@ fn is_dead(host: &dyn Watched, patience: Patience) -> bool {
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "the test panicked".into())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the test panicked".into())
 }
 
 pub(crate) fn report(message: &str) {
@@ -181,10 +177,7 @@ mod tests {
     fn a_living_host_is_left_alone() {
         let host = Host::default();
         assert!(run(&host, QUICK, || Ok(())).result.is_ok());
-        assert_eq!(
-            run(&host, QUICK, fails).result.unwrap_err().to_string(),
-            "as it should"
-        );
+        assert_eq!(run(&host, QUICK, fails).result.unwrap_err().to_string(), "as it should");
         let panicked = run(&host, QUICK, || panic!("oh"));
         assert_eq!(panicked.result.unwrap_err().to_string(), "oh");
         assert_eq!(host.restarted.load(Ordering::SeqCst), 0);
@@ -201,10 +194,7 @@ mod tests {
     #[test]
     fn a_test_whose_host_died_is_repeated_once() {
         static RUNS: AtomicU32 = AtomicU32::new(0);
-        let host = Host {
-            dead: AtomicBool::new(true),
-            ..Host::default()
-        };
+        let host = Host { dead: AtomicBool::new(true), ..Host::default() };
         let verdict = run(&host, QUICK, || match RUNS.fetch_add(1, Ordering::SeqCst) {
             0 => sleeps(),
             _ => Ok(()),
@@ -217,10 +207,7 @@ mod tests {
 
     #[test]
     fn a_failure_on_a_dead_host_is_repeated_too() {
-        let host = Host {
-            dead: AtomicBool::new(true),
-            ..Host::default()
-        };
+        let host = Host { dead: AtomicBool::new(true), ..Host::default() };
         let verdict = run(&host, QUICK, fails);
         assert_eq!(verdict.restarts, 1);
         assert_eq!(verdict.result.unwrap_err().to_string(), "as it should");
@@ -228,11 +215,7 @@ mod tests {
 
     #[test]
     fn a_host_that_dies_twice_is_a_failure() {
-        let host = Host {
-            dead: AtomicBool::new(true),
-            doomed: true,
-            ..Host::default()
-        };
+        let host = Host { dead: AtomicBool::new(true), doomed: true, ..Host::default() };
         let verdict = run(&host, QUICK, sleeps);
         assert!(verdict.result.unwrap_err().to_string().contains("twice"));
         assert_eq!(host.restarted.load(Ordering::SeqCst), 1);

@@ -34,19 +34,10 @@ pub enum CommandError {
 /// Runs a command that says little, feeds it `input` and ends it after `limit`.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcome, CommandError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let start = |source| CommandError::Start {
-        program: program.clone(),
-        source,
-    };
-    let pipe = |source| CommandError::Pipe {
-        program: program.clone(),
-        source,
-    };
+    let start = |source| CommandError::Start { program: program.clone(), source };
+    let pipe = |source| CommandError::Pipe { program: program.clone(), source };
 
-    let command = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(start)?;
     let mut stdin = child.stdin.take();
     let reader = |stream: Option<Box<dyn Read + Send>>| {
@@ -80,16 +71,9 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcom
         std::thread::sleep(Duration::from_millis(5));
     };
     let collect = |reader: std::thread::JoinHandle<io::Result<String>>| {
-        reader
-            .join()
-            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-            .map_err(pipe)
+        reader.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())).map_err(pipe)
     };
-    Ok(Outcome {
-        status,
-        stdout: collect(stdout)?,
-        stderr: collect(stderr)?,
-    })
+    Ok(Outcome { status, stdout: collect(stdout)?, stderr: collect(stderr)? })
 }
 
 #[cfg(test)]
@@ -116,11 +100,6 @@ mod tests {
     #[test]
     fn a_command_that_ignores_its_input_is_no_error() {
         let input = "x".repeat(1 << 20);
-        assert!(
-            run(&mut Command::new("true"), &input, LONG)
-                .unwrap()
-                .status
-                .success()
-        );
+        assert!(run(&mut Command::new("true"), &input, LONG).unwrap().status.success());
     }
 }

@@ -7,12 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     #[error("not enough disk space: {purpose} needs {needed} MiB in {}, and {free} MiB are free", directory.display())]
-    Full {
-        purpose: &'static str,
-        needed: u64,
-        free: u64,
-        directory: PathBuf,
-    },
+    Full { purpose: &'static str, needed: u64, free: u64, directory: PathBuf },
     #[error("cannot tell how much space is free in {}", directory.display())]
     Unknown { directory: PathBuf, source: io::Error },
 }
@@ -27,10 +22,7 @@ pub fn free_bytes(directory: &Path) -> Result<u64, DiskError> {
                 existing = existing.parent().unwrap_or(existing);
             }
             Err(errno) => {
-                return Err(DiskError::Unknown {
-                    directory: directory.into(),
-                    source: errno.into(),
-                });
+                return Err(DiskError::Unknown { directory: directory.into(), source: errno.into() });
             }
         }
     }
@@ -42,12 +34,7 @@ pub fn require(directory: &Path, needed: u64, purpose: &'static str) -> Result<(
     if free >= needed {
         return Ok(());
     }
-    Err(DiskError::Full {
-        purpose,
-        needed: needed >> 20,
-        free: free >> 20,
-        directory: directory.into(),
-    })
+    Err(DiskError::Full { purpose, needed: needed >> 20, free: free >> 20, directory: directory.into() })
 }
 
 #[cfg(test)]
@@ -63,12 +50,7 @@ mod tests {
     #[test]
     fn too_little_is_refused_with_the_numbers() {
         let directory = tempfile::tempdir().unwrap();
-        let error = require(directory.path(), u64::MAX, "the moon")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("the moon needs") && error.contains("MiB are free"),
-            "{error}"
-        );
+        let error = require(directory.path(), u64::MAX, "the moon").unwrap_err().to_string();
+        assert!(error.contains("the moon needs") && error.contains("MiB are free"), "{error}");
     }
 }

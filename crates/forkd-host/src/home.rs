@@ -15,11 +15,7 @@ pub struct NoHome;
 
 /// The directory of forkd's files: `$FORKD_HOME`, else `$XDG_DATA_HOME/forkd`, else `~/.local/share/forkd`.
 pub fn directory() -> Result<PathBuf, NoHome> {
-    let absolute = |name| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(HOME_VARIABLE)
         .or_else(|| Some(absolute("XDG_DATA_HOME")?.join("forkd")))
         .or_else(|| Some(absolute("HOME")?.join(".local/share/forkd")))
@@ -29,8 +25,5 @@ pub fn directory() -> Result<PathBuf, NoHome> {
 /// The directory that forkd's binaries lie in: that of the running one.
 pub fn binaries() -> io::Result<PathBuf> {
     let executable = env::current_exe()?;
-    executable
-        .parent()
-        .map(Path::to_owned)
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
+    executable.parent().map(Path::to_owned).ok_or_else(|| io::ErrorKind::NotFound.into())
 }

@@ -14,61 +14,22 @@ pub struct Tool {
     pub purpose: &'static str,
 }
 
-pub const QEMU: Tool = Tool {
-    program: "qemu-system-x86_64",
-    package: "qemu-system-x86",
-    purpose: "run the machine",
-};
-pub const QEMU_IMG: Tool = Tool {
-    program: "qemu-img",
-    package: "qemu-utils",
-    purpose: "make the machine's disk",
-};
-pub const MMDEBSTRAP: Tool = Tool {
-    program: "mmdebstrap",
-    package: "mmdebstrap",
-    purpose: "build the machine's root image",
-};
-pub const TAR: Tool = Tool {
-    program: "tar",
-    package: "tar",
-    purpose: "unpack the machine's root image",
-};
-pub const MKE2FS: Tool = Tool {
-    program: "mke2fs",
-    package: "e2fsprogs",
-    purpose: "make file systems",
-};
-pub const SSH: Tool = Tool {
-    program: "ssh",
-    package: "openssh-client",
-    purpose: "reach the machine",
-};
-pub const SSH_KEYGEN: Tool = Tool {
-    program: "ssh-keygen",
-    package: "openssh-client",
-    purpose: "make the machine's keys",
-};
-pub const NEWUIDMAP: Tool = Tool {
-    program: "newuidmap",
-    package: "uidmap",
-    purpose: "build the machine's root image without root",
-};
-pub const UNSHARE: Tool = Tool {
-    program: "unshare",
-    package: "util-linux",
-    purpose: "enter namespaces",
-};
-pub const IP: Tool = Tool {
-    program: "ip",
-    package: "iproute2",
-    purpose: "try tap devices",
-};
-pub const NFT: Tool = Tool {
-    program: "nft",
-    package: "nftables",
-    purpose: "filter the sandboxes' network",
-};
+pub const QEMU: Tool =
+    Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "run the machine" };
+pub const QEMU_IMG: Tool =
+    Tool { program: "qemu-img", package: "qemu-utils", purpose: "make the machine's disk" };
+pub const MMDEBSTRAP: Tool =
+    Tool { program: "mmdebstrap", package: "mmdebstrap", purpose: "build the machine's root image" };
+pub const TAR: Tool = Tool { program: "tar", package: "tar", purpose: "unpack the machine's root image" };
+pub const MKE2FS: Tool = Tool { program: "mke2fs", package: "e2fsprogs", purpose: "make file systems" };
+pub const SSH: Tool = Tool { program: "ssh", package: "openssh-client", purpose: "reach the machine" };
+pub const SSH_KEYGEN: Tool =
+    Tool { program: "ssh-keygen", package: "openssh-client", purpose: "make the machine's keys" };
+pub const NEWUIDMAP: Tool =
+    Tool { program: "newuidmap", package: "uidmap", purpose: "build the machine's root image without root" };
+pub const UNSHARE: Tool = Tool { program: "unshare", package: "util-linux", purpose: "enter namespaces" };
+pub const IP: Tool = Tool { program: "ip", package: "iproute2", purpose: "try tap devices" };
+pub const NFT: Tool = Tool { program: "nft", package: "nftables", purpose: "filter the sandboxes' network" };
 
 /// The program is not installed.
 #[derive(Debug, thiserror::Error)]
@@ -102,11 +63,7 @@ mod tests {
 
     #[test]
     fn a_missing_tool_names_its_package() {
-        let tool = Tool {
-            program: "no-such-program",
-            package: "some-package",
-            purpose: "test",
-        };
+        let tool = Tool { program: "no-such-program", package: "some-package", purpose: "test" };
         let message = tool.find().unwrap_err().to_string();
         assert!(
             message.contains("no-such-program") && message.contains("apt-get install some-package"),

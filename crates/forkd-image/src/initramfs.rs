@@ -35,11 +35,7 @@ impl Initramfs {
         // The format counts in 32 bits.
         let size = u32::try_from(content.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         self.inode += 1;
-        let builder = Builder::new(path)
-            .ino(self.inode)
-            .nlink(1)
-            .mode(permissions)
-            .set_mode_file_type(kind);
+        let builder = Builder::new(path).ino(self.inode).nlink(1).mode(permissions).set_mode_file_type(kind);
         let mut writer = builder.write(&mut self.archive, size);
         writer.write_all(content)?;
         writer.finish()?;

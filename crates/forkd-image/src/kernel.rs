@@ -43,19 +43,12 @@ pub enum KernelError {
     #[error("the kernel unpacks to more than {} MiB", MAX_KERNEL >> 20)]
     TooLarge,
     #[error("the payload of the bzImage ({compression}) does not unpack")]
-    Corrupt {
-        compression: &'static str,
-        source: io::Error,
-    },
+    Corrupt { compression: &'static str, source: io::Error },
 }
 
 /// Returns the ELF kernel in `file`, which is either that already or a bzImage.
 pub fn to_elf(file: Vec<u8>) -> Result<Vec<u8>, KernelError> {
-    let elf = if file.starts_with(ELF_MAGIC) {
-        file
-    } else {
-        unpack(payload(&file)?)?
-    };
+    let elf = if file.starts_with(ELF_MAGIC) { file } else { unpack(payload(&file)?)? };
     check_elf(&elf)?;
     Ok(elf)
 }
@@ -73,19 +66,12 @@ fn payload(file: &[u8]) -> Result<&[u8], KernelError> {
     }
     let [setup_sects] = field(file, SETUP_SECTS)?;
     // Zero stands for four, for the sake of very old loaders.
-    let setup_sects = if setup_sects == 0 {
-        4
-    } else {
-        u64::from(setup_sects)
-    };
+    let setup_sects = if setup_sects == 0 { 4 } else { u64::from(setup_sects) };
     let offset = u32::from_le_bytes(field(file, PAYLOAD_OFFSET)?);
     let length = u32::from_le_bytes(field(file, PAYLOAD_LENGTH)?);
     let start = (setup_sects + 1) * 512 + u64::from(offset);
     let end = start + u64::from(length);
-    let truncated = KernelError::Truncated {
-        end,
-        size: file.len() as u64,
-    };
+    let truncated = KernelError::Truncated { end, size: file.len() as u64 };
     match (usize::try_from(start), usize::try_from(end)) {
         (Ok(start), Ok(end)) => file.get(start..end).ok_or(truncated),
         _ => Err(truncated),
@@ -95,10 +81,7 @@ fn payload(file: &[u8]) -> Result<&[u8], KernelError> {
 fn field<const N: usize>(file: &[u8], at: usize) -> Result<[u8; N], KernelError> {
     file.get(at..at + N)
         .and_then(|bytes| bytes.try_into().ok())
-        .ok_or(KernelError::Truncated {
-            end: (at + N) as u64,
-            size: file.len() as u64,
-        })
+        .ok_or(KernelError::Truncated { end: (at + N) as u64, size: file.len() as u64 })
 }
 
 /// Unpacks a payload by its magic number. What follows the compressed stream (the uncompressed size, padding) is left
@@ -108,17 +91,12 @@ fn unpack(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
         [0x1f, 0x8b, ..] => read_all("gzip", flate2::read::GzDecoder::new(payload)),
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => read_all("xz", liblzma::read::XzDecoder::new(payload)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            let corrupt = |source| KernelError::Corrupt {
-                compression: "zstd",
-                source,
-            };
+            let corrupt = |source| KernelError::Corrupt { compression: "zstd", source };
             let decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(corrupt)?;
             read_all("zstd", decoder.single_frame())
         }
         [magic @ .., _] if magic.starts_with(LZ4_LEGACY_MAGIC) => unpack_lz4_legacy(payload),
-        _ => Err(KernelError::UnknownCompression(
-            payload.iter().copied().take(6).collect(),
-        )),
+        _ => Err(KernelError::UnknownCompression(payload.iter().copied().take(6).collect())),
     }
 }
 
@@ -126,11 +104,7 @@ fn read_all(compression: &'static str, decoder: impl Read) -> Result<Vec<u8>, Ke
     let mut elf = Vec::new();
     let read = decoder.take(MAX_KERNEL + 1).read_to_end(&mut elf);
     let read = read.map_err(|source| KernelError::Corrupt { compression, source })?;
-    if read as u64 > MAX_KERNEL {
-        Err(KernelError::TooLarge)
-    } else {
-        Ok(elf)
-    }
+    if read as u64 > MAX_KERNEL { Err(KernelError::TooLarge) } else { Ok(elf) }
 }
 
 /// The legacy LZ4 frame, which only the Linux kernel still writes: the magic, then blocks, each behind its compressed
@@ -143,14 +117,10 @@ fn unpack_lz4_legacy(payload: &[u8]) -> Result<Vec<u8>, KernelError> {
     let mut elf = Vec::new();
     let mut rest = &payload[LZ4_LEGACY_MAGIC.len()..];
     // Four bytes left are the uncompressed size, not the length of a block.
-    while let Some((length, blocks)) = rest
-        .split_first_chunk::<4>()
-        .filter(|(_, blocks)| !blocks.is_empty())
+    while let Some((length, blocks)) = rest.split_first_chunk::<4>().filter(|(_, blocks)| !blocks.is_empty())
     {
         let length = u32::from_le_bytes(*length) as usize;
-        let block = blocks
-            .get(..length)
-            .ok_or_else(|| corrupt("a block ends past the payload".into()))?;
+        let block = blocks.get(..length).ok_or_else(|| corrupt("a block ends past the payload".into()))?;
         let unpacked = lz4_flex::block::decompress(block, LZ4_LEGACY_BLOCK)
             .map_err(|error| corrupt(error.to_string()))?;
         elf.extend_from_slice(&unpacked);
@@ -169,9 +139,7 @@ fn check_elf(elf: &[u8]) -> Result<(), KernelError> {
     if !elf.starts_with(ELF_MAGIC) {
         return Err(KernelError::UnknownFormat);
     }
-    let machine = elf
-        .get(18..20)
-        .map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+    let machine = elf.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     match (elf.get(4), elf.get(5), machine) {
         (Some(&CLASS_64), Some(&LITTLE_ENDIAN), Some(MACHINE_X86_64)) => Ok(()),
         _ => Err(KernelError::NotX86_64),
@@ -200,13 +168,8 @@ mod tests {
     /// The image in every compression, by name.
     fn bzimages(elf: &[u8]) -> [(&'static str, Vec<u8>); 4] {
         let zstd = zstd::encode_all(elf, 1).unwrap();
-        [
-            ("gzip", gzip(elf)),
-            ("xz", xz(elf)),
-            ("zstd", zstd),
-            ("lz4", lz4_legacy(elf)),
-        ]
-        .map(|(name, compressed)| (name, bzimage(&compressed, elf.len())))
+        [("gzip", gzip(elf)), ("xz", xz(elf)), ("zstd", zstd), ("lz4", lz4_legacy(elf))]
+            .map(|(name, compressed)| (name, bzimage(&compressed, elf.len())))
     }
 
     fn bzimage(compressed: &[u8], size: usize) -> Vec<u8> {
@@ -281,30 +244,18 @@ mod tests {
         let good = bzimage(&gzip(&elf), elf.len());
         let refused = |file: Vec<u8>| to_elf(file).unwrap_err().to_string();
 
-        assert_eq!(
-            refused(b"#!/bin/sh".to_vec()),
-            "neither an ELF file nor a bzImage"
-        );
-        assert_eq!(
-            refused(b"\x7fELF\x01\x01".to_vec()),
-            "an ELF file, but not a 64-bit x86 executable"
-        );
+        assert_eq!(refused(b"#!/bin/sh".to_vec()), "neither an ELF file nor a bzImage");
+        assert_eq!(refused(b"\x7fELF\x01\x01".to_vec()), "an ELF file, but not a 64-bit x86 executable");
         assert!(refused(good[..3000].to_vec()).starts_with("a truncated bzImage"));
         let mut old = good.clone();
         old[VERSION..VERSION + 2].copy_from_slice(&0x0204u16.to_le_bytes());
-        assert_eq!(
-            refused(old),
-            "a bzImage of boot protocol 2.04; 2.08 or later is needed"
-        );
+        assert_eq!(refused(old), "a bzImage of boot protocol 2.04; 2.08 or later is needed");
         let mut odd = good.clone();
         odd[2660] = b'?';
         assert!(refused(odd).starts_with("a payload in an unknown compression"));
         let mut flipped = good.clone();
         flipped[4000] ^= 0x10;
-        assert_eq!(
-            refused(flipped),
-            "the payload of the bzImage (gzip) does not unpack"
-        );
+        assert_eq!(refused(flipped), "the payload of the bzImage (gzip) does not unpack");
         let not_elf = bzimage(&gzip(b"just text"), 9);
         assert_eq!(refused(not_elf), "neither an ELF file nor a bzImage");
     }

@@ -35,23 +35,16 @@ impl ModuleTree {
                 Some((module_name(&module)?, (module, dependencies)))
             })
             .collect();
-        Ok(ModuleTree {
-            root: root.into(),
-            modules,
-        })
+        Ok(ModuleTree { root: root.into(), modules })
     }
 
     /// The files to load, in order, so that all of `names` are in the kernel.
     pub fn load_order(&self, names: &[&str]) -> Result<Vec<PathBuf>, ModuleError> {
         let mut order: Vec<PathBuf> = Vec::new();
         for name in names {
-            let (module, dependencies) =
-                self.modules
-                    .get(&name.replace('-', "_"))
-                    .ok_or_else(|| ModuleError::Missing {
-                        name: (*name).into(),
-                        list: self.root.join("modules.dep"),
-                    })?;
+            let (module, dependencies) = self.modules.get(&name.replace('-', "_")).ok_or_else(|| {
+                ModuleError::Missing { name: (*name).into(), list: self.root.join("modules.dep") }
+            })?;
             // depmod lists a module's nearest dependency first and the one that everything stands on last.
             for path in dependencies.iter().rev().chain([module]) {
                 let path = self.root.join(path);
@@ -94,21 +87,10 @@ mod tests {
              kernel/drivers/block/virtio_blk.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n\
              kernel/arch/x86/kvm/kvm-amd.ko.xz:\n",
         );
-        let order = tree
-            .load_order(&["jbd2", "virtio_blk", "ext4", "kvm-amd"])
-            .unwrap();
+        let order = tree.load_order(&["jbd2", "virtio_blk", "ext4", "kvm-amd"]).unwrap();
         assert_eq!(
             names(&order),
-            [
-                "jbd2",
-                "virtio",
-                "virtio_ring",
-                "virtio_blk",
-                "mbcache",
-                "crc16",
-                "ext4",
-                "kvm_amd"
-            ]
+            ["jbd2", "virtio", "virtio_ring", "virtio_blk", "mbcache", "crc16", "ext4", "kvm_amd"]
         );
     }
 

@@ -44,11 +44,7 @@ pub(crate) fn ping(directory: &Path, limit: Duration) -> Result<Pulse, ControlEr
     let mut numbers = answer.split(' ').map(str::parse::<f64>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(uptime_seconds)), Some(Ok(load))) if uptime_seconds.is_finite() && load.is_finite() => {
-            Ok(Pulse {
-                uptime_seconds,
-                load,
-                latency_ms: begun.elapsed().as_secs_f64() * 1e3,
-            })
+            Ok(Pulse { uptime_seconds, load, latency_ms: begun.elapsed().as_secs_f64() * 1e3 })
         }
         _ => Err(ControlError::Garbled(answer)),
     }
@@ -80,16 +76,8 @@ fn ask(directory: &Path, verb: &str, reply: &str, limit: Duration) -> Result<Str
 /// Tells one request from another, also across processes: a serial line keeps answers that nobody fetched.
 fn request_id() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
-    let time = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_nanos();
-    format!(
-        "{:x}-{:x}-{:x}",
-        std::process::id(),
-        time,
-        COUNTER.fetch_add(1, Ordering::Relaxed)
-    )
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{:x}-{:x}-{:x}", std::process::id(), time, COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The serial line delivers byte by byte, so the limit is on the line, not on each read.
@@ -136,24 +124,12 @@ mod tests {
     #[test]
     fn silence_and_garbage_are_errors() {
         let silent = machine(|_| String::new());
-        assert!(matches!(
-            ping(silent.path(), Duration::from_millis(100)),
-            Err(ControlError::Io(_))
-        ));
+        assert!(matches!(ping(silent.path(), Duration::from_millis(100)), Err(ControlError::Io(_))));
         let garbled = machine(|line| format!("pong {} often sometimes\n", &line[5..]));
-        assert!(matches!(
-            ping(garbled.path(), Duration::from_secs(20)),
-            Err(ControlError::Garbled(_))
-        ));
+        assert!(matches!(ping(garbled.path(), Duration::from_secs(20)), Err(ControlError::Garbled(_))));
         let endless = machine(|_| "pong x 1 1\n".repeat(200));
-        assert!(matches!(
-            ping(endless.path(), Duration::from_secs(20)),
-            Err(ControlError::Garbled(_))
-        ));
+        assert!(matches!(ping(endless.path(), Duration::from_secs(20)), Err(ControlError::Garbled(_))));
         let nobody = tempfile::tempdir().unwrap();
-        assert!(matches!(
-            ping(nobody.path(), Duration::from_secs(1)),
-            Err(ControlError::Io(_))
-        ));
+        assert!(matches!(ping(nobody.path(), Duration::from_secs(1)), Err(ControlError::Io(_))));
     }
 }

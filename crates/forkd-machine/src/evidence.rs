@@ -15,14 +15,7 @@ const QMP_LIMIT: Duration = Duration::from_secs(5);
 /// there too; only a destination that cannot be written is an error.
 pub fn collect(machine: &Machine, destination: &Path) -> io::Result<()> {
     fs::create_dir_all(destination)?;
-    for name in [
-        "console.log",
-        "console.log.1",
-        "qemu.log",
-        "ssh.log",
-        "run.json",
-        "machine.json",
-    ] {
+    for name in ["console.log", "console.log.1", "qemu.log", "ssh.log", "run.json", "machine.json"] {
         match fs::copy(machine.file(name), destination.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -38,14 +31,9 @@ fn monitor(machine: &Machine) -> String {
         Err(error) => return format!("{error}\n"),
     };
     let mut text = String::new();
-    for command in [
-        "info status",
-        "info cpus",
-        "info registers -a",
-        "info usernet",
-        "info blockstats",
-        "info irq",
-    ] {
+    for command in
+        ["info status", "info cpus", "info registers -a", "info usernet", "info blockstats", "info irq"]
+    {
         let answer = qmp.human(command).unwrap_or_else(|error| error.to_string());
         text += &format!("== {command}\n{answer}\n");
     }
@@ -63,11 +51,7 @@ fn process(machine: &Machine) -> String {
         for name in ["comm", "stat", "wchan", "stack"] {
             let content =
                 fs::read_to_string(task.path().join(name)).unwrap_or_else(|error| error.to_string());
-            text += &format!(
-                "{} {name}: {}\n",
-                task.file_name().to_string_lossy(),
-                content.trim()
-            );
+            text += &format!("{} {name}: {}\n", task.file_name().to_string_lossy(), content.trim());
         }
     }
     text

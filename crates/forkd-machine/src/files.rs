@@ -14,34 +14,21 @@ const MAX_SIZE: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("cannot {verb} {}", path.display())]
-    Io {
-        verb: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { verb: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is damaged", path.display())]
-    Damaged {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
+    Damaged { path: PathBuf, source: serde_json::Error },
 }
 
 impl FileError {
     pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
-        move |source| FileError::Io {
-            verb,
-            path: path.into(),
-            source,
-        }
+        move |source| FileError::Io { verb, path: path.into(), source }
     }
 }
 
 /// Writes `value` beside `path`, brings it to the disk, and renames it into place.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
-    let mut text = serde_json::to_vec_pretty(value).map_err(|source| FileError::Damaged {
-        path: path.into(),
-        source,
-    })?;
+    let mut text = serde_json::to_vec_pretty(value)
+        .map_err(|source| FileError::Damaged { path: path.into(), source })?;
     text.push(b'\n');
     write(path, &text)
 }
@@ -71,10 +58,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, F
     }
     let text = fs::read(path).map_err(FileError::at("read", path))?;
     let value = serde_json::from_slice(&text);
-    value.map(Some).map_err(|source| FileError::Damaged {
-        path: path.into(),
-        source,
-    })
+    value.map(Some).map_err(|source| FileError::Damaged { path: path.into(), source })
 }
 
 /// Removes a file that may already be gone.
@@ -91,9 +75,7 @@ pub(crate) fn remove_leftovers(parent: &Path, prefix: &str) -> Result<(), FileEr
     let entries = fs::read_dir(parent).map_err(FileError::at("list", parent))?;
     for entry in entries {
         let path = entry.map_err(FileError::at("list", parent))?.path();
-        let is_leftover = path
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+        let is_leftover = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
         if is_leftover {
             fs::remove_dir_all(&path).map_err(FileError::at("remove", &path))?;
         }
@@ -105,12 +87,7 @@ pub(crate) fn remove_leftovers(parent: &Path, prefix: &str) -> Result<(), FileEr
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 << 10)..]).into_owned();
-    let lines: Vec<&str> = text
-        .lines()
-        .rev()
-        .filter(|line| !line.trim().is_empty())
-        .take(lines)
-        .collect();
+    let lines: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(lines).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
@@ -136,10 +113,7 @@ mod tests {
         let path = directory.path().join("state.json");
         write_json(&path, &1).unwrap();
         let missing = directory.path().join("no/state.json");
-        assert!(matches!(
-            write_json(&missing, &2),
-            Err(FileError::Io { verb: "write", .. })
-        ));
+        assert!(matches!(write_json(&missing, &2), Err(FileError::Io { verb: "write", .. })));
         assert_eq!(read_json::<u32>(&path).unwrap(), Some(1));
     }
 

@@ -100,9 +100,7 @@ pub fn init(
     let _lock = lock::lock(&machines, progress)?;
     files::remove_leftovers(&machines, SCRATCH_PREFIX)?;
     disk::require(&machines, DISK_HEADROOM, "a machine")?;
-    let scratch = tempfile::Builder::new()
-        .prefix(SCRATCH_PREFIX)
-        .tempdir_in(&machines);
+    let scratch = tempfile::Builder::new().prefix(SCRATCH_PREFIX).tempdir_in(&machines);
     let scratch = scratch.map_err(FileError::at("make a directory in", &machines))?;
     let config = MachineConfig::new(cpus, memory_mib, disk_mib, image.id.clone());
     fill(scratch.path(), name, &config, &image)?;
@@ -135,13 +133,8 @@ fn fill(scratch: &Path, name: &Name, config: &MachineConfig, image: &Image) -> R
     ssh::make_keys(scratch, &shared)?;
 
     let mut qemu_img = tool::QEMU_IMG.command()?;
-    qemu_img
-        .current_dir(scratch)
-        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
-    qemu_img
-        .arg(image.root_from_machine())
-        .arg("disk.qcow2")
-        .arg(format!("{}M", config.disk_mib));
+    qemu_img.current_dir(scratch).args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
+    qemu_img.arg(image.root_from_machine()).arg("disk.qcow2").arg(format!("{}M", config.disk_mib));
     let outcome = command::run(&mut qemu_img, "", Duration::from_secs(60))?;
     if !outcome.status.success() {
         return Err(InitError::QemuImg(outcome.complaint()));

@@ -27,10 +27,7 @@ pub(crate) struct DirectoryLock {
 
 /// Locks `path`, a directory; waits, and says so, while another process holds it.
 pub(crate) fn lock(path: &Path, progress: &dyn Progress) -> Result<DirectoryLock, LockError> {
-    let failed = |source| LockError::Io {
-        path: path.into(),
-        source,
-    };
+    let failed = |source| LockError::Io { path: path.into(), source };
     let directory = File::open(path).map_err(failed)?;
     match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
@@ -44,9 +41,9 @@ pub(crate) fn lock(path: &Path, progress: &dyn Progress) -> Result<DirectoryLock
     // The lock is on what was opened; the name may mean something else by now.
     let locked = directory.metadata().map_err(failed)?;
     match std::fs::metadata(path) {
-        Ok(named) if (named.dev(), named.ino()) == (locked.dev(), locked.ino()) => Ok(DirectoryLock {
-            _directory: directory,
-        }),
+        Ok(named) if (named.dev(), named.ino()) == (locked.dev(), locked.ino()) => {
+            Ok(DirectoryLock { _directory: directory })
+        }
         _ => Err(LockError::Removed(path.into())),
     }
 }
@@ -82,12 +79,7 @@ mod tests {
             let path = path.clone();
             move || lock(&path, &Tell(told))
         });
-        assert!(
-            waiting
-                .recv_timeout(Duration::from_secs(20))
-                .unwrap()
-                .starts_with("waiting")
-        );
+        assert!(waiting.recv_timeout(Duration::from_secs(20)).unwrap().starts_with("waiting"));
         std::fs::remove_dir(&path).unwrap();
         drop(first);
         assert!(matches!(second.join().unwrap(), Err(LockError::Removed(_))));

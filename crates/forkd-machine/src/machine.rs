@@ -39,9 +39,8 @@ impl Home {
     pub(crate) fn names(&self) -> Result<Vec<Name>, FileError> {
         let machines = self.machines()?;
         let entries = fs::read_dir(&machines).map_err(FileError::at("list", &machines))?;
-        let mut names: Vec<Name> = entries
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .collect();
+        let mut names: Vec<Name> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
         names.sort();
         Ok(names)
     }
@@ -65,13 +64,7 @@ pub struct MachineConfig {
 
 impl MachineConfig {
     pub(crate) fn new(cpus: u32, memory_mib: u64, disk_mib: u64, image: String) -> MachineConfig {
-        MachineConfig {
-            format: FORMAT,
-            cpus,
-            memory_mib,
-            disk_mib,
-            image,
-        }
+        MachineConfig { format: FORMAT, cpus, memory_mib, disk_mib, image }
     }
 }
 
@@ -102,16 +95,9 @@ impl Machine {
         let config = files::read_json::<MachineConfig>(&directory.join("machine.json"))?
             .ok_or_else(|| OpenError::NoMachine(name.clone()))?;
         if config.format != FORMAT {
-            return Err(OpenError::Format {
-                name: name.clone(),
-                format: config.format,
-            });
+            return Err(OpenError::Format { name: name.clone(), format: config.format });
         }
-        Ok(Machine {
-            name: name.clone(),
-            config,
-            directory,
-        })
+        Ok(Machine { name: name.clone(), config, directory })
     }
 
     /// Where a machine of this name is or would be.

@@ -29,11 +29,7 @@ impl FromStr for Name {
             && text.bytes().all(allowed)
             && !text.starts_with('-')
             && !text.ends_with('-');
-        if valid {
-            Ok(Name(text.into()))
-        } else {
-            Err(NameError(text.into()))
-        }
+        if valid { Ok(Name(text.into())) } else { Err(NameError(text.into())) }
     }
 }
 
@@ -66,19 +62,7 @@ mod tests {
         for good in ["a", "default", "e2e-2", &"x".repeat(32)] {
             assert!(good.parse::<Name>().is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            ".",
-            "..",
-            "a/b",
-            "A",
-            "-a",
-            "a-",
-            "a b",
-            "a.b",
-            "ä",
-            &"x".repeat(33),
-        ] {
+        for bad in ["", ".", "..", "a/b", "A", "-a", "a-", "a b", "a.b", "ä", &"x".repeat(33)] {
             assert!(bad.parse::<Name>().is_err(), "{bad}");
         }
     }

@@ -17,10 +17,7 @@ pub(crate) struct ProcessName {
 impl ProcessName {
     /// Names a living process.
     pub fn of(pid: i32) -> Option<ProcessName> {
-        Some(ProcessName {
-            pid,
-            start_time: start_time(pid)?,
-        })
+        Some(ProcessName { pid, start_time: start_time(pid)? })
     }
 
     pub fn is_alive(&self) -> bool {
@@ -91,10 +88,7 @@ mod tests {
     #[test]
     fn a_reused_id_is_another_process() {
         let own = ProcessName::of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let stale = ProcessName {
-            start_time: own.start_time - 1,
-            ..own
-        };
+        let stale = ProcessName { start_time: own.start_time - 1, ..own };
         assert!(!stale.is_alive());
         stale.kill();
         assert!(own.is_alive());

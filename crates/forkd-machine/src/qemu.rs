@@ -92,40 +92,21 @@ pub(crate) fn command(
     qemu.args(["-smp", &machine.config.cpus.to_string()]);
     qemu.args(["-m", &format!("{}M", machine.config.memory_mib)]);
 
-    qemu.arg("-kernel")
-        .arg(image.kernel())
-        .arg("-initrd")
-        .arg(image.initrd());
+    qemu.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.initrd());
     let arguments = accelerator.kernel_arguments(tsc_khz);
-    qemu.args([
-        "-append",
-        &format!("console=ttyS0 quiet loglevel=4 panic=1{arguments}"),
-    ]);
+    qemu.args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1{arguments}")]);
 
     qemu.args(["-chardev", "file,id=console,path=console.log"]);
     qemu.args(["-device", "isa-serial,index=0,chardev=console"]);
-    qemu.args([
-        "-chardev",
-        &format!("socket,id=control,path={},server=on,wait=off", control::SOCKET),
-    ]);
+    qemu.args(["-chardev", &format!("socket,id=control,path={},server=on,wait=off", control::SOCKET)]);
     qemu.args(["-device", "isa-serial,index=1,chardev=control"]);
     qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", qmp::SOCKET)]);
 
-    qemu.args([
-        "-drive",
-        "if=none,id=root,file=disk.qcow2,format=qcow2,discard=unmap",
-    ]);
+    qemu.args(["-drive", "if=none,id=root,file=disk.qcow2,format=qcow2,discard=unmap"]);
     qemu.args(["-device", "virtio-blk-device,drive=root"]);
     // Port 0: the kernel picks one that is free and QEMU has it at once, so nobody can take it in between.
     let forward = |port| format!("hostfwd=tcp:127.0.0.1:0-:{port}");
-    qemu.args([
-        "-netdev",
-        &format!(
-            "user,id=net,{},{}",
-            forward(GUEST_SSH_PORT),
-            forward(GUEST_API_PORT)
-        ),
-    ]);
+    qemu.args(["-netdev", &format!("user,id=net,{},{}", forward(GUEST_SSH_PORT), forward(GUEST_API_PORT))]);
     qemu.args(["-device", "virtio-net-device,netdev=net"]);
     qemu.args(["-device", "virtio-rng-device"]);
 
@@ -133,15 +114,9 @@ pub(crate) fn command(
         let mut share = OsString::from(format!("local,id={tag},security_model=none,readonly=on,path="));
         share.push(escape_commas(path));
         qemu.arg("-fsdev").arg(share);
-        qemu.args([
-            "-device",
-            &format!("virtio-9p-device,fsdev={tag},mount_tag={tag}"),
-        ]);
+        qemu.args(["-device", &format!("virtio-9p-device,fsdev={tag},mount_tag={tag}")]);
     }
-    qemu.args([
-        "-sandbox",
-        "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-    ]);
+    qemu.args(["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]);
     Ok(qemu)
 }
 
@@ -150,10 +125,7 @@ fn escape_commas(path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let bytes = path.as_os_str().as_bytes();
     OsString::from_vec(
-        bytes
-            .iter()
-            .flat_map(|&byte| if byte == b',' { vec![b','; 2] } else { vec![byte] })
-            .collect(),
+        bytes.iter().flat_map(|&byte| if byte == b',' { vec![b','; 2] } else { vec![byte] }).collect(),
     )
 }
 
@@ -175,10 +147,7 @@ pub(crate) fn forwarded_ports(usernet: &str) -> Option<Ports> {
             }
         })
     };
-    Some(Ports {
-        ssh: port_to(GUEST_SSH_PORT)?,
-        api: port_to(GUEST_API_PORT)?,
-    })
+    Some(Ports { ssh: port_to(GUEST_SSH_PORT)?, api: port_to(GUEST_API_PORT)? })
 }
 
 #[cfg(test)]
@@ -191,13 +160,7 @@ mod tests {
              TCP[HOST_FORWARD]  14       127.0.0.1 38461       10.0.2.15    22     0     0\r\n  \
              TCP[ESTABLISHED]   15       127.0.0.1 38461       10.0.2.15    8889   0     0\r\n  \
              TCP[HOST_FORWARD]  13       127.0.0.1 40109       10.0.2.15  8889     0     0\r\n";
-        assert_eq!(
-            forwarded_ports(usernet),
-            Some(Ports {
-                ssh: 38461,
-                api: 40109
-            })
-        );
+        assert_eq!(forwarded_ports(usernet), Some(Ports { ssh: 38461, api: 40109 }));
         assert_eq!(forwarded_ports(&usernet.replace("38461", "0")), None);
         assert_eq!(forwarded_ports(&usernet.replace("8889", "99")), None);
         assert_eq!(forwarded_ports(""), None);
@@ -211,10 +174,7 @@ mod tests {
     #[test]
     fn only_a_good_kvm_is_used() {
         assert_eq!(Accelerator::choose(&KvmFinding::NoDevice), Accelerator::Tcg);
-        let emulated = KvmFinding::Emulated {
-            reason: String::new(),
-            slowdown: None,
-        };
+        let emulated = KvmFinding::Emulated { reason: String::new(), slowdown: None };
         assert_eq!(Accelerator::choose(&emulated), Accelerator::Tcg);
     }
 }

@@ -35,9 +35,7 @@ impl Qmp {
     /// Connects and goes through the greeting.
     pub fn connect(directory: &Path, limit: Duration) -> Result<Qmp, QmpError> {
         let stream = socket::connect(directory, SOCKET, limit)?;
-        let mut qmp = Qmp {
-            reader: BufReader::new(stream),
-        };
+        let mut qmp = Qmp { reader: BufReader::new(stream) };
         let greeting = qmp.read()?;
         if greeting.get("QMP").is_none() {
             return Err(QmpError::Protocol(greeting.to_string()));
@@ -58,10 +56,7 @@ impl Qmp {
             }
             if let Some(error) = answer.get("error") {
                 let reason = error["desc"].as_str().unwrap_or("no reason given").to_owned();
-                return Err(QmpError::Refused {
-                    command: command.into(),
-                    reason,
-                });
+                return Err(QmpError::Refused { command: command.into(), reason });
             }
         }
         Err(QmpError::Protocol("nothing but events".into()))
@@ -70,10 +65,7 @@ impl Qmp {
     /// Runs a command of QEMU's human monitor and returns its text.
     pub fn human(&mut self, command: &str) -> Result<String, QmpError> {
         let value = self.execute("human-monitor-command", json!({ "command-line": command }))?;
-        value
-            .as_str()
-            .map(str::to_owned)
-            .ok_or_else(|| QmpError::Protocol(value.to_string()))
+        value.as_str().map(str::to_owned).ok_or_else(|| QmpError::Protocol(value.to_string()))
     }
 
     fn read(&mut self) -> Result<Value, QmpError> {
@@ -127,13 +119,9 @@ mod tests {
 
     #[test]
     fn garbage_and_hang_ups_are_errors() {
-        for lines in [
-            &["hello"] as &[&str],
-            &[r#"{"not": "QMP"}"#],
-            &[GREETING],
-            &[GREETING, "[]"],
-            &[GREETING, "{"],
-        ] {
+        for lines in
+            [&["hello"] as &[&str], &[r#"{"not": "QMP"}"#], &[GREETING], &[GREETING, "[]"], &[GREETING, "{"]]
+        {
             let (directory, thread) = qemu(lines);
             assert!(Qmp::connect(directory.path(), LIMIT).is_err(), "{lines:?}");
             thread.join().unwrap();

@@ -40,9 +40,7 @@ pub fn rm(home: &Home, name: &Name, force: bool, progress: &dyn Progress) -> Res
         other => other?,
     };
     let is_alive = match RunState::read(&directory) {
-        Ok(run) => run
-            .map(|run| run.process)
-            .is_some_and(|process| process.is_alive()),
+        Ok(run) => run.map(|run| run.process).is_some_and(|process| process.is_alive()),
         Err(error) if !force => return Err(error.into()),
         // What runs there, if anything, is found by the socket it listens on.
         Err(_) => {
@@ -61,12 +59,8 @@ pub fn rm(home: &Home, name: &Name, force: bool, progress: &dyn Progress) -> Res
         stop::end(&directory, name, true, progress)?;
     }
     // The name is free at once, and nothing half-removed ever has it.
-    let trash = tempfile::Builder::new()
-        .prefix(TRASH_PREFIX)
-        .tempdir_in(&machines);
-    let trash = trash
-        .map_err(FileError::at("make a directory in", &machines))?
-        .keep();
+    let trash = tempfile::Builder::new().prefix(TRASH_PREFIX).tempdir_in(&machines);
+    let trash = trash.map_err(FileError::at("make a directory in", &machines))?.keep();
     fs::rename(&directory, trash.join("machine")).map_err(FileError::at("remove", &directory))?;
     drop(locked);
     let _lock = lock::lock(&machines, progress)?;

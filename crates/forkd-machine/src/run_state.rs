@@ -65,10 +65,6 @@ pub(crate) struct Share {
 impl Share {
     pub fn of(path: &Path) -> Result<Share, FileError> {
         let found = std::fs::metadata(path).map_err(FileError::at("open", path))?;
-        Ok(Share {
-            path: path.into(),
-            device: found.dev(),
-            inode: found.ino(),
-        })
+        Ok(Share { path: path.into(), device: found.dev(), inode: found.ino() })
     }
 }

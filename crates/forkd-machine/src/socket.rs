@@ -60,17 +60,8 @@ mod tests {
         let mut input = &b"one\r\ntwo\nthree"[..];
         assert_eq!(read_line(&mut input, 100).unwrap(), "one");
         assert_eq!(read_line(&mut input, 4).unwrap(), "two");
-        assert_eq!(
-            read_line(&mut input, 3).unwrap_err().kind(),
-            io::ErrorKind::FileTooLarge
-        );
-        assert_eq!(
-            read_line(&mut input, 100).unwrap_err().kind(),
-            io::ErrorKind::UnexpectedEof
-        );
-        assert_eq!(
-            read_line(&mut input, 100).unwrap_err().kind(),
-            io::ErrorKind::UnexpectedEof
-        );
+        assert_eq!(read_line(&mut input, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(read_line(&mut input, 100).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(read_line(&mut input, 100).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -63,23 +63,9 @@ const ADDRESS: &str = "root@127.0.0.1";
 pub(crate) fn open(machine: &Machine, port: u16) -> Result<(), SshError> {
     let mut ssh = client(machine, port)?;
     // In the background once it is authenticated; the null streams keep it from holding the caller's open.
-    ssh.args([
-        "-f",
-        "-N",
-        "-M",
-        "-o",
-        "ControlPersist=yes",
-        "-E",
-        "ssh.log",
-        ADDRESS,
-    ]);
-    ssh.stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let start = |source| CommandError::Start {
-        program: "ssh".into(),
-        source,
-    };
+    ssh.args(["-f", "-N", "-M", "-o", "ControlPersist=yes", "-E", "ssh.log", ADDRESS]);
+    ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = |source| CommandError::Start { program: "ssh".into(), source };
     let mut child = ssh.spawn().map_err(start)?;
     let begun = std::time::Instant::now();
     loop {
@@ -89,10 +75,7 @@ pub(crate) fn open(machine: &Machine, port: u16) -> Result<(), SshError> {
             None if begun.elapsed() > CONNECT_LIMIT => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(SshError::Refused(format!(
-                    "no answer in {} s",
-                    CONNECT_LIMIT.as_secs()
-                )));
+                return Err(SshError::Refused(format!("no answer in {} s", CONNECT_LIMIT.as_secs())));
             }
             None => std::thread::sleep(Duration::from_millis(20)),
         }
@@ -140,9 +123,7 @@ pub(crate) fn make_keys(directory: &Path, shared: &Path) -> Result<(), SshError>
 
 fn generate(path: &PathBuf, comment: &str) -> Result<(), SshError> {
     let mut keygen = tool::SSH_KEYGEN.command()?;
-    keygen
-        .args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"])
-        .arg(path);
+    keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"]).arg(path);
     let outcome = command::run(&mut keygen, "", Duration::from_secs(60))?;
     if !outcome.status.success() {
         return Err(SshError::Keys(outcome.complaint()));
@@ -157,27 +138,15 @@ mod tests {
 
     #[test]
     fn words_reach_the_remote_command_as_they_are() {
-        let words = [
-            "printf", "%s|", "a b", "$HOME", "it's", "", "*", "a\nb", "\\", "ü",
-        ]
-        .map(String::from);
-        let output = Command::new("sh")
-            .args(["-c", &remote_command(&words)])
-            .output()
-            .unwrap();
-        assert_eq!(
-            String::from_utf8(output.stdout).unwrap(),
-            "a b|$HOME|it's||*|a\nb|\\|ü|"
-        );
+        let words = ["printf", "%s|", "a b", "$HOME", "it's", "", "*", "a\nb", "\\", "ü"].map(String::from);
+        let output = Command::new("sh").args(["-c", &remote_command(&words)]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "a b|$HOME|it's||*|a\nb|\\|ü|");
     }
 
     #[test]
     fn a_death_by_signal_has_its_own_status() {
         let words = ["sh", "-c", "kill -TERM $$"].map(String::from);
-        let status = Command::new("sh")
-            .args(["-c", &remote_command(&words)])
-            .status()
-            .unwrap();
+        let status = Command::new("sh").args(["-c", &remote_command(&words)]).status().unwrap();
         assert_eq!(status.code(), Some(128 + 15));
     }
 }

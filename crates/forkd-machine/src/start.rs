@@ -102,11 +102,7 @@ pub fn start(
     }
     let directory = machine.directory();
     let _lock = lock::lock(directory, progress)?;
-    let already = Started {
-        already: true,
-        attempts: 0,
-        ready_ms: 0,
-    };
+    let already = Started { already: true, attempts: 0, ready_ms: 0 };
     let inspection = status::inspect(directory)?;
     match (inspection.state, inspection.run) {
         (State::Running, Some(run)) => {
@@ -175,11 +171,7 @@ fn boot(
         let failure = match await_ready(machine, run, begun) {
             Ok(()) => {
                 let ready_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Ok(Started {
-                    already: false,
-                    attempts,
-                    ready_ms,
-                });
+                return Ok(Started { already: false, attempts, ready_ms });
             }
             Err(failure) => failure,
         };
@@ -220,18 +212,8 @@ fn launch(machine: &Machine, image: &Image, options: &StartOptions) -> Result<Ru
     // QEMU outlives this process; until then somebody has to collect it when it ends.
     std::thread::spawn(move || child.wait());
     let process = process.ok_or_else(|| StartError::Died(files::tail(&log_path, 3)))?;
-    let started_at = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    let run = RunState {
-        process,
-        accelerator,
-        started_at,
-        binaries,
-        ports: None,
-        ready: false,
-    };
+    let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let run = RunState { process, accelerator, started_at, binaries, ports: None, ready: false };
     if let Err(error) = run.write(directory) {
         process.kill();
         return Err(error.into());
@@ -277,11 +259,7 @@ fn await_ready(machine: &Machine, mut run: RunState, begun: Instant) -> Result<(
         if !run.process.is_alive() {
             return Err(Failure::Error(StartError::Died(last_words(machine))));
         }
-        if begun.elapsed() > READY_LIMIT {
-            Err(hung())
-        } else {
-            Ok(())
-        }
+        if begun.elapsed() > READY_LIMIT { Err(hung()) } else { Ok(()) }
     };
 
     let ports = loop {
@@ -319,9 +297,7 @@ fn await_ready(machine: &Machine, mut run: RunState, begun: Instant) -> Result<(
 /// What QEMU said, without its list of CPU features that the emulator lacks, and what the machine said.
 fn last_words(machine: &Machine) -> String {
     let qemu = files::tail(&machine.file("qemu.log"), 60);
-    let qemu = qemu
-        .lines()
-        .filter(|line| !line.contains("TCG doesn't support requested feature"));
+    let qemu = qemu.lines().filter(|line| !line.contains("TCG doesn't support requested feature"));
     let console = files::tail(&machine.console_log(), 5);
     qemu.chain(console.lines()).collect::<Vec<_>>().join("\n")
 }

@@ -94,19 +94,9 @@ pub(crate) struct Inspection {
 /// Looks at the process, the heartbeat and QEMU, in that order, as far as it takes to know.
 pub(crate) fn inspect(directory: &Path) -> Result<Inspection, FileError> {
     let Some(run) = RunState::read(directory)? else {
-        return Ok(Inspection {
-            state: State::Stopped,
-            run: None,
-            pulse: None,
-        });
+        return Ok(Inspection { state: State::Stopped, run: None, pulse: None });
     };
-    let found = |state, pulse| {
-        Ok(Inspection {
-            state,
-            run: Some(run.clone()),
-            pulse,
-        })
-    };
+    let found = |state, pulse| Ok(Inspection { state, run: Some(run.clone()), pulse });
     if !run.process.is_alive() {
         return found(State::Crashed, None);
     }
@@ -137,9 +127,7 @@ impl Machine {
         // The process of a crashed machine is not there any more, and its id may be somebody else's.
         let run = run.filter(|_| state != State::Crashed);
         let ports = run.as_ref().and_then(|run| run.ports);
-        let disk_used = self
-            .disk_used()
-            .map_err(FileError::at("look at", &self.file("disk.qcow2")))?;
+        let disk_used = self.disk_used().map_err(FileError::at("look at", &self.file("disk.qcow2")))?;
         Ok(MachineStatus {
             name: self.name.clone(),
             state,
@@ -183,10 +171,7 @@ impl Machine {
         };
         match (state, run.and_then(|run| run.ports)) {
             (State::Running, Some(ports)) => Ok(ports.ssh),
-            _ => Err(NotRunning::State {
-                name: self.name.clone(),
-                state: state.name(),
-            }),
+            _ => Err(NotRunning::State { name: self.name.clone(), state: state.name() }),
         }
     }
 }

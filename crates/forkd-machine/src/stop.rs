@@ -53,9 +53,7 @@ pub(crate) fn end(
     force: bool,
     progress: &dyn Progress,
 ) -> Result<Stopped, StopError> {
-    let process = RunState::read(directory)?
-        .map(|run| run.process)
-        .filter(ProcessName::is_alive);
+    let process = RunState::read(directory)?.map(|run| run.process).filter(ProcessName::is_alive);
     let Some(process) = process else {
         RunState::clear(directory)?;
         return Ok(Stopped::Already);
@@ -67,10 +65,7 @@ pub(crate) fn end(
     } else {
         process.kill();
         if !process.wait(KILL_LIMIT) {
-            return Err(StopError::Unkillable {
-                name: name.clone(),
-                pid: process.pid,
-            });
+            return Err(StopError::Unkillable { name: name.clone(), pid: process.pid });
         }
         Stopped::Forced
     };

@@ -29,10 +29,7 @@ pub enum CliError {
     #[error(transparent)]
     File(#[from] forkd_machine::FileError),
     #[error("the connection to machine {name} broke: {reason}")]
-    Lost {
-        name: forkd_machine::Name,
-        reason: String,
-    },
+    Lost { name: forkd_machine::Name, reason: String },
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }

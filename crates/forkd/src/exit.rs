@@ -25,9 +25,7 @@ impl From<ExitStatus> for Exit {
     fn from(status: ExitStatus) -> Exit {
         use std::os::unix::process::ExitStatusExt;
         // As a shell has it: a command ended by signal N is 128 + N.
-        let code = status
-            .code()
-            .or_else(|| status.signal().map(|signal| 128 + signal));
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
         match code.and_then(|code| u8::try_from(code).ok()) {
             Some(0) => Exit::Success,
             Some(code) => Exit::Other(code),

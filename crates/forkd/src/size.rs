@@ -11,13 +11,8 @@ pub fn parse_mib(text: &str) -> Result<u64, String> {
         "t" | "tb" | "tib" => 20,
         _ => return Err("expected a size such as 4G, 512M or 2048 (MiB)".into()),
     };
-    let number: u64 = number
-        .parse()
-        .map_err(|_| "expected a size such as 4G, 512M or 2048 (MiB)")?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|mib| *mib < 1 << 40)
-        .ok_or_else(|| "that is too large".into())
+    let number: u64 = number.parse().map_err(|_| "expected a size such as 4G, 512M or 2048 (MiB)")?;
+    number.checked_mul(1 << shift).filter(|mib| *mib < 1 << 40).ok_or_else(|| "that is too large".into())
 }
 
 #[cfg(test)]
@@ -30,15 +25,7 @@ mod tests {
         assert_eq!(parse_mib("512M"), Ok(512));
         assert_eq!(parse_mib("512"), Ok(512));
         assert_eq!(parse_mib("1 TiB"), Ok(1 << 20));
-        for bad in [
-            "",
-            "G",
-            "-1",
-            "1.5G",
-            "4X",
-            "99999999999999999999G",
-            "9999999999999T",
-        ] {
+        for bad in ["", "G", "-1", "1.5G", "4X", "99999999999999999999G", "9999999999999T"] {
             assert!(parse_mib(bad).is_err(), "{bad}");
         }
     }

@@ -32,19 +32,13 @@ fn find_mount(mounts: &str) -> Option<Mount<'_>> {
         if file_system.next()? != "cgroup2" {
             return None;
         }
-        Some(Mount {
-            point: mount.split(' ').nth(4)?,
-            options: file_system.nth(1)?,
-        })
+        Some(Mount { point: mount.split(' ').nth(4)?, options: file_system.nth(1)? })
     })
 }
 
 fn judge(mount: &Mount<'_>, controllers: &str) -> Result<String, Problem> {
     let present: Vec<&str> = controllers.split_whitespace().collect();
-    let missing: Vec<&str> = NEEDED
-        .into_iter()
-        .filter(|name| !present.contains(name))
-        .collect();
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !present.contains(name)).collect();
     if !missing.is_empty() {
         return Err(Problem::failed(
             format!("{} lacks the controllers {}", mount.point, missing.join(", ")),
@@ -53,21 +47,11 @@ fn judge(mount: &Mount<'_>, controllers: &str) -> Result<String, Problem> {
     }
     if !mount.options.split(',').any(|option| option == "favordynmods") {
         return Err(Problem::warning(
-            format!(
-                "{} has all controllers, but every new VM waits 9 to 35 ms for RCU there",
-                mount.point
-            ),
-            format!(
-                "mount -o remount,favordynmods {} (Linux 6.0 or later)",
-                mount.point
-            ),
+            format!("{} has all controllers, but every new VM waits 9 to 35 ms for RCU there", mount.point),
+            format!("mount -o remount,favordynmods {} (Linux 6.0 or later)", mount.point),
         ));
     }
-    Ok(format!(
-        "{} has {}, and favordynmods",
-        mount.point,
-        NEEDED.join(", ")
-    ))
+    Ok(format!("{} has {}, and favordynmods", mount.point, NEEDED.join(", ")))
 }
 
 #[cfg(test)]
@@ -83,23 +67,14 @@ mod tests {
 
     #[test]
     fn the_mount_is_found_among_others() {
-        assert_eq!(
-            find_mount(HYBRID),
-            Some(Mount {
-                point: "/sys/fs/cgroup/unified",
-                options: "rw"
-            })
-        );
+        assert_eq!(find_mount(HYBRID), Some(Mount { point: "/sys/fs/cgroup/unified", options: "rw" }));
         assert_eq!(find_mount("22 1 0:20 / / rw - ext4 /dev/vda rw\n"), None);
         assert_eq!(find_mount("garbage\n - \n - cgroup2\n"), None);
     }
 
     #[test]
     fn missing_controllers_fail_by_name() {
-        let mount = Mount {
-            point: "/cg",
-            options: "rw",
-        };
+        let mount = Mount { point: "/cg", options: "rw" };
         let problem = judge(&mount, "cpu pids cpuset").unwrap_err();
         assert_eq!(problem.status, Status::Failed);
         assert_eq!(problem.detail, "/cg lacks the controllers memory, io");
@@ -108,20 +83,8 @@ mod tests {
     #[test]
     fn a_slow_mount_is_a_warning() {
         let all = "cpuset cpu io memory pids";
-        let slow = Mount {
-            point: "/cg",
-            options: "rw,nsdelegate",
-        };
+        let slow = Mount { point: "/cg", options: "rw,nsdelegate" };
         assert_eq!(judge(&slow, all).unwrap_err().status, Status::Warning);
-        assert!(
-            judge(
-                &Mount {
-                    options: "rw,favordynmods",
-                    ..slow
-                },
-                all
-            )
-            .is_ok()
-        );
+        assert!(judge(&Mount { options: "rw,favordynmods", ..slow }, all).is_ok());
     }
 }

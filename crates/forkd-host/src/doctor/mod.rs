@@ -62,20 +62,10 @@ pub struct Check {
 impl Check {
     fn new(name: &'static str, needed_for: Need, found: Result<String, Problem>) -> Check {
         match found {
-            Ok(detail) => Check {
-                name,
-                status: Status::Ok,
-                needed_for,
-                detail,
-                hint: None,
-            },
-            Err(Problem { status, detail, hint }) => Check {
-                name,
-                status,
-                needed_for,
-                detail,
-                hint: Some(hint),
-            },
+            Ok(detail) => Check { name, status: Status::Ok, needed_for, detail, hint: None },
+            Err(Problem { status, detail, hint }) => {
+                Check { name, status, needed_for, detail, hint: Some(hint) }
+            }
         }
     }
 }
@@ -89,18 +79,11 @@ struct Problem {
 
 impl Problem {
     fn failed(detail: impl Into<String>, hint: impl Into<String>) -> Problem {
-        Problem {
-            status: Status::Failed,
-            detail: detail.into(),
-            hint: hint.into(),
-        }
+        Problem { status: Status::Failed, detail: detail.into(), hint: hint.into() }
     }
 
     fn warning(detail: impl Into<String>, hint: impl Into<String>) -> Problem {
-        Problem {
-            status: Status::Warning,
-            ..Problem::failed(detail, hint)
-        }
+        Problem { status: Status::Warning, ..Problem::failed(detail, hint) }
     }
 }
 
@@ -131,22 +114,14 @@ pub fn examine(binaries: &Path, home: &Path) -> Diagnosis {
     ];
     checks.extend(software::check_tools());
     let (way, reason) = decide(&checks);
-    Diagnosis {
-        way,
-        reason,
-        kvm: probe.ok().map(|report| report.kvm),
-        checks,
-    }
+    Diagnosis { way, reason, kvm: probe.ok().map(|report| report.kvm), checks }
 }
 
 /// Native where nothing that it needs failed, else the machine, else nothing.
 fn decide(checks: &[Check]) -> (Way, Option<String>) {
     let failed = |need| {
         let failed = |check: &&Check| check.needed_for == need && check.status == Status::Failed;
-        checks
-            .iter()
-            .find(failed)
-            .map(|check| format!("{}: {}", check.name, check.detail))
+        checks.iter().find(failed).map(|check| format!("{}: {}", check.name, check.detail))
     };
     match (failed(Need::Native), failed(Need::Machine)) {
         (None, _) => (Way::Native, None),
@@ -162,9 +137,9 @@ fn kvm_verdict(probe: &Result<forkd_proto::probe::ProbeReport, kvm::ProbeError>)
         Err(error) => return Err(Problem::failed(error.to_string(), "reinstall forkd")),
     };
     match &report.kvm {
-        KvmFinding::Good { slowdown, .. } => Ok(format!(
-            "good: guest code runs at the host's speed ({slowdown:.1} times as long)"
-        )),
+        KvmFinding::Good { slowdown, .. } => {
+            Ok(format!("good: guest code runs at the host's speed ({slowdown:.1} times as long)"))
+        }
         KvmFinding::NoDevice => Err(Problem::failed(
             "no-device: there is no /dev/kvm",
             format!("switch virtualisation on in the firmware and load kvm_intel or kvm_amd; or {MACHINE}"),
@@ -190,10 +165,7 @@ fn check_disk(home: &Path) -> Result<String, Problem> {
         Ok(free) => Ok(format!("{} GiB free in {}", free >> 30, home.display())),
         Err(error) => Err(Problem::failed(
             error.to_string(),
-            format!(
-                "free some, or set {} to a directory on a larger disk",
-                crate::home::HOME_VARIABLE
-            ),
+            format!("free some, or set {} to a directory on a larger disk", crate::home::HOME_VARIABLE),
         )),
     }
 }
@@ -203,13 +175,7 @@ mod tests {
     use super::*;
 
     fn check(name: &'static str, needed_for: Need, status: Status) -> Check {
-        Check {
-            name,
-            status,
-            needed_for,
-            detail: format!("{name}'s detail"),
-            hint: None,
-        }
+        Check { name, status, needed_for, detail: format!("{name}'s detail"), hint: None }
     }
 
     #[test]
@@ -224,10 +190,7 @@ mod tests {
 
     #[test]
     fn the_machine_comes_second_with_the_reason() {
-        let checks = [
-            check("kvm", Need::Native, Status::Failed),
-            check("qemu", Need::Machine, Status::Ok),
-        ];
+        let checks = [check("kvm", Need::Native, Status::Failed), check("qemu", Need::Machine, Status::Ok)];
         assert_eq!(decide(&checks), (Way::Machine, Some("kvm: kvm's detail".into())));
     }
 
@@ -238,10 +201,7 @@ mod tests {
             check("qemu", Need::Machine, Status::Failed),
             check("kernel-image", Need::Neither, Status::Failed),
         ];
-        assert_eq!(
-            decide(&checks),
-            (Way::None, Some("kvm: kvm's detail; qemu: qemu's detail".into()))
-        );
+        assert_eq!(decide(&checks), (Way::None, Some("kvm: kvm's detail; qemu: qemu's detail".into())));
     }
 
     #[test]
@@ -250,10 +210,6 @@ mod tests {
         let diagnosis = examine(empty.path(), empty.path());
         assert!(diagnosis.kvm.is_none());
         assert_eq!(diagnosis.checks[0].status, Status::Failed);
-        assert!(
-            diagnosis.checks[0].detail.contains("is missing"),
-            "{}",
-            diagnosis.checks[0].detail
-        );
+        assert!(diagnosis.checks[0].detail.contains("is missing"), "{}", diagnosis.checks[0].detail);
     }
 }

@@ -19,35 +19,22 @@ table inet forkd_doctor {
 ";
 
 pub(super) fn check_tap() -> Result<String, Problem> {
-    attempt(
-        tool::IP,
-        &["tuntap", "add", "dev", "forkd-doctor", "mode", "tap"],
-        "",
-    )
-    .map(|()| "tap devices can be made".into())
-    .map_err(|complaint| Problem::failed(complaint, "load the module tun, and run the daemon as root"))
+    attempt(tool::IP, &["tuntap", "add", "dev", "forkd-doctor", "mode", "tap"], "")
+        .map(|()| "tap devices can be made".into())
+        .map_err(|complaint| Problem::failed(complaint, "load the module tun, and run the daemon as root"))
 }
 
 pub(super) fn check_nftables() -> Result<String, Problem> {
-    attempt(tool::NFT, &["-f", "-"], RULES)
-        .map(|()| "a rule set loads".into())
-        .map_err(|complaint| {
-            Problem::failed(complaint, "load the module nf_tables, and run the daemon as root")
-        })
+    attempt(tool::NFT, &["-f", "-"], RULES).map(|()| "a rule set loads".into()).map_err(|complaint| {
+        Problem::failed(complaint, "load the module nf_tables, and run the daemon as root")
+    })
 }
 
 fn attempt(tool: Tool, arguments: &[&str], input: &str) -> Result<(), String> {
     let missing = |error: MissingTool| error.to_string();
     let mut unshare = tool::UNSHARE.command().map_err(missing)?;
-    let unshare: &mut Command = unshare
-        .arg("--net")
-        .arg("--")
-        .arg(tool.find().map_err(missing)?)
-        .args(arguments);
+    let unshare: &mut Command =
+        unshare.arg("--net").arg("--").arg(tool.find().map_err(missing)?).args(arguments);
     let outcome = command::run(unshare, input, LIMIT).map_err(|error| error.to_string())?;
-    if outcome.status.success() {
-        Ok(())
-    } else {
-        Err(outcome.complaint())
-    }
+    if outcome.status.success() { Ok(()) } else { Err(outcome.complaint()) }
 }

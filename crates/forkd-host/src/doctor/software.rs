@@ -19,24 +19,13 @@ pub(super) fn check_qemu() -> Result<String, Problem> {
 /// QEMU 7.2 is the version that the machine's reliability was measured with; of 10.0 it is known that `microvm` boots
 /// hang often.
 fn judge_version(line: &str) -> Result<String, Problem> {
-    let version = line
-        .split_whitespace()
-        .skip_while(|word| *word != "version")
-        .nth(1)
-        .unwrap_or_default();
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok());
+    let version = line.split_whitespace().skip_while(|word| *word != "version").nth(1).unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     match major {
-        None => Err(Problem::failed(
-            format!("QEMU says {line:?}"),
-            "reinstall qemu-system-x86",
-        )),
-        Some(0..7) => Err(Problem::failed(
-            format!("QEMU {version} is too old"),
-            "install QEMU 7.2, as in Debian 12",
-        )),
+        None => Err(Problem::failed(format!("QEMU says {line:?}"), "reinstall qemu-system-x86")),
+        Some(0..7) => {
+            Err(Problem::failed(format!("QEMU {version} is too old"), "install QEMU 7.2, as in Debian 12"))
+        }
         Some(10..) => Err(Problem::warning(
             format!("QEMU {version}: the machine's boots are known to hang with it at times"),
             "QEMU 7.2, as in Debian 12, is what the machine was tested with",
@@ -57,10 +46,7 @@ pub(super) fn check_tools() -> impl Iterator<Item = Check> {
 fn check_tool(tool: Tool) -> Check {
     let found = match tool.find() {
         Ok(path) => Ok(path.display().to_string()),
-        Err(error) => Err(Problem::failed(
-            error.to_string(),
-            format!("apt-get install {}", tool.package),
-        )),
+        Err(error) => Err(Problem::failed(error.to_string(), format!("apt-get install {}", tool.package))),
     };
     Check::new(tool.program, Need::Machine, found)
 }

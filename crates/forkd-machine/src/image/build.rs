@@ -82,12 +82,7 @@ fn bootstrap(build: &Path, archive: &Path, progress: &dyn Progress) -> Result<()
         // Half a gigabyte lies there for a while, and /tmp may be memory.
         mmdebstrap.env("TMPDIR", "/var/tmp");
     }
-    logged(
-        &mut mmdebstrap,
-        "mmdebstrap",
-        &build.join("mmdebstrap.log"),
-        progress,
-    )
+    logged(&mut mmdebstrap, "mmdebstrap", &build.join("mmdebstrap.log"), progress)
 }
 
 /// Runs a command whose output goes to a log, line by line, and to the user as progress.
@@ -97,34 +92,22 @@ fn logged(
     log: &Path,
     progress: &dyn Progress,
 ) -> Result<(), ImageError> {
-    let io = |source| CommandError::Pipe {
-        program: step.into(),
-        source,
-    };
+    let io = |source| CommandError::Pipe { program: step.into(), source };
     let mut file = File::create(log).map_err(FileError::at("write", log))?;
     let mut child = command
         .stdin(Stdio::null())
         .stdout(file.try_clone().map_err(io)?)
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|source| CommandError::Start {
-            program: step.into(),
-            source,
-        })?;
+        .map_err(|source| CommandError::Start { program: step.into(), source })?;
     if let Some(stderr) = child.stderr.take() {
         for line in BufReader::new(stderr).split(b'\n') {
             let line = line.map_err(io)?;
-            file.write_all(&line)
-                .and_then(|()| file.write_all(b"\n"))
-                .map_err(io)?;
+            file.write_all(&line).and_then(|()| file.write_all(b"\n")).map_err(io)?;
             progress.detail(String::from_utf8_lossy(&line).trim());
         }
     }
-    if child.wait().map_err(io)?.success() {
-        Ok(())
-    } else {
-        Err(failed(step, log))
-    }
+    if child.wait().map_err(io)?.success() { Ok(()) } else { Err(failed(step, log)) }
 }
 
 /// Takes the kernel and what its initial RAM disk needs from the archive.
@@ -157,11 +140,7 @@ fn extract_kernel(build: &Path, archive: &Path, image: &Path) -> Result<(), Imag
     };
     fill().map_err(FileError::at("fill", &path))?;
     for (number, module) in modules.load_order(&recipe::BOOT_MODULES)?.iter().enumerate() {
-        let name = module
-            .file_name()
-            .unwrap_or(OsStr::new("module"))
-            .to_string_lossy()
-            .into_owned();
+        let name = module.file_name().unwrap_or(OsStr::new("module")).to_string_lossy().into_owned();
         let content = read(module)?;
         let added = initramfs.file(&format!("modules/{number:02}-{name}"), 0o644, &content);
         added.map_err(FileError::at("fill", &path))?;
@@ -202,18 +181,9 @@ fn assemble(build: &Path, archive: &Path, root: &Path) -> Result<(), ImageError>
     }
     let mut assemble = as_root("sh")?;
     assemble.args(["-c", recipe::ASSEMBLE, "assemble"]);
-    assemble
-        .arg(archive)
-        .arg(build.join("rootfs"))
-        .arg(overlay)
-        .arg(root)
-        .arg(format!("{ROOT_MIB}M"));
+    assemble.arg(archive).arg(build.join("rootfs")).arg(overlay).arg(root).arg(format!("{ROOT_MIB}M"));
     assemble.arg(tool::MKE2FS.find()?);
-    quiet(
-        &mut assemble,
-        "making the root file system",
-        &build.join("assemble.log"),
-    )
+    quiet(&mut assemble, "making the root file system", &build.join("assemble.log"))
 }
 
 /// Runs a command that only speaks when something is wrong.

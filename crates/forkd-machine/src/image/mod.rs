@@ -63,10 +63,7 @@ impl Image {
     pub fn open(home: &Home, id: &str) -> Result<Option<Image>, FileError> {
         let directory = home.images()?.join(id);
         let whole = directory.join(KERNEL).is_file();
-        Ok(whole.then(|| Image {
-            id: id.into(),
-            directory,
-        }))
+        Ok(whole.then(|| Image { id: id.into(), directory }))
     }
 
     /// The image of this version of forkd, built now unless it is in the cache. While the lock that comes with it is
@@ -118,9 +115,7 @@ pub fn prune(home: &Home, progress: &dyn Progress) -> Result<u64, ImageError> {
     let mut freed = 0;
     for entry in fs::read_dir(&images).map_err(FileError::at("list", &images))? {
         let path = entry.map_err(FileError::at("list", &images))?.path();
-        let is_used = path
-            .file_name()
-            .is_some_and(|name| used.contains(&*name.to_string_lossy()));
+        let is_used = path.file_name().is_some_and(|name| used.contains(&*name.to_string_lossy()));
         if !is_used {
             freed += size_on_disk(&path).unwrap_or(0);
             fs::remove_dir_all(&path).map_err(FileError::at("remove", &path))?;
@@ -131,15 +126,10 @@ pub fn prune(home: &Home, progress: &dyn Progress) -> Result<u64, ImageError> {
 
 fn size_on_disk(directory: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
-    fs::read_dir(directory)?
-        .map(|entry| Ok(entry?.metadata()?.blocks() * 512))
-        .sum()
+    fs::read_dir(directory)?.map(|entry| Ok(entry?.metadata()?.blocks() * 512)).sum()
 }
 
 /// The last lines of a step's log, as an error.
 fn failed(step: &'static str, log: &Path) -> ImageError {
-    ImageError::Failed {
-        step,
-        log: files::tail(log, 12),
-    }
+    ImageError::Failed { step, log: files::tail(log, 12) }
 }

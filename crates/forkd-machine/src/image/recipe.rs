@@ -31,21 +31,9 @@ pub(super) const ASSEMBLE: &str = include_str!("../../guest/assemble");
 pub(super) const OVERLAY: [(&str, u32, &str); 5] = [
     ("etc/inittab", 0o644, include_str!("../../guest/inittab")),
     ("usr/lib/forkd/boot", 0o755, include_str!("../../guest/boot")),
-    (
-        "usr/lib/forkd/control",
-        0o755,
-        include_str!("../../guest/control"),
-    ),
-    (
-        "usr/lib/forkd/shutdown",
-        0o755,
-        include_str!("../../guest/shutdown"),
-    ),
-    (
-        "usr/lib/forkd/sshd_config",
-        0o644,
-        include_str!("../../guest/sshd_config"),
-    ),
+    ("usr/lib/forkd/control", 0o755, include_str!("../../guest/control")),
+    ("usr/lib/forkd/shutdown", 0o755, include_str!("../../guest/shutdown")),
+    ("usr/lib/forkd/sshd_config", 0o644, include_str!("../../guest/sshd_config")),
 ];
 
 /// The image's name: the first half of a hash of everything above.
@@ -55,11 +43,7 @@ pub(crate) fn id() -> String {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     };
-    for part in [SUITE, INITRAMFS_INIT, ASSEMBLE]
-        .into_iter()
-        .chain(PACKAGES)
-        .chain(BOOT_MODULES)
-    {
+    for part in [SUITE, INITRAMFS_INIT, ASSEMBLE].into_iter().chain(PACKAGES).chain(BOOT_MODULES) {
         add(part);
     }
     for (path, permissions, content) in OVERLAY {

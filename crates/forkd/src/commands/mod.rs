@@ -11,10 +11,7 @@ use crate::error::CliError;
 
 /// Writes data to stdout.
 fn print(text: &str) -> Result<(), CliError> {
-    match io::stdout()
-        .write_all(text.as_bytes())
-        .and_then(|()| io::stdout().flush())
-    {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
         // `forkd … | head` has read what it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|error| CliError::Io("write to stdout", error)),

@@ -13,17 +13,12 @@ const SSH_FAILED: u8 = 255;
 pub fn run(options: &ExecOptions) -> Result<Exit, CliError> {
     let machine = open(&options.which)?;
     let mut command = machine.exec(&options.command)?;
-    let status = command
-        .status()
-        .map_err(|error| CliError::Io("start ssh", error))?;
+    let status = command.status().map_err(|error| CliError::Io("start ssh", error))?;
     let exit = Exit::from(status);
     if exit == Exit::Other(SSH_FAILED)
         && let Err(error) = machine.ping(Duration::from_secs(5))
     {
-        return Err(CliError::Lost {
-            name: machine.name,
-            reason: error.to_string(),
-        });
+        return Err(CliError::Lost { name: machine.name, reason: error.to_string() });
     }
     Ok(exit)
 }

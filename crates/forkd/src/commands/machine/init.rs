@@ -12,11 +12,8 @@ use crate::progress::Progress;
 
 pub fn run(options: &InitOptions) -> Result<Exit, CliError> {
     let host = kvm::probe(&home::binaries().map_err(CliError::Binaries)?)?;
-    let wanted = forkd_machine::InitOptions {
-        cpus: options.cpus,
-        memory_mib: options.memory,
-        disk_mib: options.disk,
-    };
+    let wanted =
+        forkd_machine::InitOptions { cpus: options.cpus, memory_mib: options.memory, disk_mib: options.disk };
     let name = &options.which.name;
     let progress = Progress::new();
     let machine = init(&machine_home()?, name, &wanted, &host, &progress)?;
@@ -24,9 +21,7 @@ pub fn run(options: &InitOptions) -> Result<Exit, CliError> {
     if options.output.json {
         print_json(&machine.status()?)?;
     } else {
-        say(&format!(
-            "Machine {name} is made. Start it with: forkd machine start --name {name}"
-        ));
+        say(&format!("Machine {name} is made. Start it with: forkd machine start --name {name}"));
     }
     Ok(Exit::Success)
 }

@@ -25,9 +25,7 @@ pub fn run(options: &LogsOptions) -> Result<Exit, CliError> {
     let mut buffer = vec![0; 64 << 10];
     let mut stdout = io::stdout().lock();
     loop {
-        let read = log
-            .read(&mut buffer)
-            .map_err(|error| CliError::Io("read the console's log", error))?;
+        let read = log.read(&mut buffer).map_err(|error| CliError::Io("read the console's log", error))?;
         if read == 0 && !options.follow {
             return Ok(Exit::Success);
         }

@@ -13,11 +13,7 @@ pub fn run(options: &RmOptions) -> Result<Exit, CliError> {
     let home = machine_home()?;
     let progress = Progress::new();
     rm(&home, &options.which.name, options.force, &progress)?;
-    let freed = if options.prune {
-        Some(prune_images(&home, &progress)?)
-    } else {
-        None
-    };
+    let freed = if options.prune { Some(prune_images(&home, &progress)?) } else { None };
     progress.finish();
     say(&format!("Machine {} is removed.", options.which.name));
     match freed {

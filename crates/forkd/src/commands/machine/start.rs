@@ -22,26 +22,16 @@ pub fn run(options: &StartOptions) -> Result<Exit, CliError> {
     let binaries = home::binaries().map_err(CliError::Binaries)?;
     let host = kvm::probe(&binaries)?;
     let progress = Progress::new();
-    let started = start(
-        &machine_home()?,
-        &machine,
-        &forkd_machine::StartOptions { binaries, host },
-        &progress,
-    )?;
+    let started =
+        start(&machine_home()?, &machine, &forkd_machine::StartOptions { binaries, host }, &progress)?;
     progress.finish();
     if options.output.json {
-        print_json(&Answer {
-            start: started,
-            machine: machine.status()?,
-        })?;
+        print_json(&Answer { start: started, machine: machine.status()? })?;
     } else if started.already {
         say(&format!("Machine {} is running already.", machine.name));
     } else {
         let seconds = std::time::Duration::from_millis(started.ready_ms).as_secs_f64();
-        say(&format!(
-            "Machine {} is ready, after {seconds:.1} s.",
-            machine.name
-        ));
+        say(&format!("Machine {} is ready, after {seconds:.1} s.", machine.name));
     }
     Ok(Exit::Success)
 }

@@ -24,10 +24,7 @@ fn render(status: &MachineStatus) -> String {
         ("state", status.state.name().to_owned()),
         ("cpus", status.cpus.to_string()),
         ("memory", format!("{} MiB", status.memory_mib)),
-        (
-            "disk",
-            format!("{} MiB, {} MiB in use", status.disk_mib, status.disk_used_mib),
-        ),
+        ("disk", format!("{} MiB, {} MiB in use", status.disk_mib, status.disk_used_mib)),
         ("image", status.image.clone()),
     ];
     if let (Some(ssh), Some(api)) = (status.ssh_port, status.api_port) {
@@ -42,8 +39,5 @@ fn render(status: &MachineStatus) -> String {
     if let Some(hint) = status.state.hint() {
         lines.push(("hint", hint.to_owned()));
     }
-    lines
-        .iter()
-        .map(|(name, value)| format!("{name:<10} {value}\n"))
-        .collect()
+    lines.iter().map(|(name, value)| format!("{name:<10} {value}\n")).collect()
 }

@@ -1,0 +1,140 @@
+//! Boot, pause, freeze, fork, branch: what each does, and what each state refuses.
+
+use forkd_proto::control::{Command, Event, ExitReason, RefusalCode, Stage, StateName};
+use forkd_tests::engine::guest::{FREE_MEMORY, Order};
+use forkd_tests::engine::process::{Failure, boot, start};
+
+const MEMORY: u64 = 64 << 20;
+
+#[test]
+fn a_guest_takes_orders() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    assert_eq!(vm.mailbox.order(Order::Add, 5, 0)?, 5);
+    assert_eq!(vm.mailbox.order(Order::Add, 37, 0)?, 42);
+    assert_eq!(vm.mailbox.order(Order::Write, FREE_MEMORY, 7)?, 7);
+    assert_eq!(vm.mailbox.order(Order::Read, FREE_MEMORY, 0)?, 7);
+    assert_eq!(vm.mailbox.order(Order::Dirty, FREE_MEMORY, 100)?, 100);
+    assert_eq!(vm.mailbox.order(Order::Read, FREE_MEMORY + 99 * 4096, 0)?, 42);
+    assert_eq!(vm.control.stats()?.state, StateName::Running);
+    Ok(())
+}
+
+#[test]
+fn a_paused_guest_stands_still_and_goes_on() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    for round in 0..20 {
+        vm.control.must(Command::Pause, &[])?;
+        let exits = vm.control.stats()?.exits;
+        vm.mailbox.tell(Order::Add, 1, 0)?;
+        assert_eq!(vm.control.stats()?.exits, exits);
+        vm.control.must(Command::Resume, &[])?;
+        assert_eq!(vm.mailbox.result()?, round + 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn children_share_the_past_and_nothing_else() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    vm.mailbox.order(Order::Add, 1000, 0)?;
+    vm.mailbox.order(Order::Write, FREE_MEMORY, 1)?;
+    vm.mailbox.order(Order::Vector, 0x1234_5678_9abc_def0, 5)?;
+    let mut zygote = vm.freeze()?;
+    let mut children = Vec::new();
+    for index in 0..10 {
+        let mut child = zygote.fork()?;
+        assert_eq!(
+            child.mailbox.order(Order::Read, FREE_MEMORY, 0)?,
+            1,
+            "child {index} sees another's write"
+        );
+        assert_eq!(child.mailbox.order(Order::Add, index, 0)?, 1000 + index);
+        assert_eq!(child.mailbox.order(Order::Vector, index, 7)?, 0x1234_5678_9abc_def5);
+        child.mailbox.order(Order::Write, FREE_MEMORY, 100 + index)?;
+        children.push(child);
+    }
+    for (index, child) in (0..).zip(&mut children) {
+        assert_eq!(child.mailbox.order(Order::Read, FREE_MEMORY, 0)?, 100 + index);
+        assert_eq!(child.mailbox.order(Order::Add, 0, 0)?, 1000 + index);
+        assert_eq!(child.mailbox.order(Order::Vector, 0, 0)?, index + 7);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_branch_leaves_the_source_running() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    let mut branches = Vec::new();
+    for round in 1..=10 {
+        assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, round);
+        branches.push(vm.branch()?.0);
+    }
+    assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 11);
+    for (round, zygote) in (1..).zip(&mut branches) {
+        for _ in 0..2 {
+            assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 0, 0)?, round);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn generations() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    let mut alive = Vec::new();
+    for depth in 1..=16 {
+        assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, depth);
+        let (mut zygote, _) = vm.branch()?;
+        let child = zygote.fork()?;
+        alive.push((std::mem::replace(&mut vm, child), zygote));
+    }
+    assert_eq!(vm.mailbox.order(Order::Add, 0, 0)?, 16);
+    for (depth, (ancestor, _)) in (1..).zip(&mut alive) {
+        assert_eq!(ancestor.mailbox.order(Order::Add, 0, 0)?, depth);
+    }
+    Ok(())
+}
+
+#[test]
+fn endings_are_reported() -> Result<(), Failure> {
+    for (order, expected) in [(Order::PowerOff, ExitReason::Shutdown), (Order::Crash, ExitReason::Reset)] {
+        let (_process, vm) = boot(MEMORY)?;
+        let mut child = vm.freeze()?.fork()?;
+        child.mailbox.tell(order, 0, 0)?;
+        match child.control.event()? {
+            Event::Exited { stage: Stage::Run, reason, detail } => assert_eq!(reason, expected, "{detail}"),
+            other => panic!("{order:?}: {other:?}"),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_state_refuses_what_it_cannot_do() -> Result<(), Failure> {
+    let (_process, mut control) = start()?;
+    let refused =
+        |control: &mut forkd_tests::engine::process::Control, command: Command| -> Result<_, Failure> {
+            let name = command.name();
+            match control.call(command, &[])? {
+                Err(refusal) => Ok(refusal.code),
+                Ok(reply) => Err(format!("{name} was done: {reply:?}").into()),
+            }
+        };
+    for command in [Command::Pause, Command::Resume, Command::Freeze] {
+        assert_eq!(refused(&mut control, command)?, RefusalCode::State);
+    }
+    assert_eq!(control.stats()?.state, StateName::Empty);
+
+    let (_process, mut vm) = boot(MEMORY)?;
+    assert_eq!(refused(&mut vm.control, Command::Resume)?, RefusalCode::State);
+    vm.control.must(Command::Pause, &[])?;
+    assert_eq!(refused(&mut vm.control, Command::Pause)?, RefusalCode::State);
+    vm.control.must(Command::Resume, &[])?;
+    assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 1);
+    let mut zygote = vm.freeze()?;
+    for command in [Command::Pause, Command::Resume, Command::Freeze] {
+        assert_eq!(refused(&mut zygote.control, command)?, RefusalCode::State);
+    }
+    assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 2);
+    Ok(())
+}

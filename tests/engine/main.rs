@@ -1,0 +1,3 @@
+//! The engine on this host's own /dev/kvm, with the tiny guest.
+
+mod lifecycle;

@@ -1,0 +1,4 @@
+//! The engine driven directly: VM processes over their control sockets, with a tiny guest that runs on any /dev/kvm.
+
+pub mod guest;
+pub mod process;

@@ -1,0 +1,270 @@
+//! A VM process and the host's ends of its sockets.
+
+use std::error::Error;
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command as Program, Stdio};
+use std::time::Duration;
+
+use forkd_proto::channel::Channel;
+use forkd_proto::control::{
+    Boot, Branch, Command, Devices, Event, Fork, Message, Refusal, Reply, Request, Stats, VERSION,
+};
+
+use super::guest::{self, Order};
+use crate::binaries;
+
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// No answer takes longer, on the slowest host.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The control socket of a process: requests in, replies out, events kept until they are asked for.
+#[derive(Debug)]
+pub struct Control {
+    channel: Channel,
+    events: Vec<Event>,
+    next_id: u64,
+}
+
+impl Control {
+    /// A new socket, and the end that a process gets.
+    pub fn new() -> Result<(Control, OwnedFd), Failure> {
+        let (ours, theirs) = Channel::pair()?;
+        rustix::net::sockopt::set_socket_timeout(&ours, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))?;
+        Ok((Control { channel: ours, events: Vec::new(), next_id: 1 }, theirs.into_inner()))
+    }
+
+    /// Sends a request and waits for its reply.
+    pub fn call(
+        &mut self,
+        command: Command,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Result<(Reply, Option<OwnedFd>), Refusal>, Failure> {
+        let id = self.send(command, descriptors)?;
+        self.reply(id)
+    }
+
+    /// Sends a request and returns its id.
+    pub fn send(&mut self, command: Command, descriptors: &[BorrowedFd<'_>]) -> Result<u64, Failure> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.channel.send(&Request { version: VERSION, id, command }, descriptors)?;
+        Ok(id)
+    }
+
+    /// Waits for the reply to a request.
+    pub fn reply(&mut self, id: u64) -> Result<Result<(Reply, Option<OwnedFd>), Refusal>, Failure> {
+        loop {
+            let (message, descriptors) = self.channel.receive::<Message>()?;
+            match message {
+                Message::Event(event) => self.events.push(event),
+                Message::Reply { id: replied, result } if replied == id => {
+                    return Ok(result.map(|reply| (reply, descriptors.into_iter().next())));
+                }
+                Message::Reply { id: replied, .. } => {
+                    return Err(format!("a reply to {replied}, not to {id}").into());
+                }
+            }
+        }
+    }
+
+    /// A request that must be carried out.
+    pub fn must(
+        &mut self,
+        command: Command,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Option<OwnedFd>), Failure> {
+        let name = command.name();
+        self.call(command, descriptors)?.map_err(|refusal| format!("{name}: {}", refusal.message).into())
+    }
+
+    /// The next event.
+    pub fn event(&mut self) -> Result<Event, Failure> {
+        if !self.events.is_empty() {
+            return Ok(self.events.remove(0));
+        }
+        match self.channel.receive::<Message>()?.0 {
+            Message::Event(event) => Ok(event),
+            Message::Reply { id, .. } => Err(format!("a reply to {id} that nobody waits for").into()),
+        }
+    }
+
+    pub fn stats(&mut self) -> Result<Stats, Failure> {
+        match self.must(Command::Stats, &[])?.0 {
+            Reply::Stats(stats) => Ok(stats),
+            other => Err(format!("stats are {other:?}").into()),
+        }
+    }
+}
+
+/// A tiny guest's mailbox.
+#[derive(Debug)]
+pub struct Mailbox(UnixStream);
+
+impl Mailbox {
+    /// A new mailbox, and the end that the VM gets.
+    pub fn new() -> Result<(Mailbox, OwnedFd), Failure> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(PATIENCE))?;
+        Ok((Mailbox(ours), theirs.into()))
+    }
+
+    /// Gives the guest an order and waits for its result.
+    pub fn order(&mut self, order: Order, first: u64, second: u64) -> Result<u64, Failure> {
+        self.tell(order, first, second)?;
+        self.result()
+    }
+
+    pub fn tell(&mut self, order: Order, first: u64, second: u64) -> Result<(), Failure> {
+        let words = [order as u64, first, second].map(u64::to_le_bytes);
+        Ok(self.0.write_all(words.as_flattened())?)
+    }
+
+    pub fn result(&mut self) -> Result<u64, Failure> {
+        let mut result = [0; 8];
+        self.0.read_exact(&mut result)?;
+        Ok(u64::from_le_bytes(result))
+    }
+}
+
+/// A running VM with a tiny guest.
+#[derive(Debug)]
+pub struct TinyVm {
+    pub control: Control,
+    pub mailbox: Mailbox,
+    /// Of a VM that was forked.
+    pub pidfd: Option<OwnedFd>,
+    pub pid: i32,
+}
+
+/// A process that can be forked from.
+#[derive(Debug)]
+pub struct Zygote {
+    pub control: Control,
+    pub pid: i32,
+}
+
+/// The first process of a family, which the test has started.
+#[derive(Debug)]
+pub struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a process without a VM.
+pub fn start() -> Result<(Started, Control), Failure> {
+    let (control, theirs) = Control::new()?;
+    let child = Program::new(binaries::directory().join("forkd-vmm"))
+        .arg("run")
+        .stdin(Stdio::from(theirs))
+        .spawn()?;
+    Ok((Started(child), control))
+}
+
+fn mailbox_only() -> Devices {
+    Devices { mailbox: true, ..Devices::default() }
+}
+
+/// Boots a tiny guest with this much memory.
+pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+    let (started, mut control) = start()?;
+    let pid = i32::try_from(started.0.id())?;
+    let (mailbox, theirs) = Mailbox::new()?;
+    let mut kernel = tempfile::tempfile()?;
+    kernel.write_all(&guest::elf())?;
+    kernel.rewind()?;
+    let request = Boot {
+        vcpus: 1,
+        memory_bytes,
+        command_line: String::new(),
+        initramfs: false,
+        devices: mailbox_only(),
+    };
+    control.must(Command::Boot(request), &[kernel.as_fd(), theirs.as_fd()])?;
+    Ok((started, TinyVm { control, mailbox, pidfd: None, pid }))
+}
+
+impl TinyVm {
+    /// Makes this process a zygote.
+    pub fn freeze(mut self) -> Result<Zygote, Failure> {
+        self.control.must(Command::Freeze, &[])?;
+        Ok(Zygote { control: self.control, pid: self.pid })
+    }
+
+    /// Branches off a zygote and says how long the VM stood still.
+    pub fn branch(&mut self) -> Result<(Zygote, Duration), Failure> {
+        let (control, theirs) = Control::new()?;
+        let reply =
+            self.control.must(Command::Branch(Branch { cgroup: false, disk: false }), &[theirs.as_fd()])?;
+        let (Reply::Branched { pid, pause_us }, Some(_)) = reply else {
+            return Err(format!("a branch is {reply:?}").into());
+        };
+        let mut zygote = Zygote { control, pid };
+        match zygote.control.event()? {
+            Event::Zygote => Ok((zygote, Duration::from_micros(pause_us))),
+            other => Err(format!("a branch says {other:?}").into()),
+        }
+    }
+}
+
+/// A fork that was asked for.
+#[derive(Debug)]
+pub struct Pending {
+    id: u64,
+    control: Control,
+    pub mailbox: Mailbox,
+}
+
+/// A fork whose process is there.
+#[derive(Debug)]
+pub struct Forked {
+    control: Control,
+    mailbox: Mailbox,
+    pidfd: Option<OwnedFd>,
+    pid: i32,
+}
+
+impl Zygote {
+    /// Asks for a fork without waiting for anything. Whoever asks for many takes the replies in between: a zygote that
+    /// cannot get rid of its replies takes no more requests.
+    pub fn ask(&mut self) -> Result<Pending, Failure> {
+        let (control, control_theirs) = Control::new()?;
+        let (mailbox, mailbox_theirs) = Mailbox::new()?;
+        let request = Command::Fork(Fork { cgroup: false, devices: mailbox_only() });
+        let id = self.control.send(request, &[control_theirs.as_fd(), mailbox_theirs.as_fd()])?;
+        Ok(Pending { id, control, mailbox })
+    }
+
+    /// Takes the reply: the process is there, its VM perhaps not yet.
+    pub fn accept(&mut self, pending: Pending) -> Result<Forked, Failure> {
+        let Pending { id, control, mailbox } = pending;
+        let (reply, pidfd) =
+            self.control.reply(id)?.map_err(|refusal| format!("fork: {}", refusal.message))?;
+        let Reply::Forked { pid } = reply else {
+            return Err(format!("a fork is {reply:?}").into());
+        };
+        Ok(Forked { control, mailbox, pidfd, pid })
+    }
+
+    pub fn fork(&mut self) -> Result<TinyVm, Failure> {
+        let pending = self.ask()?;
+        self.accept(pending)?.running()
+    }
+}
+
+impl Forked {
+    /// Waits until the VM runs.
+    pub fn running(self) -> Result<TinyVm, Failure> {
+        let Forked { mut control, mailbox, pidfd, pid } = self;
+        match control.event()? {
+            Event::Running => Ok(TinyVm { control, mailbox, pidfd, pid }),
+            other => Err(format!("a fork says {other:?}").into()),
+        }
+    }
+}

@@ -40,8 +40,8 @@ unit: setup ## tests that need no QEMU; the engine's need /dev/kvm
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e
 
-soak: build ## the same with large counts: 30 starts, 10 times 100 VMs
-	FORKD_SOAK=1 $(E2E) --test machine --test e2e
+soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
+	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e
 
 bench: bench-fork bench-branch ## measurements, one JSON object a line
 	@target/release/bench-machine

@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod kvm;
+mod linux;
 mod nftables;
 mod watch;
 
@@ -15,6 +16,8 @@ fn main() -> ExitCode {
         ("cgroup::v2_has_all_controllers", cgroup::v2_has_all_controllers),
         ("cgroup::a_limit_holds", cgroup::a_limit_holds),
         ("nftables::a_rule_set_loads", nftables::a_rule_set_loads),
+        ("linux::branched_while_it_writes", linux::branched_while_it_writes),
+        ("linux::branched_while_it_writes_on_two_vcpus", linux::branched_while_it_writes_on_two_vcpus),
         (
             "watch::a_machine_that_stops_answering_is_restarted",
             watch::a_machine_that_stops_answering_is_restarted,

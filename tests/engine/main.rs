@@ -1,3 +1,4 @@
 //! The engine on this host's own /dev/kvm, with the tiny guest.
 
+mod crowd;
 mod lifecycle;

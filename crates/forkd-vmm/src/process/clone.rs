@@ -72,6 +72,14 @@ fn thread_id_address() -> Option<u64> {
     (result == 0 && !address.is_null()).then(|| address.addr() as u64)
 }
 
+/// Closes all descriptors but stdin, stdout and stderr: whatever the starting process has let through is not ours, and
+/// would be passed on to every child. Called before anything is opened.
+pub fn close_inherited() {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: nothing in this process has opened a descriptor yet, so nobody relies on one of these.
+    unsafe { libc::close_range(FIRST, libc::c_uint::MAX, 0) };
+}
+
 /// Has the kernel collect children when they end.
 pub fn reap_children_automatically() {
     // SAFETY: SIG_IGN for SIGCHLD installs no handler. This process starts no programs whose status it would want.

@@ -26,10 +26,8 @@ use clone::Side;
 
 /// Serves the control socket until the process is told to end, the VM ends, or nobody holds the other end any more.
 pub fn run() -> ExitCode {
-    let socket = match io::stdin().as_fd().try_clone_to_owned() {
-        Ok(socket) => socket,
-        Err(_) => return ExitCode::FAILURE,
-    };
+    clone::close_inherited();
+    let Ok(socket) = take_stdin() else { return ExitCode::FAILURE };
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
     let mut process = Process { channel: Channel::new(socket), state: State::Empty };
@@ -40,6 +38,13 @@ pub fn run() -> ExitCode {
             Err(_) => return ExitCode::FAILURE,
         }
     }
+}
+
+/// The control socket, which is not stdin from then on: forked processes have one of their own.
+fn take_stdin() -> io::Result<OwnedFd> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(socket)
 }
 
 /// What the process is, with what it has.

@@ -1,4 +1,5 @@
 //! The engine on this host's own /dev/kvm, with the tiny guest.
 
+mod consistency;
 mod crowd;
 mod lifecycle;

@@ -321,4 +321,63 @@ mod tests {
         let json = serde_json::to_string(&message).unwrap();
         assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message);
     }
+
+    fn requests() -> [(&'static str, Command); 3] {
+        let devices = Devices {
+            console: true,
+            disk: Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true }),
+            net: Some(Net { mac: [2, 0, 0, 0, 0, 1], mtu: Some(1400) }),
+            vsock: Some(Vsock { cid: 3 }),
+            entropy: true,
+            mailbox: false,
+        };
+        let boot = Boot {
+            vcpus: 2,
+            memory_bytes: 1 << 28,
+            command_line: "console=ttyS0".into(),
+            initramfs: true,
+            devices: devices.clone(),
+        };
+        [
+            ("boot", Command::Boot(boot)),
+            ("fork", Command::Fork(Fork { cgroup: true, devices })),
+            ("branch", Command::Branch(Branch { cgroup: false, disk: true })),
+        ]
+    }
+
+    fn messages() -> [(&'static str, Message); 4] {
+        let stats = Stats { state: StateName::Paused, vcpus: 2, memory_bytes: 1 << 28, exits: 12 };
+        let refusal = Refusal { code: RefusalCode::State, message: "not now".into() };
+        let (stage, reason, detail) = (Stage::Run, ExitReason::Reset, "triple fault".into());
+        [
+            ("branched", Message::Reply { id: 1, result: Ok(Reply::Branched { pid: 7, pause_us: 900 }) }),
+            ("stats", Message::Reply { id: 2, result: Ok(Reply::Stats(stats)) }),
+            ("refused", Message::Reply { id: 3, result: Err(refusal) }),
+            ("exited", Message::Event(Event::Exited { stage, reason, detail })),
+        ]
+    }
+
+    /// The fuzzer begins with messages of each kind. `FORKD_WRITE_SEEDS=1` writes them anew.
+    #[test]
+    fn the_fuzzer_s_seeds_are_good_messages() {
+        fn check<T>(name: &str, value: &T)
+        where
+            T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+        {
+            let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/control");
+            let seed = seeds.join(name);
+            if std::env::var_os("FORKD_WRITE_SEEDS").is_some() {
+                std::fs::create_dir_all(&seeds).unwrap();
+                std::fs::write(&seed, serde_json::to_vec(value).unwrap()).unwrap();
+            }
+            let read: T = serde_json::from_slice(&std::fs::read(&seed).unwrap()).unwrap();
+            assert_eq!(&read, value, "{name}");
+        }
+        for (name, command) in requests() {
+            check(name, &Request { version: VERSION, id: 7, command });
+        }
+        for (name, message) in messages() {
+            check(name, &message);
+        }
+    }
 }

@@ -380,6 +380,21 @@ mod tests {
         assert!(matches!(Manifest::parse(&sealed(&body)), Err(ManifestError::Syntax(_))));
     }
 
+    /// The fuzzer begins with a manifest of each kind. `FORKD_WRITE_SEEDS=1` writes them anew.
+    #[test]
+    fn the_fuzzer_s_seeds_are_good_manifests() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/manifest");
+        for (name, manifest) in [("full", manifest(Content::Full)), ("diff", diff())] {
+            let (sealed, file) = manifest.seal().unwrap();
+            let seed = seeds.join(name);
+            if std::env::var_os("FORKD_WRITE_SEEDS").is_some() {
+                std::fs::create_dir_all(&seeds).unwrap();
+                std::fs::write(&seed, &file).unwrap();
+            }
+            assert_eq!(Manifest::parse(&std::fs::read(&seed).unwrap()).unwrap(), sealed, "{name}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -338,6 +338,19 @@ mod tests {
         ));
     }
 
+    /// The fuzzer begins with a map of both kinds of runs. `FORKD_WRITE_SEEDS=1` writes it anew.
+    #[test]
+    fn the_fuzzer_s_seed_is_a_good_map() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/page_map");
+        let seed = seeds.join("three-runs");
+        if std::env::var_os("FORKD_WRITE_SEEDS").is_some() {
+            std::fs::create_dir_all(&seeds).unwrap();
+            std::fs::write(&seed, good()).unwrap();
+        }
+        let map = PageMap::parse(&std::fs::read(&seed).unwrap()).unwrap();
+        assert_eq!((map.encode(), map.runs().len()), (good(), 3));
+    }
+
     proptest! {
         #[test]
         fn a_set_of_pages_survives_and_has_one_encoding(

@@ -231,6 +231,19 @@ mod tests {
         assert!(refused(foreign).starts_with("not a VM state"));
     }
 
+    /// The fuzzer begins with a small state. `FORKD_WRITE_SEEDS=1` writes it anew.
+    #[test]
+    fn the_fuzzer_s_seed_is_a_good_state() {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/state");
+        let seed = seeds.join("registers");
+        if std::env::var_os("FORKD_WRITE_SEEDS").is_some() {
+            std::fs::create_dir_all(&seeds).unwrap();
+            std::fs::write(&seed, file(b"registers")).unwrap();
+        }
+        let state = VmState::parse(std::fs::read(&seed).unwrap()).unwrap();
+        assert_eq!((state.version(), state.payload()), (7, &b"registers"[..]));
+    }
+
     proptest! {
         #[test]
         fn what_was_written_is_read(version: u32, payload in proptest::collection::vec(any::<u8>(), 0..300)) {

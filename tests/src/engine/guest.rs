@@ -1,6 +1,7 @@
 //! The tiny guest: a page of 64-bit code that takes commands from its mailbox, wrapped as an ELF kernel.
 
 #![expect(unsafe_code, reason = "guest code is assembled here and its bytes are read")]
+#![expect(bad_asm_style, reason = "the difference of two labels can be an operand only in the other syntax")]
 
 /// Where the kernel is loaded.
 const LOAD_ADDRESS: u64 = 0x10_0000;
@@ -10,6 +11,15 @@ const MAILBOX: u32 = 0x6000;
 /// The guest's counter, and its first page for anything else.
 const COUNTER: u32 = 0x8000;
 pub const FREE_MEMORY: u64 = 0x20_0000;
+/// Where the other vCPUs write: for number n at n * 16 KiB the first of a pair, at + 8 KiB the second, at + 4 KiB how often
+/// they did not agree.
+const PAIRS: u32 = 0x18_0000;
+
+/// The addresses of a vCPU's pair, and of its count of disagreements.
+pub fn pair(vcpu: u8) -> [u64; 3] {
+    let base = u64::from(PAIRS) + (u64::from(vcpu) << 14);
+    [base, base + 0x2000, base + 0x1000]
+}
 
 /// What the guest can be told to do. Two arguments and a result each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +37,9 @@ pub enum Order {
     PowerOff = 4,
     /// Faults three times.
     Crash = 5,
+    /// Starts the other vCPUs. Each writes the same growing number to two pages for ever, one after the other, and before
+    /// each round looks whether both pages and its register agree: they do not after a branch that tore them apart.
+    StartOthers = 7,
     /// Puts both arguments into the vector register xmm7; the result is the sum of what was there before.
     Vector = 6,
 }
@@ -65,6 +78,8 @@ forkd_tiny_guest_begin:
     je 15f
     cmp rax, 6
     je 16f
+    cmp rax, 7
+    je 17f
     mov rax, -1
 3:  mov [rdi + 24], rax
     out dx, eax
@@ -100,10 +115,83 @@ forkd_tiny_guest_begin:
     mov rax, [rsi + 16]
     add rax, [rsi + 24]
     jmp 3b
+
+    // Starts the other vCPUs: their first code to a page below 1 MiB, then INIT and SIPI to all but this one.
+17:
+    mov r8, rdi
+    lea rsi, [rip + 20f]
+    mov edi, {first_page}
+    .att_syntax prefix
+    movl $(21f - 20f), %ecx
+    movl $(23f - 20f), %edx
+    .intel_syntax noprefix
+    cld
+    rep movsb
+    lea rax, [rip + 22f]
+    mov [rdx + {first_page}], eax
+    mov dx, {port}
+    mov ebx, {local_apic}
+    mov dword ptr [rbx + 0xf0], 0x1ff       // switch the local APIC on
+    mov dword ptr [rbx + 0x300], 0xc4500    // INIT
+    mov ecx, 100000
+18: dec ecx
+    jnz 18b
+    mov dword ptr [rbx + 0x300], 0xc4600 + {first_page} / 4096    // SIPI
+    mov rdi, r8
+    xor eax, eax
+    jmp 3b
+
+    // Copied to {first_page}: from 16-bit mode to 64-bit mode with the first vCPU's tables.
+    .code16
+20: cli
+    mov eax, 0x620                          // PAE, OSFXSR, OSXMMEXCPT
+    mov cr4, eax
+    mov eax, {page_tables}
+    mov cr3, eax
+    mov ecx, 0xc0000080
+    rdmsr
+    or eax, 0x100                           // long mode
+    wrmsr
+    .att_syntax prefix
+    movw $(24f - 20b), %bx
+    .intel_syntax noprefix
+    lgdt cs:[bx]
+    mov eax, 0x80010031                     // paging, write protection, native errors, protection
+    mov cr0, eax
+    .byte 0x66, 0xea                        // far jump to the code segment of 64-bit mode
+23: .long 0
+    .word 0x10
+24: .word 31
+    .long {gdt}
+21:
+    .code64
+22: mov ebx, {local_apic}
+    mov ebx, [rbx + 0x20]
+    shr ebx, 24                             // this vCPU's number
+    shl rbx, 14
+    add rbx, {pairs}
+    xor eax, eax
+25: cmp [rbx], rax
+    jne 26f
+    cmp [rbx + 0x2000], rax
+    jne 26f
+    inc rax
+    mov [rbx], rax
+    mov [rbx + 0x2000], rax
+    jmp 25b
+26: inc qword ptr [rbx + 0x1000]            // torn
+    mov rax, [rbx]
+    mov [rbx + 0x2000], rax
+    jmp 25b
 forkd_tiny_guest_end:
     .popsection
     "#,
     port = const MAILBOX_PORT,
+    first_page = const 0x1_0000,
+    local_apic = const 0xfee0_0000u32,
+    page_tables = const 0x9000,
+    gdt = const 0x500,
+    pairs = const PAIRS,
     mailbox = const MAILBOX,
     counter = const COUNTER,
 );

@@ -171,21 +171,21 @@ fn mailbox_only() -> Devices {
     Devices { mailbox: true, ..Devices::default() }
 }
 
-/// Boots a tiny guest with this much memory.
+/// Boots a tiny guest with one vCPU and this much memory.
 pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+    boot_with(1, memory_bytes)
+}
+
+/// Boots a tiny guest with this many vCPUs.
+pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
     let (started, mut control) = start()?;
     let pid = i32::try_from(started.0.id())?;
     let (mailbox, theirs) = Mailbox::new()?;
     let mut kernel = tempfile::tempfile()?;
     kernel.write_all(&guest::elf())?;
     kernel.rewind()?;
-    let request = Boot {
-        vcpus: 1,
-        memory_bytes,
-        command_line: String::new(),
-        initramfs: false,
-        devices: mailbox_only(),
-    };
+    let request =
+        Boot { vcpus, memory_bytes, command_line: String::new(), initramfs: false, devices: mailbox_only() };
     control.must(Command::Boot(request), &[kernel.as_fd(), theirs.as_fd()])?;
     Ok((started, TinyVm { control, mailbox, pidfd: None, pid }))
 }

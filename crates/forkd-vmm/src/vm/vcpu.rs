@@ -237,18 +237,20 @@ fn park(crew: &Crew) -> Order {
 }
 
 /// Runs guest code until there is an order to stop or the VM ends.
+///
+/// The order is looked at when kicks have come to work, and after each: one that came too early to work was given for an
+/// order that is seen here, and one that comes after the look makes the next KVM_RUN return.
 fn run_until_told(kickable: &mut Kickable<'_>, crew: &Crew) -> Option<Ending> {
-    loop {
-        match run_once(kickable.vcpu(), crew) {
-            Step::Again => {}
-            Step::Kicked => {
-                if crew.lock().order != Order::Run {
-                    return finish_pending(kickable.vcpu(), crew);
-                }
+    while crew.lock().order == Order::Run {
+        loop {
+            match run_once(kickable.vcpu(), crew) {
+                Step::Again => {}
+                Step::Kicked => break,
+                Step::Ended(ending) => return Some(ending),
             }
-            Step::Ended(ending) => return Some(ending),
         }
     }
+    finish_pending(kickable.vcpu(), crew)
 }
 
 /// An access that was handled is completed by the next KVM_RUN; with `immediate_exit` that is all it does. A guest whose

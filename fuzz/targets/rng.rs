@@ -1,0 +1,11 @@
+//! The entropy device with a driver that does whatever the input says: see `src/driver.rs`.
+
+#![no_main]
+
+use forkd_fuzz::driver::drive;
+use forkd_fuzz::rng::Entropy;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|script: &[u8]| {
+    drive::<Entropy>(script);
+});

@@ -3,6 +3,7 @@
 use forkd_proto::control::{Command, Event, ExitReason, RefusalCode, Stage, StateName};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
 use forkd_tests::engine::process::{Failure, boot, start};
+use serde_json::json;
 
 const MEMORY: u64 = 64 << 20;
 
@@ -136,5 +137,34 @@ fn every_state_refuses_what_it_cannot_do() -> Result<(), Failure> {
         assert_eq!(refused(&mut zygote.control, command)?, RefusalCode::State);
     }
     assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 2);
+    Ok(())
+}
+
+/// A process answers everything, and goes on.
+#[test]
+fn requests_that_are_none_are_refused() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    for (message, id, code) in [
+        (json!("pause"), 0, RefusalCode::Malformed),
+        (json!({ "version": 1, "id": 70, "command": "fly" }), 70, RefusalCode::Malformed),
+        (
+            json!({ "version": 1, "id": 71, "command": { "boot": { "vcpus": -1 } } }),
+            71,
+            RefusalCode::Malformed,
+        ),
+        (json!({ "version": 9, "id": 72, "command": { "fly": {} }, "more": [] }), 72, RefusalCode::Version),
+        (
+            json!({ "version": 1, "id": 73, "command": { "branch": { "cgroup": false, "disk": false } } }),
+            73,
+            RefusalCode::Malformed,
+        ),
+    ] {
+        vm.control.send_raw(&message)?;
+        match vm.control.reply(id)? {
+            Err(refusal) => assert_eq!(refusal.code, code, "{message}: {}", refusal.message),
+            Ok(reply) => panic!("{message} was done: {reply:?}"),
+        }
+    }
+    assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 1);
     Ok(())
 }

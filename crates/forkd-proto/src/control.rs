@@ -26,6 +26,13 @@ pub struct Request {
     pub command: Command,
 }
 
+/// What every version of a request has: looked at before anything else, since another version's commands may be unknown here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct RequestHeader {
+    pub version: u32,
+    pub id: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {

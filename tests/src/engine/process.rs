@@ -54,6 +54,11 @@ impl Control {
         Ok(id)
     }
 
+    /// Sends anything at all.
+    pub fn send_raw(&mut self, message: &serde_json::Value) -> Result<(), Failure> {
+        Ok(self.channel.send(message, &[])?)
+    }
+
     /// Waits for the reply to a request.
     pub fn reply(&mut self, id: u64) -> Result<Result<(Reply, Option<OwnedFd>), Refusal>, Failure> {
         loop {

@@ -14,9 +14,10 @@ use std::time::Instant;
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{
     Boot, Branch, Command, Descriptor, Event, ExitReason, Fork, Message, Refusal, RefusalCode, Reply,
-    Request, Stage, StateName, Stats, VERSION,
+    Request, RequestHeader, Stage, StateName, Stats, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
+use serde::Deserialize;
 
 use crate::boot;
 use crate::vm::devices::{Descriptors, FrozenDevices};
@@ -96,32 +97,31 @@ impl Process {
                 return self.report_ending();
             }
         }
-        let (request, descriptors) = match self.channel.receive::<Request>() {
+        let malformed = |message: String| Refusal { code: RefusalCode::Malformed, message };
+        let (message, descriptors) = match self.channel.receive::<serde_json::Value>() {
             Ok(received) => received,
-            Err(ChannelError::Malformed(message)) => {
-                let refusal = Refusal { code: RefusalCode::Malformed, message };
-                return self.reply(0, Err(refusal), None);
-            }
-            Err(ChannelError::TooLarge) => {
-                let refusal =
-                    Refusal { code: RefusalCode::Malformed, message: ChannelError::TooLarge.to_string() };
-                return self.reply(0, Err(refusal), None);
+            Err(error @ (ChannelError::Malformed(_) | ChannelError::TooLarge)) => {
+                return self.reply(0, Err(malformed(error.to_string())), None);
             }
             Err(error) => return Err(error),
         };
-        if request.version != VERSION {
-            let message =
-                format!("version {} of the protocol; this process speaks {VERSION}", request.version);
-            return self.reply(request.id, Err(Refusal { code: RefusalCode::Version, message }), None);
+        let RequestHeader { version, id } = match RequestHeader::deserialize(&message) {
+            Ok(header) => header,
+            Err(error) => return self.reply(0, Err(malformed(error.to_string())), None),
+        };
+        if version != VERSION {
+            let message = format!("version {version} of the protocol; this process speaks {VERSION}");
+            return self.reply(id, Err(Refusal { code: RefusalCode::Version, message }), None);
         }
+        let request = match serde_json::from_value::<Request>(message) {
+            Ok(request) => request,
+            Err(error) => return self.reply(id, Err(malformed(error.to_string())), None),
+        };
         let named = request.command.descriptors();
         if named.len() != descriptors.len() {
-            let message = format!(
-                "{} comes with {named:?}, not {} descriptors",
-                request.command.name(),
-                descriptors.len()
-            );
-            return self.reply(request.id, Err(Refusal { code: RefusalCode::Malformed, message }), None);
+            let (name, found) = (request.command.name(), descriptors.len());
+            let message = format!("{name} comes with {named:?}, not {found} descriptors");
+            return self.reply(id, Err(malformed(message)), None);
         }
         if request.command == Command::Shutdown {
             self.reply(request.id, Ok(Reply::Done), None)?;

@@ -6,11 +6,12 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
 use super::guest::{self, REPORT_PORT, Step};
+use crate::vm::long_mode::{CR4_PAE, enter_long_mode};
 
 const MEMORY_SIZE: usize = 64 << 10;
 const PML4: u64 = 0x1000;
@@ -20,9 +21,8 @@ const CODE: u64 = 0x4000;
 
 const PAGE_PRESENT_WRITABLE: u64 = 0b11;
 const PAGE_HUGE: u64 = 1 << 7;
-const CR0_PE_ET_NE_WP_PG: u64 = 1 | 1 << 4 | 1 << 5 | 1 << 16 | 1 << 31;
-const CR4_PAE_OSFXSR_OSXMMEXCPT: u64 = 1 << 5 | 1 << 9 | 1 << 10;
-const EFER_LME_LMA: u64 = 1 << 8 | 1 << 10;
+/// For the SSE instruction.
+const CR4_OSFXSR_OSXMMEXCPT: u64 = 1 << 9 | 1 << 10;
 /// KVM on Intel wants three pages for itself, below 4 GiB and outside of guest memory.
 const TSS_ADDRESS: usize = 0xfffb_d000;
 
@@ -93,7 +93,7 @@ impl TinyVm {
             kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
         vcpu.set_cpuid2(&cpuid).map_err(failed("KVM_SET_CPUID2"))?;
         let mut sregs = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
-        enter_long_mode(&mut sregs);
+        enter_long_mode(&mut sregs, PML4, CR4_PAE | CR4_OSFXSR_OSXMMEXCPT);
         vcpu.set_sregs(&sregs).map_err(failed("KVM_SET_SREGS"))?;
         let mut regs = vcpu.get_regs().map_err(failed("KVM_GET_REGS"))?;
         regs.rip = CODE;
@@ -127,27 +127,4 @@ fn guest_memory() -> Result<GuestMemoryMmap, String> {
     write_entry(PAGE_DIRECTORY, PAGE_PRESENT_WRITABLE | PAGE_HUGE)?;
     memory.write_slice(guest::code(), GuestAddress(CODE)).map_err(|error| error.to_string())?;
     Ok(memory)
-}
-
-fn enter_long_mode(sregs: &mut kvm_sregs) {
-    let code = kvm_segment {
-        base: 0,
-        limit: u32::MAX,
-        selector: 8,
-        type_: 0b1011, // execute, read, accessed
-        present: 1,
-        s: 1,
-        l: 1,
-        g: 1,
-        ..Default::default()
-    };
-    let data = kvm_segment { selector: 16, type_: 0b0011, l: 0, db: 1, ..code };
-    sregs.cs = code;
-    for segment in [&mut sregs.ds, &mut sregs.es, &mut sregs.fs, &mut sregs.gs, &mut sregs.ss] {
-        *segment = data;
-    }
-    sregs.cr3 = PML4;
-    sregs.cr4 = CR4_PAE_OSFXSR_OSXMMEXCPT;
-    sregs.cr0 = CR0_PE_ET_NE_WP_PG;
-    sregs.efer = EFER_LME_LMA;
 }

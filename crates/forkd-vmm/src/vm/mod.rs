@@ -5,6 +5,7 @@ pub mod devices;
 pub mod hardware;
 pub mod kick;
 pub mod live;
+pub mod long_mode;
 pub mod mailbox;
 pub mod state;
 pub mod vcpu;

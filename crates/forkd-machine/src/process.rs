@@ -40,6 +40,12 @@ impl ProcessName {
         }
     }
 
+    /// Sends SIGKILL and waits for the process to end; false if it has not by then.
+    pub fn end(&self, limit: Duration) -> bool {
+        self.kill();
+        self.wait(limit)
+    }
+
     /// Waits for the process to end; false if it has not by then.
     pub fn wait(&self, limit: Duration) -> bool {
         let begun = Instant::now();
@@ -78,9 +84,8 @@ mod tests {
         let name = ProcessName::of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(name.is_alive());
         assert!(!name.wait(Duration::from_millis(30)));
-        name.kill();
         // Nobody has waited for it yet: a zombie counts as ended.
-        assert!(name.wait(Duration::from_secs(20)));
+        assert!(name.end(Duration::from_secs(20)));
         child.wait().unwrap();
         assert!(!name.is_alive());
     }

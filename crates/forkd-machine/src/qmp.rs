@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::process::ProcessName;
 use crate::socket;
 
 /// The socket's name in the machine's directory.
@@ -24,6 +25,11 @@ pub enum QmpError {
     Protocol(String),
     #[error("QEMU refused {command}: {reason}")]
     Refused { command: String, reason: String },
+}
+
+/// The QEMU that holds the control socket in a machine's directory, whether or not `run.json` knows of it.
+pub(crate) fn owner(directory: &Path) -> Option<ProcessName> {
+    socket::listener(directory, SOCKET).and_then(ProcessName::of)
 }
 
 #[derive(Debug)]

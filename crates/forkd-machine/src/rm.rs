@@ -7,9 +7,9 @@ use crate::files::{self, FileError};
 use crate::lock::{self, LockError};
 use crate::machine::{Home, Machine};
 use crate::name::Name;
-use crate::process::ProcessName;
+use crate::qmp;
 use crate::run_state::RunState;
-use crate::stop::{self, StopError};
+use crate::stop::{self, KILL_LIMIT, StopError};
 
 /// Machines on their way out: a removal that is interrupted is finished by the next one.
 const TRASH_PREFIX: &str = ".rm-";
@@ -44,10 +44,8 @@ pub fn rm(home: &Home, name: &Name, force: bool, progress: &dyn Progress) -> Res
         Err(error) if !force => return Err(error.into()),
         // What runs there, if anything, is found by the socket it listens on.
         Err(_) => {
-            let orphan = crate::socket::listener(&directory, crate::qmp::SOCKET).and_then(ProcessName::of);
-            if let Some(orphan) = orphan {
-                orphan.kill();
-                orphan.wait(std::time::Duration::from_secs(20));
+            if let Some(orphan) = qmp::owner(&directory) {
+                orphan.end(KILL_LIMIT);
             }
             false
         }

@@ -12,6 +12,7 @@ use forkd_host::tool::{self, MissingTool};
 use forkd_proto::probe::ProbeReport;
 use serde::Serialize;
 
+use crate::Progress;
 use crate::control;
 use crate::files::{self, FileError};
 use crate::image::Image;
@@ -24,7 +25,6 @@ use crate::qmp::{self, Qmp, QmpError};
 use crate::run_state::{Ports, RunState, Share};
 use crate::ssh::{self, SshError};
 use crate::status::{self, State};
-use crate::{Progress, socket};
 
 /// A boot takes 8 s on an idle host; this is for a busy one.
 const READY_LIMIT: Duration = Duration::from_secs(90);
@@ -120,8 +120,7 @@ pub fn start(
             match await_ready(machine, run, Instant::now()) {
                 Ok(()) => Ok(already),
                 Err(_) => {
-                    process.kill();
-                    process.wait(KILL_LIMIT);
+                    process.end(KILL_LIMIT);
                     boot(home, machine, options, progress)
                 }
             }
@@ -154,10 +153,9 @@ fn boot(
     }
     disk::require(directory, DISK_HEADROOM, "starting a machine")?;
     // A `start` that was killed between starting QEMU and writing that down has left one that only the kernel knows of.
-    if let Some(orphan) = socket::listener(directory, qmp::SOCKET).and_then(ProcessName::of) {
+    if let Some(orphan) = qmp::owner(directory) {
         progress.detail("ending a QEMU that an earlier start has left");
-        orphan.kill();
-        orphan.wait(KILL_LIMIT);
+        orphan.end(KILL_LIMIT);
     }
 
     let mut attempts = 0;
@@ -175,8 +173,7 @@ fn boot(
             }
             Err(failure) => failure,
         };
-        process.kill();
-        process.wait(KILL_LIMIT);
+        process.end(KILL_LIMIT);
         match failure {
             Failure::Hung(_) if attempts < ATTEMPTS => {
                 progress.warn(

@@ -16,7 +16,7 @@ use crate::run_state::RunState;
 
 /// How long the machine may take to end its processes and write its disk.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(60);
-const KILL_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(20);
 
 /// How a machine came to be stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -63,8 +63,7 @@ pub(crate) fn end(
     let outcome = if asked && process.wait(SHUTDOWN_LIMIT) {
         Stopped::Clean
     } else {
-        process.kill();
-        if !process.wait(KILL_LIMIT) {
+        if !process.end(KILL_LIMIT) {
             return Err(StopError::Unkillable { name: name.clone(), pid: process.pid });
         }
         Stopped::Forced

@@ -1,7 +1,6 @@
 //! A stock Linux kernel under the engine, with a console and a disk.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use forkd_image::kernel::to_elf;
 use forkd_image::modules::ModuleTree;
 use forkd_proto::control::{Boot, Branch, Command, Devices, Disk, Event, ExitReason, Fork, Reply};
 
-use super::process::{Control, Failure, Started, start};
+use super::process::{Control, Failure, Started, start, temporary};
 
 /// In the machine a guest's kernel says that the emulator miscounts its vector state; without XSAVE it does not ask.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 nowatchdog tsc=reliable noxsave mitigations=off quiet";
@@ -174,11 +173,4 @@ impl LinuxVm {
             other => Err(format!("a branch says {other:?}").into()),
         }
     }
-}
-
-fn temporary(content: &[u8]) -> Result<File, Failure> {
-    let mut file = tempfile::tempfile()?;
-    file.write_all(content)?;
-    file.rewind()?;
-    Ok(file)
 }

@@ -1,6 +1,7 @@
 //! A VM process and the host's ends of its sockets.
 
 use std::error::Error;
+use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -172,6 +173,14 @@ pub fn start() -> Result<(Started, Control), Failure> {
     Ok((Started(child), control))
 }
 
+/// A file without a name that has this content.
+pub(super) fn temporary(content: &[u8]) -> Result<File, Failure> {
+    let mut file = tempfile::tempfile()?;
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
+}
+
 fn mailbox_only() -> Devices {
     Devices { mailbox: true, ..Devices::default() }
 }
@@ -186,9 +195,7 @@ pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Fail
     let (started, mut control) = start()?;
     let pid = i32::try_from(started.0.id())?;
     let (mailbox, theirs) = Mailbox::new()?;
-    let mut kernel = tempfile::tempfile()?;
-    kernel.write_all(&guest::elf())?;
-    kernel.rewind()?;
+    let kernel = temporary(&guest::elf())?;
     let request =
         Boot { vcpus, memory_bytes, command_line: String::new(), initramfs: false, devices: mailbox_only() };
     control.must(Command::Boot(request), &[kernel.as_fd(), theirs.as_fd()])?;

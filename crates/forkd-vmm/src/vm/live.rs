@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use forkd_memory::GuestRam;
 use forkd_proto::control;
 use kvm_ioctls::{Kvm, VmFd};
-use rustix::fs::MemfdFlags;
 
 use super::bus::Bus;
 use super::devices::{Descriptors, DeviceError, Devices, FrozenDevices};
@@ -96,12 +95,6 @@ impl LiveVm {
 
     /// Takes the state of a paused VM. What it wrote to its disk is frozen under both; `top` takes what it will write.
     pub fn save(&self, top: Option<File>) -> Result<(VmState, FrozenDevices), VmError> {
-        let top = match top {
-            Some(top) => top,
-            None => {
-                File::from(rustix::fs::memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?)
-            }
-        };
         let parked: Vec<_> = self.vcpus.iter().map(Vcpu::parked).collect();
         let vcpus = parked.iter().map(|slot| slot.as_ref().ok_or(VmError::NotParked));
         let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;

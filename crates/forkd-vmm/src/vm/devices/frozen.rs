@@ -1,6 +1,7 @@
 //! The devices of a VM that was frozen, and devices made from them.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
@@ -13,11 +14,13 @@ use forkd_devices::virtio::vsock::{GuestCid, VsockDevice, VsockState};
 use forkd_memory::GuestRam;
 use forkd_proto::control::{self, Descriptor};
 use kvm_ioctls::VmFd;
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::line::Line;
 use super::slot::Slot;
 use super::{
-    CONSOLE_GSI, CONSOLE_LIMIT, Descriptors, DeviceError, Devices, make_block, new_generation, take_mailbox,
+    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, make_block,
+    new_generation, take_mailbox,
 };
 
 /// Saved states, and the layers of the disk that all VMs made from it share. No descriptor but those of the layers.
@@ -31,9 +34,14 @@ pub struct FrozenDevices {
 }
 
 impl Devices {
-    /// Freezes the disk's top layer under both sides, and puts `top` above it on this side. The VM is paused.
-    pub fn freeze_disk(&self, top: File) -> Result<(), DeviceError> {
+    /// Freezes the disk's top layer under both sides, and puts `top` above it on this side. The VM is paused; without a
+    /// `top` it is one that will not write again.
+    pub fn freeze_disk(&self, top: Option<File>) -> Result<(), DeviceError> {
         if let Some(slot) = &self.disk {
+            let top = match top {
+                Some(top) => top,
+                None => File::from(memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?),
+            };
             slot.lock().device_mut().disk_mut().freeze_top(top)?;
         }
         Ok(())
@@ -86,26 +94,26 @@ impl Devices {
         }
         if let Some((transport, disk, stack)) = &frozen.disk {
             let block = make_block(stack.clone(), disk.limit, descriptors)?;
-            devices.disk = Some(Slot::new(0, vm, |line| {
+            devices.disk = Some(Slot::new(DISK, vm, |line| {
                 Ok(MmioTransport::restore(block, memory.clone(), line, transport)?)
             })?);
         }
         if let Some((transport, state)) = &frozen.net {
             let net = NetDevice::restored(state, descriptors.take(Descriptor::Tap)?)?;
-            devices.net = Some(Slot::new(1, vm, |line| {
+            devices.net = Some(Slot::new(NET, vm, |line| {
                 Ok(MmioTransport::restore(net, memory.clone(), line, transport)?)
             })?);
         }
         if let (Some((transport, state)), Some(own)) = (&frozen.vsock, wanted.vsock) {
             let listener = UnixListener::from(descriptors.take(Descriptor::Vsock)?);
             let vsock = VsockDevice::restored(state, GuestCid::try_from(u64::from(own.cid))?, listener)?;
-            devices.vsock = Some(Slot::new(2, vm, |line| {
+            devices.vsock = Some(Slot::new(VSOCK, vm, |line| {
                 Ok(MmioTransport::restore(vsock, memory.clone(), line, transport)?)
             })?);
         }
         if let Some(transport) = &frozen.entropy {
             let rng = Rng::new(File::from(descriptors.take(Descriptor::Entropy)?));
-            devices.entropy = Some(Slot::new(3, vm, |line| {
+            devices.entropy = Some(Slot::new(ENTROPY, vm, |line| {
                 Ok(MmioTransport::restore(rng, memory.clone(), line, transport)?)
             })?);
         }

@@ -47,6 +47,12 @@ use slot::{AnySlot, Slot};
 pub const GENERATION_ID: GuestAddress = GuestAddress(0xd_0000);
 const CONSOLE_GSI: u32 = 4;
 
+/// The numbers of the virtio devices: where they are, and by which lines they interrupt.
+const DISK: u32 = 0;
+const NET: u32 = 1;
+const VSOCK: u32 = 2;
+const ENTROPY: u32 = 3;
+
 /// What the console's log may grow to.
 const CONSOLE_LIMIT: u64 = 1 << 20;
 /// The disk's serial number.
@@ -140,23 +146,24 @@ impl Devices {
             let stack = LayerStack::new(disk.bytes, base, Vec::new())?;
             let block = make_block(stack, disk.limit_bytes, descriptors)?;
             devices.disk =
-                Some(Slot::new(0, vm, |line| Ok(MmioTransport::new(block, memory.clone(), line)?))?);
+                Some(Slot::new(DISK, vm, |line| Ok(MmioTransport::new(block, memory.clone(), line)?))?);
         }
         if let Some(net) = wanted.net {
             let settings = NetSettings { mac: net.mac, mtu: net.mtu };
             let net = NetDevice::new(settings, descriptors.take(Descriptor::Tap)?)?;
-            devices.net = Some(Slot::new(1, vm, |line| Ok(MmioTransport::new(net, memory.clone(), line)?))?);
+            devices.net =
+                Some(Slot::new(NET, vm, |line| Ok(MmioTransport::new(net, memory.clone(), line)?))?);
         }
         if let Some(vsock) = wanted.vsock {
             let listener = UnixListener::from(descriptors.take(Descriptor::Vsock)?);
             let vsock = VsockDevice::new(GuestCid::try_from(u64::from(vsock.cid))?, listener)?;
             devices.vsock =
-                Some(Slot::new(2, vm, |line| Ok(MmioTransport::new(vsock, memory.clone(), line)?))?);
+                Some(Slot::new(VSOCK, vm, |line| Ok(MmioTransport::new(vsock, memory.clone(), line)?))?);
         }
         if wanted.entropy {
             let rng = Rng::new(File::from(descriptors.take(Descriptor::Entropy)?));
             devices.entropy =
-                Some(Slot::new(3, vm, |line| Ok(MmioTransport::new(rng, memory.clone(), line)?))?);
+                Some(Slot::new(ENTROPY, vm, |line| Ok(MmioTransport::new(rng, memory.clone(), line)?))?);
         }
         devices.mailbox = take_mailbox(wanted, descriptors)?;
         new_generation(memory)?;

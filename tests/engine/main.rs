@@ -3,3 +3,5 @@
 mod consistency;
 mod crowd;
 mod lifecycle;
+mod place;
+mod snapshots;

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 /// No message is longer.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
-/// No message has more descriptors.
-pub const MAX_DESCRIPTORS: usize = 32;
+/// No message has more descriptors: the kernel takes no more.
+pub const MAX_DESCRIPTORS: usize = 253;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {

@@ -7,6 +7,7 @@ mod boot;
 mod floor;
 mod probe;
 mod process;
+mod snapshot;
 mod vm;
 
 use std::io::{self, Write};

@@ -36,6 +36,20 @@ pub struct FrozenVm {
     pub devices: FrozenDevices,
 }
 
+/// The state of a VM that still has its memory.
+pub struct Saved {
+    pub state: VmState,
+    pub devices: FrozenDevices,
+    /// Whether what was the disk's top layer is a frozen layer now.
+    pub disk_layer: bool,
+}
+
+impl Saved {
+    pub fn with(self, ram: GuestRam) -> FrozenVm {
+        FrozenVm { ram, state: self.state, devices: self.devices }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     #[error(transparent)]
@@ -94,16 +108,17 @@ impl LiveVm {
     }
 
     /// Takes the state of a paused VM. What it wrote to its disk is frozen under both; `top` takes what it will write.
-    pub fn save(&self, top: Option<File>) -> Result<(VmState, FrozenDevices), VmError> {
+    pub fn save(&self, top: Option<File>) -> Result<Saved, VmError> {
         let parked: Vec<_> = self.vcpus.iter().map(Vcpu::parked).collect();
         let vcpus = parked.iter().map(|slot| slot.as_ref().ok_or(VmError::NotParked));
         let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
         let state = VmState::save(&self.kvm, &self.vm, &vcpus)?;
         let devices = self.crew.with_devices(|devices| {
-            devices.freeze_disk(top)?;
-            Ok::<_, DeviceError>(devices.save(&self.wanted))
+            let disk_layer = devices.freeze_disk(top)?;
+            Ok::<_, DeviceError>((devices.save(&self.wanted), disk_layer))
         });
-        Ok((state, devices.ok_or(VmError::NotParked)??))
+        let (devices, disk_layer) = devices.ok_or(VmError::NotParked)??;
+        Ok(Saved { state, devices, disk_layer })
     }
 
     /// Ends the threads of a paused VM and closes everything but its memory.
@@ -116,6 +131,12 @@ impl LiveVm {
     pub fn forget(self) -> GuestRam {
         vcpu::forget(&self.crew, self.vcpus, self.device_thread);
         self.ram
+    }
+
+    /// The VM's devices, and a second descriptor of everything that a successor goes on with.
+    pub fn own_descriptors(&self) -> Result<(control::Devices, Vec<OwnedFd>), VmError> {
+        let own = self.crew.with_devices(Devices::own_descriptors).ok_or(VmError::NotParked)??;
+        Ok((self.wanted.clone(), own))
     }
 
     pub fn has_disk(&self) -> bool {

@@ -2,6 +2,7 @@
 
 pub mod bus;
 pub mod devices;
+pub mod features;
 pub mod hardware;
 pub mod kick;
 pub mod live;

@@ -15,7 +15,7 @@ mod line;
 mod slot;
 pub mod worker;
 
-pub use frozen::FrozenDevices;
+pub use frozen::{DevicesState, FrozenDevices};
 
 use std::fs::File;
 use std::io;
@@ -95,7 +95,8 @@ impl Descriptors {
 
     pub fn take(&mut self, wanted: Descriptor) -> Result<OwnedFd, DeviceError> {
         match self.0.iter().position(|(descriptor, _)| *descriptor == wanted) {
-            Some(index) => Ok(self.0.swap_remove(index).1),
+            // In order: a chain has several of a kind.
+            Some(index) => Ok(self.0.remove(index).1),
             None => Err(DeviceError::Missing(wanted)),
         }
     }

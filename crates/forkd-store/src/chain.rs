@@ -7,18 +7,29 @@ use crate::layout::{Layout, PAGE_BYTES, PAGE_SIZE};
 use crate::manifest::{Link, Manifest, SealedManifest};
 use crate::overlay::{self, Extent, Origin};
 use crate::page::PageSource;
-use crate::snapshot::{OpenError, Snapshot, read_manifest};
+use crate::snapshot::{OpenError, Snapshot, read_manifest, read_state};
+use crate::snapshot_files::SnapshotFiles;
+use crate::state::VmState;
 use crate::store::Store;
 use crate::tag::Tag;
 
-/// The most snapshots in a chain, base and head included. Each one is an open file while the chain is loaded.
-pub const MAX_CHAIN: usize = 64;
+/// The most snapshots in a chain, base and head included.
+///
+/// A chain goes to a VM process in one message, and a message carries 253 descriptors at most. Each snapshot takes three
+/// (manifest, memory, map) and the head one more for its state. What is left is for disk layers and devices.
+pub const MAX_CHAIN: usize = 48;
+
+/// `SCM_MAX_FD` of the kernel.
+const MAX_DESCRIPTORS: usize = 253;
+const _: () = assert!(3 * MAX_CHAIN < MAX_DESCRIPTORS);
 
 /// A chain whose snapshots were all checked, and each of which is the parent that the next one means.
 #[derive(Debug)]
 pub struct Chain {
     /// From the base to the head, at least one.
     snapshots: Vec<Snapshot>,
+    /// The head's.
+    state: VmState,
     extents: Vec<Extent>,
 }
 
@@ -32,35 +43,50 @@ pub enum ChainError {
     #[error("snapshot {child} needs its parent {parent}, which is not in {store}")]
     MissingParent { child: Tag, parent: Tag, store: String },
     #[error(
-        "snapshot {child} needs another parent than the {parent} that is there: its manifest has the digest {found}, expected {expected}",
-        parent = parent.tag, expected = parent.digest
+        "snapshot {child} needs another parent than the {} that is there: its manifest has the digest {}, expected {} with {}",
+        found.tag, found.digest, parent.tag, parent.digest
     )]
-    WrongParent { child: Tag, parent: Link, found: crate::digest::Digest },
+    WrongParent { child: Tag, parent: Box<Link>, found: Box<Link> },
     #[error("snapshot {child} has other memory regions than its parent {parent}")]
     OtherMemory { child: Tag, parent: Tag },
     #[error("the directory of snapshot {expected} has the manifest of {found}")]
     OtherTag { found: Tag, expected: Tag },
-    #[error("snapshot {tag} was replaced by another while it was loaded; try again")]
-    Changed { tag: Tag },
     #[error("snapshot {tag} is its own ancestor")]
     Loop { tag: Tag },
     #[error("snapshot {tag} stands on {MAX_CHAIN} others or more; write a full snapshot instead")]
     TooDeep { tag: Tag },
+    #[error("a chain of {found} snapshots, expected 1 to {MAX_CHAIN}")]
+    Count { found: usize },
+    #[error("the chain begins with {tag}, a diff of {parent}, expected a full snapshot")]
+    NoBase { tag: Tag, parent: Tag },
+    #[error("snapshot {tag} is full, expected a diff of {below}, which is below it in the chain")]
+    NoDiff { tag: Tag, below: Tag },
 }
 
 impl Chain {
-    /// Loads the snapshot `tag` and its ancestors. First only the manifests are read, so what cannot be a chain is refused
-    /// before gigabytes are hashed; then every byte is checked.
+    /// Loads the snapshot `tag` and its ancestors.
     pub fn load(store: &Store, tag: &Tag) -> Result<Chain, ChainError> {
-        let manifests = ancestry(store, tag)?;
-        let mut snapshots = Vec::with_capacity(manifests.len());
-        for sealed in manifests.iter().rev() {
-            let tag = &sealed.manifest.tag;
-            let snapshot = Snapshot::open(&store.path(tag))?;
-            if snapshot.sealed() != sealed {
-                return Err(ChainError::Changed { tag: tag.clone() });
-            }
-            snapshots.push(snapshot);
+        Chain::open(store.open_chain(tag)?)
+    }
+
+    /// Checks the files of a chain, the base first and the head last, and that they are a chain. Needs nothing but the
+    /// files, and believes nothing about them. What is quick comes first, so what cannot be a chain is refused before
+    /// gigabytes are hashed; then every byte is checked.
+    pub fn open(mut files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
+        let count = files.len();
+        let Some(head) = files.last_mut().filter(|_| count <= MAX_CHAIN) else {
+            return Err(ChainError::Count { found: count });
+        };
+        let (head_name, state) = (head.name.clone(), head.state.take());
+        let manifests = read_manifests(&files)?;
+        // As many as there are files.
+        let state = read_state(&head_name, state, &manifests[count - 1].manifest.state)?;
+        let mut snapshots = Vec::with_capacity(count);
+        for (sealed, files) in manifests.into_iter().zip(files) {
+            snapshots.push(Snapshot::new(sealed, files)?);
+        }
+        for snapshot in &snapshots {
+            snapshot.verify_memory()?;
         }
         let mut extents = Vec::new();
         for (layer, snapshot) in snapshots.iter().enumerate() {
@@ -69,7 +95,7 @@ impl Chain {
                 Some(map) => overlay::over(&extents, layer, map.runs()),
             };
         }
-        Ok(Chain { snapshots, extents })
+        Ok(Chain { snapshots, state, extents })
     }
 
     /// From the base to the head.
@@ -77,14 +103,20 @@ impl Chain {
         &self.snapshots
     }
 
-    /// The snapshot that was asked for: its state, its requirements, its disk layers.
+    /// The snapshot that was asked for: its requirements, its disk layers.
     pub fn head(&self) -> &Snapshot {
-        // `ancestry` returns at least the head, or an error.
+        // There is at least one.
         &self.snapshots[self.snapshots.len() - 1]
     }
 
+    /// The head's manifest.
     pub fn manifest(&self) -> &Manifest {
         self.head().manifest()
+    }
+
+    /// The head's VM state.
+    pub fn state(&self) -> &VmState {
+        &self.state
     }
 
     pub(crate) fn extents(&self) -> &[Extent] {
@@ -92,60 +124,36 @@ impl Chain {
     }
 }
 
-/// The manifests from `tag` down to its base.
-pub(crate) fn ancestry(store: &Store, tag: &Tag) -> Result<Vec<SealedManifest>, ChainError> {
-    let mut manifests: Vec<SealedManifest> = Vec::new();
-    let mut wanted: Option<Tag> = Some(tag.clone());
-    while let Some(tag) = wanted {
-        if manifests.iter().any(|known| known.manifest.tag == tag) {
-            return Err(ChainError::Loop { tag });
+/// Reads the manifests and checks that each is the parent that the next one means.
+fn read_manifests(files: &[SnapshotFiles]) -> Result<Vec<SealedManifest>, ChainError> {
+    let mut manifests: Vec<SealedManifest> = Vec::with_capacity(files.len());
+    for files in files {
+        let sealed = read_manifest(&files.name, &files.manifest)?;
+        let tag = &sealed.manifest.tag;
+        match (manifests.last(), sealed.manifest.parent()) {
+            (None, None) => {}
+            (None, Some(parent)) => {
+                return Err(ChainError::NoBase { tag: tag.clone(), parent: parent.tag.clone() });
+            }
+            (Some(below), None) => {
+                return Err(ChainError::NoDiff { tag: tag.clone(), below: below.manifest.tag.clone() });
+            }
+            (Some(below), Some(_)) => check_parent(&sealed.manifest, below)?,
         }
-        if manifests.len() >= MAX_CHAIN {
-            return Err(ChainError::TooDeep { tag: manifests[0].manifest.tag.clone() });
-        }
-        let sealed = read_named(store, &tag, manifests.last())?;
-        if let Some(child) = manifests.last() {
-            check_parent(&child.manifest, &sealed)?;
-        }
-        wanted = sealed.manifest.parent().map(|parent| parent.tag.clone());
         manifests.push(sealed);
     }
     Ok(manifests)
 }
 
-/// Reads the manifest of a tag; `child` is who needs it.
-fn read_named(
-    store: &Store,
-    tag: &Tag,
-    child: Option<&SealedManifest>,
-) -> Result<SealedManifest, ChainError> {
-    let path = store.path(tag);
-    if let Err(error) = std::fs::symlink_metadata(&path)
-        && error.kind() == io::ErrorKind::NotFound
-    {
-        let (tag, store) = (tag.clone(), store.directory().display().to_string());
-        return Err(match child {
-            None => ChainError::Missing { tag, store },
-            Some(child) => {
-                ChainError::MissingParent { child: child.manifest.tag.clone(), parent: tag, store }
-            }
-        });
-    }
-    let sealed = read_manifest(&path)?;
-    if sealed.manifest.tag != *tag {
-        return Err(ChainError::OtherTag { found: sealed.manifest.tag, expected: tag.clone() });
-    }
-    Ok(sealed)
-}
-
-fn check_parent(child: &Manifest, parent: &SealedManifest) -> Result<(), ChainError> {
+/// Checks that a diff means this parent, and that both have the same memory.
+pub(crate) fn check_parent(child: &Manifest, parent: &SealedManifest) -> Result<(), ChainError> {
     if let Some(link) = child.parent()
-        && link.digest != parent.digest
+        && *link != parent.link()
     {
         return Err(ChainError::WrongParent {
             child: child.tag.clone(),
-            parent: link.clone(),
-            found: parent.digest,
+            parent: Box::new(link.clone()),
+            found: Box::new(parent.link()),
         });
     }
     if child.layout != parent.manifest.layout {
@@ -213,7 +221,7 @@ mod tests {
     /// Seals the manifest of `name` again, changed; returns its new link.
     fn forge(store: &TestStore, name: &str, change: impl FnOnce(&mut Manifest)) -> Link {
         let directory = store.path().join(name);
-        let mut manifest = read_manifest(&directory).unwrap().manifest;
+        let mut manifest = store.manifest(name);
         change(&mut manifest);
         let (sealed, bytes) = manifest.seal().unwrap();
         fs::write(directory.join(files::MANIFEST), bytes).unwrap();
@@ -258,7 +266,7 @@ mod tests {
         let error = refused(&store, "head");
         assert!(
             matches!(&error, ChainError::WrongParent { child, found, .. }
-                if *child == tag("middle") && *found == other.digest),
+                if *child == tag("middle") && **found == other),
             "{error}"
         );
         let text = error.to_string();
@@ -326,9 +334,16 @@ mod tests {
                 set_parent(manifest, link.clone());
             });
         }
-        assert_eq!(link.tag, tag("s64"));
-        assert!(matches!(refused(&store, "s64"), ChainError::TooDeep { tag: head } if head == tag("s64")));
-        let chain = Chain::load(&store, &tag("s63")).unwrap();
+        assert_eq!(link.tag, tag("s48"));
+        assert!(matches!(refused(&store, "s48"), ChainError::TooDeep { tag: head } if head == tag("s48")));
+        let mut files = store.open_chain(&tag("s47")).unwrap();
+        assert_eq!(files.len(), MAX_CHAIN);
+        let last = store.open_chain(&tag("s0")).unwrap();
+        let chain = Chain::open(files).unwrap();
         assert_eq!(chain.snapshots().len(), MAX_CHAIN);
+        files = store.open_chain(&tag("s47")).unwrap();
+        files.extend(last);
+        assert!(matches!(Chain::open(files), Err(ChainError::Count { found: 49 })));
+        assert!(matches!(Chain::open(Vec::new()), Err(ChainError::Count { found: 0 })));
     }
 }

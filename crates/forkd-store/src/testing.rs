@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::digest::Digest;
 use crate::layout::{Layout, PAGE_SIZE, Region};
-use crate::manifest::{DiskLayer, Link, SealedManifest};
+use crate::manifest::{DiskLayer, Link, Manifest, SealedManifest};
 use crate::page::{PageSink, PageSource};
+use crate::snapshot_files::SnapshotDirectory;
 use crate::store::Store;
 use crate::tag::Tag;
 use crate::write::{Base, NewSnapshot, Step, WriteError};
@@ -136,6 +137,11 @@ impl TestStore {
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The manifest of a snapshot, as it is there.
+    pub fn manifest(&self, name: &str) -> Manifest {
+        SnapshotDirectory::open(&self.path().join(name)).unwrap().unwrap().1.manifest
     }
 
     /// Writes a full snapshot.

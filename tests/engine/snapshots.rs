@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forkd_proto::control::{RefusalCode, StateName};
-use forkd_store::{Chain, SealedManifest, StateHeader, Store, Tag};
+use forkd_store::{Chain, SealedManifest, SnapshotFiles, StateHeader, Store, Tag};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
 use forkd_tests::engine::process::{Control, Failure, TinyVm, Zygote, boot, start};
 use forkd_tests::engine::snapshot::{Host, load, persist, try_load};
@@ -136,7 +136,7 @@ fn damaged_files_are_refused() -> Result<(), Failure> {
     let (_process, mut zygote) = zygote(42)?;
     persist(&store, &mut zygote.control, "base", None, Vec::new())?;
     let (_empty_process, mut control) = start()?;
-    let stride = count(97, 1);
+    let stride = usize::try_from(count(97, 1))?;
     for name in ["state.bin", "manifest.json"] {
         let path = directory.path().join("base").join(name);
         let good = fs::read(&path)?;
@@ -172,7 +172,8 @@ fn damaged_files_are_refused() -> Result<(), Failure> {
 /// The snapshot `base` is refused: by whoever opens its files, or by the process that is given them.
 fn refuse(store: &Store, control: &mut Control, what: &str) -> Result<(), Failure> {
     if let Ok(chain) = store.open_chain(&"base".parse()?) {
-        let refusal = try_load(control, &chain, &Host::default())?.err().ok_or(format!("{what} is loaded"))?;
+        let refusal =
+            try_load(control, &chain, &Host::default())?.err().ok_or(format!("{what} is loaded"))?;
         assert_eq!(refusal.code, RefusalCode::Failed, "{what}: {}", refusal.message);
         assert!(refusal.message.contains("base"), "{what}: {}", refusal.message);
         assert_eq!(control.stats()?.state, StateName::Empty, "{what}");
@@ -212,7 +213,7 @@ fn forged_states_never_hurt_the_zygote() -> Result<(), Failure> {
         for value in [0xff, 0x80, 0x01] {
             let mut other = original.clone();
             fill(&mut other["vm"]["vcpus"][0][part], value);
-            let chain = forge(directory.path(), &store, &other)?;
+            let chain = forge(directory.path(), &store, &other, None)?;
             let (_process, mut control) = start()?;
             if try_load(&mut control, &chain, &Host::default())?.is_ok() {
                 let mut zygote = Zygote { control, pid: 0 };
@@ -234,8 +235,13 @@ fn fill(value: &mut Value, byte: u8) {
     }
 }
 
-/// Writes a snapshot `forged` with the memory of `base` and another state.
-fn forge(directory: &Path, store: &Store, state: &Value) -> Result<Vec<forkd_store::SnapshotFiles>, Failure> {
+/// Writes a snapshot `forged` with the memory of `base`, another state, and perhaps one CPU feature more.
+fn forge(
+    directory: &Path,
+    store: &Store,
+    state: &Value,
+    feature: Option<&str>,
+) -> Result<Vec<SnapshotFiles>, Failure> {
     let base: Tag = "base".parse()?;
     let chain = Chain::load(store, &base)?;
     let manifest = chain.manifest().clone();
@@ -247,7 +253,7 @@ fn forge(directory: &Path, store: &Store, state: &Value) -> Result<Vec<forkd_sto
     let new = forkd_store::NewSnapshot {
         tag: forged.clone(),
         created_unix_ms: 0,
-        cpu_features: manifest.cpu_features,
+        cpu_features: manifest.cpu_features.into_iter().chain(feature.map(str::to_owned)).collect(),
         disk_layers: Vec::new(),
         state_version: 1,
         state: &state,
@@ -260,9 +266,10 @@ fn forge(directory: &Path, store: &Store, state: &Value) -> Result<Vec<forkd_sto
 }
 
 fn refuse_forged(directory: &Path, store: &Store, state: &Value, words: &str) -> Result<(), Failure> {
-    let chain = forge(directory, store, state)?;
+    let chain = forge(directory, store, state, None)?;
     let (_process, mut control) = start()?;
-    let refusal = try_load(&mut control, &chain, &Host::default())?.err().ok_or(format!("{words}: loaded"))?;
+    let refusal =
+        try_load(&mut control, &chain, &Host::default())?.err().ok_or(format!("{words}: loaded"))?;
     assert!(refusal.message.contains(words), "{words}: {}", refusal.message);
     assert_eq!(control.stats()?.state, StateName::Empty);
     Ok(())
@@ -280,6 +287,16 @@ fn what_this_host_cannot_run_is_refused() -> Result<(), Failure> {
     let refusal = try_load(&mut control, &chain, &small)?.err().ok_or("loaded into too little memory")?;
     assert!(refusal.message.contains("64 MiB of memory"), "{}", refusal.message);
 
+    // A guest that was told of a feature that few CPUs have ever had: leaf 7, EBX, bit 26.
+    let mut state = state_of(&store, &base)?;
+    let leaves = state["vm"]["vcpus"][0]["cpuid"].as_array_mut().ok_or("no CPUID")?;
+    let leaf = leaves.iter_mut().find(|leaf| leaf[0] == 7 && leaf[4] == 0).ok_or("no leaf 7")?;
+    leaf[19] = (leaf[19].as_u64().ok_or("no register")? | 4).into();
+    let chain = forge(directory.path(), &store, &state, Some("avx512pf"))?;
+    let refusal =
+        try_load(&mut control, &chain, &Host::default())?.err().ok_or("loaded without a feature")?;
+    assert!(refusal.message.ends_with("this host does not have: avx512pf"), "{}", refusal.message);
+
     // A diff without its parent, and with another.
     let mut vm = zygote.fork()?;
     vm.mailbox.order(Order::Add, 1, 0)?;
@@ -287,7 +304,8 @@ fn what_this_host_cannot_run_is_refused() -> Result<(), Failure> {
     persist(&store, &mut branch.control, "diff", Some(&base), Vec::new())?;
     let mut alone = store.open_chain(&"diff".parse()?)?;
     alone.remove(0);
-    let refusal = try_load(&mut control, &alone, &Host::default())?.err().ok_or("loaded without its parent")?;
+    let refusal =
+        try_load(&mut control, &alone, &Host::default())?.err().ok_or("loaded without its parent")?;
     assert!(refusal.message.contains("diff"), "{}", refusal.message);
     fs::remove_dir_all(directory.path().join("base"))?;
     persist(&store, &mut branch.control, "base", None, Vec::new())?;

@@ -31,10 +31,8 @@ impl GuestRam {
         }
         batches.into_iter().flat_map(move |(page, virtual_page, count)| {
             let there = pagemap.as_ref().and_then(|pagemap| read(pagemap, virtual_page, count));
-            match there {
-                Some(there) => runs(&there).map(|run| page + run.start..page + run.end).collect(),
-                None => vec![page..page + count],
-            }
+            let there = there.unwrap_or_else(|| vec![true; usize::try_from(count).unwrap_or_default()]);
+            runs(&there).map(|run| page + run.start..page + run.end).collect::<Vec<_>>()
         })
     }
 }

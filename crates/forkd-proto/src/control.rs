@@ -212,12 +212,15 @@ pub struct SnapshotParts {
     pub diff: bool,
 }
 
-/// The descriptors of a chain: for each snapshot its manifest and memory, and its page map if it is a diff.
+/// The descriptors of a chain: for each snapshot its manifest and memory, and its page map if it is a diff; for the last one
+/// its state.
 fn chain(snapshots: &[SnapshotParts]) -> impl Iterator<Item = Descriptor> {
-    snapshots.iter().flat_map(|snapshot| {
+    let state = (!snapshots.is_empty()).then_some(Descriptor::VmState);
+    let files = snapshots.iter().flat_map(|snapshot| {
         let map = snapshot.diff.then_some(Descriptor::PageMap);
         [Descriptor::Manifest, Descriptor::Memory].into_iter().chain(map)
-    })
+    });
+    files.chain(state)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,7 +271,6 @@ impl Command {
             .flatten()
             .collect(),
             Command::Load(load) => chain(&load.chain)
-                .chain([Descriptor::VmState])
                 .chain(with(load.disk_base, Descriptor::DiskBase))
                 .chain((0..load.disk_layers).map(|_| Descriptor::DiskLayer))
                 .collect(),
@@ -478,6 +480,7 @@ mod tests {
                 Descriptor::Manifest,
                 Descriptor::Memory,
                 Descriptor::PageMap,
+                Descriptor::VmState,
             ]
         );
     }

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use forkd_proto::control::{Command, Event, Load, Persist, Persisted, Refusal, SnapshotParts, WrittenFile};
 use forkd_store::{
-    Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store, Tag, Written,
+    Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store, Tag,
+    Written,
 };
 
 use super::process::{Control, Failure, Started, Zygote, start};
@@ -26,7 +27,7 @@ pub fn persist(
         None => Vec::new(),
     };
     let (mut writer, theirs) = Control::new()?;
-    let files = draft.new_files();
+    let files = draft.files()?;
     let mut descriptors = vec![theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
     descriptors.extend(files.map.iter().map(AsFd::as_fd));
     descriptors.extend(of_chain(&base));
@@ -34,7 +35,9 @@ pub fn persist(
     zygote.must(Command::Persist(request), &descriptors)?;
     drop(theirs);
     match writer.event()? {
-        Event::Persisted(persisted) => Ok(draft.publish(description(&persisted, disk_layers)?, written(&persisted)?)?),
+        Event::Persisted(persisted) => {
+            Ok(draft.publish(description(&persisted, disk_layers)?, written(&persisted)?)?)
+        }
         other => Err(format!("the writer says {other:?}").into()),
     }
 }
@@ -69,9 +72,11 @@ fn parts(chain: &[SnapshotFiles]) -> Vec<SnapshotParts> {
 }
 
 fn of_chain(chain: &[SnapshotFiles]) -> impl Iterator<Item = BorrowedFd<'_>> {
-    chain.iter().flat_map(|files| {
+    let state = chain.last().and_then(|head| head.state.as_ref()).map(AsFd::as_fd);
+    let files = chain.iter().flat_map(|files| {
         [files.manifest.as_fd(), files.memory.as_fd()].into_iter().chain(files.map.as_ref().map(AsFd::as_fd))
-    })
+    });
+    files.chain(state)
 }
 
 /// What a load needs beside the snapshot's own files.
@@ -100,8 +105,7 @@ pub fn try_load(
         disk_layers: u8::try_from(host.disk_layers.len())?,
         memory_limit_bytes: host.memory_limit_bytes,
     };
-    let state = chain.last().and_then(|head| head.state.as_ref()).ok_or("no state")?;
-    let mut descriptors: Vec<_> = of_chain(chain).chain([state.as_fd()]).collect();
+    let mut descriptors: Vec<_> = of_chain(chain).collect();
     descriptors.extend(host.disk_base.map(AsFd::as_fd));
     descriptors.extend(host.disk_layers.iter().map(AsFd::as_fd));
     Ok(control.call(Command::Load(request), &descriptors)?.map(|_| ()))
@@ -124,7 +128,7 @@ pub fn load_with(store: &Store, tag: &str, host: &Host<'_>) -> Result<(Started, 
 /// Asks for a snapshot and kills the process that writes it.
 pub fn persist_and_kill(draft: &Draft, zygote: &mut Zygote) -> Result<(), Failure> {
     let (writer, theirs) = Control::new()?;
-    let files = draft.new_files();
+    let files = draft.files()?;
     let request = Persist { cgroup: false, base: Vec::new() };
     let descriptors = [theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
     let (_, pidfd) = zygote.control.must(Command::Persist(request), &descriptors)?;

@@ -77,11 +77,7 @@ impl Process {
 }
 
 /// Takes the state of a paused VM that goes on, above a new top layer of its disk.
-fn save_for_branch(
-    vm: &LiveVm,
-    request: &Branch,
-    descriptors: &mut Descriptors,
-) -> Result<Saved, Refusal> {
+fn save_for_branch(vm: &LiveVm, request: &Branch, descriptors: &mut Descriptors) -> Result<Saved, Refusal> {
     if vm.has_disk() != request.disk {
         let message =
             "a VM with a disk is branched with a new top layer for it, and one without is not".into();

@@ -86,7 +86,10 @@ impl ControlSocket {
     pub fn say(&mut self, event: Event) {
         let message = Message::Event(event);
         let sent = self.channel.as_ref().is_some_and(|channel| channel.send(&message, &[]).is_ok());
-        if !sent && self.listener.is_some() && let Message::Event(event) = message {
+        if !sent
+            && self.listener.is_some()
+            && let Message::Event(event) = message
+        {
             self.channel = None;
             if self.waiting.len() >= MAX_WAITING {
                 self.waiting.pop_front();

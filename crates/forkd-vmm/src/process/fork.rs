@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use forkd_proto::control::{Descriptor, Event, Fork, Refusal, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, State, clone_with, failed};
-use crate::vm::devices::{Descriptors, DeviceError};
-use crate::vm::live::{FrozenVm, LiveVm};
+use super::{Done, Process, State, clone_with};
+use crate::vm::devices::Descriptors;
+use crate::vm::live::{FrozenVm, LiveVm, VmError};
 
 impl Process {
     /// Makes a VM of this zygote in a new process, and does not wait for it to be up.
@@ -41,13 +41,10 @@ impl Process {
         if self.adopt(control).is_err() {
             return Done::Over;
         }
-        let restored = take_predecessor(request, &mut descriptors).map_err(Into::into).and_then(|before| {
-            let vm = LiveVm::restore(frozen, request.devices.clone(), &mut descriptors)?;
-            Ok((vm, before))
-        });
+        let restored = restore(frozen, request, &mut descriptors);
         match restored {
-            Ok((vm, before)) => {
-                if let Some(predecessor) = before {
+            Ok((vm, predecessor)) => {
+                if let Some(predecessor) = predecessor {
                     super::hand_over::take_place(&predecessor);
                 }
                 vm.run();
@@ -63,9 +60,15 @@ impl Process {
     }
 }
 
-fn take_predecessor(request: &Fork, descriptors: &mut Descriptors) -> Result<Option<OwnedFd>, DeviceError> {
-    match request.successor {
-        true => descriptors.take(Descriptor::Predecessor).map(Some),
-        false => Ok(None),
-    }
+/// The VM, and the one whose place it takes.
+fn restore(
+    frozen: &FrozenVm,
+    request: &Fork,
+    descriptors: &mut Descriptors,
+) -> Result<(LiveVm, Option<OwnedFd>), VmError> {
+    let predecessor = match request.successor {
+        true => Some(descriptors.take(Descriptor::Predecessor)?),
+        false => None,
+    };
+    Ok((LiveVm::restore(frozen, request.devices.clone(), descriptors)?, predecessor))
 }

@@ -191,9 +191,7 @@ impl Process {
             (State::Running(vm), Command::HandOver) => self.hand_over(vm, true, request.id, descriptors),
             (State::Paused(vm), Command::HandOver) => self.hand_over(vm, false, request.id, descriptors),
             (State::Zygote(frozen), Command::Fork(fork)) => self.fork(frozen, &fork, descriptors),
-            (State::Zygote(frozen), Command::Persist(persist)) => {
-                self.persist(frozen, &persist, descriptors)
-            }
+            (State::Zygote(frozen), Command::Persist(persist)) => self.persist(frozen, &persist, descriptors),
             (
                 state,
                 command @ (Command::Boot(_)

@@ -2,13 +2,12 @@
 //! made; the first fork finds out whether KVM takes the state.
 
 use std::fs::File;
-use std::path::Path;
 
 use forkd_devices::disk::{LayerStack, StackError};
 use forkd_memory::{GuestRam, RamError};
 use forkd_proto::control::{Descriptor, Load};
 use forkd_store::{
-    AssembleError, Chain, ChainError, LayoutError, OpenError, RequirementError, Snapshot,
+    AssembleError, Chain, ChainError, LayoutError, OpenError, RequirementError, Snapshot, VmState,
 };
 use kvm_ioctls::Kvm;
 
@@ -23,8 +22,6 @@ use crate::vm::state;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("a chain of no snapshots")]
-    NoSnapshot,
     #[error(transparent)]
     Descriptor(#[from] DeviceError),
     #[error(transparent)]
@@ -63,13 +60,9 @@ pub enum LoadError {
 
 /// The zygote. What can be refused for little is refused before gigabytes are copied.
 pub fn load(request: &Load, descriptors: &mut Descriptors) -> Result<FrozenVm, LoadError> {
-    let mut files = take_chain(&request.chain, descriptors)?;
-    files.last_mut().ok_or(LoadError::NoSnapshot)?.state =
-        Some(File::from(descriptors.take(Descriptor::VmState)?));
-    let chain = Chain::open(files)?;
+    let chain = Chain::open(take_chain(&request.chain, descriptors)?)?;
     let head = chain.head();
-
-    let payload = decode(head)?;
+    let payload = decode(chain.state())?;
     check_host(head, &payload, request.memory_limit_bytes)?;
     let layers = take_layers(head, &payload.devices, request, descriptors)?;
 
@@ -83,12 +76,12 @@ pub fn load(request: &Load, descriptors: &mut Descriptors) -> Result<FrozenVm, L
     Ok(FrozenVm { ram, state: payload.vm, devices })
 }
 
-fn decode(head: &Snapshot) -> Result<Payload, LoadError> {
-    let found = head.state().version();
+fn decode(state: &VmState) -> Result<Payload, LoadError> {
+    let found = state.version();
     if found != PAYLOAD_VERSION {
         return Err(LoadError::PayloadVersion { found });
     }
-    let payload: Payload = serde_json::from_slice(head.state().payload()).map_err(LoadError::Payload)?;
+    let payload: Payload = serde_json::from_slice(state.payload()).map_err(LoadError::Payload)?;
     let vcpus = payload.vm.vcpus.len();
     if !(1..=usize::from(MAX_VCPUS)).contains(&vcpus) {
         return Err(LoadError::Vcpus { found: vcpus });
@@ -104,7 +97,8 @@ fn check_host(head: &Snapshot, payload: &Payload, memory_limit: u64) -> Result<(
     // The manifest is what others go by; the state is what the guest was told.
     let needed = payload.vm.vcpus.iter().flat_map(|vcpu| features::names(vcpu.cpuid())).collect();
     let named = head.manifest().cpu_features.iter().cloned().collect();
-    let differ: Vec<String> = std::collections::BTreeSet::symmetric_difference(&needed, &named).cloned().collect();
+    let differ: Vec<String> =
+        std::collections::BTreeSet::symmetric_difference(&needed, &named).cloned().collect();
     if !differ.is_empty() {
         return Err(LoadError::Features(differ));
     }
@@ -137,7 +131,7 @@ fn take_layers(
         return Err(LoadError::DiskLayers { found, expected });
     }
     for (layer, file) in layers.iter().zip(base.iter().chain(&frozen)) {
-        layer.check(Path::new(AsRef::<str>::as_ref(&layer.id)), file)?;
+        layer.check(layer.id.as_ref(), file)?;
     }
     match devices.disk() {
         Some(state) => Ok(Some(LayerStack::restore(state, base, frozen)?)),

@@ -43,9 +43,10 @@ fn take_chain(
     parts: &[SnapshotParts],
     descriptors: &mut Descriptors,
 ) -> Result<Vec<SnapshotFiles>, DeviceError> {
-    let take = |part: &SnapshotParts| {
+    let mut files = Vec::new();
+    for part in parts {
         let mut file = |descriptor| descriptors.take(descriptor).map(File::from);
-        Ok(SnapshotFiles {
+        files.push(SnapshotFiles {
             name: PathBuf::from(&part.name),
             manifest: file(Descriptor::Manifest)?,
             state: None,
@@ -54,7 +55,10 @@ fn take_chain(
                 true => Some(file(Descriptor::PageMap)?),
                 false => None,
             },
-        })
-    };
-    parts.iter().map(take).collect()
+        });
+    }
+    if let Some(head) = files.last_mut() {
+        head.state = Some(File::from(descriptors.take(Descriptor::VmState)?));
+    }
+    Ok(files)
 }

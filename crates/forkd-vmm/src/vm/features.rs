@@ -72,13 +72,7 @@ const REGISTERS: [Register; 12] = [
         ignored: 0,
     },
     Register { leaf: 0xd, subleaf: 0, name: "eax", bits: "", ignored: 0 },
-    Register {
-        leaf: 0xd,
-        subleaf: 1,
-        name: "eax",
-        bits: "xsaveopt,xsavec,xgetbv1,xsaves,xfd",
-        ignored: 0,
-    },
+    Register { leaf: 0xd, subleaf: 1, name: "eax", bits: "xsaveopt,xsavec,xgetbv1,xsaves,xfd", ignored: 0 },
     Register {
         leaf: 0x8000_0001,
         subleaf: 0,
@@ -132,10 +126,18 @@ pub fn names(cpuid: &[kvm_cpuid_entry2]) -> BTreeSet<String> {
     names
 }
 
-/// The features that this host's KVM can give to a guest.
+/// The features that this host's KVM can give to a guest: those it says it supports, and those that a vCPU has all the
+/// same. A KVM that cannot intercept CPUID shows its guests what the CPU shows.
 pub fn of_host(kvm: &Kvm) -> Result<BTreeSet<String>, KvmError> {
     let supported = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES);
-    Ok(names(supported.map_err(failed("KVM_GET_SUPPORTED_CPUID"))?.as_slice()))
+    let supported = supported.map_err(failed("KVM_GET_SUPPORTED_CPUID"))?;
+    let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
+    let vcpu = vm.create_vcpu(0).map_err(failed("KVM_CREATE_VCPU"))?;
+    vcpu.set_cpuid2(&supported).map_err(failed("KVM_SET_CPUID2"))?;
+    let shown = vcpu.get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_CPUID2"))?;
+    let mut features = names(supported.as_slice());
+    features.extend(names(shown.as_slice()));
+    Ok(features)
 }
 
 #[cfg(test)]
@@ -149,7 +151,11 @@ mod tests {
     #[test]
     fn bits_have_their_names_or_their_places() {
         let cpuid = [
-            kvm_cpuid_entry2 { ecx: 1 << 28 | 1 << 30 | 1 << 31 | 1 << 16, edx: 1 << 26 | 1 << 9, ..leaf(1, 0) },
+            kvm_cpuid_entry2 {
+                ecx: 1 << 28 | 1 << 30 | 1 << 31 | 1 << 16,
+                edx: 1 << 26 | 1 << 9,
+                ..leaf(1, 0)
+            },
             kvm_cpuid_entry2 { ebx: 1 << 5 | 1 << 16 | 1 << 31, ..leaf(7, 0) },
             kvm_cpuid_entry2 { ebx: u32::MAX, ..leaf(7, 2) },
             kvm_cpuid_entry2 { eax: 1 << 2, ..leaf(0xd, 0) },

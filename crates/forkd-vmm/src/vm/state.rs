@@ -56,7 +56,9 @@ pub enum StateError {
     Msr { index: u32, value: u64 },
     #[error("more CPUID leaves or MSRs than KVM can have")]
     TooMany,
-    #[error("the guest's TSC runs at {guest} kHz, this host's at {host} kHz, and KVM cannot change that here")]
+    #[error(
+        "the guest's TSC runs at {guest} kHz, this host's at {host} kHz, and KVM cannot change that here"
+    )]
     TscRate { guest: u32, host: u32, source: kvm_ioctls::Error },
 }
 

@@ -71,7 +71,8 @@ impl Store {
     /// Checks that the name is free and that the parent is there. Returns the parent.
     fn check_place(&self, tag: &Tag, parent: Option<&Link>) -> Result<Option<SealedManifest>, WriteError> {
         if self.path(tag).symlink_metadata().is_ok() {
-            return Err(self.taken(tag));
+            let store = self.directory().display().to_string();
+            return Err(WriteError::Exists { tag: tag.clone(), store });
         }
         let Some(parent) = parent else {
             return Ok(None);
@@ -89,10 +90,6 @@ impl Store {
             }),
             found => Ok(found),
         }
-    }
-
-    fn taken(&self, tag: &Tag) -> WriteError {
-        WriteError::Exists { tag: tag.clone(), store: self.directory().display().to_string() }
     }
 }
 
@@ -112,7 +109,8 @@ impl Draft {
     ///
     /// `written` and `description` may come from a process that is not trusted. What they say is checked against the
     /// limits of a manifest, the parent's memory and the sizes of the files; the digests are checked by whoever loads the
-    /// snapshot. That process may still have the files open and can change them, which a load finds out.
+    /// snapshot. A process that still has the files open can change them: a load finds what was changed before it, not what
+    /// is changed after it. So the files should be closed there before the snapshot is used.
     ///
     /// If only the last sync of the store's directory fails, the snapshot is there and the error says so.
     pub fn publish(self, description: Description, written: Written) -> Result<SealedManifest, WriteError> {
@@ -127,8 +125,8 @@ impl Draft {
     ) -> Result<SealedManifest, WriteError> {
         description.check()?;
         self.check_memory(&description.layout)?;
-        self.check_sizes(&written)?;
         let manifest = self.manifest(description, written)?;
+        self.check_sizes(&manifest)?;
         let (sealed, bytes) = manifest.seal().map_err(WriteError::Description)?;
         let directory = self.directory.path();
         let path = directory.join(files::MANIFEST);
@@ -150,7 +148,7 @@ impl Draft {
         }
     }
 
-    fn check_sizes(&self, written: &Written) -> Result<(), WriteError> {
+    fn check_sizes(&self, manifest: &Manifest) -> Result<(), WriteError> {
         let check = |name, file: &File, entry: &FileEntry| {
             let found = files::length(file).map_err(|source| WriteError::File { name, source })?;
             if found == entry.size {
@@ -158,12 +156,11 @@ impl Draft {
             }
             Err(WriteError::Size { name, found, expected: entry.size })
         };
-        check(files::STATE, &self.files.state, &written.state)?;
-        check(files::MEMORY, &self.files.memory, &written.memory)?;
-        match (&self.files.map, &written.map) {
-            (Some(file), Some(entry)) => check(files::MAP, file, entry),
-            (None, None) => Ok(()),
-            (file, entry) => Err(WriteError::Kind { found: kind(file), expected: kind(entry) }),
+        check(files::STATE, &self.files.state, &manifest.state)?;
+        check(files::MEMORY, &self.files.memory, &manifest.memory)?;
+        match (&self.files.map, &manifest.content) {
+            (Some(file), Content::Diff { map, .. }) => check(files::MAP, file, map),
+            _ => Ok(()),
         }
     }
 
@@ -193,5 +190,157 @@ impl Draft {
         self.directory.rename(&path).map_err(StoreError::at("create", &path))?;
         files::sync_directory(store.directory()).map_err(StoreError::at("sync", store.directory()))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::{Chain, ChainError};
+    use crate::contents::{NewContents, write_contents};
+    use crate::digest::Digest;
+    use crate::layout::PAGE_BYTES;
+    use crate::manifest::ManifestError;
+    use crate::page::PageSource;
+    use crate::snapshot::OpenError;
+    use crate::testing::{Memory, TestStore, memory, tag};
+    use std::fs;
+
+    fn description(memory: &Memory) -> Description {
+        Description {
+            created_unix_ms: 1,
+            cpu_features: vec!["sse4_2".into(), "avx2".into(), "avx2".into()],
+            layout: memory.layout.clone(),
+            disk_layers: vec![],
+        }
+    }
+
+    /// What the process does: it gets files and returns what goes over a socket.
+    fn process(files: NewFiles, memory: &Memory, base: Option<&dyn PageSource>) -> Written {
+        let new = NewContents { state_version: 3, state: b"registers", memory, base };
+        let candidates = &mut std::iter::once(0..memory.pages());
+        let written = write_contents(&files, &new, candidates, &mut |_| ControlFlow::Continue(())).unwrap();
+        serde_json::from_slice(&serde_json::to_vec(&written).unwrap()).unwrap()
+    }
+
+    fn count(store: &TestStore) -> usize {
+        fs::read_dir(store.path()).unwrap().count()
+    }
+
+    /// A store with `base`, and a draft of a diff of it whose contents are written.
+    fn written_diff() -> (TestStore, Memory, Draft, Written) {
+        let store = TestStore::new();
+        let link = store.full("base", &memory(&[1, 2, 3]));
+        let after = memory(&[1, 7, 0]);
+        let draft = store.draft(&tag("head"), Some(&link)).unwrap();
+        let chain = Chain::open(store.open_chain(&tag("base")).unwrap()).unwrap();
+        let written = process(draft.files().unwrap(), &after, Some(&chain));
+        (store, after, draft, written)
+    }
+
+    #[test]
+    fn the_halves_make_a_snapshot_that_appears_when_it_is_published() {
+        let (store, after, draft, written) = written_diff();
+        assert_eq!(store.list().unwrap().len(), 1);
+        assert_eq!(store.sweep().unwrap(), 0);
+        let sealed = draft.publish(description(&after), written).unwrap();
+        assert_eq!(count(&store), 2);
+        let chain = Chain::load(&store, &tag("head")).unwrap();
+        assert_eq!(*chain.head().sealed(), sealed);
+        assert_eq!(sealed.manifest.cpu_features, ["avx2", "sse4_2"]);
+        let mut found = Memory::of_regions(&[3]);
+        chain.assemble(&mut found).unwrap();
+        assert_eq!(found.bytes, after.bytes);
+    }
+
+    #[test]
+    fn a_draft_that_is_dropped_leaves_nothing() {
+        let (store, _, draft, _) = written_diff();
+        let kept = draft.files().unwrap();
+        assert_eq!(count(&store), 2);
+        drop(draft);
+        assert_eq!(count(&store), 1);
+        // The process may notice later.
+        kept.memory.sync_all().unwrap();
+        store.draft(&tag("head"), None).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_lies_about_what_it_wrote_is_refused() {
+        let refused = |lie: fn(&mut Written, &mut Description)| {
+            let (store, after, draft, mut written) = written_diff();
+            let mut description = description(&after);
+            lie(&mut written, &mut description);
+            let error = draft.publish(description, written).unwrap_err();
+            assert_eq!(count(&store), 1, "{error}");
+            error
+        };
+        let error = refused(|written, _| written.state.size += 1);
+        let text = "state.bin has 105 bytes, expected the 106 that are said to be written";
+        assert_eq!(error.to_string(), text);
+        let error = refused(|written, _| written.memory.size -= PAGE_BYTES);
+        assert!(matches!(error, WriteError::Size { name: "memory.bin", .. }), "{error}");
+        let error = refused(|written, _| written.map.as_mut().unwrap().size += 16);
+        assert!(matches!(error, WriteError::Size { name: "memory.map", .. }), "{error}");
+        let error = refused(|written, _| written.map = None);
+        assert_eq!(error.to_string(), "files for a diff snapshot, but what is written is a full one");
+        let error = refused(|_, description| description.layout = memory(&[1, 2]).layout);
+        assert!(matches!(error, WriteError::OtherMemory), "{error}");
+        let error = refused(|_, description| description.cpu_features.push("with space".into()));
+        assert!(matches!(error, WriteError::Description(ManifestError::FeatureName { .. })), "{error}");
+    }
+
+    #[test]
+    fn files_beyond_the_limits_of_a_manifest_are_refused() {
+        let store = TestStore::new();
+        let content = memory(&[1, 2]);
+        for (state, pages) in [(95, 2), ((64 << 20) + 1, 2), (96, 1), (96, 3)] {
+            let draft = store.draft(&tag("new"), None).unwrap();
+            let files = draft.files().unwrap();
+            files.state.set_len(state).unwrap();
+            files.memory.set_len(pages * PAGE_BYTES).unwrap();
+            let entry = |size| FileEntry { size, digest: Digest::of(b"") };
+            let written = Written { state: entry(state), memory: entry(pages * PAGE_BYTES), map: None };
+            let error = draft.publish(description(&content), written).unwrap_err();
+            assert!(matches!(error, WriteError::Description(ManifestError::FileSize { .. })), "{error}");
+        }
+        assert_eq!(count(&store), 0);
+    }
+
+    #[test]
+    fn a_wrong_digest_and_a_later_change_are_found_by_whoever_loads() {
+        let load = |store: &TestStore| Chain::load(store, &tag("head")).unwrap_err();
+        let (store, after, draft, mut written) = written_diff();
+        written.memory.digest = Digest::of(b"something else");
+        draft.publish(description(&after), written).unwrap();
+        assert!(matches!(load(&store), ChainError::Snapshot(OpenError::Digest { .. })));
+
+        let (store, after, draft, written) = written_diff();
+        let kept = draft.files().unwrap();
+        draft.publish(description(&after), written).unwrap();
+        kept.memory.set_len(0).unwrap();
+        assert!(matches!(load(&store), ChainError::Snapshot(OpenError::Truncated { .. })));
+    }
+
+    #[test]
+    fn the_name_and_the_parent_are_checked_again_when_it_is_published() {
+        let (store, after, draft, written) = written_diff();
+        store.full("head", &memory(&[5]));
+        let error = draft.publish(description(&after), written).unwrap_err();
+        assert!(matches!(error, WriteError::Exists { .. }), "{error}");
+
+        for replaced in [false, true] {
+            let (store, after, draft, written) = written_diff();
+            store.remove(&tag("base")).unwrap();
+            if replaced {
+                store.full("base", &memory(&[9, 9, 9]));
+            }
+            let error = draft.publish(description(&after), written).unwrap_err();
+            match replaced {
+                false => assert!(matches!(error, WriteError::Parent(ChainError::Missing { .. })), "{error}"),
+                true => assert!(matches!(error, WriteError::WrongParent { .. }), "{error}"),
+            }
+            assert_eq!(count(&store), usize::from(replaced));
+        }
     }
 }

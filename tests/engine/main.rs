@@ -2,4 +2,5 @@
 
 mod consistency;
 mod crowd;
+mod events;
 mod lifecycle;

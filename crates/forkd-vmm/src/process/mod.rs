@@ -4,11 +4,12 @@
 //! a refusal leaves everything as it was.
 
 pub mod clone;
+mod last_words;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use forkd_proto::channel::{Channel, ChannelError};
@@ -17,6 +18,7 @@ use forkd_proto::control::{
     Request, RequestHeader, Stage, StateName, Stats, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SocketType, sockopt};
 use serde::Deserialize;
 
 use crate::boot;
@@ -25,18 +27,28 @@ use crate::vm::live::{FrozenVm, LiveVm};
 use crate::vm::state::VmState;
 use clone::Side;
 
+/// The process has nobody to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("stdin is not a control socket")]
+    Stdin(#[source] io::Error),
+    #[error(transparent)]
+    Channel(ChannelError),
+}
+
 /// Serves the control socket until the process is told to end, the VM ends, or nobody holds the other end any more.
-pub fn run() -> ExitCode {
+pub fn run() -> Result<(), ControlError> {
     clone::close_inherited();
-    let Ok(socket) = take_stdin() else { return ExitCode::FAILURE };
+    let socket = take_stdin().map_err(ControlError::Stdin)?;
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
-    let mut process = Process { channel: Channel::new(socket), state: State::Empty };
+    let mut process = Process { channel: adopted(socket), state: State::Empty };
+    last_words::install();
     loop {
         match process.step() {
             Ok(Next::Again) => {}
-            Ok(Next::End) | Err(ChannelError::Closed) => return ExitCode::SUCCESS,
-            Err(_) => return ExitCode::FAILURE,
+            Ok(Next::End) | Err(ChannelError::Closed) => return Ok(()),
+            Err(error) => return Err(ControlError::Channel(error)),
         }
     }
 }
@@ -44,6 +56,9 @@ pub fn run() -> ExitCode {
 /// The control socket, which is not stdin from then on: forked processes have one of their own.
 fn take_stdin() -> io::Result<OwnedFd> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    if sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
+        return Err(io::Error::other("a socket of another type"));
+    }
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     Ok(socket)
 }
@@ -66,11 +81,27 @@ impl State {
             State::Zygote(_) => StateName::Zygote,
         }
     }
+
+    /// The stage that the process is at between two commands.
+    fn stage(&self) -> Stage {
+        match self {
+            State::Empty => Stage::Empty,
+            State::Running(_) | State::Paused(_) => Stage::Run,
+            State::Zygote(_) => Stage::Zygote,
+        }
+    }
 }
 
 struct Process {
-    channel: Channel,
+    channel: Arc<Channel>,
     state: State,
+}
+
+/// A control socket, which last words go to from now on.
+fn adopted(socket: OwnedFd) -> Arc<Channel> {
+    let channel = Arc::new(Channel::new(socket));
+    last_words::adopt(Arc::clone(&channel));
+    channel
 }
 
 enum Next {
@@ -87,14 +118,14 @@ enum Done {
 }
 
 impl Process {
-    /// Waits for a request or the end of the VM, and deals with it.
+    /// Waits for a request or for something to happen by itself, and deals with it.
     fn step(&mut self) -> Result<Next, ChannelError> {
         if let State::Running(vm) | State::Paused(vm) = &self.state {
             let mut events =
-                [PollFd::new(&vm.ended, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+                [PollFd::new(&vm.ready, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
             rustix::io::retry_on_intr(|| poll(&mut events, None))?;
             if !events[0].revents().is_empty() {
-                return self.report_ending();
+                return self.report(vm);
             }
         }
         let malformed = |message: String| Refusal { code: RefusalCode::Malformed, message };
@@ -128,7 +159,9 @@ impl Process {
             return Ok(Next::End);
         }
         let descriptors = Descriptors::new(named.into_iter().zip(descriptors).collect());
-        match self.carry_out(request.command, descriptors) {
+        let carried_out = self.carry_out(request.command, descriptors);
+        last_words::enter(self.state.stage());
+        match carried_out {
             Ok(Done::Reply(reply, descriptor)) => self.reply(request.id, Ok(reply), descriptor),
             Ok(Done::Elsewhere) => Ok(Next::Again),
             Err(refusal) => self.reply(request.id, Err(refusal), None),
@@ -146,15 +179,16 @@ impl Process {
         Ok(Next::Again)
     }
 
-    /// The VM has ended by itself: its last words.
-    fn report_ending(&mut self) -> Result<Next, ChannelError> {
-        if let State::Running(vm) | State::Paused(vm) = &self.state
-            && let Some(ending) = vm.ending()
-        {
-            let (reason, detail) = (ending.reason, ending.detail);
-            self.channel.send(&Message::Event(Event::Exited { stage: Stage::Run, reason, detail }), &[])?;
+    /// Tells what has happened by itself, up to the end of the VM.
+    fn report(&self, vm: &LiveVm) -> Result<Next, ChannelError> {
+        for event in vm.take_notices() {
+            let ended = matches!(event, Event::Exited { .. });
+            self.channel.send(&Message::Event(event), &[])?;
+            if ended {
+                return Ok(Next::End);
+            }
         }
-        Ok(Next::End)
+        Ok(Next::Again)
     }
 
     /// Decides every pair of a state and a command.
@@ -211,6 +245,7 @@ impl Process {
     }
 
     fn boot(&mut self, request: &Boot, mut descriptors: Descriptors) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Boot);
         let vm = boot::boot(request, &mut descriptors).map_err(|error| failed(&error))?;
         vm.run();
         self.state = State::Running(vm);
@@ -219,11 +254,13 @@ impl Process {
 
     /// Takes the state of a VM and closes KVM. A VM whose state cannot be taken is left as it was.
     fn freeze(&mut self, vm: LiveVm, was_running: bool) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Freeze);
         if was_running {
             vm.pause();
         }
         match vm.save(None) {
             Ok((state, devices)) => {
+                vm.take_notices().into_iter().for_each(|event| self.say(event));
                 self.state = State::Zygote(FrozenVm { ram: vm.end(), state, devices });
                 Ok(Done::Reply(Reply::Done, None))
             }
@@ -248,7 +285,8 @@ impl Process {
     ) -> Result<Done, Refusal> {
         let forked = clone_with(&mut descriptors, request.cgroup);
         if let Ok((control, Side::Child)) = forked {
-            self.channel = Channel::new(control);
+            self.channel = adopted(control);
+            last_words::enter(Stage::Restore);
             match LiveVm::restore(&frozen, request.devices.clone(), &mut descriptors) {
                 Ok(vm) => {
                     vm.run();
@@ -278,6 +316,7 @@ impl Process {
         request: &Branch,
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Freeze);
         let paused_at = Instant::now();
         if was_running {
             vm.pause();
@@ -285,7 +324,7 @@ impl Process {
         let branched = save_for_branch(&vm, request, &mut descriptors)
             .and_then(|frozen| Ok((frozen, clone_with(&mut descriptors, request.cgroup)?)));
         if let Ok(((state, devices), (control, Side::Child))) = branched {
-            self.channel = Channel::new(control);
+            self.channel = adopted(control);
             self.state = State::Zygote(FrozenVm { ram: vm.forget(), state, devices });
             self.say(Event::Zygote);
             return Ok(Done::Elsewhere);
@@ -346,11 +385,16 @@ fn save_for_branch(
 }
 
 fn failed(error: &dyn std::error::Error) -> Refusal {
+    Refusal { code: RefusalCode::Failed, message: with_causes(error) }
+}
+
+/// An error and what it comes from, on one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         message += &format!(": {error}");
         cause = error.source();
     }
-    Refusal { code: RefusalCode::Failed, message }
+    message
 }

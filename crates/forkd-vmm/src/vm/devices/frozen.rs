@@ -19,8 +19,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::line::Line;
 use super::slot::Slot;
 use super::{
-    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, make_block,
-    new_generation, take_mailbox,
+    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, console_input,
+    make_block, new_generation, take_mailbox,
 };
 
 /// Saved states, and the layers of the disk that all VMs made from it share. No descriptor but those of the layers.
@@ -42,7 +42,7 @@ impl Devices {
                 Some(top) => top,
                 None => File::from(memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?),
             };
-            slot.lock().device_mut().disk_mut().freeze_top(top)?;
+            slot.lock().device_mut().freeze_top(top)?;
         }
         Ok(())
     }
@@ -92,6 +92,7 @@ impl Devices {
             let console = Console::restore(state, Line::new(vm, CONSOLE_GSI)?.shared(), log)?;
             devices.console = Some(Mutex::new(console));
         }
+        devices.console_input = console_input::take(wanted, descriptors)?;
         if let Some((transport, disk, stack)) = &frozen.disk {
             let block = make_block(stack.clone(), disk.limit, descriptors)?;
             devices.disk = Some(Slot::new(DISK, vm, |line| {

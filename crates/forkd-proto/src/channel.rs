@@ -63,6 +63,20 @@ impl Channel {
 
     /// Sends one message, whole or not at all.
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        self.send_with(message, descriptors, SendFlags::empty())
+    }
+
+    /// Sends one message, or fails if it would have to wait for the other end to read.
+    pub fn send_at_once(&self, message: &impl Serialize) -> Result<(), ChannelError> {
+        self.send_with(message, &[], SendFlags::DONTWAIT)
+    }
+
+    fn send_with(
+        &self,
+        message: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), ChannelError> {
         let text = serde_json::to_vec(message).map_err(|error| ChannelError::Malformed(error.to_string()))?;
         if text.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
             return Err(ChannelError::TooLarge);
@@ -74,7 +88,7 @@ impl Channel {
         }
         let data = [IoSlice::new(&text)];
         rustix::io::retry_on_intr(|| {
-            rustix::net::sendmsg(&self.socket, &data, &mut ancillary, SendFlags::NOSIGNAL)
+            rustix::net::sendmsg(&self.socket, &data, &mut ancillary, SendFlags::NOSIGNAL | flags)
         })?;
         Ok(())
     }

@@ -85,6 +85,8 @@ pub enum Descriptor {
     Cgroup,
     /// The file that the console's output goes to.
     Console,
+    /// A pipe or a socket whose bytes are typed at the console. Nobody else reads from it.
+    ConsoleInput,
     /// The image below the disk, which is only read.
     DiskBase,
     /// An empty file for what the VM writes to its disk.
@@ -133,6 +135,9 @@ pub struct Boot {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Devices {
     pub console: bool,
+    /// Whether somebody types at the console.
+    #[serde(default)]
+    pub console_input: bool,
     pub disk: Option<Disk>,
     pub net: Option<Net>,
     pub vsock: Option<Vsock>,
@@ -172,6 +177,7 @@ impl Devices {
         let base = with_base && self.disk.is_some_and(|disk| disk.base);
         [
             (self.console, Descriptor::Console),
+            (self.console_input, Descriptor::ConsoleInput),
             (base, Descriptor::DiskBase),
             (self.disk.is_some(), Descriptor::DiskTop),
             (self.net.is_some(), Descriptor::Tap),
@@ -395,7 +401,11 @@ pub enum Event {
     Persisted(Persisted),
     /// Nobody has taken the VM's place, and it goes on.
     Kept,
-    /// The VM has ended, and the process with it.
+    /// The guest's kernel has panicked. The VM goes on; what comes next is the guest's to decide.
+    Panicked,
+    /// A write to the disk was refused for lack of room: the guest saw an error, and goes on. Said once for each top layer.
+    OutOfDisk { limit_bytes: u64 },
+    /// The VM has ended, and the process with it: its last words.
     Exited { stage: Stage, reason: ExitReason, detail: String },
 }
 
@@ -423,9 +433,18 @@ pub struct WrittenFile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// Nothing was asked for yet.
+    Empty,
+    /// The VM is being made from a kernel.
     Boot,
+    /// The VM is being made from a frozen one.
     Restore,
+    /// The VM is there, running or paused.
     Run,
+    /// The VM's state is being taken, to freeze or to branch it.
+    Freeze,
+    Zygote,
+    /// A snapshot is being written.
     Persist,
 }
 
@@ -498,6 +517,7 @@ mod tests {
     fn requests() -> [(&'static str, Command); 5] {
         let devices = Devices {
             console: true,
+            console_input: false,
             disk: Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true }),
             net: Some(Net { mac: [2, 0, 0, 0, 0, 1], mtu: Some(1400) }),
             vsock: Some(Vsock { cid: 3 }),

@@ -3,21 +3,23 @@
 use std::fs::File;
 use std::time::Instant;
 
-use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Reply};
+use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, State, clone_with, failed};
+use super::{Done, Process, State, clone_with, failed, last_words};
 use crate::vm::devices::Descriptors;
 use crate::vm::live::{LiveVm, Saved};
 
 impl Process {
     /// Takes the state of a VM and closes KVM. A VM whose state cannot be taken is left as it was.
     pub(super) fn freeze(&mut self, vm: LiveVm, was_running: bool) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Freeze);
         if was_running {
             vm.pause();
         }
         match vm.save(None) {
             Ok(saved) => {
+                vm.take_notices().into_iter().for_each(|event| self.control.say(event));
                 let disk_layer = saved.disk_layer;
                 self.state = State::Zygote(saved.with(vm.end()));
                 Ok(Done::Reply(Reply::Frozen { disk_layer }, Vec::new()))
@@ -37,6 +39,7 @@ impl Process {
         request: &Branch,
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Freeze);
         let paused_at = Instant::now();
         if was_running {
             vm.pause();

@@ -6,18 +6,21 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{Event, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{SocketFlags, SocketType, accept_with, sockopt};
+
+use super::last_words;
 
 /// Events that wait for a client. There are never many; the oldest go first.
 const MAX_WAITING: usize = 64;
 
 pub struct ControlSocket {
     listener: Option<OwnedFd>,
-    channel: Option<Channel>,
+    channel: Option<Arc<Channel>>,
     waiting: VecDeque<Event>,
 }
 
@@ -25,24 +28,37 @@ impl ControlSocket {
     /// Takes a socket that listens, or one that is connected.
     pub fn new(socket: OwnedFd) -> io::Result<ControlSocket> {
         let waiting = VecDeque::new();
+        if sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
+            return Err(io::Error::other("a socket of another type"));
+        }
         if !sockopt::socket_acceptconn(&socket)? {
-            return Ok(ControlSocket { listener: None, channel: Some(Channel::new(socket)), waiting });
+            let mut control = ControlSocket { listener: None, channel: None, waiting };
+            control.talk_to(Some(Channel::new(socket)));
+            return Ok(control);
         }
         // A client that has gone again before it was taken must not be waited for.
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(ControlSocket { listener: Some(socket), channel: None, waiting })
+        let mut control = ControlSocket { listener: Some(socket), channel: None, waiting };
+        control.talk_to(None);
+        Ok(control)
+    }
+
+    /// Has a client from now on, or none. Last words go to it too.
+    fn talk_to(&mut self, client: Option<Channel>) {
+        self.channel = client.map(Arc::new);
+        last_words::adopt(self.channel.clone());
     }
 
     /// Becomes readable when there is something for [`ControlSocket::receive`].
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
-        let channel = self.channel.as_ref().map(AsFd::as_fd);
+        let channel = self.channel.as_ref().map(|channel| channel.as_fd());
         channel.or_else(|| self.listener.as_ref().map(AsFd::as_fd))
     }
 
     /// The socket that a successor goes on with.
     pub fn lasting(&self) -> Option<BorrowedFd<'_>> {
         let listener = self.listener.as_ref().map(AsFd::as_fd);
-        listener.or_else(|| self.channel.as_ref().map(AsFd::as_fd))
+        listener.or_else(|| self.channel.as_ref().map(|channel| channel.as_fd()))
     }
 
     /// Takes the next message. There is none if only a client has come or gone.
@@ -53,7 +69,7 @@ impl ControlSocket {
         match channel.receive() {
             Ok(message) => Ok(Some(message)),
             Err(ChannelError::Closed) if self.listener.is_some() => {
-                self.channel = None;
+                self.talk_to(None);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -63,7 +79,7 @@ impl ControlSocket {
     fn accept(&mut self) -> Result<(), ChannelError> {
         let Some(listener) = &self.listener else { return Err(ChannelError::Closed) };
         match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(client) => self.channel = Some(Channel::new(client)),
+            Ok(client) => self.talk_to(Some(Channel::new(client))),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -90,7 +106,7 @@ impl ControlSocket {
             && self.listener.is_some()
             && let Message::Event(event) = message
         {
-            self.channel = None;
+            self.talk_to(None);
             if self.waiting.len() >= MAX_WAITING {
                 self.waiting.pop_front();
             }
@@ -101,7 +117,7 @@ impl ControlSocket {
     /// Whether nobody will ever read what is sent.
     pub fn is_abandoned(&self) -> bool {
         let (None, Some(channel)) = (&self.listener, &self.channel) else { return false };
-        let mut events = [PollFd::new(channel, PollFlags::empty())];
+        let mut events = [PollFd::new(&**channel, PollFlags::empty())];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(poll(&mut events, Some(&at_once)), Ok(1..))
     }
@@ -110,7 +126,7 @@ impl ControlSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
+    use rustix::net::{AddressFamily, SocketAddrUnix, bind, connect, listen, socket};
 
     #[test]
     fn an_end_of_a_pair_ends_with_the_other() {

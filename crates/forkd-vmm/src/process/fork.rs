@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use forkd_proto::control::{Descriptor, Event, Fork, Refusal, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, State, clone_with};
+use super::{Done, Process, State, clone_with, last_words};
 use crate::vm::devices::Descriptors;
-use crate::vm::live::{FrozenVm, LiveVm, VmError};
+use crate::vm::live::{FrozenVm, LiveVm};
 
 impl Process {
     /// Makes a VM of this zygote in a new process, and does not wait for it to be up.
@@ -38,12 +38,14 @@ impl Process {
         request: &Fork,
         mut descriptors: Descriptors,
     ) -> Done {
+        last_words::enter(Stage::Restore);
         if self.adopt(control).is_err() {
             return Done::Over;
         }
-        let restored = restore(frozen, request, &mut descriptors);
-        match restored {
-            Ok((vm, predecessor)) => {
+        // Held until all is said: when it closes, the other goes on.
+        let predecessor = descriptors.take(Descriptor::Predecessor).ok();
+        match LiveVm::restore(frozen, request.devices.clone(), &mut descriptors) {
+            Ok(vm) => {
                 if let Some(predecessor) = predecessor {
                     super::hand_over::take_place(&predecessor);
                 }
@@ -58,17 +60,4 @@ impl Process {
             }
         }
     }
-}
-
-/// The VM, and the one whose place it takes.
-fn restore(
-    frozen: &FrozenVm,
-    request: &Fork,
-    descriptors: &mut Descriptors,
-) -> Result<(LiveVm, Option<OwnedFd>), VmError> {
-    let predecessor = match request.successor {
-        true => Some(descriptors.take(Descriptor::Predecessor)?),
-        false => None,
-    };
-    Ok((LiveVm::restore(frozen, request.devices.clone(), descriptors)?, predecessor))
 }

@@ -8,12 +8,12 @@ pub mod clone;
 mod control;
 mod fork;
 mod hand_over;
+mod last_words;
 mod persist;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
 
 use forkd_proto::channel::ChannelError;
 use forkd_proto::control::{
@@ -30,18 +30,28 @@ use crate::vm::live::{FrozenVm, LiveVm};
 use clone::Side;
 use control::ControlSocket;
 
+/// The process has nobody to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("stdin is not a control socket")]
+    Stdin(#[source] io::Error),
+    #[error(transparent)]
+    Channel(ChannelError),
+}
+
 /// Serves the control socket until the process is told to end, the VM ends, or nobody can talk to it any more.
-pub fn run() -> ExitCode {
+pub fn run() -> Result<(), ControlError> {
     clone::close_inherited();
-    let Ok(control) = take_stdin().and_then(ControlSocket::new) else { return ExitCode::FAILURE };
+    let control = take_stdin().and_then(ControlSocket::new).map_err(ControlError::Stdin)?;
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
     let mut process = Process { control, state: State::Empty };
+    last_words::install();
     loop {
         match process.step() {
             Ok(Next::Again) => {}
-            Ok(Next::End) | Err(ChannelError::Closed) => return ExitCode::SUCCESS,
-            Err(_) => return ExitCode::FAILURE,
+            Ok(Next::End) | Err(ChannelError::Closed) => return Ok(()),
+            Err(error) => return Err(ControlError::Channel(error)),
         }
     }
 }
@@ -71,6 +81,15 @@ impl State {
             State::Zygote(_) => StateName::Zygote,
         }
     }
+
+    /// The stage that the process is at between two commands.
+    fn stage(&self) -> Stage {
+        match self {
+            State::Empty => Stage::Empty,
+            State::Running(_) | State::Paused(_) => Stage::Run,
+            State::Zygote(_) => Stage::Zygote,
+        }
+    }
 }
 
 struct Process {
@@ -94,17 +113,16 @@ enum Done {
 }
 
 impl Process {
-    /// Waits for a request or the end of the VM, and deals with it.
+    /// Waits for a request or for something to happen by itself, and deals with it.
     fn step(&mut self) -> Result<Next, ChannelError> {
         let control = self.control.readable().ok_or(ChannelError::Closed)?;
         let mut events = vec![PollFd::from_borrowed_fd(control, PollFlags::IN)];
         if let State::Running(vm) | State::Paused(vm) = &self.state {
-            events.push(PollFd::new(&vm.ended, PollFlags::IN));
+            events.push(PollFd::new(&vm.ready, PollFlags::IN));
         }
         rustix::io::retry_on_intr(|| poll(&mut events, None))?;
-        if events.get(1).is_some_and(|ended| !ended.revents().is_empty()) {
-            self.report_ending();
-            return Ok(Next::End);
+        if events.get(1).is_some_and(|ready| !ready.revents().is_empty()) {
+            return Ok(self.report());
         }
         let malformed = |message: String| Refusal { code: RefusalCode::Malformed, message };
         let (message, descriptors) = match self.control.receive() {
@@ -138,7 +156,9 @@ impl Process {
             return Ok(Next::End);
         }
         let descriptors = Descriptors::new(named.into_iter().zip(descriptors).collect());
-        Ok(match self.carry_out(request, descriptors) {
+        let carried_out = self.carry_out(request, descriptors);
+        last_words::enter(self.state.stage());
+        Ok(match carried_out {
             Ok(Done::Reply(reply, descriptors)) => self.reply(id, Ok(reply), &descriptors),
             Ok(Done::Silent) => Next::Again,
             Ok(Done::Over) => Next::End,
@@ -152,14 +172,17 @@ impl Process {
         Next::Again
     }
 
-    /// The VM has ended by itself: its last words.
-    fn report_ending(&mut self) {
-        if let State::Running(vm) | State::Paused(vm) = &self.state
-            && let Some(ending) = vm.ending()
-        {
-            let (reason, detail) = (ending.reason, ending.detail);
-            self.control.say(Event::Exited { stage: Stage::Run, reason, detail });
+    /// Tells what has happened by itself, up to the end of the VM.
+    fn report(&mut self) -> Next {
+        let (State::Running(vm) | State::Paused(vm)) = &self.state else { return Next::Again };
+        for event in vm.take_notices() {
+            let ended = matches!(event, Event::Exited { .. });
+            self.control.say(event);
+            if ended {
+                return Next::End;
+            }
         }
+        Next::Again
     }
 
     /// Decides every pair of a state and a command.
@@ -223,6 +246,7 @@ impl Process {
     }
 
     fn boot(&mut self, request: &Boot, mut descriptors: Descriptors) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Boot);
         let vm = boot::boot(request, &mut descriptors).map_err(|error| failed(&error))?;
         vm.run();
         self.state = State::Running(vm);
@@ -230,6 +254,7 @@ impl Process {
     }
 
     fn load(&mut self, request: &Load, mut descriptors: Descriptors) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Restore);
         let frozen = load::load(request, &mut descriptors).map_err(|error| failed(&error))?;
         self.state = State::Zygote(frozen);
         Ok(Done::Reply(Reply::Done, Vec::new()))
@@ -260,11 +285,16 @@ fn clone_with(descriptors: &mut Descriptors, into_cgroup: bool) -> Result<(Owned
 }
 
 fn failed(error: &dyn std::error::Error) -> Refusal {
+    Refusal { code: RefusalCode::Failed, message: with_causes(error) }
+}
+
+/// An error and what it comes from, on one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         message += &format!(": {error}");
         cause = error.source();
     }
-    Refusal { code: RefusalCode::Failed, message }
+    message
 }

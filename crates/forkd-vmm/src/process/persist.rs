@@ -3,7 +3,7 @@
 use forkd_proto::control::{Event, Persist, Refusal, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, State, clone_with};
+use super::{Done, Process, State, clone_with, last_words};
 use crate::snapshot::persist::persist;
 use crate::vm::devices::Descriptors;
 use crate::vm::live::FrozenVm;
@@ -23,6 +23,7 @@ impl Process {
             if self.adopt(control).is_err() {
                 return Ok(Done::Over);
             }
+            last_words::enter(Stage::Persist);
             // Without it the writing is only less polite.
             let _ = rustix::process::nice(NICE);
             let control = &self.control;

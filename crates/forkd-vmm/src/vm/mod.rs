@@ -8,5 +8,6 @@ pub mod kick;
 pub mod live;
 pub mod long_mode;
 pub mod mailbox;
+pub mod notices;
 pub mod state;
 pub mod vcpu;

@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use super::line::Line;
 use super::slot::Slot;
 use super::{
-    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, make_block,
-    new_generation, take_mailbox,
+    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, console_input,
+    make_block, new_generation, take_mailbox,
 };
 
 /// Saved states, and the layers of the disk that all VMs made from it share. No descriptor but those of the layers.
@@ -67,7 +67,7 @@ impl Devices {
             Some(top) => top,
             None => File::from(memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?),
         };
-        Ok(slot.lock().device_mut().disk_mut().freeze_top(top)? == Frozen::Layer)
+        Ok(slot.lock().device_mut().freeze_top(top)? == Frozen::Layer)
     }
 
     /// A second descriptor of everything that a successor goes on with, in the order of `control::Devices::own`.
@@ -76,6 +76,9 @@ impl Devices {
         if let Some(console) = &self.console {
             let console = console.lock().unwrap_or_else(PoisonError::into_inner);
             own.push(console.log().file().as_fd().try_clone_to_owned()?);
+        }
+        if let Some(input) = &self.console_input {
+            own.push(input.try_clone()?);
         }
         if let Some(slot) = &self.net {
             own.push(slot.lock().device().tap().try_clone()?);
@@ -140,6 +143,7 @@ impl Devices {
             let console = Console::restore(state, Line::new(vm, CONSOLE_GSI)?.shared(), log)?;
             devices.console = Some(Mutex::new(console));
         }
+        devices.console_input = console_input::take(wanted, descriptors)?;
         if let (Some((transport, disk)), Some(layers)) = (&frozen.disk, layers) {
             let block = make_block(layers.clone(), disk.limit, descriptors)?;
             devices.disk = Some(Slot::new(DISK, vm, |line| {

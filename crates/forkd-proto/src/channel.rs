@@ -148,6 +148,20 @@ mod tests {
     }
 
     #[test]
+    fn a_full_socket_does_not_hold_up_what_is_sent_at_once() {
+        let (one, other) = Channel::pair().unwrap();
+        let mut sent = 0;
+        while one.send_at_once(&sent).is_ok() {
+            sent += 1;
+        }
+        assert!(sent > 0);
+        for expected in 0..sent {
+            assert_eq!(other.receive::<u32>().unwrap().0, expected);
+        }
+        one.send_at_once(&sent).unwrap();
+    }
+
+    #[test]
     fn bad_messages_are_refused_and_the_next_one_is_read() {
         let (one, other) = Channel::pair().unwrap();
         one.send(&"text", &[]).unwrap();

@@ -505,6 +505,20 @@ mod tests {
     }
 
     #[test]
+    fn console_input_comes_right_after_the_console() {
+        let devices: Devices = serde_json::from_value(serde_json::json!({
+            "console": true, "disk": null, "net": null, "vsock": null, "entropy": true, "mailbox": false
+        }))
+        .unwrap();
+        assert!(!devices.console_input);
+        let devices = Devices { console_input: true, ..devices };
+        assert_eq!(
+            Command::Fork(Fork { cgroup: false, devices }).descriptors(),
+            [Descriptor::Control, Descriptor::Console, Descriptor::ConsoleInput, Descriptor::Entropy]
+        );
+    }
+
+    #[test]
     fn messages_survive_the_wire() {
         let message = Message::Reply {
             id: 7,

@@ -14,6 +14,7 @@ use forkd_proto::control::{
     Boot, Branch, Command, Devices, Event, Fork, Message, Refusal, Reply, Request, Stats, VERSION,
 };
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::guest::{self, Order};
@@ -306,6 +307,18 @@ pub struct Forked {
 }
 
 impl Zygote {
+    /// Ends the process and waits until its memory is gone.
+    pub fn end(mut self) -> Result<(), Failure> {
+        let pidfd = rustix::process::pidfd_open(
+            rustix::process::Pid::from_raw(self.pid).ok_or("no process")?,
+            rustix::process::PidfdFlags::empty(),
+        )?;
+        self.control.must(Command::Shutdown, &[])?;
+        let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
+        rustix::event::poll(&mut events, None)?;
+        Ok(())
+    }
+
     /// Asks for a fork without waiting for anything. Whoever asks for many takes the replies in between: a zygote that
     /// cannot get rid of its replies takes no more requests.
     pub fn ask(&mut self) -> Result<Pending, Failure> {

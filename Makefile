@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 60
 E2E := $(CARGO) test --release --locked --no-fail-fast --package forkd-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint deny unit e2e soak bench bench-fork bench-branch fuzz clean
+.PHONY: help demo test setup build lint deny unit e2e soak bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -43,7 +43,7 @@ e2e: build ## tests of the machine, and tests on a KVM host
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
 	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e
 
-bench: bench-fork bench-branch ## measurements, one JSON object a line
+bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine
 
 bench-fork: build ## children of one zygote, beside the floor
@@ -51,6 +51,9 @@ bench-fork: build ## children of one zygote, beside the floor
 
 bench-branch: build ## how long a VM stands still while it is branched
 	@target/release/bench-branch
+
+bench-chain: build ## what a child costs against the depth of its snapshot's chain
+	@target/release/bench-chain
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each
 	@cargo fuzz --version 2>/dev/null | grep -qx 'cargo-fuzz $(CARGO_FUZZ_VERSION)' \

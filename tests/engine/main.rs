@@ -2,4 +2,7 @@
 
 mod consistency;
 mod crowd;
+mod events;
 mod lifecycle;
+mod place;
+mod snapshots;

@@ -5,6 +5,7 @@
 
 mod layout;
 mod mapping;
+mod populated;
 mod ram;
 
 pub use layout::{Layout, LayoutError, Region};

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 /// No message is longer.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
-/// No message has more descriptors.
-pub const MAX_DESCRIPTORS: usize = 32;
+/// No message has more descriptors: the kernel takes no more.
+pub const MAX_DESCRIPTORS: usize = 253;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
@@ -63,6 +63,20 @@ impl Channel {
 
     /// Sends one message, whole or not at all.
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        self.send_with(message, descriptors, SendFlags::empty())
+    }
+
+    /// Sends one message, or fails if it would have to wait for the other end to read.
+    pub fn send_at_once(&self, message: &impl Serialize) -> Result<(), ChannelError> {
+        self.send_with(message, &[], SendFlags::DONTWAIT)
+    }
+
+    fn send_with(
+        &self,
+        message: &impl Serialize,
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), ChannelError> {
         let text = serde_json::to_vec(message).map_err(|error| ChannelError::Malformed(error.to_string()))?;
         if text.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
             return Err(ChannelError::TooLarge);
@@ -74,7 +88,7 @@ impl Channel {
         }
         let data = [IoSlice::new(&text)];
         rustix::io::retry_on_intr(|| {
-            rustix::net::sendmsg(&self.socket, &data, &mut ancillary, SendFlags::NOSIGNAL)
+            rustix::net::sendmsg(&self.socket, &data, &mut ancillary, SendFlags::NOSIGNAL | flags)
         })?;
         Ok(())
     }
@@ -131,6 +145,20 @@ mod tests {
         File::from(descriptors.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty());
         assert_eq!(other.receive::<String>().unwrap().0, "second");
+    }
+
+    #[test]
+    fn a_full_socket_does_not_hold_up_what_is_sent_at_once() {
+        let (one, other) = Channel::pair().unwrap();
+        let mut sent = 0;
+        while one.send_at_once(&sent).is_ok() {
+            sent += 1;
+        }
+        assert!(sent > 0);
+        for expected in 0..sent {
+            assert_eq!(other.receive::<u32>().unwrap().0, expected);
+        }
+        one.send_at_once(&sent).unwrap();
     }
 
     #[test]

@@ -7,10 +7,21 @@
 //! ```text
 //!                Boot                    Freeze
 //!   empty ──────────────▶ running ─────────────────▶ zygote ──▶ Fork: another process, running
-//!                          │   ▲ Resume                 ▲
-//!                    Pause ▼   │                        │ Branch: another process
-//!                         paused ───────────────────────┘
+//!     │                    │   ▲ Resume                ▲ ▲  └───▶ Persist: another process, which writes a snapshot
+//!     │              Pause ▼   │                       │ │
+//!     │                   paused ──────────────────────┘ │
+//!     │                   (both) Branch: another process, a zygote
+//!     └──────────────────────────────────────────────────┘
+//!                Load
 //! ```
+//!
+//! A control socket is one of a connected pair, and then the process ends with the other end; or it listens, and then the
+//! process outlives whoever talks to it and waits for the next. What happens meanwhile is told to the next.
+//!
+//! A VM goes back to one of its branches in three steps. `HandOver` stops it and answers with its control socket and its
+//! devices' descriptors. `Fork` of the branch's zygote is given those, and the successor has the VM's place: the same
+//! control socket, the same network, the same id. The two are connected by a socket of their own: when the successor can
+//! run, it tells the VM to end; if it cannot, the socket closes, and the VM goes on and says [`Event::Kept`].
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +59,12 @@ pub enum Command {
     Fork(Fork),
     /// Makes a zygote of a VM that goes on running: a process of its own.
     Branch(Branch),
+    /// Makes a zygote of a snapshot.
+    Load(Load),
+    /// Writes a snapshot of a zygote, in a process of its own: the zygote can be forked from meanwhile.
+    Persist(Persist),
+    /// Stops a VM and hands its place to a successor.
+    HandOver,
     /// What the process takes and has done.
     Stats,
     /// Ends the process.
@@ -68,6 +85,8 @@ pub enum Descriptor {
     Cgroup,
     /// The file that the console's output goes to.
     Console,
+    /// A pipe or a socket whose bytes are typed at the console. Nobody else reads from it.
+    ConsoleInput,
     /// The image below the disk, which is only read.
     DiskBase,
     /// An empty file for what the VM writes to its disk.
@@ -80,6 +99,26 @@ pub enum Descriptor {
     Entropy,
     /// The host's end of the tiny guest's mailbox.
     Mailbox,
+    /// A snapshot's manifest.
+    Manifest,
+    /// A snapshot's memory.
+    Memory,
+    /// Which pages a diff has.
+    PageMap,
+    /// A snapshot's VM state.
+    VmState,
+    /// A frozen layer of the disk, which is only read.
+    DiskLayer,
+    /// An empty file for a snapshot's VM state.
+    NewVmState,
+    /// An empty file for a snapshot's memory.
+    NewMemory,
+    /// An empty file for the map of a diff.
+    NewPageMap,
+    /// The socket to the process that takes this one's place.
+    Successor,
+    /// The socket to the process whose place is taken.
+    Predecessor,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +135,9 @@ pub struct Boot {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Devices {
     pub console: bool,
+    /// Whether somebody types at the console.
+    #[serde(default)]
+    pub console_input: bool,
     pub disk: Option<Disk>,
     pub net: Option<Net>,
     pub vsock: Option<Vsock>,
@@ -125,11 +167,17 @@ pub struct Vsock {
 }
 
 impl Devices {
+    /// The descriptors that a VM hands to its successor, in order: all but those of the disk.
+    pub fn own(&self) -> Vec<Descriptor> {
+        Devices { disk: None, ..self.clone() }.descriptors(false).collect()
+    }
+
     /// The descriptors of the devices, in order. A VM that is forked has its disk's image already.
     fn descriptors(&self, with_base: bool) -> impl Iterator<Item = Descriptor> {
         let base = with_base && self.disk.is_some_and(|disk| disk.base);
         [
             (self.console, Descriptor::Console),
+            (self.console_input, Descriptor::ConsoleInput),
             (base, Descriptor::DiskBase),
             (self.disk.is_some(), Descriptor::DiskTop),
             (self.net.is_some(), Descriptor::Tap),
@@ -146,6 +194,8 @@ impl Devices {
 pub struct Fork {
     /// Whether a cgroup comes with the request.
     pub cgroup: bool,
+    /// Whether the child takes the place of another VM, whose socket comes with the request.
+    pub successor: bool,
     /// The devices of the zygote. Only what is the child's own may differ: the vsock id.
     pub devices: Devices,
 }
@@ -159,6 +209,46 @@ pub struct Branch {
     pub disk: bool,
 }
 
+/// A snapshot whose files come with a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotParts {
+    /// Where it is, for messages.
+    pub name: String,
+    /// Whether it is a diff and has a page map.
+    pub diff: bool,
+}
+
+/// The descriptors of a chain: for each snapshot its manifest and memory, and its page map if it is a diff; for the last one
+/// its state.
+fn chain(snapshots: &[SnapshotParts]) -> impl Iterator<Item = Descriptor> {
+    let state = (!snapshots.is_empty()).then_some(Descriptor::VmState);
+    let files = snapshots.iter().flat_map(|snapshot| {
+        let map = snapshot.diff.then_some(Descriptor::PageMap);
+        [Descriptor::Manifest, Descriptor::Memory].into_iter().chain(map)
+    });
+    files.chain(state)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// From the full one at the bottom to the one that is loaded.
+    pub chain: Vec<SnapshotParts>,
+    /// Whether there is an image below the disk.
+    pub disk_base: bool,
+    /// How many frozen layers the disk has above it.
+    pub disk_layers: u8,
+    /// Memory that is larger is refused.
+    pub memory_limit_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Persist {
+    /// Whether a cgroup comes with the request.
+    pub cgroup: bool,
+    /// What the snapshot will be a diff to; empty for a full one.
+    pub base: Vec<SnapshotParts>,
+}
+
 impl Command {
     /// The descriptors that come with the command, in order.
     pub fn descriptors(&self) -> Vec<Descriptor> {
@@ -169,11 +259,15 @@ impl Command {
                 .flatten()
                 .chain(boot.devices.descriptors(true))
                 .collect(),
-            Command::Fork(fork) => [Some(Descriptor::Control), with(fork.cgroup, Descriptor::Cgroup)]
-                .into_iter()
-                .flatten()
-                .chain(fork.devices.descriptors(false))
-                .collect(),
+            Command::Fork(fork) => [
+                Some(Descriptor::Control),
+                with(fork.cgroup, Descriptor::Cgroup),
+                with(fork.successor, Descriptor::Predecessor),
+            ]
+            .into_iter()
+            .flatten()
+            .chain(fork.devices.descriptors(false))
+            .collect(),
             Command::Branch(branch) => [
                 Some(Descriptor::Control),
                 with(branch.cgroup, Descriptor::Cgroup),
@@ -182,6 +276,22 @@ impl Command {
             .into_iter()
             .flatten()
             .collect(),
+            Command::Load(load) => chain(&load.chain)
+                .chain(with(load.disk_base, Descriptor::DiskBase))
+                .chain((0..load.disk_layers).map(|_| Descriptor::DiskLayer))
+                .collect(),
+            Command::Persist(persist) => [
+                Some(Descriptor::Control),
+                with(persist.cgroup, Descriptor::Cgroup),
+                Some(Descriptor::NewVmState),
+                Some(Descriptor::NewMemory),
+                with(!persist.base.is_empty(), Descriptor::NewPageMap),
+            ]
+            .into_iter()
+            .flatten()
+            .chain(chain(&persist.base))
+            .collect(),
+            Command::HandOver => vec![Descriptor::Successor],
             Command::Pause | Command::Resume | Command::Freeze | Command::Stats | Command::Shutdown => {
                 Vec::new()
             }
@@ -197,6 +307,9 @@ impl Command {
             Command::Freeze => "freeze",
             Command::Fork(_) => "fork",
             Command::Branch(_) => "branch",
+            Command::Load(_) => "load",
+            Command::Persist(_) => "persist",
+            Command::HandOver => "hand over",
             Command::Stats => "stats",
             Command::Shutdown => "shutdown",
         }
@@ -215,6 +328,11 @@ pub enum Message {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     Done,
+    /// The process is a zygote.
+    Frozen {
+        /// Whether the top layer of its disk is a frozen layer now. An empty one is gone.
+        disk_layer: bool,
+    },
     /// The new process. Its pidfd comes with the reply.
     Forked {
         pid: i32,
@@ -223,6 +341,12 @@ pub enum Reply {
     Branched {
         pid: i32,
         pause_us: u64,
+        /// Whether the top layer of the source's disk is a frozen layer now. An empty one is gone.
+        disk_layer: bool,
+    },
+    /// The VM stands still. With the reply come its control socket and what [`Devices::own`] names.
+    HandedOver {
+        devices: Devices,
     },
     Stats(Stats),
 }
@@ -273,17 +397,55 @@ pub enum Event {
     Running,
     /// A branched process can be forked from: the first thing it says.
     Zygote,
-    /// The VM has ended, and the process with it.
+    /// The snapshot is written: the last thing its process says.
+    Persisted(Persisted),
+    /// Nobody has taken the VM's place, and it goes on.
+    Kept,
+    /// The guest's kernel has panicked. The VM goes on; what comes next is the guest's to decide.
+    Panicked,
+    /// A write to the disk was refused for lack of room: the guest saw an error, and goes on. Said once for each top layer.
+    OutOfDisk { limit_bytes: u64 },
+    /// The VM has ended, and the process with it: its last words.
     Exited { stage: Stage, reason: ExitReason, detail: String },
+}
+
+/// What was written, for the manifest. The disk's frozen layers are complete and on stable storage too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Persisted {
+    pub state: WrittenFile,
+    pub memory: WrittenFile,
+    /// Of a diff.
+    pub map: Option<WrittenFile>,
+    /// What the guest may use of the CPU.
+    pub cpu_features: Vec<String>,
+    /// The guest's memory: address and length of each region.
+    pub regions: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenFile {
+    pub size: u64,
+    /// blake3, in hexadecimal.
+    pub digest: String,
 }
 
 /// How far a process had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// Nothing was asked for yet.
+    Empty,
+    /// The VM is being made from a kernel.
     Boot,
+    /// The VM is being made from a frozen one.
     Restore,
+    /// The VM is there, running or paused.
     Run,
+    /// The VM's state is being taken, to freeze or to branch it.
+    Freeze,
+    Zygote,
+    /// A snapshot is being written.
+    Persist,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -305,10 +467,16 @@ mod tests {
     fn descriptors_are_named_in_order() {
         let disk = Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true });
         let devices = Devices { disk, mailbox: true, ..Devices::default() };
-        let fork = Command::Fork(Fork { cgroup: true, devices: devices.clone() });
+        let fork = Command::Fork(Fork { cgroup: true, successor: true, devices: devices.clone() });
         assert_eq!(
             fork.descriptors(),
-            [Descriptor::Control, Descriptor::Cgroup, Descriptor::DiskTop, Descriptor::Mailbox]
+            [
+                Descriptor::Control,
+                Descriptor::Cgroup,
+                Descriptor::Predecessor,
+                Descriptor::DiskTop,
+                Descriptor::Mailbox
+            ]
         );
         let boot =
             Boot { vcpus: 1, memory_bytes: 1 << 26, command_line: String::new(), initramfs: false, devices };
@@ -317,6 +485,37 @@ mod tests {
             [Descriptor::Kernel, Descriptor::DiskBase, Descriptor::DiskTop, Descriptor::Mailbox]
         );
         assert!(Command::Pause.descriptors().is_empty());
+        let part = |diff| SnapshotParts { name: "base".into(), diff };
+        let persist = Persist { cgroup: false, base: vec![part(false), part(true)] };
+        assert_eq!(
+            Command::Persist(persist).descriptors(),
+            [
+                Descriptor::Control,
+                Descriptor::NewVmState,
+                Descriptor::NewMemory,
+                Descriptor::NewPageMap,
+                Descriptor::Manifest,
+                Descriptor::Memory,
+                Descriptor::Manifest,
+                Descriptor::Memory,
+                Descriptor::PageMap,
+                Descriptor::VmState,
+            ]
+        );
+    }
+
+    #[test]
+    fn console_input_comes_right_after_the_console() {
+        let devices: Devices = serde_json::from_value(serde_json::json!({
+            "console": true, "disk": null, "net": null, "vsock": null, "entropy": true, "mailbox": false
+        }))
+        .unwrap();
+        assert!(!devices.console_input);
+        let devices = Devices { console_input: true, ..devices };
+        assert_eq!(
+            Command::Fork(Fork { cgroup: false, devices }).descriptors(),
+            [Descriptor::Control, Descriptor::Console, Descriptor::ConsoleInput, Descriptor::Entropy]
+        );
     }
 
     #[test]
@@ -329,9 +528,10 @@ mod tests {
         assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message);
     }
 
-    fn requests() -> [(&'static str, Command); 3] {
+    fn requests() -> [(&'static str, Command); 5] {
         let devices = Devices {
             console: true,
+            console_input: false,
             disk: Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true }),
             net: Some(Net { mac: [2, 0, 0, 0, 0, 1], mtu: Some(1400) }),
             vsock: Some(Vsock { cid: 3 }),
@@ -345,20 +545,38 @@ mod tests {
             initramfs: true,
             devices: devices.clone(),
         };
+        let chain = vec![
+            SnapshotParts { name: "base".into(), diff: false },
+            SnapshotParts { name: "numpy".into(), diff: true },
+        ];
+        let load =
+            Load { chain: chain.clone(), disk_base: true, disk_layers: 2, memory_limit_bytes: 1 << 30 };
         [
             ("boot", Command::Boot(boot)),
-            ("fork", Command::Fork(Fork { cgroup: true, devices })),
+            ("fork", Command::Fork(Fork { cgroup: true, successor: false, devices })),
             ("branch", Command::Branch(Branch { cgroup: false, disk: true })),
+            ("load", Command::Load(load)),
+            ("persist", Command::Persist(Persist { cgroup: true, base: chain })),
         ]
     }
 
-    fn messages() -> [(&'static str, Message); 4] {
+    fn messages() -> [(&'static str, Message); 5] {
         let stats = Stats { state: StateName::Paused, vcpus: 2, memory_bytes: 1 << 28, exits: 12 };
         let refusal = Refusal { code: RefusalCode::State, message: "not now".into() };
+        let branched = Reply::Branched { pid: 7, pause_us: 900, disk_layer: true };
+        let file = |size| WrittenFile { size, digest: "00".repeat(32) };
+        let persisted = Persisted {
+            state: file(100),
+            memory: file(8192),
+            map: Some(file(128)),
+            cpu_features: vec!["avx2".into()],
+            regions: vec![(0, 1 << 28)],
+        };
         let (stage, reason, detail) = (Stage::Run, ExitReason::Reset, "triple fault".into());
         [
-            ("branched", Message::Reply { id: 1, result: Ok(Reply::Branched { pid: 7, pause_us: 900 }) }),
+            ("branched", Message::Reply { id: 1, result: Ok(branched) }),
             ("stats", Message::Reply { id: 2, result: Ok(Reply::Stats(stats)) }),
+            ("persisted", Message::Event(Event::Persisted(persisted))),
             ("refused", Message::Reply { id: 3, result: Err(refusal) }),
             ("exited", Message::Event(Event::Exited { stage, reason, detail })),
         ]

@@ -1,8 +1,9 @@
 //! The files of a snapshot and the system calls that make them durable.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, SeekFrom};
@@ -23,26 +24,51 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Opens a regular file for reading. A link is refused; so is a pipe or a device, without waiting for its other side.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+/// Opens a regular file of a directory for reading. A link is refused; so is a pipe or a device, without waiting for its
+/// other side.
+pub(crate) fn open(directory: impl AsFd, name: &str) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+    let file = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::LOOP) => return Err(not_regular()),
         Err(errno) => return Err(errno.into()),
     };
-    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+    length(&file)?;
+    Ok(file)
+}
+
+pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
+}
+
+/// How many bytes a regular file has. Anything else is refused, also when it came as a descriptor.
+pub(crate) fn length(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(not_regular()) }
 }
 
 fn not_regular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a link, a directory or a device, expected a regular file")
 }
 
-/// Reads what is left of `file`, which has `length` bytes, into memory. More bytes than that are left unread.
+/// Reads the first `length` bytes of a file, or as many as it has. The file's position plays no part: a descriptor that
+/// came from another process shares its position with that process.
 pub(crate) fn read(file: &File, length: u64) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(length).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(usize::try_from(length).map_err(io::Error::other)?)?;
-    file.take(length).read_to_end(&mut bytes)?;
+    bytes.try_reserve_exact(length)?;
+    bytes.resize(length, 0);
+    let mut filled = 0;
+    while filled < length {
+        match file.read_at(&mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
     Ok(bytes)
 }
 
@@ -60,6 +86,11 @@ pub(crate) fn next_data(file: &File, offset: u64) -> Option<u64> {
         // Only a hint: whoever reads a hole reads zeroes.
         Err(_) => Some(offset),
     }
+}
+
+/// Where the data that is at `offset` ends: the next hole, or the end of the file. `None` if the file system does not say.
+pub(crate) fn next_hole(file: &File, offset: u64) -> Option<u64> {
+    rustix::fs::seek(file, SeekFrom::Hole(offset)).ok().filter(|hole| *hole > offset)
 }
 
 /// A directory that is locked while this lives.
@@ -119,11 +150,25 @@ mod tests {
         std::fs::write(path("file"), "x").unwrap();
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
         rustix::fs::mknodat(CWD, path("pipe"), rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert!(open(&path("file")).is_ok());
+        let opened = open_directory(directory.path()).unwrap();
+        assert!(open(&opened, "file").is_ok());
         for name in ["link", "pipe", "."] {
-            assert_eq!(open(&path(name)).unwrap_err().kind(), io::ErrorKind::InvalidData, "{name}");
+            assert_eq!(open(&opened, name).unwrap_err().kind(), io::ErrorKind::InvalidData, "{name}");
         }
-        assert_eq!(open(&path("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(open(&opened, "none").unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(open_directory(&path("file")).is_err());
+        assert!(length(&opened).is_err());
+    }
+
+    #[test]
+    fn reading_does_not_depend_on_the_position() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(b"0123456789", 0).unwrap();
+        for position in [0, 5, 10] {
+            rustix::fs::seek(&file, SeekFrom::Start(position)).unwrap();
+            assert_eq!(read(&file, 4).unwrap(), b"0123");
+            assert_eq!(read(&file, 99).unwrap(), b"0123456789");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The digest of `memory.bin`.
+//! The digest of a sparse image: `memory.bin`, or a layer of a disk.
 //!
 //! ```text
-//!   memory.bin   | block 0, 1 MiB | block 1 | … | last block, maybe shorter |
+//!   the image    | block 0, 1 MiB | block 1 | … | last block, maybe shorter |
 //!                       │            │                  │
 //!                    blake3       blake3             blake3
 //!                       └──────┬─────┴──────────────────┘
@@ -15,19 +15,22 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZero;
 use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::digest::Digest;
-use crate::files::next_data;
+use crate::files::{self, next_data};
 use crate::page::BULK;
 
 /// Bytes in a block.
 pub(crate) const BLOCK: usize = BULK;
 const BLOCK_BYTES: u64 = BLOCK as u64;
+
+/// The largest image, which is also the largest file of ext4. A hole costs 32 bytes of hashing for each block: whoever may
+/// set a file's length must not keep us busy for hours.
+pub(crate) const MAX_IMAGE: u64 = 16 << 40;
 
 /// The digest of a block of zeroes.
 static ZERO_BLOCK: LazyLock<Digest> = LazyLock::new(|| Digest::of(&vec![0; BLOCK]));
@@ -60,8 +63,20 @@ impl ImageHasher {
     }
 }
 
+impl Digest {
+    /// The size of a sparse image and its digest, which is not that of the bytes one after another: holes cost nothing, and
+    /// all cores work on the rest.
+    pub fn of_image(file: &File) -> io::Result<(u64, Digest)> {
+        let length = files::length(file)?;
+        Ok((length, of_file(file, length)?))
+    }
+}
+
 /// The digest of a file of `length` bytes, on all cores.
 pub(crate) fn of_file(file: &File, length: u64) -> io::Result<Digest> {
+    if length > MAX_IMAGE {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let data = data_blocks(file, length);
     let hashed = hash_blocks(file, length, &data)?;
     let mut hasher = ImageHasher::new();
@@ -116,8 +131,7 @@ fn hash_blocks(file: &File, length: u64, blocks: &[u64]) -> io::Result<Vec<Diges
     };
     let mut digests = vec![Digest::from_bytes([0; Digest::LENGTH]); blocks.len()];
     thread::scope(|scope| {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        let helpers: Vec<_> = (1..cores.min(blocks.len()))
+        let helpers: Vec<_> = (1..cores().min(blocks.len()))
             // Where no more threads are allowed, fewer do the work.
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
             .collect();
@@ -133,6 +147,13 @@ fn hash_blocks(file: &File, length: u64, blocks: &[u64]) -> io::Result<Vec<Diges
         }
         Ok(digests)
     })
+}
+
+/// How many threads can run at once. The standard library would also look into the cgroup's files, and a process in a jail
+/// must not open any.
+fn cores() -> usize {
+    let cores = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
+    usize::try_from(cores).unwrap_or(1)
 }
 
 #[cfg(test)]

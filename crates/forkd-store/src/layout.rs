@@ -28,8 +28,9 @@ pub struct Region {
     pub length: u64,
 }
 
-/// All regions of a VM, by ascending address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// All regions of a VM, by ascending address. As data it is the list of regions, checked when it is read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Region>", into = "Vec<Region>")]
 pub struct Layout {
     regions: Vec<Region>,
     /// For each region, the number of the page after its last.
@@ -107,6 +108,20 @@ impl Layout {
     }
 }
 
+impl TryFrom<Vec<Region>> for Layout {
+    type Error = LayoutError;
+
+    fn try_from(regions: Vec<Region>) -> Result<Layout, LayoutError> {
+        Layout::new(regions)
+    }
+}
+
+impl From<Layout> for Vec<Region> {
+    fn from(layout: Layout) -> Vec<Region> {
+        layout.regions
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +143,15 @@ mod tests {
         assert_eq!(layout.within_region(1, 10), 2);
         assert_eq!(layout.within_region(3, 1), 1);
         assert_eq!(layout.within_region(5, 7), 0);
+    }
+
+    #[test]
+    fn as_data_it_is_its_regions() {
+        let layout = layout(&[(0, 0x3000), (0x1_0000_0000, 0x2000)]).unwrap();
+        let text = serde_json::to_string(&layout).unwrap();
+        assert!(text.starts_with(r#"[{"address":0,"length":12288},"#), "{text}");
+        assert_eq!(serde_json::from_str::<Layout>(&text).unwrap(), layout);
+        assert!(serde_json::from_str::<Layout>(r#"[{"address":1,"length":4096}]"#).is_err());
     }
 
     #[test]

@@ -14,12 +14,25 @@
 //! This crate knows nothing of KVM. The VM's state is bytes, guest memory is pages behind [`PageSource`] and
 //! [`PageSink`], and disk layers are references. Nothing that is read from a snapshot is used before it was checked.
 //!
-//! - Writing: [`Store::write`], in `write.rs`, a recipe to be read from top to bottom.
-//! - Reading: [`Chain::load`], then [`Chain::assemble`]. The depth of a chain is paid for here, once, and by no child.
+//! Paths are known only to the owner of a store. The process that holds or gets a VM's memory has descriptors:
+//!
+//! ```text
+//!             owner: paths, names, locks                        process: open files only
+//!   writing   Store::draft ──────────── NewFiles ────────────▶ write_contents
+//!             Draft::publish ◀───────── Written ─────────────┘
+//!   reading   Store::open_chain ─────── SnapshotFiles … ─────▶ Chain::open ─▶ Chain::assemble
+//! ```
+//!
+//! - Writing: `write.rs` has the order of the steps; [`Store::write`] does both halves in one process.
+//! - Reading: [`Chain::load`] does both halves. The depth of a chain is paid for here, once, and by no child.
 //! - Formats: [`Manifest`], [`StateHeader`], [`PageMap`], each drawn in its own file.
 
+mod ancestry;
 mod assemble;
 mod chain;
+mod checked;
+mod contents;
+mod data_ranges;
 mod digest;
 mod draft;
 mod files;
@@ -33,9 +46,11 @@ mod page;
 mod page_map;
 mod remove;
 mod snapshot;
+mod snapshot_files;
 mod state;
 mod store;
 mod tag;
+mod temporary;
 mod write;
 
 #[cfg(test)]
@@ -43,14 +58,17 @@ mod testing;
 
 pub use assemble::AssembleError;
 pub use chain::{Chain, ChainError, MAX_CHAIN};
+pub use contents::{NewContents, NewFiles, Written, write_contents};
 pub use digest::{Digest, DigestError};
+pub use draft::{Description, Draft};
 pub use layout::{Layout, LayoutError, MAX_MEMORY, MAX_REGIONS, PAGE_SIZE, Region};
 pub use manifest::{Content, DiskLayer, FileEntry, Link, Manifest, ManifestError, SealedManifest};
 pub use page::{PageSink, PageSource};
 pub use page_map::{PageMap, PageMapError, Run, RunKind};
 pub use remove::RemoveError;
 pub use snapshot::{OpenError, RequirementError, Snapshot};
+pub use snapshot_files::SnapshotFiles;
 pub use state::{MAX_STATE, StateError, StateHeader, VmState};
 pub use store::{Listed, Store, StoreError};
 pub use tag::{Tag, TagError};
-pub use write::{Base, NewSnapshot, Step, WriteError};
+pub use write::{Base, NewSnapshot, Observer, Step, WriteError};

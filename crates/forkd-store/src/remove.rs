@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::draft::Draft;
 use crate::files::sync_directory;
 use crate::snapshot::OpenError;
 use crate::store::{Store, StoreError};
 use crate::tag::Tag;
+use crate::temporary::TemporaryDirectory;
 
 /// A snapshot was not removed.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ impl Store {
         }
         self.check_dependents(tag)?;
         // First the name goes, at once; a kill after that leaves a directory for the sweep.
-        let aside = Draft::new(self)?;
+        let aside = TemporaryDirectory::new(self)?;
         fs::rename(&path, aside.path().join(tag)).map_err(StoreError::at("remove", &path))?;
         sync_directory(self.directory()).map_err(StoreError::at("sync", self.directory()))?;
         drop(lock);

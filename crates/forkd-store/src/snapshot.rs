@@ -5,19 +5,20 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::checked::{check_image, check_length, read_checked};
 use crate::digest::Digest;
 use crate::files;
-use crate::image_digest;
 use crate::layout::PAGE_BYTES;
 use crate::manifest::{Content, FileEntry, MAX_MANIFEST, Manifest, ManifestError, SealedManifest};
 use crate::page_map::{PageMap, PageMapError};
+use crate::snapshot_files::SnapshotFiles;
 use crate::state::{StateError, VmState};
 
-/// A snapshot whose files are what its manifest says.
+/// A snapshot whose files are what its manifest says. Its VM state is the chain's: of ancestors it is not read.
 #[derive(Debug)]
 pub struct Snapshot {
+    name: PathBuf,
     sealed: SealedManifest,
-    state: VmState,
     memory: File,
     map: Option<PageMap>,
 }
@@ -41,6 +42,10 @@ pub enum OpenError {
     Digest { path: PathBuf, found: Digest, expected: Digest },
     #[error("{} describes {found} pages of {what}, expected {expected}", path.display())]
     Pages { path: PathBuf, what: &'static str, found: u64, expected: u64 },
+    #[error("{} was not handed over", path.display())]
+    NotGiven { path: PathBuf },
+    #[error("{} was handed over, but the manifest does not list it", path.display())]
+    NotListed { path: PathBuf },
 }
 
 /// This host cannot run the snapshot.
@@ -53,17 +58,25 @@ pub enum RequirementError {
 }
 
 impl Snapshot {
-    /// Opens and checks the snapshot in `directory`: all of its bytes, on all cores.
-    pub fn open(directory: &Path) -> Result<Snapshot, OpenError> {
-        let sealed = read_manifest(directory)?;
-        let manifest = &sealed.manifest;
-        let state = open_state(&directory.join(files::STATE), &manifest.state)?;
-        let map = match &manifest.content {
-            Content::Full => None,
-            Content::Diff { map, .. } => Some(open_map(&directory.join(files::MAP), map, manifest)?),
+    /// Takes the files that belong to a manifest. What is quick is checked: the map, and all sizes. The memory is not yet
+    /// hashed.
+    pub(crate) fn new(sealed: SealedManifest, files: SnapshotFiles) -> Result<Snapshot, OpenError> {
+        let SnapshotFiles { name, memory, map, .. } = files;
+        let path = name.join(files::MAP);
+        let map = match (&sealed.manifest.content, map) {
+            (Content::Full, None) => None,
+            (Content::Full, Some(_)) => return Err(OpenError::NotListed { path }),
+            (Content::Diff { .. }, None) => return Err(OpenError::NotGiven { path }),
+            (Content::Diff { map, .. }, Some(file)) => Some(open_map(&path, &file, map, &sealed.manifest)?),
         };
-        let memory = open_memory(&directory.join(files::MEMORY), &manifest.memory)?;
-        Ok(Snapshot { sealed, state, memory, map })
+        check_length(&name.join(files::MEMORY), &memory, sealed.manifest.memory.size)?;
+        Ok(Snapshot { name, sealed, memory, map })
+    }
+
+    /// Checks every byte of the memory, on all cores.
+    pub(crate) fn verify_memory(&self) -> Result<(), OpenError> {
+        let FileEntry { size, digest } = self.manifest().memory;
+        check_image(&self.name.join(files::MEMORY), &self.memory, size, digest)
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -73,10 +86,6 @@ impl Snapshot {
     /// The manifest with its digest.
     pub fn sealed(&self) -> &SealedManifest {
         &self.sealed
-    }
-
-    pub fn state(&self) -> &VmState {
-        &self.state
     }
 
     /// `memory.bin`. Of a full snapshot it can be mapped: regions follow each other in it.
@@ -109,24 +118,28 @@ impl Snapshot {
     }
 }
 
-/// Reads and checks a manifest, and nothing else of the snapshot.
-pub(crate) fn read_manifest(directory: &Path) -> Result<SealedManifest, OpenError> {
-    let path = directory.join(files::MANIFEST);
+/// Reads and checks a manifest, and nothing else of the snapshot that is called `name`.
+pub(crate) fn read_manifest(name: &Path, file: &File) -> Result<SealedManifest, OpenError> {
+    let path = name.join(files::MANIFEST);
     let failed = |source| OpenError::Io { path: path.clone(), source };
-    let file = files::open(&path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
+    let length = files::length(file).map_err(failed)?;
     // One byte more than allowed is enough for the parser to refuse it.
-    let bytes = files::read(&file, length.min(MAX_MANIFEST + 1)).map_err(failed)?;
+    let bytes = files::read(file, length.min(MAX_MANIFEST + 1)).map_err(failed)?;
     Manifest::parse(&bytes).map_err(|source| OpenError::Manifest { path, source })
 }
 
-fn open_state(path: &Path, entry: &FileEntry) -> Result<VmState, OpenError> {
-    let bytes = read_checked(path, entry)?;
-    VmState::parse(bytes).map_err(|source| OpenError::State { path: path.into(), source })
+/// Reads and checks the VM's state.
+pub(crate) fn read_state(name: &Path, file: Option<File>, entry: &FileEntry) -> Result<VmState, OpenError> {
+    let path = name.join(files::STATE);
+    let Some(file) = file else {
+        return Err(OpenError::NotGiven { path });
+    };
+    let bytes = read_checked(&path, &file, entry)?;
+    VmState::parse(bytes).map_err(|source| OpenError::State { path, source })
 }
 
-fn open_map(path: &Path, entry: &FileEntry, manifest: &Manifest) -> Result<PageMap, OpenError> {
-    let bytes = read_checked(path, entry)?;
+fn open_map(path: &Path, file: &File, entry: &FileEntry, manifest: &Manifest) -> Result<PageMap, OpenError> {
+    let bytes = read_checked(path, file, entry)?;
     let map = PageMap::parse(&bytes).map_err(|source| OpenError::Map { path: path.into(), source })?;
     let counts = [
         ("memory", map.memory_pages(), manifest.layout.pages()),
@@ -140,46 +153,12 @@ fn open_map(path: &Path, entry: &FileEntry, manifest: &Manifest) -> Result<PageM
     Ok(map)
 }
 
-fn open_memory(path: &Path, entry: &FileEntry) -> Result<File, OpenError> {
-    let file = open_checked(path, entry)?;
-    let found = image_digest::of_file(&file, entry.size)
-        .map_err(|source| OpenError::Io { path: path.into(), source })?;
-    check_digest(path, found, entry)?;
-    Ok(file)
-}
-
-/// Reads a file whose size the manifest has limited already.
-fn read_checked(path: &Path, entry: &FileEntry) -> Result<Vec<u8>, OpenError> {
-    let file = open_checked(path, entry)?;
-    let bytes =
-        files::read(&file, entry.size).map_err(|source| OpenError::Io { path: path.into(), source })?;
-    check_digest(path, Digest::of(&bytes), entry)?;
-    Ok(bytes)
-}
-
-fn open_checked(path: &Path, entry: &FileEntry) -> Result<File, OpenError> {
-    let failed = |source| OpenError::Io { path: path.into(), source };
-    let file = files::open(path).map_err(failed)?;
-    let found = file.metadata().map_err(failed)?.len();
-    let (path, expected) = (path.to_path_buf(), entry.size);
-    match found.cmp(&expected) {
-        std::cmp::Ordering::Equal => Ok(file),
-        std::cmp::Ordering::Less => Err(OpenError::Truncated { path, found, expected }),
-        std::cmp::Ordering::Greater => Err(OpenError::TooLong { path, found, expected }),
-    }
-}
-
-fn check_digest(path: &Path, found: Digest, entry: &FileEntry) -> Result<(), OpenError> {
-    if found == entry.digest {
-        return Ok(());
-    }
-    Err(OpenError::Digest { path: path.into(), found, expected: entry.digest })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TestStore, memory};
+    use crate::chain::{Chain, ChainError};
+    use crate::store::Store;
+    use crate::testing::{TestStore, memory, tag};
     use std::fs;
     use std::os::unix::fs::FileExt;
 
@@ -205,8 +184,25 @@ mod tests {
         files
     }
 
+    /// Memory is large and all the same: some of its bytes are enough, on every page and at every bit. Of the other files
+    /// it is every byte.
+    fn stride(file: &Path) -> usize {
+        if file.ends_with(files::MEMORY) { 61 } else { 1 }
+    }
+
+    /// Loads the snapshot that a file belongs to.
+    fn load(file: &Path) -> Result<Chain, OpenError> {
+        let directory = file.parent().unwrap();
+        let store = Store::new(directory.parent().unwrap());
+        let name = tag(directory.file_name().unwrap().to_str().unwrap());
+        Chain::load(&store, &name).map_err(|error| match error {
+            ChainError::Snapshot(error) => error,
+            other => panic!("{other}"),
+        })
+    }
+
     fn refused(file: &Path) -> OpenError {
-        Snapshot::open(file.parent().unwrap()).unwrap_err()
+        load(file).unwrap_err()
     }
 
     #[test]
@@ -214,14 +210,14 @@ mod tests {
         for file in files_of(&small()) {
             let good = fs::read(&file).unwrap();
             let open = File::options().write(true).open(&file).unwrap();
-            for at in 0..good.len() {
+            for at in (0..good.len()).step_by(stride(&file)) {
                 open.write_all_at(&[good[at] ^ 1 << (at % 8)], at as u64).unwrap();
                 let message = chain_text(&refused(&file));
                 assert!(message.contains(file.to_str().unwrap()), "{message}");
                 assert!(message.contains("damaged") || message.contains("does not end"), "{message}");
                 open.write_all_at(&good[at..=at], at as u64).unwrap();
             }
-            Snapshot::open(file.parent().unwrap()).unwrap();
+            load(&file).unwrap();
         }
     }
 
@@ -230,7 +226,7 @@ mod tests {
         for file in files_of(&small()) {
             let good = fs::read(&file).unwrap();
             let open = File::options().write(true).open(&file).unwrap();
-            for length in (0..good.len()).rev() {
+            for length in (0..good.len()).rev().step_by(stride(&file)) {
                 open.set_len(length as u64).unwrap();
                 let message = chain_text(&refused(&file));
                 assert!(message.contains(file.to_str().unwrap()), "{message}");
@@ -240,7 +236,7 @@ mod tests {
             let message = chain_text(&refused(&file));
             assert!(message.contains(file.to_str().unwrap()), "{message}");
             fs::write(&file, &good).unwrap();
-            Snapshot::open(file.parent().unwrap()).unwrap();
+            load(&file).unwrap();
         }
     }
 
@@ -258,7 +254,7 @@ mod tests {
             assert!(matches!(refused(&file), OpenError::Io { path, .. } if path == file));
             fs::remove_file(&file).unwrap();
             fs::rename(&aside, &file).unwrap();
-            Snapshot::open(file.parent().unwrap()).unwrap();
+            load(&file).unwrap();
         }
     }
 
@@ -266,15 +262,15 @@ mod tests {
     fn a_map_that_does_not_fit_the_manifest_is_refused() {
         let store = small();
         let directory = store.path().join("diff");
-        let sealed = read_manifest(&directory).unwrap();
+        let manifest = store.manifest("diff");
         let forge = |map: PageMap| {
             let bytes = map.encode();
             fs::write(directory.join(files::MAP), &bytes).unwrap();
-            let mut manifest = sealed.manifest.clone();
+            let mut manifest = manifest.clone();
             let Content::Diff { map, .. } = &mut manifest.content else { panic!("not a diff") };
             *map = FileEntry { size: bytes.len() as u64, digest: Digest::of(&bytes) };
             fs::write(directory.join(files::MANIFEST), manifest.seal().unwrap().1).unwrap();
-            Snapshot::open(&directory).unwrap_err().to_string()
+            refused(&directory.join(files::MAP)).to_string()
         };
         let message = forge(PageMap::new(1000));
         assert!(message.ends_with("memory.map describes 1000 pages of memory, expected 4"), "{message}");
@@ -285,7 +281,8 @@ mod tests {
     #[test]
     fn a_host_that_lacks_something_is_refused_by_name() {
         let store = small();
-        let snapshot = Snapshot::open(&store.path().join("base")).unwrap();
+        let chain = Chain::load(&store, &tag("base")).unwrap();
+        let snapshot = chain.head();
         assert_eq!(snapshot.manifest().cpu_features, ["avx2", "sse4_2"]);
         let host = |features: &[&str]| features.iter().map(|name| name.to_string()).collect();
         snapshot.check_cpu(&host(&["aes", "avx2", "sse4_2"])).unwrap();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::files::{DirectoryLock, TEMPORARY};
 use crate::manifest::SealedManifest;
-use crate::snapshot::{OpenError, read_manifest};
+use crate::snapshot::OpenError;
+use crate::snapshot_files::SnapshotDirectory;
 use crate::tag::Tag;
 
 /// A directory with snapshots. Any number of processes may use it at once.
@@ -59,8 +60,11 @@ impl Store {
             .into_iter()
             .filter_map(|name| name.parse::<Tag>().ok())
             .filter(|tag| self.path(tag).is_dir())
-            .map(|tag| Listed { manifest: read_manifest(&self.path(&tag)), tag })
-            // Removed since the directory was read.
+            // Those that were removed since the directory was read are left out, here and below.
+            .filter_map(|tag| {
+                let opened = SnapshotDirectory::open(&self.path(&tag)).transpose()?;
+                Some(Listed { manifest: opened.map(|(_, sealed)| sealed), tag })
+            })
             .filter(|listed| listed.manifest.is_ok() || self.path(&listed.tag).is_dir())
             .collect();
         listed.sort_by(|a, b| a.tag.cmp(&b.tag));

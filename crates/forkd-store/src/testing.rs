@@ -7,8 +7,9 @@ use std::path::Path;
 
 use crate::digest::Digest;
 use crate::layout::{Layout, PAGE_SIZE, Region};
-use crate::manifest::{DiskLayer, Link, SealedManifest};
+use crate::manifest::{DiskLayer, Link, Manifest, SealedManifest};
 use crate::page::{PageSink, PageSource};
+use crate::snapshot_files::{SnapshotDirectory, SnapshotFiles};
 use crate::store::Store;
 use crate::tag::Tag;
 use crate::write::{Base, NewSnapshot, Step, WriteError};
@@ -136,6 +137,24 @@ impl TestStore {
 
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    fn open(&self, name: &str) -> (SnapshotDirectory, SealedManifest) {
+        SnapshotDirectory::open(&self.path().join(name)).unwrap().unwrap()
+    }
+
+    pub fn manifest(&self, name: &str) -> Manifest {
+        self.open(name).1.manifest
+    }
+
+    pub fn link(&self, name: &str) -> Link {
+        self.open(name).1.link()
+    }
+
+    /// The files of one snapshot, opened.
+    pub fn files(&self, name: &str) -> SnapshotFiles {
+        let (directory, sealed) = self.open(name);
+        directory.files(&sealed.manifest, true).unwrap()
     }
 
     /// Writes a full snapshot.

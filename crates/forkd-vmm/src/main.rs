@@ -7,6 +7,7 @@ mod boot;
 mod floor;
 mod probe;
 mod process;
+mod snapshot;
 mod vm;
 
 use std::io::{self, Write};
@@ -22,6 +23,10 @@ fn main() -> ExitCode {
             report(USAGE);
             ExitCode::from(2)
         }
+        Err(RunError::Control(error)) => {
+            report(&process::with_causes(&error));
+            ExitCode::FAILURE
+        }
         Err(RunError::Output(error)) => {
             report(&format!("cannot write the report: {error}"));
             ExitCode::FAILURE
@@ -31,7 +36,10 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<ExitCode, RunError> {
     match arguments.split_first() {
-        Some((role, [])) if role == "run" => Ok(process::run()),
+        Some((role, [])) if role == "run" => {
+            process::run().map_err(RunError::Control)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Some((role, [children, memory_mib])) if role == "floor" => {
             let number = |text: &String| text.parse::<u32>().map_err(|_| RunError::Usage);
             let memory_bytes = u64::from(number(memory_mib)?) << 20;
@@ -64,6 +72,7 @@ fn probe_options(arguments: &[String]) -> Result<probe::Options, RunError> {
 
 enum RunError {
     Usage,
+    Control(process::ControlError),
     Output(io::Error),
 }
 

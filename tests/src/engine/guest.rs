@@ -53,6 +53,10 @@ pub enum Order {
     StartOthers = 7,
     /// Puts both arguments into the vector register xmm7; the result is the sum of what was there before.
     Vector = 6,
+    /// Writes the byte in the second argument to the port in the first.
+    Out = 20,
+    /// The result is a byte from the port in the first argument.
+    In = 21,
 }
 
 std::arch::global_asm!(
@@ -91,6 +95,10 @@ forkd_tiny_guest_begin:
     je 16f
     cmp rax, 7
     je 17f
+    cmp rax, 20
+    je 27f
+    cmp rax, 21
+    je 28f
     mov rax, -1
 3:  mov [rdi + 24], rax
     out dx, eax
@@ -125,6 +133,16 @@ forkd_tiny_guest_begin:
     movdqu xmm7, [rdi + 8]
     mov rax, [rsi + 16]
     add rax, [rsi + 24]
+    jmp 3b
+27: mov edx, ebx
+    mov eax, ecx
+    out dx, al
+    mov dx, {port}
+    jmp 3b
+28: mov edx, ebx
+    xor eax, eax
+    in al, dx
+    mov dx, {port}
     jmp 3b
 
     // Starts the other vCPUs: their first code to a page below 1 MiB, then INIT and SIPI to all but this one.

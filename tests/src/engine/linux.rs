@@ -90,7 +90,7 @@ impl Setup {
     pub fn fork(&self, zygote: &mut Control, name: &str) -> Result<LinuxVm, Failure> {
         let (mut control, theirs) = Control::new()?;
         let own = Own::new(self, name)?;
-        let request = Fork { cgroup: false, devices: self.devices() };
+        let request = Fork { cgroup: false, successor: false, devices: self.devices() };
         let descriptors: [BorrowedFd<'_>; 4] =
             [theirs.as_fd(), own.console.as_fd(), own.top.as_fd(), own.entropy.as_fd()];
         zygote.must(Command::Fork(request), &descriptors)?;

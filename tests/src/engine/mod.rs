@@ -3,3 +3,4 @@
 pub mod guest;
 pub mod linux;
 pub mod process;
+pub mod snapshot;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use forkd_proto::channel::Channel;
 use forkd_proto::control::{
     Boot, Branch, Command, Devices, Disk, Event, Fork, Message, Refusal, Reply, Request, Stats, VERSION,
 };
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::guest::{self, Order};
 use crate::binaries;
@@ -33,8 +36,20 @@ impl Control {
     /// A new socket, and the end that a process gets.
     pub fn new() -> Result<(Control, OwnedFd), Failure> {
         let (ours, theirs) = Channel::pair()?;
-        rustix::net::sockopt::set_socket_timeout(&ours, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))?;
-        Ok((Control { channel: ours, events: Vec::new(), next_id: 1 }, theirs.into_inner()))
+        Ok((Control::over(ours)?, theirs.into_inner()))
+    }
+
+    /// A connection to a process whose socket listens.
+    pub fn connect(path: &Path) -> Result<Control, Failure> {
+        let socket = seqpacket()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Control::over(Channel::new(socket))
+    }
+
+    fn over(channel: Channel) -> Result<Control, Failure> {
+        let timeout = rustix::net::sockopt::Timeout::Recv;
+        rustix::net::sockopt::set_socket_timeout(&channel, timeout, Some(PATIENCE))?;
+        Ok(Control { channel, events: Vec::new(), next_id: 1 })
     }
 
     /// Sends a request and waits for its reply.
@@ -62,12 +77,17 @@ impl Control {
 
     /// Waits for the reply to a request.
     pub fn reply(&mut self, id: u64) -> Result<Result<(Reply, Option<OwnedFd>), Refusal>, Failure> {
+        Ok(self.whole_reply(id)?.map(|(reply, descriptors)| (reply, descriptors.into_iter().next())))
+    }
+
+    /// The same with all descriptors.
+    fn whole_reply(&mut self, id: u64) -> Result<Result<(Reply, Vec<OwnedFd>), Refusal>, Failure> {
         loop {
             let (message, descriptors) = self.channel.receive::<Message>()?;
             match message {
                 Message::Event(event) => self.events.push(event),
                 Message::Reply { id: replied, result } if replied == id => {
-                    return Ok(result.map(|reply| (reply, descriptors.into_iter().next())));
+                    return Ok(result.map(|reply| (reply, descriptors)));
                 }
                 Message::Reply { id: replied, .. } => {
                     return Err(format!("a reply to {replied}, not to {id}").into());
@@ -84,6 +104,17 @@ impl Control {
     ) -> Result<(Reply, Option<OwnedFd>), Failure> {
         let name = command.name();
         self.call(command, descriptors)?.map_err(|refusal| format!("{name}: {}", refusal.message).into())
+    }
+
+    /// The same, with all descriptors of the reply.
+    pub fn must_all(
+        &mut self,
+        command: Command,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), Failure> {
+        let name = command.name();
+        let id = self.send(command, descriptors)?;
+        self.whole_reply(id)?.map_err(|refusal| format!("{name}: {}", refusal.message).into())
     }
 
     /// The next event.
@@ -172,6 +203,12 @@ pub struct Zygote {
 #[derive(Debug)]
 pub struct Started(Child);
 
+impl Started {
+    pub fn pid(&self) -> Result<i32, Failure> {
+        Ok(i32::try_from(self.0.id())?)
+    }
+}
+
 impl Drop for Started {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -179,14 +216,22 @@ impl Drop for Started {
     }
 }
 
+fn seqpacket() -> Result<OwnedFd, Failure> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
 /// Starts a process without a VM.
 pub fn start() -> Result<(Started, Control), Failure> {
     let (control, theirs) = Control::new()?;
+    Ok((start_with(theirs)?, control))
+}
+
+fn start_with(theirs: OwnedFd) -> Result<Started, Failure> {
     let child = Program::new(binaries::directory().join("forkd-vmm"))
         .arg("run")
         .stdin(Stdio::from(theirs))
         .spawn()?;
-    Ok((Started(child), control))
+    Ok(Started(child))
 }
 
 /// A file without a name that has this content.
@@ -214,18 +259,34 @@ pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
 
 /// Boots a tiny guest with this many vCPUs.
 pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
-    boot_tiny(vcpus, memory_bytes, None)
+    let (started, control) = start()?;
+    boot_in(started, control, vcpus, memory_bytes, None)
 }
 
 /// Boots a tiny guest with this many vCPUs and a disk without an image below.
 pub fn boot_with_disk(vcpus: u8, memory_bytes: u64, disk_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+    let (started, control) = start()?;
     let disk = Disk { bytes: disk_bytes, limit_bytes: disk_bytes, base: false };
-    boot_tiny(vcpus, memory_bytes, Some(disk))
+    boot_in(started, control, vcpus, memory_bytes, Some(disk))
 }
 
-fn boot_tiny(vcpus: u8, memory_bytes: u64, disk: Option<Disk>) -> Result<(Started, TinyVm), Failure> {
-    let (started, mut control) = start()?;
-    let pid = i32::try_from(started.0.id())?;
+/// Boots a tiny guest in a process that listens at this path for whoever wants to talk to it.
+pub fn boot_listening(memory_bytes: u64, path: &Path) -> Result<(Started, TinyVm), Failure> {
+    let listener = seqpacket()?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&listener, 4)?;
+    let started = start_with(listener)?;
+    boot_in(started, Control::connect(path)?, 1, memory_bytes, None)
+}
+
+fn boot_in(
+    started: Started,
+    mut control: Control,
+    vcpus: u8,
+    memory_bytes: u64,
+    disk: Option<Disk>,
+) -> Result<(Started, TinyVm), Failure> {
+    let pid = started.pid()?;
     let (mailbox, theirs) = Mailbox::new()?;
     let kernel = temporary(&guest::elf())?.into();
     let devices = tiny_devices(disk);
@@ -249,7 +310,7 @@ impl TinyVm {
         let new_top = disk.map(OwnDisk::new).transpose()?;
         let request = Branch { cgroup: false, disk: disk.is_some() };
         let reply = self.control.must(Command::Branch(request), &with_top(&theirs, &new_top, &[]))?;
-        let (Reply::Branched { pid, pause_us }, Some(_)) = reply else {
+        let (Reply::Branched { pid, pause_us, .. }, Some(_)) = reply else {
             return Err(format!("a branch is {reply:?}").into());
         };
         self.disk = new_top;
@@ -287,7 +348,8 @@ impl Zygote {
         let (control, control_theirs) = Control::new()?;
         let (mailbox, mailbox_theirs) = Mailbox::new()?;
         let disk = self.disk.map(OwnDisk::new).transpose()?;
-        let request = Command::Fork(Fork { cgroup: false, devices: tiny_devices(self.disk) });
+        let devices = tiny_devices(self.disk);
+        let request = Command::Fork(Fork { cgroup: false, successor: false, devices });
         let id = self.control.send(request, &with_top(&control_theirs, &disk, &[mailbox_theirs]))?;
         Ok(Pending { id, control, mailbox, disk })
     }
@@ -310,6 +372,11 @@ impl Zygote {
 }
 
 impl Forked {
+    /// The first thing it says.
+    pub fn first_words(mut self) -> Result<Event, Failure> {
+        self.control.event()
+    }
+
     /// Waits until the VM runs.
     pub fn running(self) -> Result<TinyVm, Failure> {
         let Forked { mut control, mailbox, pidfd, pid, disk } = self;

@@ -40,6 +40,10 @@ impl CappedLog {
         Ok(log)
     }
 
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Bytes that the host could not write.
     pub fn lost(&self) -> u64 {
         self.lost

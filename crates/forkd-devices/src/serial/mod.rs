@@ -18,7 +18,7 @@ use crate::virtio::transport::Interrupt;
 pub const MAX_INPUT: usize = 4096;
 
 /// What the UART holds itself.
-const FIFO: usize = 64;
+pub const FIFO: usize = 64;
 
 /// Interrupts that can be enabled.
 const INTERRUPT_ENABLE_BITS: u8 = 0x0f;
@@ -148,6 +148,11 @@ impl Console {
         taken
     }
 
+    /// How much input the UART has room for.
+    pub fn room(&self) -> usize {
+        if self.input.is_empty() { self.uart.fifo_capacity() } else { 0 }
+    }
+
     pub fn log(&self) -> &CappedLog {
         self.uart.writer()
     }
@@ -240,11 +245,13 @@ mod tests {
         // The buffer passes the first bytes on, and then has room for some more.
         let mut taken = console.input(&typed);
         assert_eq!(taken, MAX_INPUT);
+        assert_eq!(console.room(), 0);
         taken += console.input(&typed[taken..]);
         assert_eq!(taken, MAX_INPUT + FIFO);
         assert_eq!(console.input(&typed[taken..]), 0);
         assert!(interrupt.count() > 0);
         assert!(read_all(&mut console) == typed[..taken]);
+        assert_eq!(console.room(), FIFO);
         assert_eq!(console.input(b"more"), 4);
         assert_eq!(read_all(&mut console), b"more");
     }
@@ -254,6 +261,7 @@ mod tests {
         let (mut console, _) = console();
         console.write(MODEM_CONTROL, 0x10);
         assert_eq!(console.input(b"x"), 1);
+        assert_eq!(console.room(), 0);
         assert_eq!(read_all(&mut console), b"");
         console.write(MODEM_CONTROL, 0x08);
         assert_eq!(read_all(&mut console), b"x");

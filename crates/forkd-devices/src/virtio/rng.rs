@@ -34,6 +34,10 @@ impl Rng {
         Rng { source, failures: 0, unfinished: false }
     }
 
+    pub fn source(&self) -> &File {
+        &self.source
+    }
+
     /// How often the source gave nothing. The guest got nothing then, and never something that is not random.
     pub fn failures(&self) -> u64 {
         self.failures

@@ -2,12 +2,16 @@
 
 use super::*;
 use crate::chain::Chain;
-use crate::snapshot::Snapshot;
+use crate::layout::{PAGE_BYTES, PAGE_SIZE};
+use crate::manifest::Manifest;
+use crate::page::is_zero;
+use crate::page_map::RunKind;
 use crate::testing::{Memory, TestStore, memory, new_snapshot, tag, write};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 fn go_on(_: Step) -> ControlFlow<()> {
     ControlFlow::Continue(())
@@ -56,11 +60,11 @@ fn a_full_snapshot_has_its_files_and_no_others_and_is_private() {
     assert_eq!(memory.len(), 4 * PAGE_BYTES);
     assert!(memory.blocks() * 512 <= 2 * PAGE_BYTES, "zero pages take space");
 
-    let snapshot = Snapshot::open(&directory).unwrap();
-    assert_eq!(snapshot.state().version(), 3);
-    assert_eq!(snapshot.state().payload(), b"registers");
-    assert_eq!(snapshot.manifest().cpu_features, ["avx2", "sse4_2"]);
-    assert_eq!(snapshot.manifest().disk_layers[0].id, tag("debian-12"));
+    let chain = Chain::load(&store, &tag("base")).unwrap();
+    assert_eq!(chain.state().version(), 3);
+    assert_eq!(chain.state().payload(), b"registers");
+    assert_eq!(chain.manifest().cpu_features, ["avx2", "sse4_2"]);
+    assert_eq!(chain.manifest().disk_layers[0].id, tag("debian-12"));
 }
 
 #[test]
@@ -72,13 +76,13 @@ fn a_diff_stores_what_differs_and_nothing_else() {
     let directory = store.path().join("diff");
     assert_eq!(names(&directory), ["manifest.json", "memory.bin", "memory.map", "state.bin"]);
     assert_eq!(fs::metadata(directory.join("memory.bin")).unwrap().len(), 2 * PAGE_BYTES);
-    let snapshot = Snapshot::open(&directory).unwrap();
+    let chain = Chain::load(&store, &tag("diff")).unwrap();
     let runs: Vec<_> =
-        snapshot.map().unwrap().runs().iter().map(|run| (run.first, run.count, run.kind)).collect();
+        chain.head().map().unwrap().runs().iter().map(|run| (run.first, run.count, run.kind)).collect();
     use RunKind::{Data, Zero};
     assert_eq!(runs, [(1, 1, Data), (2, 1, Zero), (3, 1, Data), (5, 1, Zero)]);
 
-    let same = Snapshot::open(&directory).unwrap().sealed().link();
+    let same = chain.head().sealed().link();
     store.diff("same", &same, &memory(&[1, 9, 0, 4, 5, 0]));
     assert_eq!(fs::metadata(store.path().join("same/memory.bin")).unwrap().len(), 0);
     assert_eq!(load(&store, "same"), memory(&[1, 9, 0, 4, 5, 0]));
@@ -362,8 +366,7 @@ fn a_loaded_snapshot_written_again_is_equal() {
     let full_again = load(&store, "base");
     store.full("base-again", &full_again);
     for (one, other) in [("diff", "diff-again"), ("base", "base-again")] {
-        let open = |name| Snapshot::open(&store.path().join(name)).unwrap().manifest().clone();
-        let (one, other) = (open(one), open(other));
+        let (one, other) = (store.manifest(one), store.manifest(other));
         assert_eq!(one.state, other.state);
         assert_eq!(one.memory, other.memory);
         assert_eq!(one.content, other.content);

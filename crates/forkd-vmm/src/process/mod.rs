@@ -1,42 +1,57 @@
 //! `forkd-vmm run`: one process, one VM, told what to do over its control socket (its stdin).
 //!
 //! The states are those of `forkd_proto::control`. Every pair of a state and a command is decided in [`Process::carry_out`];
-//! a refusal leaves everything as it was.
+//! a refusal leaves everything as it was. The verbs that make other processes have a file each.
 
+mod branch;
 pub mod clone;
+mod control;
+mod fork;
+mod hand_over;
+mod last_words;
+mod persist;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
-use std::time::Instant;
 
-use forkd_proto::channel::{Channel, ChannelError};
+use forkd_proto::channel::ChannelError;
 use forkd_proto::control::{
-    Boot, Branch, Command, Descriptor, Event, ExitReason, Fork, Message, Refusal, RefusalCode, Reply,
-    Request, RequestHeader, Stage, StateName, Stats, VERSION,
+    Boot, Command, Descriptor, Event, ExitReason, Load, Message, Refusal, RefusalCode, Reply, Request,
+    RequestHeader, Stage, StateName, Stats, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Deserialize;
 
 use crate::boot;
-use crate::vm::devices::{Descriptors, FrozenDevices};
+use crate::snapshot::load;
+use crate::vm::devices::Descriptors;
 use crate::vm::live::{FrozenVm, LiveVm};
-use crate::vm::state::VmState;
 use clone::Side;
+use control::ControlSocket;
 
-/// Serves the control socket until the process is told to end, the VM ends, or nobody holds the other end any more.
-pub fn run() -> ExitCode {
+/// The process has nobody to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("stdin is not a control socket")]
+    Stdin(#[source] io::Error),
+    #[error(transparent)]
+    Channel(ChannelError),
+}
+
+/// Serves the control socket until the process is told to end, the VM ends, or nobody can talk to it any more.
+pub fn run() -> Result<(), ControlError> {
     clone::close_inherited();
-    let Ok(socket) = take_stdin() else { return ExitCode::FAILURE };
+    let control = take_stdin().and_then(ControlSocket::new).map_err(ControlError::Stdin)?;
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
-    let mut process = Process { channel: Channel::new(socket), state: State::Empty };
+    let mut process = Process { control, state: State::Empty };
+    last_words::install();
     loop {
         match process.step() {
             Ok(Next::Again) => {}
-            Ok(Next::End) | Err(ChannelError::Closed) => return ExitCode::SUCCESS,
-            Err(_) => return ExitCode::FAILURE,
+            Ok(Next::End) | Err(ChannelError::Closed) => return Ok(()),
+            Err(error) => return Err(ControlError::Channel(error)),
         }
     }
 }
@@ -66,10 +81,19 @@ impl State {
             State::Zygote(_) => StateName::Zygote,
         }
     }
+
+    /// The stage that the process is at between two commands.
+    fn stage(&self) -> Stage {
+        match self {
+            State::Empty => Stage::Empty,
+            State::Running(_) | State::Paused(_) => Stage::Run,
+            State::Zygote(_) => Stage::Zygote,
+        }
+    }
 }
 
 struct Process {
-    channel: Channel,
+    control: ControlSocket,
     state: State,
 }
 
@@ -80,94 +104,99 @@ enum Next {
 
 /// What became of a command.
 enum Done {
-    /// The reply, and a descriptor to go with it.
-    Reply(Reply, Option<OwnedFd>),
-    /// This is the new process now; the reply is the other one's to send.
-    Elsewhere,
+    /// The reply, and descriptors to go with it.
+    Reply(Reply, Vec<OwnedFd>),
+    /// There is nothing to reply: this is the new process now, or the reply was sent already.
+    Silent,
+    /// The same, and the process ends.
+    Over,
 }
 
 impl Process {
-    /// Waits for a request or the end of the VM, and deals with it.
+    /// Waits for a request or for something to happen by itself, and deals with it.
     fn step(&mut self) -> Result<Next, ChannelError> {
+        let control = self.control.readable().ok_or(ChannelError::Closed)?;
+        let mut events = vec![PollFd::from_borrowed_fd(control, PollFlags::IN)];
         if let State::Running(vm) | State::Paused(vm) = &self.state {
-            let mut events =
-                [PollFd::new(&vm.ended, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
-            rustix::io::retry_on_intr(|| poll(&mut events, None))?;
-            if !events[0].revents().is_empty() {
-                return self.report_ending();
-            }
+            events.push(PollFd::new(&vm.ready, PollFlags::IN));
+        }
+        rustix::io::retry_on_intr(|| poll(&mut events, None))?;
+        if events.get(1).is_some_and(|ready| !ready.revents().is_empty()) {
+            return Ok(self.report());
         }
         let malformed = |message: String| Refusal { code: RefusalCode::Malformed, message };
-        let (message, descriptors) = match self.channel.receive::<serde_json::Value>() {
-            Ok(received) => received,
+        let (message, descriptors) = match self.control.receive() {
+            Ok(Some(received)) => received,
+            Ok(None) => return Ok(Next::Again),
             Err(error @ (ChannelError::Malformed(_) | ChannelError::TooLarge)) => {
-                return self.reply(0, Err(malformed(error.to_string())), None);
+                return Ok(self.reply(0, Err(malformed(error.to_string())), &[]));
             }
             Err(error) => return Err(error),
         };
         let RequestHeader { version, id } = match RequestHeader::deserialize(&message) {
             Ok(header) => header,
-            Err(error) => return self.reply(0, Err(malformed(error.to_string())), None),
+            Err(error) => return Ok(self.reply(0, Err(malformed(error.to_string())), &[])),
         };
         if version != VERSION {
             let message = format!("version {version} of the protocol; this process speaks {VERSION}");
-            return self.reply(id, Err(Refusal { code: RefusalCode::Version, message }), None);
+            return Ok(self.reply(id, Err(Refusal { code: RefusalCode::Version, message }), &[]));
         }
         let request = match serde_json::from_value::<Request>(message) {
             Ok(request) => request,
-            Err(error) => return self.reply(id, Err(malformed(error.to_string())), None),
+            Err(error) => return Ok(self.reply(id, Err(malformed(error.to_string())), &[])),
         };
         let named = request.command.descriptors();
         if named.len() != descriptors.len() {
             let (name, found) = (request.command.name(), descriptors.len());
             let message = format!("{name} comes with {named:?}, not {found} descriptors");
-            return self.reply(id, Err(malformed(message)), None);
+            return Ok(self.reply(id, Err(malformed(message)), &[]));
         }
         if request.command == Command::Shutdown {
-            self.reply(request.id, Ok(Reply::Done), None)?;
+            self.reply(request.id, Ok(Reply::Done), &[]);
             return Ok(Next::End);
         }
         let descriptors = Descriptors::new(named.into_iter().zip(descriptors).collect());
-        match self.carry_out(request.command, descriptors) {
-            Ok(Done::Reply(reply, descriptor)) => self.reply(request.id, Ok(reply), descriptor),
-            Ok(Done::Elsewhere) => Ok(Next::Again),
-            Err(refusal) => self.reply(request.id, Err(refusal), None),
-        }
+        let carried_out = self.carry_out(request, descriptors);
+        last_words::enter(self.state.stage());
+        Ok(match carried_out {
+            Ok(Done::Reply(reply, descriptors)) => self.reply(id, Ok(reply), &descriptors),
+            Ok(Done::Silent) => Next::Again,
+            Ok(Done::Over) => Next::End,
+            Err(refusal) => self.reply(id, Err(refusal), &[]),
+        })
     }
 
-    fn reply(
-        &self,
-        id: u64,
-        result: Result<Reply, Refusal>,
-        descriptor: Option<OwnedFd>,
-    ) -> Result<Next, ChannelError> {
-        let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-        self.channel.send(&Message::Reply { id, result }, &descriptors)?;
-        Ok(Next::Again)
+    fn reply(&self, id: u64, result: Result<Reply, Refusal>, descriptors: &[OwnedFd]) -> Next {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.control.send(&Message::Reply { id, result }, &descriptors);
+        Next::Again
     }
 
-    /// The VM has ended by itself: its last words.
-    fn report_ending(&mut self) -> Result<Next, ChannelError> {
-        if let State::Running(vm) | State::Paused(vm) = &self.state
-            && let Some(ending) = vm.ending()
-        {
-            let (reason, detail) = (ending.reason, ending.detail);
-            self.channel.send(&Message::Event(Event::Exited { stage: Stage::Run, reason, detail }), &[])?;
+    /// Tells what has happened by itself, up to the end of the VM.
+    fn report(&mut self) -> Next {
+        let (State::Running(vm) | State::Paused(vm)) = &self.state else { return Next::Again };
+        for event in vm.take_notices() {
+            let ended = matches!(event, Event::Exited { .. });
+            self.control.say(event);
+            if ended {
+                return Next::End;
+            }
         }
-        Ok(Next::End)
+        Next::Again
     }
 
     /// Decides every pair of a state and a command.
-    fn carry_out(&mut self, command: Command, descriptors: Descriptors) -> Result<Done, Refusal> {
-        let done = Ok(Done::Reply(Reply::Done, None));
+    fn carry_out(&mut self, request: Request, descriptors: Descriptors) -> Result<Done, Refusal> {
+        let done = Ok(Done::Reply(Reply::Done, Vec::new()));
         // Taken out, so that a verb can consume it; every arm puts a state back.
         let state = std::mem::replace(&mut self.state, State::Empty);
-        match (state, command) {
+        match (state, request.command) {
             (state, Command::Stats) => {
                 self.state = state;
-                Ok(Done::Reply(Reply::Stats(self.stats()), None))
+                Ok(Done::Reply(Reply::Stats(self.stats()), Vec::new()))
             }
-            (State::Empty, Command::Boot(request)) => self.boot(&request, descriptors),
+            (State::Empty, Command::Boot(boot)) => self.boot(&boot, descriptors),
+            (State::Empty, Command::Load(load)) => self.load(&load, descriptors),
             (State::Running(vm), Command::Pause) => {
                 vm.pause();
                 self.state = State::Paused(vm);
@@ -180,9 +209,12 @@ impl Process {
             }
             (State::Running(vm), Command::Freeze) => self.freeze(vm, true),
             (State::Paused(vm), Command::Freeze) => self.freeze(vm, false),
-            (State::Running(vm), Command::Branch(request)) => self.branch(vm, true, &request, descriptors),
-            (State::Paused(vm), Command::Branch(request)) => self.branch(vm, false, &request, descriptors),
-            (State::Zygote(frozen), Command::Fork(request)) => self.fork(frozen, &request, descriptors),
+            (State::Running(vm), Command::Branch(branch)) => self.branch(vm, true, &branch, descriptors),
+            (State::Paused(vm), Command::Branch(branch)) => self.branch(vm, false, &branch, descriptors),
+            (State::Running(vm), Command::HandOver) => self.hand_over(vm, true, request.id, descriptors),
+            (State::Paused(vm), Command::HandOver) => self.hand_over(vm, false, request.id, descriptors),
+            (State::Zygote(frozen), Command::Fork(fork)) => self.fork(frozen, &fork, descriptors),
+            (State::Zygote(frozen), Command::Persist(persist)) => self.persist(frozen, &persist, descriptors),
             (
                 state,
                 command @ (Command::Boot(_)
@@ -191,6 +223,9 @@ impl Process {
                 | Command::Freeze
                 | Command::Fork(_)
                 | Command::Branch(_)
+                | Command::Load(_)
+                | Command::Persist(_)
+                | Command::HandOver
                 | Command::Shutdown),
             ) => {
                 let message =
@@ -211,108 +246,30 @@ impl Process {
     }
 
     fn boot(&mut self, request: &Boot, mut descriptors: Descriptors) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Boot);
         let vm = boot::boot(request, &mut descriptors).map_err(|error| failed(&error))?;
         vm.run();
         self.state = State::Running(vm);
-        Ok(Done::Reply(Reply::Done, None))
+        Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 
-    /// Takes the state of a VM and closes KVM. A VM whose state cannot be taken is left as it was.
-    fn freeze(&mut self, vm: LiveVm, was_running: bool) -> Result<Done, Refusal> {
-        if was_running {
-            vm.pause();
-        }
-        match vm.save(None) {
-            Ok((state, devices)) => {
-                self.state = State::Zygote(FrozenVm { ram: vm.end(), state, devices });
-                Ok(Done::Reply(Reply::Done, None))
-            }
-            Err(error) if was_running => {
-                vm.run();
-                self.state = State::Running(vm);
-                Err(failed(&error))
-            }
-            Err(error) => {
-                self.state = State::Paused(vm);
-                Err(failed(&error))
-            }
-        }
-    }
-
-    /// Makes a VM of this zygote in a new process, and does not wait for it to be up.
-    fn fork(
-        &mut self,
-        frozen: FrozenVm,
-        request: &Fork,
-        mut descriptors: Descriptors,
-    ) -> Result<Done, Refusal> {
-        let forked = clone_with(&mut descriptors, request.cgroup);
-        if let Ok((control, Side::Child)) = forked {
-            self.channel = Channel::new(control);
-            match LiveVm::restore(&frozen, request.devices.clone(), &mut descriptors) {
-                Ok(vm) => {
-                    vm.run();
-                    self.state = State::Running(vm);
-                    self.say(Event::Running);
-                }
-                Err(error) => {
-                    let (stage, reason) = (Stage::Restore, ExitReason::Error);
-                    self.say(Event::Exited { stage, reason, detail: failed(&error).message });
-                    self.end();
-                }
-            }
-            return Ok(Done::Elsewhere);
-        }
+    fn load(&mut self, request: &Load, mut descriptors: Descriptors) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Restore);
+        let frozen = load::load(request, &mut descriptors).map_err(|error| failed(&error))?;
         self.state = State::Zygote(frozen);
-        match forked? {
-            (_, Side::Parent { pid, pidfd }) => Ok(Done::Reply(Reply::Forked { pid }, Some(pidfd))),
-            (_, Side::Child) => Ok(Done::Elsewhere),
-        }
+        Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 
-    /// Makes a zygote of a VM that goes on: pause, save, clone, resume. Whatever fails in between, the VM goes on.
-    fn branch(
-        &mut self,
-        vm: LiveVm,
-        was_running: bool,
-        request: &Branch,
-        mut descriptors: Descriptors,
-    ) -> Result<Done, Refusal> {
-        let paused_at = Instant::now();
-        if was_running {
-            vm.pause();
-        }
-        let branched = save_for_branch(&vm, request, &mut descriptors)
-            .and_then(|frozen| Ok((frozen, clone_with(&mut descriptors, request.cgroup)?)));
-        if let Ok(((state, devices), (control, Side::Child))) = branched {
-            self.channel = Channel::new(control);
-            self.state = State::Zygote(FrozenVm { ram: vm.forget(), state, devices });
-            self.say(Event::Zygote);
-            return Ok(Done::Elsewhere);
-        }
-        self.state = if was_running {
-            vm.run();
-            State::Running(vm)
-        } else {
-            State::Paused(vm)
-        };
-        let pause_us = u64::try_from(paused_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-        match branched?.1 {
-            (_, Side::Parent { pid, pidfd }) => {
-                Ok(Done::Reply(Reply::Branched { pid, pause_us }, Some(pidfd)))
-            }
-            (_, Side::Child) => Ok(Done::Elsewhere),
-        }
+    /// Takes over a control socket of its own, in a process that was just forked.
+    fn adopt(&mut self, control: OwnedFd) -> io::Result<()> {
+        self.control = ControlSocket::new(control)?;
+        Ok(())
     }
 
-    /// Tells the other end, which may be gone: then the next receive finds out.
-    fn say(&self, event: Event) {
-        let _ = self.channel.send(&Message::Event(event), &[]);
-    }
-
-    /// Makes the next receive find nobody.
-    fn end(&self) {
-        let _ = rustix::net::shutdown(&self.channel, rustix::net::Shutdown::Both);
+    /// Last words of a process that could not do what it was forked for.
+    fn say_failed(&mut self, stage: Stage, error: &dyn std::error::Error) {
+        let (reason, detail) = (ExitReason::Error, failed(error).message);
+        self.control.say(Event::Exited { stage, reason, detail });
     }
 }
 
@@ -327,30 +284,17 @@ fn clone_with(descriptors: &mut Descriptors, into_cgroup: bool) -> Result<(Owned
     Ok((control, side))
 }
 
-/// Takes the state of a paused VM that goes on, above a new top layer of its disk.
-fn save_for_branch(
-    vm: &LiveVm,
-    request: &Branch,
-    descriptors: &mut Descriptors,
-) -> Result<(VmState, FrozenDevices), Refusal> {
-    if vm.has_disk() != request.disk {
-        let message =
-            "a VM with a disk is branched with a new top layer for it, and one without is not".into();
-        return Err(Refusal { code: RefusalCode::Malformed, message });
-    }
-    let top = match request.disk {
-        true => Some(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?)),
-        false => None,
-    };
-    vm.save(top).map_err(|error| failed(&error))
+fn failed(error: &dyn std::error::Error) -> Refusal {
+    Refusal { code: RefusalCode::Failed, message: with_causes(error) }
 }
 
-fn failed(error: &dyn std::error::Error) -> Refusal {
+/// An error and what it comes from, on one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         message += &format!(": {error}");
         cause = error.source();
     }
-    Refusal { code: RefusalCode::Failed, message }
+    message
 }

@@ -6,7 +6,10 @@ use vm_memory::GuestMemoryMmap;
 
 use super::devices::Devices;
 use super::mailbox;
-use crate::boot::acpi::{RESET_PORT, RESET_VALUE, SLEEP_PORT, SLEEP_POWER_OFF};
+use crate::boot::acpi::{PANIC_PORT, RESET_PORT, RESET_VALUE, SLEEP_PORT, SLEEP_POWER_OFF};
+
+/// What a guest may say at [`PANIC_PORT`]: that its kernel has panicked, and that it has and another kernel takes over.
+const PANIC_EVENTS: u8 = 1 << 0 | 1 << 1;
 
 const CONSOLE: std::ops::RangeInclusive<u16> = 0x3f8..=0x3ff;
 
@@ -20,6 +23,8 @@ pub struct Bus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Continue,
+    /// The guest's kernel says that it has panicked, and goes on.
+    Panicked,
     PowerOff,
     Reset,
 }
@@ -38,6 +43,7 @@ impl Bus {
                 data.fill(0);
                 data[0] = u8::from(mailbox.wait(&self.memory, stop));
             }
+            (PANIC_PORT, _, [value]) => *value = PANIC_EVENTS,
             (port, _, [value]) if CONSOLE.contains(&port) => {
                 *value = self.devices.console_read(console_offset(port))
             }
@@ -50,6 +56,7 @@ impl Bus {
             (mailbox::PORT, _, Some(mailbox)) => mailbox.answer(&self.memory),
             (SLEEP_PORT, [SLEEP_POWER_OFF, ..], _) => return Outcome::PowerOff,
             (RESET_PORT, [RESET_VALUE, ..], _) => return Outcome::Reset,
+            (PANIC_PORT, [events], _) if events & PANIC_EVENTS != 0 => return Outcome::Panicked,
             (port, [value], _) if CONSOLE.contains(&port) => {
                 self.devices.console_write(console_offset(port), *value);
             }

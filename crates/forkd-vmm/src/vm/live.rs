@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use forkd_memory::GuestRam;
-use forkd_proto::control;
+use forkd_proto::control::{self, Event};
 use kvm_ioctls::{Kvm, VmFd};
 
 use super::bus::Bus;
 use super::devices::{Descriptors, DeviceError, Devices, FrozenDevices};
 use super::hardware::{Hardware, KvmError};
 use super::state::{StateError, VmState};
-use super::vcpu::{self, Crew, Ending, Vcpu};
+use super::vcpu::{self, Crew, Vcpu};
 
 /// A VM with its threads. It is running or paused; whoever has it knows which.
 pub struct LiveVm {
@@ -25,8 +25,8 @@ pub struct LiveVm {
     device_thread: JoinHandle<()>,
     vm: VmFd,
     kvm: Kvm,
-    /// Readable once the VM has ended by itself.
-    pub ended: OwnedFd,
+    /// Readable while there are notices.
+    pub ready: OwnedFd,
 }
 
 /// A VM without KVM: memory and state, from which any number of VMs can be made.
@@ -34,6 +34,20 @@ pub struct FrozenVm {
     pub ram: GuestRam,
     pub state: VmState,
     pub devices: FrozenDevices,
+}
+
+/// The state of a VM that still has its memory.
+pub struct Saved {
+    pub state: VmState,
+    pub devices: FrozenDevices,
+    /// Whether what was the disk's top layer is a frozen layer now.
+    pub disk_layer: bool,
+}
+
+impl Saved {
+    pub fn with(self, ram: GuestRam) -> FrozenVm {
+        FrozenVm { ram, state: self.state, devices: self.devices }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +62,8 @@ pub enum VmError {
     Threads(#[from] io::Error),
     #[error("a vCPU is not parked")]
     NotParked,
+    #[error("the VM has ended")]
+    Ended,
 }
 
 impl LiveVm {
@@ -60,13 +76,13 @@ impl LiveVm {
     ) -> Result<LiveVm, VmError> {
         let Hardware { vcpus, vm, kvm } = hardware;
         let crew = Crew::new(Bus::new(ram.memory().clone(), devices))?;
-        let ended = crew.ended()?;
+        let ready = crew.ready()?;
         let vcpus = vcpus.into_iter().enumerate();
         let vcpus = vcpus
             .map(|(index, vcpu)| Vcpu::start(vcpu, index, Arc::clone(&crew)))
             .collect::<Result<_, _>>()?;
         let device_thread = vcpu::start_device_thread(Arc::clone(&crew))?;
-        Ok(LiveVm { ram, wanted, crew, vcpus, device_thread, vm, kvm, ended })
+        Ok(LiveVm { ram, wanted, crew, vcpus, device_thread, vm, kvm, ready })
     }
 
     /// Makes a VM of a frozen one, with descriptors of its own. The VM is paused.
@@ -94,16 +110,21 @@ impl LiveVm {
     }
 
     /// Takes the state of a paused VM. What it wrote to its disk is frozen under both; `top` takes what it will write.
-    pub fn save(&self, top: Option<File>) -> Result<(VmState, FrozenDevices), VmError> {
+    pub fn save(&self, top: Option<File>) -> Result<Saved, VmError> {
+        // Whoever commands it has not been told yet, and there is nothing to go on from.
+        if self.crew.has_ended() {
+            return Err(VmError::Ended);
+        }
         let parked: Vec<_> = self.vcpus.iter().map(Vcpu::parked).collect();
         let vcpus = parked.iter().map(|slot| slot.as_ref().ok_or(VmError::NotParked));
         let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
         let state = VmState::save(&self.kvm, &self.vm, &vcpus)?;
         let devices = self.crew.with_devices(|devices| {
-            devices.freeze_disk(top)?;
-            Ok::<_, DeviceError>(devices.save(&self.wanted))
+            let disk_layer = devices.freeze_disk(top)?;
+            Ok::<_, DeviceError>((devices.save(&self.wanted), disk_layer))
         });
-        Ok((state, devices.ok_or(VmError::NotParked)??))
+        let (devices, disk_layer) = devices.ok_or(VmError::NotParked)??;
+        Ok(Saved { state, devices, disk_layer })
     }
 
     /// Ends the threads of a paused VM and closes everything but its memory.
@@ -118,12 +139,19 @@ impl LiveVm {
         self.ram
     }
 
+    /// The VM's devices, and a second descriptor of everything that a successor goes on with.
+    pub fn own_descriptors(&self) -> Result<(control::Devices, Vec<OwnedFd>), VmError> {
+        let own = self.crew.with_devices(Devices::own_descriptors).ok_or(VmError::NotParked)??;
+        Ok((self.wanted.clone(), own))
+    }
+
     pub fn has_disk(&self) -> bool {
         self.wanted.disk.is_some()
     }
 
-    pub fn ending(&self) -> Option<Ending> {
-        self.crew.ending()
+    /// What has happened by itself since the last call. With [`Event::Exited`] the VM has ended.
+    pub fn take_notices(&self) -> Vec<Event> {
+        self.crew.take_notices()
     }
 
     pub fn exits(&self) -> u64 {

@@ -30,6 +30,10 @@ impl Mailbox {
         Mailbox { socket }
     }
 
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Waits for a command or for `stop`; returns whether a command is in guest memory. A host that is gone sends none.
     pub fn wait(&self, memory: &GuestMemoryMmap, stop: &OwnedFd) -> bool {
         let mut gone = false;

@@ -2,10 +2,12 @@
 
 pub mod bus;
 pub mod devices;
+pub mod features;
 pub mod hardware;
 pub mod kick;
 pub mod live;
 pub mod long_mode;
 pub mod mailbox;
+pub mod notices;
 pub mod state;
 pub mod vcpu;

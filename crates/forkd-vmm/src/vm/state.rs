@@ -5,12 +5,15 @@
 
 #![expect(unsafe_code, reason = "KVM_SET_XSAVE trusts the size of its argument")]
 
+use std::sync::OnceLock;
+
 use kvm_bindings::{
     CpuId, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, Msrs,
     kvm_clock_data, kvm_cpuid_entry2, kvm_debugregs, kvm_irqchip, kvm_lapic_state, kvm_mp_state,
     kvm_msr_entry, kvm_regs, kvm_sregs, kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use serde::{Deserialize, Serialize};
 
 use super::hardware::{KvmError, failed};
 
@@ -20,12 +23,18 @@ const IRQCHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_I
 const MSRS_A_CALL: usize = 200;
 
 /// Everything that KVM keeps of a VM beside its memory.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VmState {
     pub vcpus: Vec<VcpuState>,
+    /// The rate of the guest's TSC.
+    tsc_khz: u32,
     clock: kvm_clock_data,
     irqchips: Vec<kvm_irqchip>,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VcpuState {
     cpuid: Vec<kvm_cpuid_entry2>,
     mp_state: kvm_mp_state,
@@ -47,13 +56,31 @@ pub enum StateError {
     Msr { index: u32, value: u64 },
     #[error("more CPUID leaves or MSRs than KVM can have")]
     TooMany,
+    #[error(
+        "the guest's TSC runs at {guest} kHz, this host's at {host} kHz, and KVM cannot change that here"
+    )]
+    TscRate { guest: u32, host: u32, source: kvm_ioctls::Error },
+}
+
+/// The MSRs that KVM keeps. The list is the host's, so a process and those forked from it ask once, and not in a pause.
+pub fn msr_indices(kvm: &Kvm) -> Result<&'static [u32], KvmError> {
+    static INDICES: OnceLock<Vec<u32>> = OnceLock::new();
+    if let Some(indices) = INDICES.get() {
+        return Ok(indices);
+    }
+    let indices = kvm.get_msr_index_list().map_err(failed("KVM_GET_MSR_INDEX_LIST"))?;
+    Ok(INDICES.get_or_init(|| indices.as_slice().to_vec()))
 }
 
 impl VmState {
     /// Takes the state. All vCPUs are parked, with no port or memory access half done.
     pub fn save(kvm: &Kvm, vm: &VmFd, vcpus: &[&VcpuFd]) -> Result<VmState, StateError> {
-        let indices = kvm.get_msr_index_list().map_err(failed("KVM_GET_MSR_INDEX_LIST"))?;
-        let vcpus = vcpus.iter().map(|vcpu| VcpuState::save(vcpu, indices.as_slice()));
+        let indices = msr_indices(kvm)?;
+        let tsc_khz = match vcpus.first() {
+            Some(vcpu) => vcpu.get_tsc_khz().map_err(failed("KVM_GET_TSC_KHZ"))?,
+            None => 0,
+        };
+        let vcpus = vcpus.iter().map(|vcpu| VcpuState::save(vcpu, indices));
         let vcpus = vcpus.collect::<Result<_, _>>()?;
         let mut irqchips = Vec::new();
         for chip_id in IRQCHIPS {
@@ -62,12 +89,13 @@ impl VmState {
             irqchips.push(chip);
         }
         let clock = vm.get_clock().map_err(failed("KVM_GET_CLOCK"))?;
-        Ok(VmState { vcpus, clock, irqchips })
+        Ok(VmState { vcpus, tsc_khz, clock, irqchips })
     }
 
     /// Puts the state into a new VM with as many vCPUs.
     pub fn restore(&self, vm: &VmFd, vcpus: &[VcpuFd]) -> Result<(), StateError> {
         for (state, vcpu) in self.vcpus.iter().zip(vcpus) {
+            set_tsc_rate(vcpu, self.tsc_khz)?;
             state.restore(vcpu)?;
         }
         // The guest's clock goes on from where it stopped; telling it the real time is its agent's business.
@@ -84,6 +112,15 @@ impl VmState {
         }
         Ok(())
     }
+}
+
+/// Gives a vCPU the TSC rate that its guest has measured. Before its TSC is set.
+fn set_tsc_rate(vcpu: &VcpuFd, guest: u32) -> Result<(), StateError> {
+    let host = vcpu.get_tsc_khz().map_err(failed("KVM_GET_TSC_KHZ"))?;
+    if host == guest {
+        return Ok(());
+    }
+    vcpu.set_tsc_khz(guest).map_err(|source| StateError::TscRate { guest, host, source })
 }
 
 impl VcpuState {
@@ -111,8 +148,8 @@ impl VcpuState {
         vcpu.set_mp_state(self.mp_state).map_err(failed("KVM_SET_MP_STATE"))?;
         vcpu.set_regs(&self.regs).map_err(failed("KVM_SET_REGS"))?;
         vcpu.set_sregs(&self.sregs).map_err(failed("KVM_SET_SREGS"))?;
-        // SAFETY: the state came from KVM_GET_XSAVE of a vCPU with this CPUID, and no vCPU is ever given a feature whose
-        // state is larger than `kvm_xsave`: KVM offers those only to processes that have asked the kernel for them.
+        // SAFETY: KVM reads no more than a `kvm_xsave` has, whatever the CPUID says: only a process that has asked the kernel
+        // for features with a larger state can give them to a guest, and nothing here ever asks.
         unsafe { vcpu.set_xsave(&self.xsave) }.map_err(failed("KVM_SET_XSAVE"))?;
         vcpu.set_xcrs(&self.xcrs).map_err(failed("KVM_SET_XCRS"))?;
         vcpu.set_debug_regs(&self.debug_regs).map_err(failed("KVM_SET_DEBUGREGS"))?;
@@ -120,6 +157,11 @@ impl VcpuState {
         restore_msrs(vcpu, &self.msrs)?;
         vcpu.set_vcpu_events(&self.events).map_err(failed("KVM_SET_VCPU_EVENTS"))?;
         Ok(())
+    }
+
+    /// What the guest was told about its CPU.
+    pub fn cpuid(&self) -> &[kvm_cpuid_entry2] {
+        &self.cpuid
     }
 
     fn uses_kvmclock(&self) -> bool {

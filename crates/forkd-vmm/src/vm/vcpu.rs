@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{self, JoinHandle};
 
-use forkd_proto::control::ExitReason;
+use forkd_proto::control::{Event, ExitReason, Stage};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use rustix::event::EventfdFlags;
 use vmm_sys_util::signal::Killable;
@@ -25,6 +25,7 @@ use super::bus::{Bus, Outcome};
 use super::devices::worker::Worker;
 use super::devices::{DeviceError, Devices};
 use super::kick::{self, Kickable};
+use super::notices::Notices;
 
 /// What the threads are told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,17 +36,17 @@ enum Order {
 }
 
 /// Why the VM ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
-    pub reason: ExitReason,
-    pub detail: String,
+struct Ending {
+    reason: ExitReason,
+    detail: String,
 }
 
 struct Shared {
     order: Order,
     /// Threads that are not running.
     parked: usize,
-    ending: Option<Ending>,
+    /// The VM has ended by itself.
+    ended: bool,
 }
 
 /// What all vCPU threads of a VM share with the thread that commands them.
@@ -61,21 +62,17 @@ pub struct Crew {
 struct Wiring {
     /// Readable while the order is not to run.
     stop: OwnedFd,
-    /// Readable once the VM has ended.
-    ended: OwnedFd,
+    notices: Notices,
     bus: Bus,
 }
 
 impl Crew {
     pub fn new(bus: Bus) -> Result<Arc<Crew>, DeviceError> {
-        let event = || -> Result<OwnedFd, DeviceError> {
-            let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            Ok(event.map_err(std::io::Error::from)?)
-        };
-        let wiring = Wiring { stop: event()?, ended: event()?, bus };
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wiring = Wiring { stop: stop.map_err(std::io::Error::from)?, notices: Notices::new()?, bus };
         wiring.bus.devices.register_stop(wiring.stop.as_fd())?;
         Ok(Arc::new(Crew {
-            shared: Mutex::new(Shared { order: Order::Pause, parked: 0, ending: None }),
+            shared: Mutex::new(Shared { order: Order::Pause, parked: 0, ended: false }),
             changed: Condvar::new(),
             exits: AtomicU64::new(0),
             wiring: RwLock::new(Some(wiring)),
@@ -86,17 +83,22 @@ impl Crew {
         self.exits.load(Ordering::Relaxed)
     }
 
-    /// Why the VM has ended, if it has.
-    pub fn ending(&self) -> Option<Ending> {
-        self.lock().ending.clone()
+    /// Whether the VM has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended
     }
 
-    /// A descriptor of its own that becomes readable once the VM has ended.
-    pub fn ended(&self) -> std::io::Result<OwnedFd> {
+    /// A descriptor of its own that is readable while there are notices.
+    pub fn ready(&self) -> std::io::Result<OwnedFd> {
         match &*self.wiring() {
-            Some(wiring) => wiring.ended.try_clone(),
+            Some(wiring) => wiring.notices.ready(),
             None => Err(std::io::ErrorKind::NotFound.into()),
         }
+    }
+
+    /// What has happened since the last call.
+    pub fn take_notices(&self) -> Vec<Event> {
+        self.wiring().as_ref().map(|wiring| wiring.notices.take()).unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -113,7 +115,7 @@ impl Crew {
         self.wiring().as_ref().map(|wiring| call(&wiring.bus.devices))
     }
 
-    /// Makes the eventfds say what holds. Their counters do not overflow, so nothing can fail.
+    /// Makes the eventfd say what holds. Its counter does not overflow, so nothing can fail.
     fn set_stop(&self, stop: bool) {
         if let Some(wiring) = &*self.wiring() {
             let _ = match stop {
@@ -124,9 +126,12 @@ impl Crew {
     }
 
     fn end(&self, ending: Ending) {
-        self.lock().ending.get_or_insert(ending);
-        if let Some(wiring) = &*self.wiring() {
-            let _ = rustix::io::write(&wiring.ended, &1u64.to_ne_bytes());
+        let ended_before = std::mem::replace(&mut self.lock().ended, true);
+        if let Some(wiring) = &*self.wiring()
+            && !ended_before
+        {
+            let Ending { reason, detail } = ending;
+            wiring.notices.add(Event::Exited { stage: Stage::Run, reason, detail });
         }
     }
 }
@@ -160,7 +165,9 @@ pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name("devices".into()).stack_size(256 << 10).spawn(move || {
         let mut worker = Worker::default();
         while park(&crew) != Order::Quit {
-            crew.with_devices(|devices| devices.serve(&mut worker));
+            if let Some(wiring) = &*crew.wiring() {
+                wiring.bus.devices.serve(&mut worker, &wiring.notices);
+            }
         }
     })
 }
@@ -229,7 +236,7 @@ fn park(crew: &Crew) -> Order {
     let mut shared = crew.lock();
     shared.parked += 1;
     crew.changed.notify_all();
-    while shared.order == Order::Pause || (shared.order == Order::Run && shared.ending.is_some()) {
+    while shared.order == Order::Pause || (shared.order == Order::Run && shared.ended) {
         shared = crew.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
     }
     shared.parked -= 1;
@@ -290,6 +297,10 @@ fn run_once(vcpu: &mut VcpuFd, crew: &Crew) -> Step {
         }
         Ok(VcpuExit::IoOut(port, data)) => match wiring.bus.port_write(port, data) {
             Outcome::Continue => Step::Again,
+            Outcome::Panicked => {
+                wiring.notices.add_panic();
+                Step::Again
+            }
             Outcome::PowerOff => ended(ExitReason::Shutdown, "the guest switched itself off".into()),
             Outcome::Reset => ended(ExitReason::Reset, "the guest asked for a reset".into()),
         },

@@ -5,6 +5,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
+
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_SEG_MAX,
     VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES, VIRTIO_BLK_ID_BYTES,
@@ -13,7 +15,7 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 use super::chain::{Budget, work_through};
 use super::{Driver, DriverFault, VirtioDevice};
-use crate::disk::LayeredDisk;
+use crate::disk::{Frozen, LayeredDisk, StackError};
 
 /// The name by which the guest knows the disk, filled up with zeroes.
 pub type DiskName = [u8; VIRTIO_BLK_ID_BYTES as usize];
@@ -40,6 +42,15 @@ pub struct BlockErrors {
     pub failed: u64,
 }
 
+/// Whether the top layer had room for all requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Enough,
+    Refused,
+    /// Refused, and the VMM knows.
+    Told,
+}
+
 /// The device. Its saved state is that of the disk: nothing else outlives a call.
 #[derive(Debug)]
 pub struct Block {
@@ -49,6 +60,7 @@ pub struct Block {
     write_through: bool,
     unfinished: bool,
     errors: BlockErrors,
+    room: Room,
     /// Data on its way between the disk and guest memory.
     bounce: Vec<u8>,
 }
@@ -61,6 +73,7 @@ impl Block {
             write_through: false,
             unfinished: false,
             errors: BlockErrors::default(),
+            room: Room::Enough,
             bounce: Vec::new(),
         }
     }
@@ -69,13 +82,31 @@ impl Block {
         &self.disk
     }
 
-    /// For freezing and flushing between two calls.
+    /// For flushing between two calls.
     pub fn disk_mut(&mut self) -> &mut LayeredDisk {
         &mut self.disk
     }
 
+    /// [`LayeredDisk::freeze_top`]. The new top has room again.
+    pub fn freeze_top(&mut self, new_top: File) -> Result<Frozen, StackError> {
+        let frozen = self.disk.freeze_top(new_top)?;
+        if self.room == Room::Told {
+            self.room = Room::Enough;
+        }
+        Ok(frozen)
+    }
+
     pub fn errors(&self) -> BlockErrors {
         self.errors
+    }
+
+    /// What the top layer may grow to, if a request has found no room in it and this was not told before.
+    pub fn take_out_of_space(&mut self) -> Option<u64> {
+        let refused = self.room == Room::Refused;
+        refused.then(|| {
+            self.room = Room::Told;
+            self.disk.state().limit
+        })
     }
 }
 

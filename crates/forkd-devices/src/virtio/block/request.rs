@@ -21,7 +21,7 @@ use virtio_queue::{Reader, Writer};
 use vm_memory::GuestMemoryMmap;
 
 use super::config::{MAX_RANGE_SECTORS, MAX_RANGES};
-use super::{Block, MAX_REQUEST, QUEUE};
+use super::{Block, MAX_REQUEST, QUEUE, Room};
 use crate::disk::{DiskError, SECTOR};
 use crate::virtio::DriverFault;
 use crate::virtio::chain::{Chain, Done, check};
@@ -77,7 +77,12 @@ impl Block {
 
     fn count(&mut self, error: &DiskError) {
         match error {
-            DiskError::OutOfSpace { .. } => self.errors.out_of_space += 1,
+            DiskError::OutOfSpace { .. } => {
+                self.errors.out_of_space += 1;
+                if self.room == Room::Enough {
+                    self.room = Room::Refused;
+                }
+            }
             // The guest's mistakes.
             DiskError::OutOfRange { .. } | DiskError::Misaligned { .. } => {}
             DiskError::Io { .. } | DiskError::SyncLost => self.errors.failed += 1,

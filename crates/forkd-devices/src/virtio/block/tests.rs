@@ -223,6 +223,31 @@ fn a_full_disk_is_an_error_for_the_guest_and_news_for_the_host() {
 }
 
 #[test]
+fn the_lack_of_room_is_told_once_for_each_top_layer() {
+    let limit = GRAIN as u64;
+    let mut driver = MockDriver::running(block(limit));
+    let told = |driver: &mut MockDriver<Block>| driver.transport.device_mut().take_out_of_space();
+    assert_eq!(write(&mut driver, 0, &[1; GRAIN]), OK);
+    assert_eq!(told(&mut driver), None);
+    for news in [Some(limit), None] {
+        assert_eq!(write(&mut driver, 8, &[1; 512]), IOERR);
+        assert_eq!(write(&mut driver, 16, &[1; 512]), IOERR);
+        assert_eq!(told(&mut driver), news);
+    }
+
+    let freeze = |driver: &mut MockDriver<Block>| {
+        driver.transport.device_mut().freeze_top(tempfile::tempfile().unwrap()).unwrap();
+    };
+    freeze(&mut driver);
+    assert_eq!(write(&mut driver, 8, &[1; 512]), OK);
+    assert_eq!(told(&mut driver), None);
+    assert_eq!(write(&mut driver, 16, &[1; 512]), IOERR);
+    // What was not told yet is not forgotten.
+    freeze(&mut driver);
+    assert_eq!(told(&mut driver), Some(limit));
+}
+
+#[test]
 fn a_driver_that_cannot_flush_has_its_writes_flushed() {
     let written = |features: u64| {
         let mut driver = MockDriver::new(block(u64::MAX));

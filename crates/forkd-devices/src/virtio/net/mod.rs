@@ -141,6 +141,10 @@ impl NetDevice {
         Ok(device)
     }
 
+    pub fn tap(&self) -> &OwnedFd {
+        &self.tap
+    }
+
     /// Moves frames from the tap to the guest.
     fn receive(&mut self, driver: &mut Driver<'_>, features: u64) -> Result<(), DriverFault> {
         let memory = driver.memory;

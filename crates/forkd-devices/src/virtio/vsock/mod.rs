@@ -88,6 +88,10 @@ impl VsockDevice {
         VsockDevice::with_port(cid, listener, HOST_PORTS.start)
     }
 
+    pub fn listener(&self) -> &UnixListener {
+        self.muxer.listener()
+    }
+
     fn with_port(cid: GuestCid, listener: UnixListener, port: u32) -> Result<VsockDevice, VsockError> {
         listener.set_nonblocking(true).map_err(VsockError::Listener)?;
         Ok(VsockDevice {

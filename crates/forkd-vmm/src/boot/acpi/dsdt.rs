@@ -5,6 +5,7 @@
 //! \_SB.COM1       serial port
 //! \_SB.VGEN       VM generation id
 //! \_SB.GED        turns its interrupt into a notification of VGEN
+//! \_SB.PEVT       takes the news that the kernel has panicked
 //! \_SB.V000 …     virtio-mmio
 //! ```
 
@@ -16,7 +17,8 @@ use acpi_tables::aml::{
 use acpi_tables::sdt::Sdt;
 
 use super::{
-    Acpi, AcpiError, GED_GSI, OEM_ID, OEM_REVISION, OEM_TABLE_ID, SERIAL_GSI, SLEEP_TYPE_S5, VirtioMmio,
+    Acpi, AcpiError, GED_GSI, OEM_ID, OEM_REVISION, OEM_TABLE_ID, PANIC_PORT, SERIAL_GSI, SLEEP_TYPE_S5,
+    VirtioMmio,
 };
 
 const HEADER: u32 = 36;
@@ -25,6 +27,8 @@ const REVISION: u8 = 2;
 
 const SERIAL_PORT: u16 = 0x3f8;
 const SERIAL_PORTS: u8 = 8;
+/// The device is present, enabled, shown and working.
+const PRESENT_AND_WORKING: u8 = 0x0f;
 /// "The generation id has changed."
 const GENERATION_CHANGED: u8 = 0x80;
 
@@ -33,6 +37,7 @@ pub fn dsdt(acpi: &Acpi<'_>) -> Result<Sdt, AcpiError> {
     serial(&mut devices);
     generation_id(acpi.generation_id.0, &mut devices);
     generic_event(&mut devices);
+    panic_event(&mut devices);
     for (number, device) in acpi.virtio.iter().enumerate() {
         virtio(number, device, &mut devices)?;
     }
@@ -92,6 +97,20 @@ fn generic_event(aml: &mut Vec<u8>) {
                 true,
                 vec![&Notify::new(&Path::new("\\_SB_.VGEN"), &GENERATION_CHANGED)],
             ),
+        ],
+    )
+    .to_aml_bytes(aml);
+}
+
+/// Linux finds the device by the name that QEMU gave it.
+fn panic_event(aml: &mut Vec<u8>) {
+    let port = IO::new(PANIC_PORT, PANIC_PORT, 1, 1);
+    Device::new(
+        Path::new("PEVT"),
+        vec![
+            &Name::new(Path::new("_HID"), &"QEMU0001"),
+            &Name::new(Path::new("_STA"), &PRESENT_AND_WORKING),
+            &Name::new(Path::new("_CRS"), &ResourceTemplate::new(vec![&port])),
         ],
     )
     .to_aml_bytes(aml);

@@ -33,6 +33,9 @@ pub const SLEEP_POWER_OFF: u8 = 1 << 5 | SLEEP_TYPE_S5 << 2;
 pub const RESET_PORT: u16 = 0x602;
 pub const RESET_VALUE: u8 = 1;
 
+/// Where the guest says that its kernel has panicked. It reads here what it may say.
+pub const PANIC_PORT: u16 = 0x505;
+
 const SLEEP_TYPE_S5: u8 = 5;
 /// The interrupt of COM1.
 const SERIAL_GSI: u32 = 4;

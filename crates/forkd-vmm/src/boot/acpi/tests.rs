@@ -143,6 +143,9 @@ fn the_dsdt_has_the_platform_devices() {
     let serial = [0x47, 1, 0xf8, 3, 0xf8, 3, 1, 8, 0x89, 6, 0, 0b0011, 1, 4, 0, 0, 0];
     assert_eq!(count(&dsdt, &serial), 1);
     assert_eq!(count(&dsdt, b"ACPI0013"), 1);
+    // Present, enabled, shown and working; one port, 0x505.
+    assert_eq!(count(&dsdt, b"_HID\x0dQEMU0001\0\x08_STA\x0a\x0f"), 1);
+    assert_eq!(count(&dsdt, &[0x47, 1, 5, 5, 5, 5, 1, 1, 0x79]), 1);
     assert_eq!(count(&dsdt, &[0x89, 6, 0, 0b0011, 1, 16, 0, 0, 0]), 1);
     // Notify, with a path of two names from the root.
     assert_eq!(count(&dsdt, b"\x86\\\x2e_SB_VGEN\x0a\x80"), 1);

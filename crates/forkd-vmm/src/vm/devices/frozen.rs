@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
-use forkd_devices::disk::{DiskState, LayerStack};
+use forkd_devices::disk::{DiskState, Frozen, LayerStack};
 use forkd_devices::serial::{CappedLog, Console, ConsoleState};
 use forkd_devices::virtio::net::{NetDevice, NetState};
 use forkd_devices::virtio::rng::Rng;
@@ -15,41 +16,88 @@ use forkd_memory::GuestRam;
 use forkd_proto::control::{self, Descriptor};
 use kvm_ioctls::VmFd;
 use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
 
 use super::line::Line;
 use super::slot::Slot;
 use super::{
-    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, make_block,
-    new_generation, take_mailbox,
+    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, console_input,
+    make_block, new_generation, take_mailbox,
 };
 
 /// Saved states, and the layers of the disk that all VMs made from it share. No descriptor but those of the layers.
 pub struct FrozenDevices {
+    pub state: DevicesState,
+    /// There if the VM has a disk.
+    pub layers: Option<LayerStack>,
+}
+
+/// The states of all devices: plain data.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DevicesState {
     wanted: control::Devices,
     console: Option<ConsoleState>,
-    disk: Option<(TransportState, DiskState, LayerStack)>,
+    disk: Option<(TransportState, DiskState)>,
     net: Option<(TransportState, NetState)>,
     vsock: Option<(TransportState, VsockState)>,
     entropy: Option<TransportState>,
 }
 
+impl DevicesState {
+    /// Whether there is a state for each device that the VM has, and for no other.
+    pub fn is_whole(&self) -> bool {
+        let DevicesState { wanted, console, disk, net, vsock, entropy } = self;
+        (wanted.console, wanted.disk.is_some(), wanted.net.is_some(), wanted.vsock.is_some(), wanted.entropy)
+            == (console.is_some(), disk.is_some(), net.is_some(), vsock.is_some(), entropy.is_some())
+    }
+
+    /// What the disk's layers must be.
+    pub fn disk(&self) -> Option<&DiskState> {
+        self.disk.as_ref().map(|(_, disk)| disk)
+    }
+}
+
 impl Devices {
     /// Freezes the disk's top layer under both sides, and puts `top` above it on this side. The VM is paused; without a
-    /// `top` it is one that will not write again.
-    pub fn freeze_disk(&self, top: Option<File>) -> Result<(), DeviceError> {
-        if let Some(slot) = &self.disk {
-            let top = match top {
-                Some(top) => top,
-                None => File::from(memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?),
-            };
-            slot.lock().device_mut().disk_mut().freeze_top(top)?;
+    /// `top` it is one that will not write again. Says whether there was anything in the layer.
+    pub fn freeze_disk(&self, top: Option<File>) -> Result<bool, DeviceError> {
+        let Some(slot) = &self.disk else { return Ok(false) };
+        let top = match top {
+            Some(top) => top,
+            None => File::from(memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?),
+        };
+        Ok(slot.lock().device_mut().freeze_top(top)? == Frozen::Layer)
+    }
+
+    /// A second descriptor of everything that a successor goes on with, in the order of `control::Devices::own`.
+    pub fn own_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut own = Vec::new();
+        if let Some(console) = &self.console {
+            let console = console.lock().unwrap_or_else(PoisonError::into_inner);
+            own.push(console.log().file().as_fd().try_clone_to_owned()?);
         }
-        Ok(())
+        if let Some(input) = &self.console_input {
+            own.push(input.try_clone()?);
+        }
+        if let Some(slot) = &self.net {
+            own.push(slot.lock().device().tap().try_clone()?);
+        }
+        if let Some(slot) = &self.vsock {
+            own.push(slot.lock().device().listener().as_fd().try_clone_to_owned()?);
+        }
+        if let Some(slot) = &self.entropy {
+            own.push(slot.lock().device().source().as_fd().try_clone_to_owned()?);
+        }
+        if let Some(mailbox) = &self.mailbox {
+            own.push(mailbox.socket().try_clone()?);
+        }
+        Ok(own)
     }
 
     /// Takes the state of all devices. The VM is paused, and its disk has nothing in its top layer.
     pub fn save(&self, wanted: &control::Devices) -> FrozenDevices {
-        FrozenDevices {
+        let state = DevicesState {
             wanted: wanted.clone(),
             console: self
                 .console
@@ -58,7 +106,7 @@ impl Devices {
             disk: self.disk.as_ref().map(|slot| {
                 let transport = slot.lock();
                 let disk = transport.device().disk();
-                (transport.state(), disk.state(), disk.stack().clone())
+                (transport.state(), disk.state())
             }),
             net: self.net.as_ref().map(|slot| {
                 let transport = slot.lock();
@@ -69,7 +117,9 @@ impl Devices {
                 (transport.state(), transport.device().save())
             }),
             entropy: self.entropy.as_ref().map(|slot| slot.lock().state()),
-        }
+        };
+        let layers = self.disk.as_ref().map(|slot| slot.lock().device().disk().stack().clone());
+        FrozenDevices { state, layers }
     }
 
     /// Devices as they were when they were frozen, with descriptors and an identity of their own. `wanted` says what is
@@ -81,6 +131,7 @@ impl Devices {
         ram: &GuestRam,
         descriptors: &mut Descriptors,
     ) -> Result<Devices, DeviceError> {
+        let FrozenDevices { state: frozen, layers } = frozen;
         let same = control::Devices { vsock: frozen.wanted.vsock, ..wanted.clone() } == frozen.wanted;
         if !same || wanted.vsock.is_some() != frozen.wanted.vsock.is_some() {
             return Err(DeviceError::Different);
@@ -92,8 +143,9 @@ impl Devices {
             let console = Console::restore(state, Line::new(vm, CONSOLE_GSI)?.shared(), log)?;
             devices.console = Some(Mutex::new(console));
         }
-        if let Some((transport, disk, stack)) = &frozen.disk {
-            let block = make_block(stack.clone(), disk.limit, descriptors)?;
+        devices.console_input = console_input::take(wanted, descriptors)?;
+        if let (Some((transport, disk)), Some(layers)) = (&frozen.disk, layers) {
+            let block = make_block(layers.clone(), disk.limit, descriptors)?;
             devices.disk = Some(Slot::new(DISK, vm, |line| {
                 Ok(MmioTransport::restore(block, memory.clone(), line, transport)?)
             })?);

@@ -9,13 +9,14 @@
 //! vCPU threads handle register accesses; one thread ([`worker`]) handles queues and the host's descriptors. Parked, they
 //! hold no lock, and everything with a descriptor is in here, where the thread that commands them can reach it.
 
+mod console_input;
 mod event;
 mod frozen;
 mod line;
 mod slot;
 pub mod worker;
 
-pub use frozen::FrozenDevices;
+pub use frozen::{DevicesState, FrozenDevices};
 
 use std::fs::File;
 use std::io;
@@ -73,6 +74,10 @@ pub enum DeviceError {
     Vsock(#[from] VsockError),
     #[error("the console: {0}")]
     Console(#[from] ConsoleError),
+    #[error("input for a console, and no console")]
+    NoConsole,
+    #[error("the console's input cannot be waited for: {0}")]
+    ConsoleInput(io::Error),
     #[error(transparent)]
     Queue(#[from] QueueSizeError),
     #[error("saved device state: {0}")]
@@ -95,7 +100,8 @@ impl Descriptors {
 
     pub fn take(&mut self, wanted: Descriptor) -> Result<OwnedFd, DeviceError> {
         match self.0.iter().position(|(descriptor, _)| *descriptor == wanted) {
-            Some(index) => Ok(self.0.swap_remove(index).1),
+            // In order: a chain has several of a kind.
+            Some(index) => Ok(self.0.remove(index).1),
             None => Err(DeviceError::Missing(wanted)),
         }
     }
@@ -113,6 +119,7 @@ pub struct Place {
 pub struct Devices {
     pub mailbox: Option<Mailbox>,
     console: Option<Mutex<Console>>,
+    console_input: Option<OwnedFd>,
     disk: Option<Slot<Block>>,
     net: Option<Slot<NetDevice>>,
     vsock: Option<Slot<VsockDevice>>,
@@ -138,6 +145,7 @@ impl Devices {
             let log = CappedLog::new(File::from(descriptors.take(Descriptor::Console)?), CONSOLE_LIMIT)?;
             devices.console = Some(Mutex::new(Console::new(Line::new(vm, CONSOLE_GSI)?.shared(), log)));
         }
+        devices.console_input = console_input::take(wanted, descriptors)?;
         if let Some(disk) = wanted.disk {
             let base = match disk.base {
                 true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
@@ -176,6 +184,7 @@ impl Devices {
         Ok(Devices {
             mailbox: None,
             console: None,
+            console_input: None,
             disk: None,
             net: None,
             vsock: None,
@@ -202,15 +211,22 @@ impl Devices {
     }
 
     pub fn console_read(&self, offset: u8) -> u8 {
-        let read =
-            |console: &Mutex<Console>| console.lock().unwrap_or_else(PoisonError::into_inner).read(offset);
-        self.console.as_ref().map_or(0xff, read)
+        self.with_console(|console| console.read(offset)).unwrap_or(0xff)
     }
 
     pub fn console_write(&self, offset: u8, value: u8) {
-        if let Some(console) = &self.console {
-            console.lock().unwrap_or_else(PoisonError::into_inner).write(offset, value);
+        self.with_console(|console| console.write(offset, value));
+    }
+
+    /// Calls with the console. If that makes room for input, the worker looks for some.
+    fn with_console<T>(&self, call: impl FnOnce(&mut Console) -> T) -> Option<T> {
+        let mut console = self.console.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_full = console.room() == 0;
+        let result = call(&mut console);
+        if was_full && console.room() > 0 {
+            let _ = self.poke.write(1);
         }
+        Some(result)
     }
 
     pub fn mmio_read(&self, address: u64, data: &mut [u8]) {

@@ -4,21 +4,23 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use forkd_proto::control::Event;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::slot::{AnySlot, Wanted};
 use super::{DeviceError, Devices, event};
+use crate::vm::notices::Notices;
 
 /// Events taken at a time.
 const BATCH: usize = 32;
 
 /// What an event is about, as the number that epoll keeps with it: kind, device, and queue or token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+pub(super) enum Source {
     /// The VM is to pause.
     Stop,
-    /// A driver has changed a device.
+    /// A driver has changed a device, or the console has room for input again.
     Poke,
     Queue {
         slot: u32,
@@ -28,15 +30,17 @@ enum Source {
         slot: u32,
         token: u32,
     },
+    ConsoleInput,
 }
 
 impl Source {
-    fn encode(self) -> EventData {
+    pub(super) fn encode(self) -> EventData {
         let (kind, slot, value) = match self {
             Source::Stop => (0u64, 0, 0),
             Source::Poke => (1, 0, 0),
             Source::Queue { slot, queue } => (2, slot, queue),
             Source::Host { slot, token } => (3, slot, token),
+            Source::ConsoleInput => (4, 0, 0),
         };
         EventData::new_u64(kind << 56 | u64::from(slot & 0xff) << 32 | u64::from(value))
     }
@@ -48,7 +52,8 @@ impl Source {
             0 => Source::Stop,
             1 => Source::Poke,
             2 => Source::Queue { slot, queue: value },
-            _ => Source::Host { slot, token: value },
+            3 => Source::Host { slot, token: value },
+            _ => Source::ConsoleInput,
         }
     }
 }
@@ -63,6 +68,7 @@ impl Devices {
     /// Has epoll watch what never changes.
     pub(super) fn register(&self) -> Result<(), DeviceError> {
         self.watch(event::as_fd(&self.poke), Source::Poke)?;
+        self.register_console_input()?;
         for slot in self.slots() {
             for (queue, notification) in (0u32..).zip(slot.notifications()) {
                 self.watch(event::as_fd(notification), Source::Queue { slot: slot.number(), queue })?;
@@ -86,7 +92,8 @@ impl Devices {
     }
 
     /// Serves the devices until the VM is to pause.
-    pub fn serve(&self, worker: &mut Worker) {
+    pub fn serve(&self, worker: &mut Worker, notices: &Notices) {
+        self.notice_full_disk(notices);
         for slot in self.slots() {
             self.refresh(worker, slot);
         }
@@ -103,13 +110,19 @@ impl Devices {
             for event in &events {
                 match Source::decode(event.data) {
                     Source::Stop => stop = true,
-                    Source::Poke => drop(self.poke.read()),
+                    Source::Poke => {
+                        let _ = self.poke.read();
+                        self.await_console_input();
+                    }
                     Source::Queue { slot, queue } => self.queue_notified(slot, queue),
                     Source::Host { slot, token } => {
                         self.slot(slot).iter().for_each(|slot| slot.host_event(token))
                     }
+                    Source::ConsoleInput => self.take_console_input(),
                 }
             }
+            // Also before a pause, in which the disk may get another top layer.
+            self.notice_full_disk(notices);
             if stop {
                 return;
             }
@@ -119,6 +132,13 @@ impl Devices {
                 }
                 self.refresh(worker, slot);
             }
+        }
+    }
+
+    fn notice_full_disk(&self, notices: &Notices) {
+        let refused = self.disk.as_ref().and_then(|slot| slot.lock().device_mut().take_out_of_space());
+        if let Some(limit_bytes) = refused {
+            notices.add(Event::OutOfDisk { limit_bytes });
         }
     }
 
@@ -187,6 +207,7 @@ mod tests {
             Source::Poke,
             Source::Queue { slot: 3, queue: 2 },
             Source::Host { slot: 2, token: u32::MAX },
+            Source::ConsoleInput,
         ] {
             assert_eq!(Source::decode(source.encode()), source);
         }

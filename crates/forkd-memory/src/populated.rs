@@ -1,0 +1,91 @@
+//! Which pages of guest RAM hold anything, as the kernel's page tables know it.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use crate::ram::GuestRam;
+
+const PAGE: u64 = 4096;
+/// Bytes of `pagemap` for a page.
+const ENTRY: u64 = 8;
+/// In memory, or swapped out.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+/// Entries read at a time: 32 MiB of memory.
+const BATCH: u64 = 8192;
+
+impl GuestRam {
+    /// Ranges of pages, ascending, that may hold something; the others are zero. Pages are numbered one after another, across
+    /// the holes between regions. Where the kernel does not tell, that is all of them.
+    pub fn populated(&self) -> impl Iterator<Item = Range<u64>> {
+        let pagemap = File::open("/proc/self/pagemap").ok();
+        let mut first = 0;
+        let mut batches = Vec::new();
+        for region in self.regions() {
+            let pages = region.len / PAGE;
+            for begin in (0..pages).step_by(usize::try_from(BATCH).unwrap_or(1)) {
+                batches.push((first + begin, region.host / PAGE + begin, BATCH.min(pages - begin)));
+            }
+            first += pages;
+        }
+        batches.into_iter().flat_map(move |(page, virtual_page, count)| {
+            let there = pagemap.as_ref().and_then(|pagemap| read(pagemap, virtual_page, count));
+            let there = there.unwrap_or_else(|| vec![true; usize::try_from(count).unwrap_or_default()]);
+            runs(&there).map(|run| page + run.start..page + run.end).collect::<Vec<_>>()
+        })
+    }
+}
+
+/// Which of the pages are there.
+fn read(pagemap: &File, first: u64, count: u64) -> Option<Vec<bool>> {
+    let mut entries = vec![0; usize::try_from(count * ENTRY).ok()?];
+    pagemap.read_exact_at(&mut entries, first * ENTRY).ok()?;
+    let (entries, _) = entries.as_chunks::<8>();
+    Some(entries.iter().map(|entry| u64::from_ne_bytes(*entry) & (PRESENT | SWAPPED) != 0).collect())
+}
+
+/// The runs of pages that are there.
+fn runs(there: &[bool]) -> impl Iterator<Item = Range<u64>> {
+    let mut pages = (0u64..).zip(there).peekable();
+    std::iter::from_fn(move || {
+        let (first, _) = pages.find(|(_, there)| **there)?;
+        let mut end = first + 1;
+        while pages.next_if(|(_, there)| **there).is_some() {
+            end += 1;
+        }
+        Some(first..end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use vm_memory::{Bytes, GuestAddress};
+
+    #[test]
+    fn runs_are_found() {
+        let there = [false, true, true, false, true];
+        assert_eq!(runs(&there).collect::<Vec<_>>(), [1..3, 4..5]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+
+    /// Whatever was written is in the list, also behind the hole; most of what was not is not.
+    #[test]
+    fn what_was_written_is_populated() {
+        let size: u64 = (3 << 30) + (64 << 20);
+        let ram = GuestRam::allocate(Layout::new(size).unwrap()).unwrap();
+        let behind_the_hole = (4u64 << 30) + (10 << 20);
+        for address in [0u64, 5 << 20, 700 << 20, behind_the_hole] {
+            ram.memory().write_obj(1u8, GuestAddress(address)).unwrap();
+        }
+        let ranges: Vec<_> = ram.populated().collect();
+        let pages = [0, (5 << 20) / PAGE, (700 << 20) / PAGE, ((3 << 30) + (10 << 20)) / PAGE];
+        for page in pages {
+            assert!(ranges.iter().any(|range| range.contains(&page)), "{page}");
+        }
+        assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
+        assert!(ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= 4 * 512);
+    }
+}

@@ -1,0 +1,94 @@
+//! Freeze and Branch: a zygote of a VM, in its place or beside it.
+
+use std::fs::File;
+use std::time::Instant;
+
+use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Reply, Stage};
+
+use super::clone::Side;
+use super::{Done, Process, State, clone_with, failed, last_words};
+use crate::vm::devices::Descriptors;
+use crate::vm::live::{LiveVm, Saved};
+
+impl Process {
+    /// Takes the state of a VM and closes KVM. A VM whose state cannot be taken is left as it was.
+    pub(super) fn freeze(&mut self, vm: LiveVm, was_running: bool) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Freeze);
+        if was_running {
+            vm.pause();
+        }
+        match vm.save(None) {
+            Ok(saved) => {
+                vm.take_notices().into_iter().for_each(|event| self.control.say(event));
+                let disk_layer = saved.disk_layer;
+                self.state = State::Zygote(saved.with(vm.end()));
+                Ok(Done::Reply(Reply::Frozen { disk_layer }, Vec::new()))
+            }
+            Err(error) => {
+                self.put_back(vm, was_running);
+                Err(failed(&error))
+            }
+        }
+    }
+
+    /// Makes a zygote of a VM that goes on: pause, save, clone, resume. Whatever fails in between, the VM goes on.
+    pub(super) fn branch(
+        &mut self,
+        vm: LiveVm,
+        was_running: bool,
+        request: &Branch,
+        mut descriptors: Descriptors,
+    ) -> Result<Done, Refusal> {
+        last_words::enter(Stage::Freeze);
+        let paused_at = Instant::now();
+        if was_running {
+            vm.pause();
+        }
+        let branched = save_for_branch(&vm, request, &mut descriptors)
+            .and_then(|saved| Ok((saved, clone_with(&mut descriptors, request.cgroup)?)));
+        match branched {
+            Ok((saved, (control, Side::Child))) => {
+                if self.adopt(control).is_err() {
+                    return Ok(Done::Over);
+                }
+                self.state = State::Zygote(saved.with(vm.forget()));
+                self.control.say(Event::Zygote);
+                Ok(Done::Silent)
+            }
+            Ok((saved, (_, Side::Parent { pid, pidfd }))) => {
+                self.put_back(vm, was_running);
+                let pause_us = u64::try_from(paused_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+                let disk_layer = saved.disk_layer;
+                Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layer }, vec![pidfd]))
+            }
+            Err(refusal) => {
+                self.put_back(vm, was_running);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The end of a pause.
+    pub(super) fn put_back(&mut self, vm: LiveVm, was_running: bool) {
+        self.state = if was_running {
+            vm.run();
+            State::Running(vm)
+        } else {
+            State::Paused(vm)
+        };
+    }
+}
+
+/// Takes the state of a paused VM that goes on, above a new top layer of its disk.
+fn save_for_branch(vm: &LiveVm, request: &Branch, descriptors: &mut Descriptors) -> Result<Saved, Refusal> {
+    if vm.has_disk() != request.disk {
+        let message =
+            "a VM with a disk is branched with a new top layer for it, and one without is not".into();
+        return Err(Refusal { code: RefusalCode::Malformed, message });
+    }
+    let top = match request.disk {
+        true => Some(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?)),
+        false => None,
+    };
+    vm.save(top).map_err(|error| failed(&error))
+}

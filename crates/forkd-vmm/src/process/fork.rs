@@ -1,0 +1,63 @@
+//! Fork: a running VM of a zygote, in a process of its own.
+
+use std::os::fd::OwnedFd;
+
+use forkd_proto::control::{Descriptor, Event, Fork, Refusal, Reply, Stage};
+
+use super::clone::Side;
+use super::{Done, Process, State, clone_with, last_words};
+use crate::vm::devices::Descriptors;
+use crate::vm::live::{FrozenVm, LiveVm};
+
+impl Process {
+    /// Makes a VM of this zygote in a new process, and does not wait for it to be up.
+    pub(super) fn fork(
+        &mut self,
+        frozen: FrozenVm,
+        request: &Fork,
+        mut descriptors: Descriptors,
+    ) -> Result<Done, Refusal> {
+        match clone_with(&mut descriptors, request.cgroup) {
+            Ok((control, Side::Child)) => Ok(self.begin(&frozen, control, request, descriptors)),
+            Ok((_, Side::Parent { pid, pidfd })) => {
+                self.state = State::Zygote(frozen);
+                Ok(Done::Reply(Reply::Forked { pid }, vec![pidfd]))
+            }
+            Err(refusal) => {
+                self.state = State::Zygote(frozen);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The first thing that the new process does.
+    fn begin(
+        &mut self,
+        frozen: &FrozenVm,
+        control: OwnedFd,
+        request: &Fork,
+        mut descriptors: Descriptors,
+    ) -> Done {
+        last_words::enter(Stage::Restore);
+        if self.adopt(control).is_err() {
+            return Done::Over;
+        }
+        // Held until all is said: when it closes, the other goes on.
+        let predecessor = descriptors.take(Descriptor::Predecessor).ok();
+        match LiveVm::restore(frozen, request.devices.clone(), &mut descriptors) {
+            Ok(vm) => {
+                if let Some(predecessor) = predecessor {
+                    super::hand_over::take_place(&predecessor);
+                }
+                vm.run();
+                self.state = State::Running(vm);
+                self.control.say(Event::Running);
+                Done::Silent
+            }
+            Err(error) => {
+                self.say_failed(Stage::Restore, &error);
+                Done::Over
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Making a zygote of a snapshot: check everything, bring the chain's memory together once, decode the state. No KVM VM is
+//! made; the first fork finds out whether KVM takes the state.
+
+use std::fs::File;
+
+use forkd_devices::disk::{LayerStack, StackError};
+use forkd_memory::{GuestRam, RamError};
+use forkd_proto::control::{Descriptor, Load};
+use forkd_store::{
+    AssembleError, Chain, ChainError, LayoutError, OpenError, RequirementError, Snapshot, VmState,
+};
+use kvm_ioctls::Kvm;
+
+use super::pages::{self, RamPages};
+use super::{PAYLOAD_VERSION, Payload, take_chain};
+use crate::boot::MAX_VCPUS;
+use crate::vm::devices::{Descriptors, DeviceError, DevicesState, FrozenDevices};
+use crate::vm::features;
+use crate::vm::hardware::{KvmError, failed};
+use crate::vm::live::FrozenVm;
+use crate::vm::state;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Descriptor(#[from] DeviceError),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error("the state has the encoding {found}, expected {PAYLOAD_VERSION}")]
+    PayloadVersion { found: u32 },
+    #[error("the state is not what the encoding {PAYLOAD_VERSION} has: {0}")]
+    Payload(serde_json::Error),
+    #[error("the state has {found} vCPUs, expected 1 to {MAX_VCPUS}")]
+    Vcpus { found: usize },
+    #[error("the state's devices are not those that it says the VM has")]
+    Devices,
+    #[error("the manifest names other CPU features than the state: {}", .0.join(", "))]
+    Features(Vec<String>),
+    #[error("the memory regions are not those of a VM with {0} bytes")]
+    Regions(u64),
+    #[error(transparent)]
+    MemorySize(#[from] forkd_memory::LayoutError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Requirement(#[from] RequirementError),
+    #[error(transparent)]
+    Ram(#[from] RamError),
+    #[error("the memory cannot be brought together")]
+    Assemble(#[from] AssembleError),
+    #[error("the disk needs {expected} layers, {found} came with the request")]
+    DiskLayers { found: usize, expected: usize },
+    #[error(transparent)]
+    DiskLayer(#[from] OpenError),
+    #[error("the disk")]
+    Disk(#[from] StackError),
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+}
+
+/// The zygote. What can be refused for little is refused before gigabytes are copied.
+pub fn load(request: &Load, descriptors: &mut Descriptors) -> Result<FrozenVm, LoadError> {
+    let chain = Chain::open(take_chain(&request.chain, descriptors)?)?;
+    let head = chain.head();
+    let payload = decode(chain.state())?;
+    check_host(head, &payload, request.memory_limit_bytes)?;
+    let layers = take_layers(head, &payload.devices, request, descriptors)?;
+
+    let layout = forkd_memory::Layout::new(head.manifest().layout.size())?;
+    if pages::layout(&layout)? != head.manifest().layout {
+        return Err(LoadError::Regions(layout.size()));
+    }
+    let ram = GuestRam::allocate(layout)?;
+    chain.assemble(&mut RamPages::new(&ram)?)?;
+    let devices = FrozenDevices { state: payload.devices, layers };
+    Ok(FrozenVm { ram, state: payload.vm, devices })
+}
+
+fn decode(state: &VmState) -> Result<Payload, LoadError> {
+    let found = state.version();
+    if found != PAYLOAD_VERSION {
+        return Err(LoadError::PayloadVersion { found });
+    }
+    let payload: Payload = serde_json::from_slice(state.payload()).map_err(LoadError::Payload)?;
+    let vcpus = payload.vm.vcpus.len();
+    if !(1..=usize::from(MAX_VCPUS)).contains(&vcpus) {
+        return Err(LoadError::Vcpus { found: vcpus });
+    }
+    if !payload.devices.is_whole() {
+        return Err(LoadError::Devices);
+    }
+    Ok(payload)
+}
+
+/// Whether the guest can go on here.
+fn check_host(head: &Snapshot, payload: &Payload, memory_limit: u64) -> Result<(), LoadError> {
+    // The manifest is what others go by; the state is what the guest was told.
+    let needed = payload.vm.vcpus.iter().flat_map(|vcpu| features::names(vcpu.cpuid())).collect();
+    let named = head.manifest().cpu_features.iter().cloned().collect();
+    let differ: Vec<String> =
+        std::collections::BTreeSet::symmetric_difference(&needed, &named).cloned().collect();
+    if !differ.is_empty() {
+        return Err(LoadError::Features(differ));
+    }
+    let kvm = Kvm::new().map_err(failed("opening /dev/kvm"))?;
+    head.check_cpu(&features::of_host(&kvm)?)?;
+    head.check_memory(memory_limit)?;
+    // Here, so that no branch of a VM that is forked from this has to.
+    state::msr_indices(&kvm)?;
+    Ok(())
+}
+
+/// The layers of the disk, each of them what the manifest says.
+fn take_layers(
+    head: &Snapshot,
+    devices: &DevicesState,
+    request: &Load,
+    descriptors: &mut Descriptors,
+) -> Result<Option<LayerStack>, LoadError> {
+    let base = match request.disk_base {
+        true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
+        false => None,
+    };
+    let mut frozen = Vec::new();
+    for _ in 0..request.disk_layers {
+        frozen.push(File::from(descriptors.take(Descriptor::DiskLayer)?));
+    }
+    let layers = &head.manifest().disk_layers;
+    let (found, expected) = (frozen.len() + usize::from(request.disk_base), layers.len());
+    if found != expected {
+        return Err(LoadError::DiskLayers { found, expected });
+    }
+    for (layer, file) in layers.iter().zip(base.iter().chain(&frozen)) {
+        layer.check(layer.id.as_ref(), file)?;
+    }
+    match devices.disk() {
+        Some(state) => Ok(Some(LayerStack::restore(state, base, frozen)?)),
+        None if found == 0 => Ok(None),
+        None => Err(LoadError::DiskLayers { found, expected: 0 }),
+    }
+}

@@ -1,0 +1,85 @@
+//! Writing a snapshot of a zygote. It happens in a process that was forked from the zygote for nothing else: nobody waits
+//! for it, and whatever becomes of it, the zygote and its children do not notice.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+
+use forkd_devices::disk::DiskError;
+use forkd_proto::control::{Descriptor, Persist, Persisted, WrittenFile};
+use forkd_store::{Chain, ChainError, FileEntry, LayoutError, NewContents, NewFiles, PageSource, WriteError};
+
+use super::pages::{RamPages, union};
+use super::{PAYLOAD_VERSION, PayloadRef, take_chain};
+use crate::vm::devices::{Descriptors, DeviceError};
+use crate::vm::features;
+use crate::vm::live::FrozenVm;
+
+#[derive(Debug, thiserror::Error)]
+pub enum PersistError {
+    #[error(transparent)]
+    Descriptor(#[from] DeviceError),
+    #[error("the layers of the disk cannot be brought to stable storage")]
+    Disk(#[source] DiskError),
+    #[error("the state cannot be encoded")]
+    Encode(#[source] serde_json::Error),
+    #[error("the base cannot be used")]
+    Base(#[source] ChainError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error("the snapshot was not written")]
+    Write(#[source] WriteError),
+}
+
+/// Writes state and memory to the files that came with the request, and completes the disk's layers. `wanted` is asked now
+/// and then whether anybody still wants the snapshot.
+pub fn persist(
+    frozen: &FrozenVm,
+    request: &Persist,
+    descriptors: &mut Descriptors,
+    mut wanted: impl FnMut() -> bool,
+) -> Result<Persisted, PersistError> {
+    let mut file = |descriptor| descriptors.take(descriptor).map(File::from);
+    let files = NewFiles {
+        state: file(Descriptor::NewVmState)?,
+        memory: file(Descriptor::NewMemory)?,
+        map: match request.base.is_empty() {
+            true => None,
+            false => Some(file(Descriptor::NewPageMap)?),
+        },
+    };
+    let base = match take_chain(&request.base, descriptors)? {
+        files if files.is_empty() => None,
+        files => Some(Chain::open(files).map_err(PersistError::Base)?),
+    };
+
+    if let Some(layers) = &frozen.devices.layers {
+        layers.flush().map_err(PersistError::Disk)?;
+    }
+    let payload = PayloadRef { vm: &frozen.state, devices: &frozen.devices.state };
+    let state = serde_json::to_vec(&payload).map_err(PersistError::Encode)?;
+    let memory = RamPages::new(&frozen.ram)?;
+    let new = NewContents {
+        state_version: PAYLOAD_VERSION,
+        state: &state,
+        memory: &memory,
+        base: base.as_ref().map(|base| base as &dyn PageSource),
+    };
+    // What is nowhere in memory is zero, which matters only where the base is not.
+    let below = base.iter().flat_map(Chain::data_ranges);
+    let mut candidates = union(frozen.ram.populated(), below);
+    let mut observe = |_step| if wanted() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let written = forkd_store::write_contents(&files, &new, &mut candidates, &mut observe);
+    let written = written.map_err(PersistError::Write)?;
+    let cpuid = frozen.state.vcpus.first().map(|vcpu| vcpu.cpuid()).unwrap_or_default();
+    Ok(Persisted {
+        state: record(&written.state),
+        memory: record(&written.memory),
+        map: written.map.as_ref().map(record),
+        cpu_features: features::names(cpuid).into_iter().collect(),
+        regions: memory.layout().regions().iter().map(|region| (region.address, region.length)).collect(),
+    })
+}
+
+fn record(entry: &FileEntry) -> WrittenFile {
+    WrittenFile { size: entry.size, digest: entry.digest.to_string() }
+}

@@ -1,0 +1,138 @@
+//! Snapshots of VM processes in a store: the part that a daemon plays.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use forkd_proto::control::{Command, Event, Load, Persist, Persisted, Refusal, SnapshotParts, WrittenFile};
+use forkd_store::{
+    Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store, Tag,
+    Written,
+};
+
+use super::process::{Control, Failure, Started, Zygote, start};
+
+/// Writes a snapshot of a zygote: a full one, or a diff to `parent`. Returns when it has its name.
+pub fn persist(
+    store: &Store,
+    zygote: &mut Control,
+    tag: &str,
+    parent: Option<&SealedManifest>,
+    disk_layers: Vec<DiskLayer>,
+) -> Result<SealedManifest, Failure> {
+    let tag: Tag = tag.parse()?;
+    let parent = parent.map(SealedManifest::link);
+    let draft = store.draft(&tag, parent.as_ref())?;
+    let base = match &parent {
+        Some(parent) => store.open_chain(&parent.tag)?,
+        None => Vec::new(),
+    };
+    let (mut writer, theirs) = Control::new()?;
+    let files = draft.files()?;
+    let mut descriptors = vec![theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
+    descriptors.extend(files.map.iter().map(AsFd::as_fd));
+    descriptors.extend(of_chain(&base));
+    let request = Persist { cgroup: false, base: parts(&base) };
+    zygote.must(Command::Persist(request), &descriptors)?;
+    drop(theirs);
+    match writer.event()? {
+        Event::Persisted(persisted) => {
+            Ok(draft.publish(description(&persisted, disk_layers)?, written(&persisted)?)?)
+        }
+        other => Err(format!("the writer says {other:?}").into()),
+    }
+}
+
+fn description(persisted: &Persisted, disk_layers: Vec<DiskLayer>) -> Result<Description, Failure> {
+    let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
+    Ok(Description {
+        created_unix_ms: 0,
+        cpu_features: persisted.cpu_features.clone(),
+        layout: Layout::new(regions.collect())?,
+        disk_layers,
+    })
+}
+
+fn written(persisted: &Persisted) -> Result<Written, Failure> {
+    let entry = |file: &WrittenFile| -> Result<FileEntry, Failure> {
+        Ok(FileEntry { size: file.size, digest: file.digest.parse()? })
+    };
+    Ok(Written {
+        state: entry(&persisted.state)?,
+        memory: entry(&persisted.memory)?,
+        map: persisted.map.as_ref().map(entry).transpose()?,
+    })
+}
+
+fn parts(chain: &[SnapshotFiles]) -> Vec<SnapshotParts> {
+    let part = |files: &SnapshotFiles| SnapshotParts {
+        name: files.name.display().to_string(),
+        diff: files.map.is_some(),
+    };
+    chain.iter().map(part).collect()
+}
+
+fn of_chain(chain: &[SnapshotFiles]) -> impl Iterator<Item = BorrowedFd<'_>> {
+    let state = chain.last().and_then(|head| head.state.as_ref()).map(AsFd::as_fd);
+    let files = chain.iter().flat_map(|files| {
+        [files.manifest.as_fd(), files.memory.as_fd()].into_iter().chain(files.map.as_ref().map(AsFd::as_fd))
+    });
+    files.chain(state)
+}
+
+/// What a load needs beside the snapshot's own files.
+#[derive(Debug)]
+pub struct Host<'a> {
+    pub disk_base: Option<&'a File>,
+    pub disk_layers: &'a [File],
+    pub memory_limit_bytes: u64,
+}
+
+impl Default for Host<'_> {
+    fn default() -> Self {
+        Host { disk_base: None, disk_layers: &[], memory_limit_bytes: u64::MAX }
+    }
+}
+
+/// Asks a process without a VM to load a snapshot.
+pub fn try_load(
+    control: &mut Control,
+    chain: &[SnapshotFiles],
+    host: &Host<'_>,
+) -> Result<Result<(), Refusal>, Failure> {
+    let request = Load {
+        chain: parts(chain),
+        disk_base: host.disk_base.is_some(),
+        disk_layers: u8::try_from(host.disk_layers.len())?,
+        memory_limit_bytes: host.memory_limit_bytes,
+    };
+    let mut descriptors: Vec<_> = of_chain(chain).collect();
+    descriptors.extend(host.disk_base.map(AsFd::as_fd));
+    descriptors.extend(host.disk_layers.iter().map(AsFd::as_fd));
+    Ok(control.call(Command::Load(request), &descriptors)?.map(|_| ()))
+}
+
+/// A new zygote from a snapshot.
+pub fn load(store: &Store, tag: &str) -> Result<(Started, Zygote), Failure> {
+    load_with(store, tag, &Host::default())
+}
+
+/// The same with layers for its disk.
+pub fn load_with(store: &Store, tag: &str, host: &Host<'_>) -> Result<(Started, Zygote), Failure> {
+    let chain = store.open_chain(&tag.parse()?)?;
+    let (started, mut control) = start()?;
+    try_load(&mut control, &chain, host)?.map_err(|refusal| format!("load: {}", refusal.message))?;
+    let pid = started.pid()?;
+    Ok((started, Zygote { control, pid, disk: None }))
+}
+
+/// Asks for a snapshot and kills the process that writes it.
+pub fn persist_and_kill(draft: &Draft, zygote: &mut Zygote) -> Result<(), Failure> {
+    let (writer, theirs) = Control::new()?;
+    let files = draft.files()?;
+    let request = Persist { cgroup: false, base: Vec::new() };
+    let descriptors = [theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
+    let (_, pidfd) = zygote.control.must(Command::Persist(request), &descriptors)?;
+    rustix::process::pidfd_send_signal(pidfd.ok_or("no pidfd")?, rustix::process::Signal::KILL)?;
+    drop(writer);
+    Ok(())
+}

@@ -1,11 +1,14 @@
 //! A branch is one cut through memory, all vCPUs, the devices and the disk.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use forkd_proto::control::{Branch, Command, RefusalCode};
 use forkd_tests::engine::guest::{DISK_PAIR, Order, pair};
-use forkd_tests::engine::process::{Failure, TinyVm, boot_with_disk};
+use forkd_tests::engine::process::{Control, Failure, OwnDisk, TinyVm, boot_with_disk};
 use forkd_tests::measure::raise_descriptor_limit;
 use forkd_tests::scale::count;
 
@@ -41,7 +44,36 @@ fn pairs_survive_every_branch() -> Result<(), Failure> {
     // They would have noticed.
     tear(&mut vm, 1, |vm| vm.mailbox.order(Order::Write, pair(1)[1], u64::MAX).map(|_| ()))?;
     for block in DISK_PAIR {
-        tear(&mut vm, DISK_VCPU, |vm| overwrite(vm, block.into()))?;
+        tear(&mut vm, DISK_VCPU, |vm| {
+            let disk = vm.disk.as_ref().ok_or("the VM has no disk")?;
+            Ok(disk.top.write_all_at(&u64::MAX.to_le_bytes(), place(disk, block.into())?)?)
+        })?;
+    }
+    Ok(())
+}
+
+/// Whoever is refused a branch may throw the new top layer away: the VM goes on with the one that it has.
+#[test]
+fn a_refused_branch_leaves_the_disk_as_it_was() -> Result<(), Failure> {
+    let (_process, mut vm) = boot_with_disk(VCPUS, 64 << 20, DISK_BYTES)?;
+    let own = vm.disk.as_ref().ok_or("the VM has no disk")?.disk;
+    vm.mailbox.order(Order::StartOthers, u64::from(DISK_VCPU), 0)?;
+    wait_for_progress(&mut vm)?;
+    let refused = OwnDisk::new(own)?;
+    let (_control, theirs) = Control::new()?;
+    // Good up to the clone, which finds that this is no cgroup.
+    let no_cgroup = File::open("/")?;
+    let request = Command::Branch(Branch { cgroup: true, disk: true });
+    let descriptors = [theirs.as_fd(), no_cgroup.as_fd(), refused.top.as_fd()];
+    match vm.control.call(request, &descriptors)? {
+        Err(refusal) => assert_eq!(refusal.code, RefusalCode::Failed, "{}", refusal.message),
+        Ok(reply) => return Err(format!("a branch into no cgroup: {reply:?}").into()),
+    }
+    wait_for_progress(&mut vm)?;
+    assert_eq!(torn(&mut vm)?, [0; VCPUS as usize]);
+    for block in DISK_PAIR {
+        assert_eq!(number_in(&refused, block.into())?, 0);
+        assert_ne!(number_in(vm.disk.as_ref().ok_or("the VM has no disk")?, block.into())?, 0);
     }
     Ok(())
 }
@@ -67,11 +99,16 @@ fn tear(
     Err(format!("a torn pair of vCPU {vcpu} goes unnoticed").into())
 }
 
-/// Writes to a block of the disk behind the VM's back. Its layer has all blocks, in order, at the end of its file.
-fn overwrite(vm: &TinyVm, at: u64) -> Result<(), Failure> {
-    let disk = vm.disk.as_ref().ok_or("the VM has no disk")?;
-    let blocks = disk.top.metadata()?.len() - disk.disk.bytes;
-    Ok(disk.top.write_all_at(&u64::MAX.to_le_bytes(), blocks + at)?)
+/// Where a block is in the file of the top layer, which ends with all blocks in order.
+fn place(disk: &OwnDisk, block: u64) -> Result<u64, Failure> {
+    Ok(disk.top.metadata()?.len() - disk.disk.bytes + block)
+}
+
+/// The number that a block of the top layer begins with; 0 if the layer does not have the block.
+fn number_in(disk: &OwnDisk, block: u64) -> Result<u64, Failure> {
+    let mut number = [0; 8];
+    disk.top.read_exact_at(&mut number, place(disk, block)?)?;
+    Ok(u64::from_le_bytes(number))
 }
 
 /// How many rounds each of the other vCPUs has begun.

@@ -1,8 +1,11 @@
 //! Boot, pause, freeze, fork, branch: what each does, and what each state refuses.
 
-use forkd_proto::control::{Command, Event, ExitReason, RefusalCode, Stage, StateName};
+use std::os::fd::AsFd;
+
+use forkd_proto::control::{Branch, Command, Event, ExitReason, RefusalCode, Stage, StateName};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
-use forkd_tests::engine::process::{Failure, boot, start};
+use forkd_tests::engine::process::{Control, Failure, boot, start};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
 
 const MEMORY: u64 = 64 << 20;
@@ -137,6 +140,27 @@ fn every_state_refuses_what_it_cannot_do() -> Result<(), Failure> {
         assert_eq!(refused(&mut zygote.control, command)?, RefusalCode::State);
     }
     assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 2);
+    Ok(())
+}
+
+/// Descriptors that a process has no room for do not arrive. It says so to whoever sent them, and goes on.
+#[test]
+fn a_process_with_too_many_descriptors_says_so() -> Result<(), Failure> {
+    let (_process, mut vm) = boot(MEMORY)?;
+    let pid = Pid::from_raw(vm.pid);
+    let limit = getrlimit(Resource::Nofile);
+    // Stdin, stdout and stderr are there: none is left for a new one.
+    let none_left = Rlimit { current: Some(3), maximum: limit.maximum };
+    let before = prlimit(pid, Resource::Nofile, none_left)?;
+    let (_control, theirs) = Control::new()?;
+    let branch = Command::Branch(Branch { cgroup: false, disk: false });
+    match vm.control.call(branch, &[theirs.as_fd()])? {
+        Err(refusal) => assert_eq!(refusal.code, RefusalCode::Failed, "{}", refusal.message),
+        Ok(reply) => return Err(format!("a branch without a socket: {reply:?}").into()),
+    }
+    prlimit(pid, Resource::Nofile, before)?;
+    assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 1);
+    vm.branch()?;
     Ok(())
 }
 

@@ -27,6 +27,9 @@ pub enum ChannelError {
     TooLarge,
     #[error("not a message: {0}")]
     Malformed(String),
+    /// The message itself is whole.
+    #[error("the descriptors of a message did not all arrive: this process may have no more open")]
+    DescriptorsLost { message: serde_json::Value },
 }
 
 impl From<rustix::io::Errno> for ChannelError {
@@ -109,11 +112,16 @@ impl Channel {
                 descriptors.extend(rights);
             }
         }
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(ChannelError::TooLarge);
         }
         if received.bytes == 0 {
             return Err(ChannelError::Closed);
+        }
+        // There is space for as many as the kernel passes on, so it is the process that had none.
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            let message = serde_json::from_slice(&text[..received.bytes]).unwrap_or_default();
+            return Err(ChannelError::DescriptorsLost { message });
         }
         let message = serde_json::from_slice(&text[..received.bytes]);
         Ok((message.map_err(|error| ChannelError::Malformed(error.to_string()))?, descriptors))

@@ -513,7 +513,7 @@ mod tests {
         assert!(!devices.console_input);
         let devices = Devices { console_input: true, ..devices };
         assert_eq!(
-            Command::Fork(Fork { cgroup: false, devices }).descriptors(),
+            Command::Fork(Fork { cgroup: false, successor: false, devices }).descriptors(),
             [Descriptor::Control, Descriptor::Console, Descriptor::ConsoleInput, Descriptor::Entropy]
         );
     }

@@ -15,6 +15,14 @@ pub const FREE_MEMORY: u64 = 0x20_0000;
 /// they did not agree.
 const PAIRS: u32 = 0x18_0000;
 
+/// The first of the disk's registers, as `forkd-vmm` has it.
+const DISK: u32 = 0xd000_0000;
+/// The memory of the disk's driver, a page each: descriptors, available ring, used ring, header and status of a request, its
+/// block, the number of the vCPU that has the disk, a stack.
+const DRIVER: u32 = 0x1c_0000;
+/// Where the two blocks of the pair on the disk are, in bytes. The map of a disk's layer has them on different pages.
+pub const DISK_PAIR: [u32; 2] = [0x1000, 0x500_0000];
+
 /// The addresses of a vCPU's pair, and of its count of disagreements.
 pub fn pair(vcpu: u8) -> [u64; 3] {
     let base = u64::from(PAIRS) + (u64::from(vcpu) << 14);
@@ -39,6 +47,9 @@ pub enum Order {
     Crash = 5,
     /// Starts the other vCPUs. Each writes the same growing number to two pages for ever, one after the other, and before
     /// each round looks whether both pages and its register agree: they do not after a branch that tore them apart.
+    ///
+    /// The vCPU whose number is the first argument (0: none) has the disk. Between the pages it writes its number to two
+    /// blocks of the disk, and before each round it reads them back: they must agree with the rest.
     StartOthers = 7,
     /// Puts both arguments into the vector register xmm7; the result is the sum of what was there before.
     Vector = 6,
@@ -137,6 +148,8 @@ forkd_tiny_guest_begin:
     // Starts the other vCPUs: their first code to a page below 1 MiB, then INIT and SIPI to all but this one.
 17:
     mov r8, rdi
+    mov eax, {driver}
+    mov [rax + 0x5000], rbx
     lea rsi, [rip + 20f]
     mov edi, {first_page}
     .att_syntax prefix
@@ -186,8 +199,14 @@ forkd_tiny_guest_begin:
 22: mov ebx, {local_apic}
     mov ebx, [rbx + 0x20]
     shr ebx, 24                             // this vCPU's number
+    mov esi, {driver}
+    mov rcx, [rsi + 0x5000]
+    cmp rbx, rcx
+    sete cl
     shl rbx, 14
     add rbx, {pairs}
+    test cl, cl
+    jnz 30f
     xor eax, eax
 25: cmp [rbx], rax
     jne 26f
@@ -201,6 +220,101 @@ forkd_tiny_guest_begin:
     mov rax, [rbx]
     mov [rbx + 0x2000], rax
     jmp 25b
+
+    // The vCPU with the disk. First its driver: rbp has the registers, rsi the memory, r10 how many requests there were.
+30: lea rsp, [rsi + 0x7000]
+    mov ebp, {disk}
+    mov dword ptr [rbp + 0x70], 0           // status: reset
+    mov dword ptr [rbp + 0x70], 3           // acknowledge, driver
+    mov dword ptr [rbp + 0x24], 0
+    mov dword ptr [rbp + 0x20], 0x200       // can flush, so that not every write is flushed
+    mov dword ptr [rbp + 0x24], 1
+    mov dword ptr [rbp + 0x20], 1           // version 1
+    mov dword ptr [rbp + 0x70], 0xb         // features are good
+    mov dword ptr [rbp + 0x30], 0           // queue 0
+    mov dword ptr [rbp + 0x38], 8           // has eight places
+    mov [rbp + 0x80], esi
+    mov dword ptr [rbp + 0x84], 0
+    lea eax, [rsi + 0x1000]
+    mov [rbp + 0x90], eax
+    mov dword ptr [rbp + 0x94], 0
+    lea eax, [rsi + 0x2000]
+    mov [rbp + 0xa0], eax
+    mov dword ptr [rbp + 0xa4], 0
+    mov dword ptr [rbp + 0x44], 1           // the queue is ready
+    mov dword ptr [rbp + 0x70], 0xf         // and so is the driver
+    // One chain for all requests: header, block, status. The available ring's places all name its first descriptor, 0.
+    lea rax, [rsi + 0x3000]
+    mov [rsi], rax
+    mov dword ptr [rsi + 8], 16
+    mov dword ptr [rsi + 12], 0x10001       // then 1
+    lea rax, [rsi + 0x4000]
+    mov [rsi + 16], rax
+    mov dword ptr [rsi + 24], 4096
+    lea rax, [rsi + 0x3010]
+    mov [rsi + 32], rax
+    mov dword ptr [rsi + 40], 1
+    mov dword ptr [rsi + 44], 2             // the device writes it
+    mov word ptr [rsi + 0x1000], 1          // no interrupts
+    xor r10d, r10d
+
+    // The rounds; r8 has the number.
+    xor r8d, r8d
+31: cmp [rbx], r8
+    jne 32f
+    cmp [rbx + 0x2000], r8
+    jne 32f
+    mov eax, [rbp + 0x70]
+    cmp eax, 0xf                            // the device is as it was set up
+    je 33f
+32: inc qword ptr [rbx + 0x1000]            // torn
+33: mov r9, -1                              // what is in the block if the device writes nothing to it
+    mov edi, {first_block} / 512
+    xor eax, eax                            // read
+    call 34f
+    mov edi, {second_block} / 512
+    call 34f
+    inc r8
+    mov [rbx], r8
+    mov r9, r8
+    mov edi, {first_block} / 512
+    mov eax, 1                              // write
+    call 34f
+    mov edi, {second_block} / 512
+    call 34f
+    mov [rbx + 0x2000], r8
+    jmp 31b
+
+    // A request: r9 into each sector of the block, eax to be done at sector edi; afterwards each sector has the number.
+34: xor ecx, ecx
+35: mov [rsi + rcx + 0x4000], r9
+    add ecx, 512
+    cmp ecx, 4096
+    jb 35b
+    mov ecx, 0x20003                        // then 2; the device writes the block,
+    sub ecx, eax
+    sub ecx, eax                            // or reads it
+    mov [rsi + 28], ecx
+    mov [rsi + 0x3000], eax
+    mov [rsi + 0x3008], rdi
+    mov byte ptr [rsi + 0x3010], 0xff
+    inc r10d
+    mov [rsi + 0x1002], r10w
+    mov dword ptr [rbp + 0x50], 0           // notify queue 0
+36: pause
+    cmp [rsi + 0x2002], r10w                // done once, not more often
+    jne 36b
+    cmp byte ptr [rsi + 0x3010], 0
+    jne 38f
+    xor ecx, ecx
+37: cmp [rsi + rcx + 0x4000], r8
+    jne 38f
+    add ecx, 512
+    cmp ecx, 4096
+    jb 37b
+    ret
+38: inc qword ptr [rbx + 0x1000]            // torn
+    ret
 forkd_tiny_guest_end:
     .popsection
     "#,
@@ -210,6 +324,10 @@ forkd_tiny_guest_end:
     page_tables = const 0x9000,
     gdt = const 0x500,
     pairs = const PAIRS,
+    disk = const DISK,
+    driver = const DRIVER,
+    first_block = const DISK_PAIR[0],
+    second_block = const DISK_PAIR[1],
     mailbox = const MAILBOX,
     counter = const COUNTER,
 );

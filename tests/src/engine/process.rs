@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forkd_proto::channel::Channel;
 use forkd_proto::control::{
-    Boot, Branch, Command, Devices, Event, Fork, Message, Refusal, Reply, Request, Stats, VERSION,
+    Boot, Branch, Command, Devices, Disk, Event, Fork, Message, Refusal, Reply, Request, Stats, VERSION,
 };
 
 use rustix::event::{PollFd, PollFlags};
@@ -175,6 +175,20 @@ pub struct TinyVm {
     /// Of a VM that was forked.
     pub pidfd: Option<OwnedFd>,
     pub pid: i32,
+    pub disk: Option<OwnDisk>,
+}
+
+/// A VM's disk, and the file that it writes to.
+#[derive(Debug)]
+pub struct OwnDisk {
+    pub disk: Disk,
+    pub top: File,
+}
+
+impl OwnDisk {
+    pub fn new(disk: Disk) -> Result<OwnDisk, Failure> {
+        Ok(OwnDisk { disk, top: tempfile::tempfile()? })
+    }
 }
 
 /// A process that can be forked from.
@@ -182,6 +196,8 @@ pub struct TinyVm {
 pub struct Zygote {
     pub control: Control,
     pub pid: i32,
+    /// What the disks of its VMs are like.
+    pub disk: Option<Disk>,
 }
 
 /// The first process of a family, which the test has started.
@@ -227,8 +243,14 @@ pub(super) fn temporary(content: &[u8]) -> Result<File, Failure> {
     Ok(file)
 }
 
-fn mailbox_only() -> Devices {
-    Devices { mailbox: true, ..Devices::default() }
+fn tiny_devices(disk: Option<Disk>) -> Devices {
+    Devices { mailbox: true, disk, ..Devices::default() }
+}
+
+/// The descriptors of a request, of which a disk's top layer is the second.
+fn with_top<'a>(first: &'a OwnedFd, disk: &'a Option<OwnDisk>, rest: &'a [OwnedFd]) -> Vec<BorrowedFd<'a>> {
+    let top = disk.iter().map(|disk| disk.top.as_fd());
+    [first.as_fd()].into_iter().chain(top).chain(rest.iter().map(AsFd::as_fd)).collect()
 }
 
 /// Boots a tiny guest with one vCPU and this much memory.
@@ -239,7 +261,14 @@ pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
 /// Boots a tiny guest with this many vCPUs.
 pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;
-    boot_in(started, control, vcpus, memory_bytes)
+    boot_in(started, control, vcpus, memory_bytes, None)
+}
+
+/// Boots a tiny guest with this many vCPUs and a disk without an image below.
+pub fn boot_with_disk(vcpus: u8, memory_bytes: u64, disk_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+    let (started, control) = start()?;
+    let disk = Disk { bytes: disk_bytes, limit_bytes: disk_bytes, base: false };
+    boot_in(started, control, vcpus, memory_bytes, Some(disk))
 }
 
 /// Boots a tiny guest in a process that listens at this path for whoever wants to talk to it.
@@ -248,7 +277,7 @@ pub fn boot_listening(memory_bytes: u64, path: &Path) -> Result<(Started, TinyVm
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&listener, 4)?;
     let started = start_with(listener)?;
-    boot_in(started, Control::connect(path)?, 1, memory_bytes)
+    boot_in(started, Control::connect(path)?, 1, memory_bytes, None)
 }
 
 fn boot_in(
@@ -256,32 +285,37 @@ fn boot_in(
     mut control: Control,
     vcpus: u8,
     memory_bytes: u64,
+    disk: Option<Disk>,
 ) -> Result<(Started, TinyVm), Failure> {
     let pid = started.pid()?;
     let (mailbox, theirs) = Mailbox::new()?;
-    let kernel = temporary(&guest::elf())?;
-    let request =
-        Boot { vcpus, memory_bytes, command_line: String::new(), initramfs: false, devices: mailbox_only() };
-    control.must(Command::Boot(request), &[kernel.as_fd(), theirs.as_fd()])?;
-    Ok((started, TinyVm { control, mailbox, pidfd: None, pid }))
+    let kernel = temporary(&guest::elf())?.into();
+    let devices = tiny_devices(disk);
+    let disk = disk.map(OwnDisk::new).transpose()?;
+    let request = Boot { vcpus, memory_bytes, command_line: String::new(), initramfs: false, devices };
+    control.must(Command::Boot(request), &with_top(&kernel, &disk, &[theirs]))?;
+    Ok((started, TinyVm { control, mailbox, pidfd: None, pid, disk }))
 }
 
 impl TinyVm {
     /// Makes this process a zygote.
     pub fn freeze(mut self) -> Result<Zygote, Failure> {
         self.control.must(Command::Freeze, &[])?;
-        Ok(Zygote { control: self.control, pid: self.pid })
+        Ok(Zygote { control: self.control, pid: self.pid, disk: self.disk.map(|disk| disk.disk) })
     }
 
     /// Branches off a zygote and says how long the VM stood still.
     pub fn branch(&mut self) -> Result<(Zygote, Duration), Failure> {
         let (control, theirs) = Control::new()?;
-        let reply =
-            self.control.must(Command::Branch(Branch { cgroup: false, disk: false }), &[theirs.as_fd()])?;
+        let disk = self.disk.as_ref().map(|disk| disk.disk);
+        let new_top = disk.map(OwnDisk::new).transpose()?;
+        let request = Branch { cgroup: false, disk: disk.is_some() };
+        let reply = self.control.must(Command::Branch(request), &with_top(&theirs, &new_top, &[]))?;
         let (Reply::Branched { pid, pause_us, .. }, Some(_)) = reply else {
             return Err(format!("a branch is {reply:?}").into());
         };
-        let mut zygote = Zygote { control, pid };
+        self.disk = new_top;
+        let mut zygote = Zygote { control, pid, disk };
         match zygote.control.event()? {
             Event::Zygote => Ok((zygote, Duration::from_micros(pause_us))),
             other => Err(format!("a branch says {other:?}").into()),
@@ -295,6 +329,7 @@ pub struct Pending {
     id: u64,
     control: Control,
     pub mailbox: Mailbox,
+    disk: Option<OwnDisk>,
 }
 
 /// A fork whose process is there.
@@ -304,6 +339,7 @@ pub struct Forked {
     mailbox: Mailbox,
     pidfd: Option<OwnedFd>,
     pid: i32,
+    disk: Option<OwnDisk>,
 }
 
 impl Zygote {
@@ -324,20 +360,22 @@ impl Zygote {
     pub fn ask(&mut self) -> Result<Pending, Failure> {
         let (control, control_theirs) = Control::new()?;
         let (mailbox, mailbox_theirs) = Mailbox::new()?;
-        let request = Command::Fork(Fork { cgroup: false, successor: false, devices: mailbox_only() });
-        let id = self.control.send(request, &[control_theirs.as_fd(), mailbox_theirs.as_fd()])?;
-        Ok(Pending { id, control, mailbox })
+        let disk = self.disk.map(OwnDisk::new).transpose()?;
+        let devices = tiny_devices(self.disk);
+        let request = Command::Fork(Fork { cgroup: false, successor: false, devices });
+        let id = self.control.send(request, &with_top(&control_theirs, &disk, &[mailbox_theirs]))?;
+        Ok(Pending { id, control, mailbox, disk })
     }
 
     /// Takes the reply: the process is there, its VM perhaps not yet.
     pub fn accept(&mut self, pending: Pending) -> Result<Forked, Failure> {
-        let Pending { id, control, mailbox } = pending;
+        let Pending { id, control, mailbox, disk } = pending;
         let (reply, pidfd) =
             self.control.reply(id)?.map_err(|refusal| format!("fork: {}", refusal.message))?;
         let Reply::Forked { pid } = reply else {
             return Err(format!("a fork is {reply:?}").into());
         };
-        Ok(Forked { control, mailbox, pidfd, pid })
+        Ok(Forked { control, mailbox, pidfd, pid, disk })
     }
 
     pub fn fork(&mut self) -> Result<TinyVm, Failure> {
@@ -354,9 +392,9 @@ impl Forked {
 
     /// Waits until the VM runs.
     pub fn running(self) -> Result<TinyVm, Failure> {
-        let Forked { mut control, mailbox, pidfd, pid } = self;
+        let Forked { mut control, mailbox, pidfd, pid, disk } = self;
         match control.event()? {
-            Event::Running => Ok(TinyVm { control, mailbox, pidfd, pid }),
+            Event::Running => Ok(TinyVm { control, mailbox, pidfd, pid, disk }),
             other => Err(format!("a fork says {other:?}").into()),
         }
     }

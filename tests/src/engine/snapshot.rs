@@ -122,7 +122,7 @@ pub fn load_with(store: &Store, tag: &str, host: &Host<'_>) -> Result<(Started, 
     let (started, mut control) = start()?;
     try_load(&mut control, &chain, host)?.map_err(|refusal| format!("load: {}", refusal.message))?;
     let pid = started.pid()?;
-    Ok((started, Zygote { control, pid }))
+    Ok((started, Zygote { control, pid, disk: None }))
 }
 
 /// Asks for a snapshot and kills the process that writes it.

@@ -26,6 +26,10 @@ pub enum Frozen {
     Nothing,
 }
 
+/// An empty top layer for a disk, not in its place yet.
+#[derive(Debug)]
+pub struct NewTop(Layer);
+
 impl LayeredDisk {
     /// Puts a top layer above a stack. The top may hold `limit` bytes of data at most; a layer that holds more already is
     /// taken as it is and gets no more.
@@ -154,17 +158,27 @@ impl LayeredDisk {
     /// nothing is synced: this happens while a VM is paused. The frozen layer's file is complete after the next flush; until
     /// then its map is in the memory of this process and of those forked from it, and each of them may do the flush.
     pub fn freeze_top(&mut self, new_top: File) -> Result<Frozen, StackError> {
+        let new_top = self.prepare_top(new_top)?;
+        Ok(self.freeze_under(new_top))
+    }
+
+    /// All of a freeze that can fail. The disk is as it was.
+    pub fn prepare_top(&self, new_top: File) -> Result<NewTop, StackError> {
         if self.stack.layers() >= MAX_LAYERS {
             let found = self.stack.layers() + 1;
             return Err(StackError::TooManyLayers { found });
         }
-        let new_top = Layer::create(new_top, self.size())?;
+        Ok(NewTop(Layer::create(new_top, self.size())?))
+    }
+
+    /// The rest of a freeze, with a top that was prepared for this disk as it is.
+    pub fn freeze_under(&mut self, NewTop(new_top): NewTop) -> Frozen {
         let old_top = std::mem::replace(&mut self.top, new_top);
         if old_top.is_empty() {
-            return Ok(Frozen::Nothing);
+            return Frozen::Nothing;
         }
         self.stack.push(old_top);
-        Ok(Frozen::Layer)
+        Frozen::Layer
     }
 
     fn source(&self, first: usize, limit: usize) -> (Source<'_>, usize) {

@@ -27,7 +27,7 @@ mod stack;
 
 pub use error::{DiskError, LayerError, StackError};
 pub use layer::Layer;
-pub use layered::{Frozen, LayeredDisk};
+pub use layered::{Frozen, LayeredDisk, NewTop};
 pub use stack::{DiskState, LayerStack, MAX_LAYERS};
 
 /// The size of a block, the unit in which layers hold data.

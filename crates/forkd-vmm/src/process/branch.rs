@@ -1,6 +1,8 @@
 //! Freeze and Branch: a zygote of a VM, in its place or beside it.
 
+use std::convert::Infallible;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Reply, Stage};
@@ -17,8 +19,8 @@ impl Process {
         if was_running {
             vm.pause();
         }
-        match vm.save(None) {
-            Ok(saved) => {
+        match vm.save(None, || Ok::<_, Infallible>(())) {
+            Ok(Ok((saved, ()))) => {
                 vm.take_notices().into_iter().for_each(|event| self.control.say(event));
                 let disk_layer = saved.disk_layer;
                 self.state = State::Zygote(saved.with(vm.end()));
@@ -31,7 +33,7 @@ impl Process {
         }
     }
 
-    /// Makes a zygote of a VM that goes on: pause, save, clone, resume. Whatever fails in between, the VM goes on.
+    /// Makes a zygote of a VM that goes on: pause, save and clone, resume. Whatever fails in between, the VM goes on.
     pub(super) fn branch(
         &mut self,
         vm: LiveVm,
@@ -44,9 +46,7 @@ impl Process {
         if was_running {
             vm.pause();
         }
-        let branched = save_for_branch(&vm, request, &mut descriptors)
-            .and_then(|saved| Ok((saved, clone_with(&mut descriptors, request.cgroup)?)));
-        match branched {
+        match save_and_clone(&vm, request, &mut descriptors) {
             Ok((saved, (control, Side::Child))) => {
                 if self.adopt(control).is_err() {
                     return Ok(Done::Over);
@@ -79,8 +79,12 @@ impl Process {
     }
 }
 
-/// Takes the state of a paused VM that goes on, above a new top layer of its disk.
-fn save_for_branch(vm: &LiveVm, request: &Branch, descriptors: &mut Descriptors) -> Result<Saved, Refusal> {
+/// Takes the state of a paused VM that goes on, above a new top layer of its disk, and forks the process.
+fn save_and_clone(
+    vm: &LiveVm,
+    request: &Branch,
+    descriptors: &mut Descriptors,
+) -> Result<(Saved, (OwnedFd, Side)), Refusal> {
     if vm.has_disk() != request.disk {
         let message =
             "a VM with a disk is branched with a new top layer for it, and one without is not".into();
@@ -90,5 +94,5 @@ fn save_for_branch(vm: &LiveVm, request: &Branch, descriptors: &mut Descriptors)
         true => Some(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?)),
         false => None,
     };
-    vm.save(top).map_err(|error| failed(&error))
+    vm.save(top, || clone_with(descriptors, request.cgroup)).map_err(|error| failed(&error))?
 }

@@ -131,6 +131,10 @@ impl Process {
             Err(error @ (ChannelError::Malformed(_) | ChannelError::TooLarge)) => {
                 return Ok(self.reply(0, Err(malformed(error.to_string())), &[]));
             }
+            Err(ref error @ ChannelError::DescriptorsLost { ref message }) => {
+                let id = RequestHeader::deserialize(message).map_or(0, |header| header.id);
+                return Ok(self.reply(id, Err(failed(error)), &[]));
+            }
             Err(error) => return Err(error),
         };
         let RequestHeader { version, id } = match RequestHeader::deserialize(&message) {

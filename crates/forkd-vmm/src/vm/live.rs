@@ -110,7 +110,14 @@ impl LiveVm {
     }
 
     /// Takes the state of a paused VM. What it wrote to its disk is frozen under both; `top` takes what it will write.
-    pub fn save(&self, top: Option<File>) -> Result<Saved, VmError> {
+    ///
+    /// `last` is called when nothing else can fail any more and nothing has changed yet: a VM that is not saved is as it was,
+    /// and its disk does not use `top`. A process that forks in there returns twice, and each side freezes its own disk.
+    pub fn save<T, E>(
+        &self,
+        top: Option<File>,
+        last: impl FnOnce() -> Result<T, E>,
+    ) -> Result<Result<(Saved, T), E>, VmError> {
         // Whoever commands it has not been told yet, and there is nothing to go on from.
         if self.crew.has_ended() {
             return Err(VmError::Ended);
@@ -119,12 +126,14 @@ impl LiveVm {
         let vcpus = parked.iter().map(|slot| slot.as_ref().ok_or(VmError::NotParked));
         let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
         let state = VmState::save(&self.kvm, &self.vm, &vcpus)?;
-        let devices = self.crew.with_devices(|devices| {
-            let disk_layer = devices.freeze_disk(top)?;
-            Ok::<_, DeviceError>((devices.save(&self.wanted), disk_layer))
+        let saved = self.crew.with_devices(|devices| {
+            let top = devices.prepare_top(top)?;
+            Ok::<_, DeviceError>(last().map(|last| {
+                let disk_layer = devices.freeze_disk(top);
+                (Saved { state, devices: devices.save(&self.wanted), disk_layer }, last)
+            }))
         });
-        let (devices, disk_layer) = devices.ok_or(VmError::NotParked)??;
-        Ok(Saved { state, devices, disk_layer })
+        Ok(saved.ok_or(VmError::NotParked)??)
     }
 
     /// Ends the threads of a paused VM and closes everything but its memory.

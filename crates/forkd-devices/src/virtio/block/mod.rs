@@ -5,8 +5,6 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_SEG_MAX,
     VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES, VIRTIO_BLK_ID_BYTES,
@@ -15,7 +13,7 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 use super::chain::{Budget, work_through};
 use super::{Driver, DriverFault, VirtioDevice};
-use crate::disk::{Frozen, LayeredDisk, StackError};
+use crate::disk::{Frozen, LayeredDisk, NewTop};
 
 /// The name by which the guest knows the disk, filled up with zeroes.
 pub type DiskName = [u8; VIRTIO_BLK_ID_BYTES as usize];
@@ -87,13 +85,12 @@ impl Block {
         &mut self.disk
     }
 
-    /// [`LayeredDisk::freeze_top`]. The new top has room again.
-    pub fn freeze_top(&mut self, new_top: File) -> Result<Frozen, StackError> {
-        let frozen = self.disk.freeze_top(new_top)?;
+    /// [`LayeredDisk::freeze_under`]. The new top has room again.
+    pub fn freeze_under(&mut self, new_top: NewTop) -> Frozen {
         if self.room == Room::Told {
             self.room = Room::Enough;
         }
-        Ok(frozen)
+        self.disk.freeze_under(new_top)
     }
 
     pub fn errors(&self) -> BlockErrors {

@@ -236,7 +236,9 @@ fn the_lack_of_room_is_told_once_for_each_top_layer() {
     }
 
     let freeze = |driver: &mut MockDriver<Block>| {
-        driver.transport.device_mut().freeze_top(tempfile::tempfile().unwrap()).unwrap();
+        let block = driver.transport.device_mut();
+        let top = block.disk().prepare_top(tempfile::tempfile().unwrap()).unwrap();
+        block.freeze_under(top);
     };
     freeze(&mut driver);
     assert_eq!(write(&mut driver, 8, &[1; 512]), OK);

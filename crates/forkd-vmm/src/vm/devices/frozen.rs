@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
-use forkd_devices::disk::{DiskState, Frozen, LayerStack};
+use forkd_devices::disk::{DiskState, Frozen, LayerStack, NewTop};
 use forkd_devices::serial::{CappedLog, Console, ConsoleState};
 use forkd_devices::virtio::net::{NetDevice, NetState};
 use forkd_devices::virtio::rng::Rng;
@@ -59,15 +59,23 @@ impl DevicesState {
 }
 
 impl Devices {
-    /// Freezes the disk's top layer under both sides, and puts `top` above it on this side. The VM is paused; without a
-    /// `top` it is one that will not write again. Says whether there was anything in the layer.
-    pub fn freeze_disk(&self, top: Option<File>) -> Result<bool, DeviceError> {
-        let Some(slot) = &self.disk else { return Ok(false) };
+    /// Makes `top` a new top layer for the disk, if there is one, and does not use it yet. The VM is paused; without a `top`
+    /// it is one that will not write again.
+    pub fn prepare_top(&self, top: Option<File>) -> Result<Option<NewTop>, DeviceError> {
+        let Some(slot) = &self.disk else { return Ok(None) };
         let top = match top {
             Some(top) => top,
             None => File::from(memfd_create("top", MemfdFlags::CLOEXEC).map_err(io::Error::from)?),
         };
-        Ok(slot.lock().device_mut().freeze_top(top)? == Frozen::Layer)
+        Ok(Some(slot.lock().device().disk().prepare_top(top)?))
+    }
+
+    /// Freezes the disk's top layer and puts `top` above it. The VM is paused. Says whether there was anything in the layer.
+    pub fn freeze_disk(&self, top: Option<NewTop>) -> bool {
+        match (&self.disk, top) {
+            (Some(slot), Some(top)) => slot.lock().device_mut().freeze_under(top) == Frozen::Layer,
+            _ => false,
+        }
     }
 
     /// A second descriptor of everything that a successor goes on with, in the order of `control::Devices::own`.

@@ -21,6 +21,7 @@ use forkd_proto::control::{
     RequestHeader, Stage, StateName, Stats, VERSION,
 };
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Deserialize;
 
 use crate::boot;
@@ -43,6 +44,7 @@ pub enum ControlError {
 pub fn run() -> Result<(), ControlError> {
     clone::close_inherited();
     let control = take_stdin().and_then(ControlSocket::new).map_err(ControlError::Stdin)?;
+    allow_descriptors();
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
     let mut process = Process { control, state: State::Empty };
@@ -54,6 +56,15 @@ pub fn run() -> Result<(), ControlError> {
             Err(error) => return Err(ControlError::Channel(error)),
         }
     }
+}
+
+/// As many descriptors as this process may have: each frozen layer of a disk is one. The limit that programs begin with is
+/// low for the sake of those that use select(2).
+fn allow_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it, a branch is refused earlier.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// The control socket, which is not stdin from then on: forked processes have one of their own.

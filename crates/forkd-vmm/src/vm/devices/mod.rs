@@ -66,13 +66,13 @@ pub enum DeviceError {
     Missing(Descriptor),
     #[error("the devices asked for are not those of the frozen VM")]
     Different,
-    #[error("the disk: {0}")]
+    #[error("the disk")]
     Disk(#[from] StackError),
-    #[error("the network device: {0}")]
+    #[error("the network device")]
     Net(#[from] NetError),
-    #[error("the vsock device: {0}")]
+    #[error("the vsock device")]
     Vsock(#[from] VsockError),
-    #[error("the console: {0}")]
+    #[error("the console")]
     Console(#[from] ConsoleError),
     #[error("input for a console, and no console")]
     NoConsole,
@@ -80,7 +80,7 @@ pub enum DeviceError {
     ConsoleInput(io::Error),
     #[error(transparent)]
     Queue(#[from] QueueSizeError),
-    #[error("saved device state: {0}")]
+    #[error("saved device state")]
     Restore(#[from] RestoreError),
     #[error(transparent)]
     Kvm(#[from] KvmError),

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn pairs_survive_every_branch() -> Result<(), Failure> {
     // Each branch leaves the source with another layer of its disk to keep open.
     raise_descriptor_limit();
-    let (_process, mut vm) = boot_with_disk(VCPUS, 64 << 20, DISK_BYTES)?;
+    let (_process, mut vm) = boot_with_disk(VCPUS, 64 << 20, DISK_BYTES, DISK_BYTES)?;
     vm.mailbox.order(Order::StartOthers, u64::from(DISK_VCPU), 0)?;
     wait_for_progress(&mut vm)?;
     for round in 0..count(50, 1000) {
@@ -55,7 +55,7 @@ fn pairs_survive_every_branch() -> Result<(), Failure> {
 /// Whoever is refused a branch may throw the new top layer away: the VM goes on with the one that it has.
 #[test]
 fn a_refused_branch_leaves_the_disk_as_it_was() -> Result<(), Failure> {
-    let (_process, mut vm) = boot_with_disk(VCPUS, 64 << 20, DISK_BYTES)?;
+    let (_process, mut vm) = boot_with_disk(VCPUS, 64 << 20, DISK_BYTES, DISK_BYTES)?;
     let own = vm.disk.as_ref().ok_or("the VM has no disk")?.disk;
     vm.mailbox.order(Order::StartOthers, u64::from(DISK_VCPU), 0)?;
     wait_for_progress(&mut vm)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use forkd_proto::control::{Boot, Command, Devices, Event, ExitReason, Fork, RefusalCode, StateName};
 use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
-use forkd_tests::engine::process::{Control, Failure, Mailbox, Started, boot, start};
+use forkd_tests::engine::process::{Control, Failure, Mailbox, Started, boot, boot_with_disk, start};
 
 const MEMORY: u64 = 64 << 20;
 
@@ -51,6 +51,25 @@ fn a_panic_before_a_freeze_is_told_before_its_reply() -> Result<(), Failure> {
         let mut child = zygote.fork()?;
         child.mailbox.order(Order::Out, PANIC, 2)?;
         assert_eq!(child.control.event()?, Event::Panicked);
+    }
+    Ok(())
+}
+
+/// The guest writes two blocks and the layer has room for one. After a branch there is room again, for one.
+#[test]
+fn a_full_disk_is_told_once_for_each_layer_and_the_guest_goes_on() -> Result<(), Failure> {
+    let limit_bytes = 4096;
+    let (_process, mut vm) = boot_with_disk(2, MEMORY, 128 << 20, limit_bytes)?;
+    vm.mailbox.order(Order::StartOthers, 1, 0)?;
+    assert_eq!(vm.control.event()?, Event::OutOfDisk { limit_bytes });
+    assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 1);
+    let (mut zygote, _) = vm.branch()?;
+    assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 2);
+    assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 2);
+    vm.control.must(Command::Pause, &[])?;
+    // Nothing else was said in all this time but what belongs to the new layer.
+    while let Some(event) = vm.control.waiting() {
+        assert_eq!(event, Event::OutOfDisk { limit_bytes });
     }
     Ok(())
 }

@@ -2,13 +2,16 @@
 
 use std::os::fd::AsFd;
 
+use std::time::{Duration, Instant};
+
 use forkd_proto::control::{Branch, Command, Event, ExitReason, RefusalCode, Stage, StateName};
-use forkd_tests::engine::guest::{FREE_MEMORY, Order};
-use forkd_tests::engine::process::{Control, Failure, boot, start};
+use forkd_tests::engine::guest::{FREE_MEMORY, Order, pair};
+use forkd_tests::engine::process::{Control, Failure, TinyVm, boot, boot_with, start};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
 
 const MEMORY: u64 = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_guest_takes_orders() -> Result<(), Failure> {
@@ -20,6 +23,32 @@ fn a_guest_takes_orders() -> Result<(), Failure> {
     assert_eq!(vm.mailbox.order(Order::Dirty, FREE_MEMORY, 100)?, 100);
     assert_eq!(vm.mailbox.order(Order::Read, FREE_MEMORY + 99 * 4096, 0)?, 42);
     assert_eq!(vm.control.stats()?.state, StateName::Running);
+    Ok(())
+}
+
+/// Every vCPU of the largest VM runs, also in a child. One more is refused.
+#[test]
+fn a_vm_has_32_vcpus_at_most() -> Result<(), Failure> {
+    const VCPUS: u8 = 32;
+    let (_process, mut vm) = boot_with(VCPUS, MEMORY)?;
+    vm.mailbox.order(Order::StartOthers, 0, 0)?;
+    let all_go_on = |vm: &mut TinyVm| -> Result<(), Failure> {
+        for vcpu in 1..VCPUS {
+            let before = vm.mailbox.order(Order::Read, pair(vcpu)[0], 0)?;
+            let give_up = Instant::now() + PATIENCE;
+            while vm.mailbox.order(Order::Read, pair(vcpu)[0], 0)? <= before {
+                assert!(Instant::now() < give_up, "vCPU {vcpu} stands still");
+            }
+        }
+        Ok(())
+    };
+    all_go_on(&mut vm)?;
+    let (mut zygote, _) = vm.branch()?;
+    // Two such VMs at once are slow on few cores.
+    drop(vm);
+    all_go_on(&mut zygote.fork()?)?;
+    let error = boot_with(VCPUS + 1, MEMORY).err().ok_or("33 vCPUs")?;
+    assert!(error.to_string().contains("1 to 32 vCPUs, not 33"), "{error}");
     Ok(())
 }
 

@@ -129,6 +129,11 @@ impl Control {
         }
     }
 
+    /// An event that came with a reply and was not asked for yet.
+    pub fn waiting(&mut self) -> Option<Event> {
+        (!self.events.is_empty()).then(|| self.events.remove(0))
+    }
+
     pub fn stats(&mut self) -> Result<Stats, Failure> {
         match self.must(Command::Stats, &[])?.0 {
             Reply::Stats(stats) => Ok(stats),
@@ -265,9 +270,14 @@ pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Fail
 }
 
 /// Boots a tiny guest with this many vCPUs and a disk without an image below.
-pub fn boot_with_disk(vcpus: u8, memory_bytes: u64, disk_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+pub fn boot_with_disk(
+    vcpus: u8,
+    memory_bytes: u64,
+    disk_bytes: u64,
+    limit_bytes: u64,
+) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;
-    let disk = Disk { bytes: disk_bytes, limit_bytes: disk_bytes, base: false };
+    let disk = Disk { bytes: disk_bytes, limit_bytes, base: false };
     boot_in(started, control, vcpus, memory_bytes, Some(disk))
 }
 

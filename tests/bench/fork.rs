@@ -1,14 +1,16 @@
 //! `make bench-fork`: N children of one zygote, from the first request until the last child has run guest code and said so,
-//! beside the floor (bare clone and KVM loop) of the same run.
+//! beside the floor (bare clone and KVM loop) of the same run, and beside as many restores by Firecracker where there is one.
 
 use std::collections::VecDeque;
 use std::process::Command;
 use std::time::Instant;
 
 use forkd_tests::binaries;
+use forkd_tests::engine::firecracker::{self, Snapshot};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
-use forkd_tests::engine::process::{Failure, Forked, Pending, Zygote, boot};
+use forkd_tests::engine::process::{Failure, Forked, Pending, TinyVm, Zygote, boot};
 use forkd_tests::measure::{available_kib, percentile, print, private_kib, raise_descriptor_limit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
 const MEMORY_MIB: u64 = 512;
@@ -20,12 +22,17 @@ const SIZES: [u32; 4] = [1, 10, 100, 1000];
 
 fn main() -> Result<(), Failure> {
     raise_descriptor_limit();
+    let snapshot =
+        firecracker::find().map(|program| Snapshot::make(&program, MEMORY_MIB, WARM_PAGES)).transpose()?;
     let (_process, mut vm) = boot(MEMORY_MIB << 20)?;
     vm.mailbox.order(Order::Add, 1, 0)?;
     vm.mailbox.order(Order::Dirty, FREE_MEMORY, WARM_PAGES)?;
     let mut zygote = vm.freeze()?;
     // The first fork pays for what all later ones find: page tables, KVM's caches.
     drop(zygote.fork()?);
+    if let Some(snapshot) = &snapshot {
+        snapshot.restore(1)?;
+    }
 
     for n in SIZES {
         let floor_ms = floor(n)?;
@@ -62,6 +69,8 @@ fn main() -> Result<(), Failure> {
         for child in &children {
             private += private_kib(child.pid)?;
         }
+        end(children)?;
+        let firecracker = snapshot.as_ref().map(|snapshot| snapshot.restore(n)).transpose()?;
         times.sort_unstable_by(f64::total_cmp);
         print(&json!({
             "bench": "fork",
@@ -74,7 +83,7 @@ fn main() -> Result<(), Failure> {
             "p99_ms": percentile(&times, 99),
             "private_kib_per_child": private / u64::from(n),
             "kernel_kib_per_child": taken.saturating_sub(private) / u64::from(n),
-            "firecracker_ms": null,
+            "firecracker_ms": firecracker.map(|wall| wall.as_secs_f64() * 1e3),
         }))?;
     }
     Ok(())
@@ -90,6 +99,18 @@ fn accept_oldest(
         return Ok(None);
     };
     Ok(Some((asked, zygote.accept(fork)?)))
+}
+
+/// Lets the children go and waits until they have gone: what is measured next has the host for itself.
+fn end(children: Vec<TinyVm>) -> Result<(), Failure> {
+    const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let processes: Vec<_> = children.into_iter().filter_map(|child| child.pidfd).collect();
+    for process in &processes {
+        if poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&PATIENCE))? == 0 {
+            return Err("a child does not end when its sockets are closed".into());
+        }
+    }
+    Ok(())
 }
 
 fn floor(n: u32) -> Result<f64, Failure> {

@@ -8,8 +8,8 @@
 //!
 //! The clock begins before the first process is started, as for any user of it, and stops when the last one has answered
 //! that its VM is loaded and resumed: `restored`. Nothing shows that its guest has run. The clock of our forks stops at
-//! `running`, which is more: the guest of every child has carried out an order, and its answer is here. So whatever the
-//! comparison leans to is Firecracker.
+//! `running`, which is more: the guest of every child has carried out an order, and its answer is here. In that the
+//! comparison leans towards Firecracker.
 
 mod api;
 mod guest;
@@ -34,7 +34,7 @@ const FIRECRACKER: Tool =
     Tool { program: "firecracker", package: "firecracker", purpose: "compare with its restores" };
 
 /// Restores under way at once for each CPU. Most of a restore is waiting for the kernel: one at a time leaves the CPUs idle
-/// (on two of them 100 restores take six times as long), and more than these change nothing.
+/// (on two of them 100 restores take five to eight times as long), and more than these change nothing.
 const UNDER_WAY: u32 = 8;
 
 /// The program, if it is on PATH.

@@ -46,7 +46,7 @@ soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100
 bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine
 
-bench-fork: build ## children of one zygote, beside the floor
+bench-fork: build ## children of one zygote, beside the floor (and Firecracker, if on PATH)
 	@target/release/bench-fork
 
 bench-branch: build ## how long a VM stands still while it is branched

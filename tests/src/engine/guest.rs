@@ -345,10 +345,14 @@ fn code() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(begin, end.addr() - begin.addr()) }
 }
 
-/// The guest as an ELF file: one segment, entered at its beginning.
+/// The guest as an ELF file.
 pub fn elf() -> Vec<u8> {
+    wrap(code())
+}
+
+/// Code as an ELF file: one segment, entered at its beginning.
+pub(super) fn wrap(code: &[u8]) -> Vec<u8> {
     const HEADERS: u64 = 64 + 56;
-    let code = code();
     let mut elf = Vec::new();
     elf.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
     elf.extend_from_slice(&2u16.to_le_bytes()); // an executable

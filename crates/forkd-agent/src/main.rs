@@ -10,6 +10,7 @@ mod connect;
 mod envd;
 mod init;
 mod interpreter;
+mod readiness;
 mod runtime;
 mod serve;
 mod server;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pty::{OpenptFlags, grantpt, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
@@ -38,8 +37,7 @@ pub(super) fn open(size: Size) -> io::Result<(OwnedFd, OwnedFd)> {
 
 impl Terminal {
     pub(super) fn new(master: OwnedFd) -> io::Result<Self> {
-        fcntl_setfl(&master, fcntl_getfl(&master)? | OFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(AsyncFd::register(master)?)))
+        Ok(Self(Arc::new(crate::readiness::watch(master)?)))
     }
 
     pub(super) async fn read(&self, limit: usize) -> io::Result<Bytes> {

@@ -1,0 +1,50 @@
+//! What all handlers share: the children, and the settings that a fork changes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::children::Children;
+
+/// One per process.
+#[derive(Debug)]
+pub struct Agent {
+    pub children: Children,
+    /// Whether this is a guest's PID 1: then the clock is ours to set.
+    pub owns_guest: bool,
+    settings: Mutex<Settings>,
+}
+
+/// What a sandbox is told about itself. A fork replaces it before anything is served.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The environment of every process: the image's, then the sandbox's.
+    pub environment: BTreeMap<String, String>,
+    /// Without one, everybody who reaches the agent is welcome.
+    pub access_token: Option<String>,
+    pub default_user: String,
+    /// Where relative paths begin, and where processes start. Without one: the user's home.
+    pub default_workdir: Option<PathBuf>,
+}
+
+impl Agent {
+    /// Starts reaping, so it must be called within the runtime, and once in a process.
+    pub fn start(settings: Settings, owns_guest: bool) -> io::Result<Self> {
+        Ok(Self { children: Children::start()?, owns_guest, settings: Mutex::new(settings) })
+    }
+
+    /// A copy: settings are small, and nobody waits while somebody reads them.
+    pub fn settings(&self) -> Settings {
+        self.lock().clone()
+    }
+
+    /// Changes the settings for every request that begins after this.
+    pub fn change(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.lock());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,72 @@
+//! The command line: PID 1 needs none, everybody else says `serve`.
+
+use std::net::SocketAddr;
+
+pub const USAGE: &str = "usage: forkd-agent serve --envd ADDRESS:PORT --interpreter ADDRESS:PORT\n       forkd-agent (as PID 1 of a guest)";
+
+/// The kernel hands words of its command line that it does not know to PID 1, so PID 1's arguments are not ours.
+const INIT: u32 = 1;
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Role {
+    Init,
+    Serve(Options),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Options {
+    pub envd: SocketAddr,
+    pub interpreter: SocketAddr,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct UsageError;
+
+/// `serve` counts even as PID 1: that is a container of a test.
+pub fn parse(arguments: &[String], process_id: u32) -> Result<Role, UsageError> {
+    match arguments.split_first() {
+        Some((verb, options)) if verb == "serve" => serve(options).map(Role::Serve),
+        _ if process_id == INIT => Ok(Role::Init),
+        _ => Err(UsageError),
+    }
+}
+
+fn serve(arguments: &[String]) -> Result<Options, UsageError> {
+    let (mut envd, mut interpreter) = (None, None);
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        let value = rest.next().ok_or(UsageError)?;
+        let place = match name.as_str() {
+            "--envd" => &mut envd,
+            "--interpreter" => &mut interpreter,
+            _ => return Err(UsageError),
+        };
+        *place = Some(value.parse().map_err(|_| UsageError)?);
+    }
+    Ok(Options { envd: envd.ok_or(UsageError)?, interpreter: interpreter.ok_or(UsageError)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn serve_needs_both_addresses() {
+        let line = words("serve --envd 127.0.0.1:1 --interpreter 127.0.0.1:2");
+        let expected =
+            Options { envd: "127.0.0.1:1".parse().unwrap(), interpreter: "127.0.0.1:2".parse().unwrap() };
+        assert_eq!(parse(&line, 77), Ok(Role::Serve(expected)));
+        for wrong in ["", "serve", "serve --envd 127.0.0.1:1", "serve --envd x --interpreter y", "listen"] {
+            assert_eq!(parse(&words(wrong), 77), Err(UsageError), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pid_1_ignores_what_the_kernel_hands_over() {
+        assert_eq!(parse(&words("splash quiet=1"), 1), Ok(Role::Init));
+    }
+}

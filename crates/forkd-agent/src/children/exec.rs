@@ -1,0 +1,83 @@
+//! What a child does between fork and exec.
+//!
+//! The parent may have had threads, and one of them a lock, when it was copied. So nothing here allocates, locks or panics:
+//! only system calls with what was prepared before the fork.
+#![expect(unsafe_code, reason = "code that runs between fork and exec cannot be checked by the compiler")]
+
+use std::ffi::{CString, NulError};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::process::{Resource, Rlimit, chdir, ioctl_tiocsctty, setrlimit, setsid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use crate::users::User;
+
+/// When memory runs out, what the agent started goes before the agent.
+const OOM_SCORE_ADJUSTMENT: &[u8] = b"100";
+
+/// All that the child needs, allocated by the parent.
+#[derive(Debug)]
+pub(super) struct BeforeExec {
+    directory: CString,
+    /// Nothing when this process already is that user: whoever is not root may not even ask.
+    identity: Option<(Uid, Gid, Vec<Gid>)>,
+    terminal: bool,
+    descriptors: Rlimit,
+}
+
+impl BeforeExec {
+    pub(super) fn new(
+        directory: &Path,
+        user: &User,
+        terminal: bool,
+        descriptors: Rlimit,
+    ) -> Result<Self, NulError> {
+        let same = rustix::process::geteuid().as_raw() == user.uid && user.uid != 0;
+        let groups = || user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let identity = (!same).then(|| (Uid::from_raw(user.uid), Gid::from_raw(user.gid), groups()));
+        Ok(Self {
+            directory: CString::new(directory.as_os_str().as_bytes())?,
+            identity,
+            terminal,
+            descriptors,
+        })
+    }
+
+    pub(super) fn attach(self, command: &mut Command) {
+        // SAFETY: `run` makes system calls through rustix, which issues them itself and takes no lock of the C library, on
+        // memory that exists already. It returns errors as numbers, which allocates nothing.
+        unsafe { command.pre_exec(move || self.run()) };
+    }
+
+    fn run(&self) -> io::Result<()> {
+        setsid()?;
+        if self.terminal {
+            // SAFETY: the standard streams are in place before this runs, so 0 is open and stays open until exec.
+            let stdin = unsafe { BorrowedFd::borrow_raw(0) };
+            ioctl_tiocsctty(stdin)?;
+        }
+        // While still root: after changing the user, the kernel shows root as the owner of this file until exec.
+        let score =
+            rustix::fs::open(c"/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+        if let Ok(score) = score {
+            // A guest without /proc is not a reason to start nothing.
+            let _ = rustix::io::write(&score, OOM_SCORE_ADJUSTMENT);
+        }
+        let _ = setrlimit(Resource::Nofile, self.descriptors);
+        if let Some((uid, gid, groups)) = &self.identity {
+            // After a fork there is one thread, so the calls for a thread are those for the process.
+            set_thread_groups(groups)?;
+            set_thread_res_gid(*gid, *gid, *gid)?;
+            set_thread_res_uid(*uid, *uid, *uid)?;
+        }
+        // As the user: whoever may not enter a directory does not start there either.
+        chdir(self.directory.as_c_str())?;
+        Ok(())
+    }
+}

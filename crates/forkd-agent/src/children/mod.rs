@@ -1,0 +1,56 @@
+//! The one owner of all child processes.
+//!
+//! PID 1 inherits every orphan of the guest, so somebody must wait for *any* child; and whoever waits for any child takes the
+//! exit of everybody's. Hence nobody else in this program may wait: not `std::process::Child`, not tokio's.
+//!
+//! ```text
+//!  spawn ── lock ──▶ fork, exec, enter pid ──▶ unlock ──▶ Child { pid, pipes, exit }
+//!                                                                            ▲
+//!  SIGCHLD ── lock ──▶ wait for any: known pid? leave the table, publish ────┘
+//!                                    orphan?    forgotten
+//! ```
+//!
+//! Both sides hold the same lock. So a child that dies at once is still entered before it is waited for, and a process is only
+//! signalled while it is in the table: until it has been waited for, its number cannot belong to anybody else.
+
+mod exec;
+mod exit;
+mod pipes;
+mod reaper;
+mod signal;
+mod spawn;
+mod spec;
+mod terminal;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, watch};
+
+pub use exit::{Exit, ExitWatch};
+pub use pipes::{Input, Output};
+pub use signal::Signal;
+pub use spawn::{Child, SpawnError};
+pub use spec::{Source, Spec, Stdio, Target};
+pub use terminal::Size;
+
+type Table = HashMap<u32, watch::Sender<Option<Exit>>>;
+
+/// A handle; its clones are the same children.
+#[derive(Debug, Clone)]
+pub struct Children {
+    table: Arc<Mutex<Table>>,
+    /// The limit of open files that this process was started with, which is the one its children get.
+    descriptors: rustix::process::Rlimit,
+}
+
+impl Children {
+    /// Starts reaping on the current runtime. Once in a process.
+    pub fn start() -> io::Result<Self> {
+        let descriptors = crate::runtime::raise_descriptor_limit();
+        let children = Self { table: Arc::default(), descriptors };
+        reaper::start(Arc::clone(&children.table))?;
+        Ok(children)
+    }
+}

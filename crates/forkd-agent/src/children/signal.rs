@@ -1,0 +1,63 @@
+//! Signals to children, by number as the protocols carry them.
+
+use rustix::process::{Pid, kill_process, kill_process_group};
+
+use super::Children;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal(rustix::process::Signal);
+
+impl Signal {
+    pub const INT: Self = Self(rustix::process::Signal::INT);
+    pub const KILL: Self = Self(rustix::process::Signal::KILL);
+    pub const TERM: Self = Self(rustix::process::Signal::TERM);
+
+    /// What people call it: the words of strsignal, small.
+    pub fn describe(number: i32) -> String {
+        let known = match number {
+            1 => "hangup",
+            2 => "interrupt",
+            3 => "quit",
+            4 => "illegal instruction",
+            5 => "trace/breakpoint trap",
+            6 => "aborted",
+            7 => "bus error",
+            8 => "floating point exception",
+            9 => "killed",
+            10 => "user defined signal 1",
+            11 => "segmentation fault",
+            12 => "user defined signal 2",
+            13 => "broken pipe",
+            14 => "alarm clock",
+            15 => "terminated",
+            24 => "CPU time limit exceeded",
+            25 => "file size limit exceeded",
+            31 => "bad system call",
+            _ => return number.to_string(),
+        };
+        known.to_owned()
+    }
+}
+
+/// There is no such child any more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Gone;
+
+impl Children {
+    /// Signals one child, if it has not been waited for.
+    pub async fn signal(&self, pid: u32, signal: Signal) -> Result<(), Gone> {
+        self.deliver(pid, |pid| kill_process(pid, signal.0)).await
+    }
+
+    /// Signals a child and everything that stayed in its process group.
+    pub async fn signal_group(&self, pid: u32, signal: Signal) -> Result<(), Gone> {
+        self.deliver(pid, |pid| kill_process_group(pid, signal.0)).await
+    }
+
+    async fn deliver(&self, pid: u32, send: impl FnOnce(Pid) -> rustix::io::Result<()>) -> Result<(), Gone> {
+        let table = self.table.lock().await;
+        let known = table.contains_key(&pid).then_some(pid).and_then(|pid| i32::try_from(pid).ok());
+        let target = known.and_then(Pid::from_raw).ok_or(Gone)?;
+        send(target).map_err(|_| Gone)
+    }
+}

@@ -1,0 +1,45 @@
+//! What to start, and as whom.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use super::Size;
+use crate::users::User;
+
+/// A process to be started. It leads a session and a process group of its own.
+#[derive(Debug)]
+pub struct Spec {
+    pub program: OsString,
+    pub arguments: Vec<OsString>,
+    /// All of it: nothing is inherited. A program without a slash is looked for in its `PATH`.
+    pub environment: Vec<(OsString, OsString)>,
+    pub directory: PathBuf,
+    pub user: User,
+    pub stdio: Stdio,
+}
+
+#[derive(Debug)]
+pub enum Stdio {
+    Streams {
+        input: Source,
+        output: Target,
+        error: Target,
+    },
+    /// All three are a terminal, which is the controlling one of the session.
+    Terminal(Size),
+}
+
+#[derive(Debug)]
+pub enum Source {
+    Null,
+    Pipe,
+    Descriptor(OwnedFd),
+}
+
+#[derive(Debug)]
+pub enum Target {
+    Null,
+    Pipe,
+    Descriptor(OwnedFd),
+}

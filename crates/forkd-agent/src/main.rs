@@ -1,0 +1,46 @@
+//! `forkd-agent`: PID 1 and agent of a guest.
+//!
+//! As PID 1 it brings the guest up and then serves over vsock. `serve` is the same agent as an ordinary process over TCP, for
+//! development and tests: it is not PID 1, mounts nothing, and runs commands as the user who started it.
+
+mod agent;
+mod arguments;
+mod children;
+mod connect;
+mod envd;
+mod init;
+mod interpreter;
+mod readiness;
+mod runtime;
+mod serve;
+mod server;
+mod users;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use arguments::Role;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments::parse(&arguments, std::process::id()) {
+        Ok(Role::Init) => init::run().map_err(|error| error.to_string()),
+        Ok(Role::Serve(options)) => serve::run(&options).map_err(|error| error.to_string()),
+        Err(arguments::UsageError) => {
+            report(arguments::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            report(&message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(message: &str) {
+    // Nobody is left to tell when stderr itself is gone.
+    let _ = writeln!(io::stderr(), "forkd-agent: {message}");
+}

@@ -1,0 +1,48 @@
+//! HTTP/1.1 over anything that accepts connections.
+//!
+//! A connection costs a task and little memory; how many there may be is bounded. There are no timers on a connection: the
+//! other side is the host, which owns the guest, and a timer per idle connection would wake the guest for nothing.
+
+mod listener;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::Semaphore;
+
+pub use listener::{Accept, listen_vsock};
+
+/// A thousand processes with a stream each fit twice.
+const MAX_CONNECTIONS: usize = 2048;
+/// What hyper keeps of a response that nobody reads. Its own default is 400 KiB.
+const WRITE_BUFFER: usize = 64 << 10;
+/// After a refused accept (no descriptors left, mostly), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections and answers them, without end.
+pub async fn serve(mut listener: impl Accept, router: Router) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok(stream) => stream,
+            Err(_) => {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let connection = http1::Builder::new()
+                .max_buf_size(WRITE_BUFFER)
+                .serve_connection(TokioIo::new(stream), service);
+            // The peer went away or did not speak HTTP; it has been told what can be told. Upgrades serve tunnels.
+            let _ = connection.with_upgrades().await;
+            drop(place);
+        });
+    }
+}

@@ -1,0 +1,285 @@
+//! The control socket of a VM process, from the daemon's side: many requests at once, each with its own answer.
+//!
+//! ```text
+//!   call ──▶ request ─────▶ process          one task reads whatever comes:
+//!     ▲                        │               a reply goes to the call with its id,
+//!     └──── reply ◀── reader ◀─┘               an event to whoever has the receiver
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forkd_proto::channel::{Channel, ChannelError};
+use forkd_proto::control::{Command, Event, Message, Refusal, Reply, Request, VERSION};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+/// Events that nobody has taken yet. A process says a handful in its life; one that floods is not read any further.
+const MAX_EVENTS: usize = 64;
+
+/// A reply and the descriptors that came with it.
+pub type Answer = (Reply, Vec<OwnedFd>);
+type Waiting = HashMap<u64, oneshot::Sender<Result<Answer, CallError>>>;
+
+/// A request had no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("the VM process refused to {command}: {}", refusal.message)]
+    Refused { command: &'static str, refusal: Refusal },
+    #[error("the VM process is gone")]
+    Gone,
+    #[error("the control socket of the VM process")]
+    Socket(#[source] ChannelError),
+    #[error("the VM process answered {command} with {reply:?}")]
+    Unexpected { command: &'static str, reply: Box<Reply> },
+}
+
+/// One process's socket. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Control {
+    shared: Arc<Shared>,
+    next_id: AtomicU64,
+    reader: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Shared {
+    socket: AsyncFd<Socket>,
+    waiting: Mutex<Option<Waiting>>,
+}
+
+impl Shared {
+    /// Calls that wait for a reply; `None` when no reply will come any more.
+    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
+        // A panic while holding the lock leaves the map in order.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A channel in the form in which tokio takes descriptors.
+#[derive(Debug)]
+struct Socket(Channel);
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Control {
+    /// Takes over a connected socket. Events come out of the receiver, which ends with the process.
+    pub fn new(channel: Channel) -> io::Result<(Control, mpsc::Receiver<Event>)> {
+        rustix::io::ioctl_fionbio(&channel, true)?;
+        let shared = Arc::new(Shared {
+            socket: AsyncFd::new(Socket(channel))?,
+            waiting: Mutex::new(Some(Waiting::new())),
+        });
+        let (events, receiver) = mpsc::channel(MAX_EVENTS);
+        let reader = tokio::spawn(read(Arc::clone(&shared), events)).abort_handle();
+        Ok((Control { shared, next_id: AtomicU64::new(1), reader }, receiver))
+    }
+
+    /// Sends a request and waits for its answer. Requests of several calls are carried out in the order in which they were
+    /// sent; nobody waits for another's answer.
+    pub async fn call(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
+        let name = command.name();
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        match &mut *self.shared.waiting() {
+            Some(waiting) => drop(waiting.insert(id, sender)),
+            None => return Err(CallError::Gone),
+        }
+        // Also when this call is given up.
+        let _forget = Forget { shared: &self.shared, id };
+        self.send(&Request { version: VERSION, id, command }, descriptors).await?;
+        match answer.await {
+            Ok(Err(CallError::Refused { refusal, .. })) => Err(CallError::Refused { command: name, refusal }),
+            Ok(answer) => answer,
+            Err(_) => Err(CallError::Gone),
+        }
+    }
+
+    async fn send(&self, request: &Request, descriptors: &[OwnedFd]) -> Result<(), CallError> {
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let sent = self
+            .shared
+            .socket
+            .async_io(Interest::WRITABLE, |socket| would_block(socket.0.send(request, &descriptors)))
+            .await;
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(ChannelError::Closed)) => Err(CallError::Gone),
+            Ok(Err(error)) => Err(CallError::Socket(error)),
+            Err(error) => Err(CallError::Socket(error.into())),
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// Takes a call out of those that wait.
+struct Forget<'a> {
+    shared: &'a Shared,
+    id: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = &mut *self.shared.waiting() {
+            waiting.remove(&self.id);
+        }
+    }
+}
+
+/// Keeps the one error apart that tokio must see.
+fn would_block<T>(result: Result<T, ChannelError>) -> io::Result<Result<T, ChannelError>> {
+    match result {
+        Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        result => Ok(result),
+    }
+}
+
+async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
+    loop {
+        let received = shared
+            .socket
+            .async_io(Interest::READABLE, |socket| would_block(socket.0.receive::<Message>()))
+            .await;
+        match received {
+            Ok(Ok((Message::Reply { id, result }, descriptors))) => {
+                let waiting = shared.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
+                if let Some(call) = waiting {
+                    let answer = result
+                        .map(|reply| (reply, descriptors))
+                        .map_err(|refusal| CallError::Refused { command: "", refusal });
+                    // Whoever asked may have given up.
+                    let _ = call.send(answer);
+                }
+            }
+            // Nobody may be left who wants to know.
+            Ok(Ok((Message::Event(event), _))) => drop(events.send(event).await),
+            // Not ours to understand: a VM process that was taken over may send anything.
+            Ok(Err(ChannelError::Malformed(_) | ChannelError::TooLarge | ChannelError::DescriptorsLost { .. })) => {}
+            Ok(Err(ChannelError::Closed | ChannelError::Io(_))) | Err(_) => break,
+        }
+    }
+    // Everybody who waits finds out; nobody waits from now on.
+    drop(shared.waiting().take());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkd_proto::control::{RefusalCode, StateName, Stats};
+    use std::time::Duration;
+
+    fn stats(exits: u64) -> Reply {
+        Reply::Stats(Stats { state: StateName::Running, vcpus: 1, memory_bytes: 1, exits })
+    }
+
+    fn pair() -> (Control, mpsc::Receiver<Event>, Channel) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let (control, events) = Control::new(ours).unwrap();
+        (control, events, theirs)
+    }
+
+    /// Takes `count` requests in a thread and answers them, the last first.
+    fn answer_backwards(process: Channel, count: usize) -> std::thread::JoinHandle<Channel> {
+        std::thread::spawn(move || {
+            let mut ids = Vec::new();
+            for _ in 0..count {
+                ids.push(process.receive::<Request>().unwrap().0.id);
+            }
+            for id in ids.into_iter().rev() {
+                process.send(&Message::Reply { id, result: Ok(stats(id)) }, &[]).unwrap();
+            }
+            process
+        })
+    }
+
+    #[tokio::test]
+    async fn each_call_gets_its_own_answer() {
+        let (control, _events, process) = pair();
+        let process = answer_backwards(process, 3);
+        let call = || control.call(Command::Stats, &[]);
+        let (one, two, three) = tokio::join!(call(), call(), call());
+        for (id, answer) in [(1, one), (2, two), (3, three)] {
+            assert_eq!(answer.unwrap().0, stats(id));
+        }
+        process.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_the_command_and_events_pass_by() {
+        let (control, mut events, process) = pair();
+        let process = std::thread::spawn(move || {
+            let id = process.receive::<Request>().unwrap().0.id;
+            process.send(&Message::Event(Event::Panicked), &[]).unwrap();
+            process.send(&"nonsense", &[]).unwrap();
+            process.send(&Message::Reply { id: 99, result: Ok(Reply::Done) }, &[]).unwrap();
+            let refusal = Refusal { code: RefusalCode::State, message: "not now".into() };
+            process.send(&Message::Reply { id, result: Err(refusal) }, &[]).unwrap();
+            process
+        });
+        let error = control.call(Command::Freeze, &[]).await.unwrap_err();
+        assert_eq!(error.to_string(), "the VM process refused to freeze: not now");
+        assert_eq!(events.recv().await, Some(Event::Panicked));
+        process.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn calls_end_with_the_process() {
+        let (control, mut events, process) = pair();
+        let process = std::thread::spawn(move || drop(process.receive::<Request>().unwrap()));
+        let first = control.call(Command::Stats, &[]).await;
+        assert!(matches!(first, Err(CallError::Gone)), "{first:?}");
+        process.join().unwrap();
+        assert_eq!(events.recv().await, None);
+        assert!(matches!(control.call(Command::Stats, &[]).await, Err(CallError::Gone)));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_given_up_leaves_nothing() {
+        let (control, _events, process) = pair();
+        let call = control.call(Command::Stats, &[]);
+        assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err());
+        assert_eq!(control.shared.waiting().as_ref().map(HashMap::len), Some(0));
+        // Its answer comes late, and is nobody's.
+        let process = answer_backwards(process, 2);
+        assert_eq!(control.call(Command::Stats, &[]).await.unwrap().0, stats(2));
+        process.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_not_read_makes_callers_wait_and_no_thread() {
+        let (control, _events, process) = pair();
+        let control = Arc::new(control);
+        let calls: Vec<_> = (0..2000)
+            .map(|_| {
+                let control = Arc::clone(&control);
+                tokio::spawn(async move { control.call(Command::Stats, &[]).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let answering = std::thread::spawn(move || {
+            for _ in 0..2000 {
+                let id = process.receive::<Request>().unwrap().0.id;
+                process.send(&Message::Reply { id, result: Ok(stats(id)) }, &[]).unwrap();
+            }
+            process
+        });
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        answering.join().unwrap();
+    }
+}

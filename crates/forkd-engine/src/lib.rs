@@ -1,0 +1,5 @@
+//! Every decision about sandboxes: which processes there are, what they are told, and what is in their guests.
+//!
+//! No HTTP server and no KVM: the daemon asks this crate, and this crate asks VM processes (`forkd-vmm`) and agents.
+
+pub mod control;

@@ -8,16 +8,16 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{Command, Event, Message, Refusal, Reply, Request, VERSION};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
+
+use crate::socket::AsyncChannel;
 
 /// Events that nobody has taken yet. A process says a handful in its life; one that floods is not read any further.
 const MAX_EVENTS: usize = 64;
@@ -49,7 +49,7 @@ pub struct Control {
 
 #[derive(Debug)]
 struct Shared {
-    socket: AsyncFd<Socket>,
+    socket: AsyncChannel,
     waiting: Mutex<Option<Waiting>>,
 }
 
@@ -61,24 +61,11 @@ impl Shared {
     }
 }
 
-/// A channel in the form in which tokio takes descriptors.
-#[derive(Debug)]
-struct Socket(Channel);
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 impl Control {
     /// Takes over a connected socket. Events come out of the receiver, which ends with the process.
     pub fn new(channel: Channel) -> io::Result<(Control, mpsc::Receiver<Event>)> {
-        rustix::io::ioctl_fionbio(&channel, true)?;
-        let shared = Arc::new(Shared {
-            socket: AsyncFd::new(Socket(channel))?,
-            waiting: Mutex::new(Some(Waiting::new())),
-        });
+        let socket = AsyncChannel::new(channel)?;
+        let shared = Arc::new(Shared { socket, waiting: Mutex::new(Some(Waiting::new())) });
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
         let reader = tokio::spawn(read(Arc::clone(&shared), events)).abort_handle();
         Ok((Control { shared, next_id: AtomicU64::new(1), reader }, receiver))
@@ -106,16 +93,10 @@ impl Control {
 
     async fn send(&self, request: &Request, descriptors: &[OwnedFd]) -> Result<(), CallError> {
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let sent = self
-            .shared
-            .socket
-            .async_io(Interest::WRITABLE, |socket| would_block(socket.0.send(request, &descriptors)))
-            .await;
-        match sent {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(ChannelError::Closed)) => Err(CallError::Gone),
-            Ok(Err(error)) => Err(CallError::Socket(error)),
-            Err(error) => Err(CallError::Socket(error.into())),
+        match self.shared.socket.send(request, &descriptors).await {
+            Ok(()) => Ok(()),
+            Err(ChannelError::Closed) => Err(CallError::Gone),
+            Err(error) => Err(CallError::Socket(error)),
         }
     }
 }
@@ -140,22 +121,10 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// Keeps the one error apart that tokio must see.
-fn would_block<T>(result: Result<T, ChannelError>) -> io::Result<Result<T, ChannelError>> {
-    match result {
-        Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
-        result => Ok(result),
-    }
-}
-
 async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
     loop {
-        let received = shared
-            .socket
-            .async_io(Interest::READABLE, |socket| would_block(socket.0.receive::<Message>()))
-            .await;
-        match received {
-            Ok(Ok((Message::Reply { id, result }, descriptors))) => {
+        match shared.socket.receive::<Message>().await {
+            Ok((Message::Reply { id, result }, descriptors)) => {
                 let waiting = shared.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
                 if let Some(call) = waiting {
                     let answer = result
@@ -166,10 +135,12 @@ async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
                 }
             }
             // Nobody may be left who wants to know.
-            Ok(Ok((Message::Event(event), _))) => drop(events.send(event).await),
+            Ok((Message::Event(event), _)) => drop(events.send(event).await),
             // Not ours to understand: a VM process that was taken over may send anything.
-            Ok(Err(ChannelError::Malformed(_) | ChannelError::TooLarge | ChannelError::DescriptorsLost { .. })) => {}
-            Ok(Err(ChannelError::Closed | ChannelError::Io(_))) | Err(_) => break,
+            Err(
+                ChannelError::Malformed(_) | ChannelError::TooLarge | ChannelError::DescriptorsLost { .. },
+            ) => {}
+            Err(ChannelError::Closed | ChannelError::Io(_)) => break,
         }
     }
     // Everybody who waits finds out; nobody waits from now on.

@@ -1,0 +1,107 @@
+//! Connections into a guest, over its vsock.
+//!
+//! Each is new: one that was open when a VM was forked or restored leads nowhere, and whoever would reuse it waits for ever.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// What the VM process answers with is a word and a number.
+const MAX_ANSWER: usize = 64;
+
+/// The way into one guest: the Unix socket that its VM process listens on.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    socket: PathBuf,
+}
+
+/// A port of the guest was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the VM's socket {} cannot be reached", path.display())]
+    Socket { path: PathBuf, source: io::Error },
+    #[error("nobody listens on the guest's vsock port {port}")]
+    Refused { port: u32 },
+    #[error("the VM process answered {0:?} to a connection")]
+    Answer(String),
+}
+
+impl Guest {
+    pub fn new(socket: impl Into<PathBuf>) -> Guest {
+        Guest { socket: socket.into() }
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Connects to a vsock port of the guest.
+    pub async fn connect(&self, port: u32) -> Result<UnixStream, ConnectError> {
+        let failed = |source| ConnectError::Socket { path: self.socket.clone(), source };
+        let mut stream = UnixStream::connect(&self.socket).await.map_err(failed)?;
+        stream.write_all(format!("CONNECT {port}\n").as_bytes()).await.map_err(failed)?;
+        let mut answer = Vec::new();
+        // Byte by byte: what comes after the line is the guest's.
+        loop {
+            match stream.read_u8().await {
+                Ok(b'\n') => break,
+                Ok(byte) if answer.len() < MAX_ANSWER => answer.push(byte),
+                Ok(_) => break,
+                // The VM process closes a connection that the guest has refused.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && answer.is_empty() => {
+                    return Err(ConnectError::Refused { port });
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        match answer.strip_prefix(b"OK ") {
+            Some(_) => Ok(stream),
+            None => Err(ConnectError::Answer(String::from_utf8_lossy(&answer).into_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixListener;
+
+    /// A VM process that answers every client with these bytes and closes.
+    fn answering(answer: &'static [u8]) -> (tempfile::TempDir, Guest) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vsock");
+        let listener = UnixListener::bind(&path).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let mut line = [0; 64];
+                let read = client.read(&mut line).await.unwrap();
+                assert_eq!(&line[..read], b"CONNECT 49983\n");
+                client.write_all(answer).await.unwrap();
+            }
+        });
+        (directory, Guest::new(path))
+    }
+
+    #[tokio::test]
+    async fn what_follows_the_answer_is_the_guest_s() {
+        let (_directory, guest) = answering(b"OK 1073741824\nhello");
+        let mut stream = guest.connect(49983).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "hello");
+    }
+
+    #[tokio::test]
+    async fn refusals_and_nonsense_are_told_apart() {
+        let (_directory, guest) = answering(b"");
+        assert!(matches!(guest.connect(49983).await, Err(ConnectError::Refused { port: 49983 })));
+        let (_directory, guest) = answering(b"NO\n");
+        assert!(matches!(guest.connect(49983).await, Err(ConnectError::Answer(answer)) if answer == "NO"));
+        let (_directory, guest) = answering(&[b'x'; 1000]);
+        assert!(matches!(guest.connect(49983).await, Err(ConnectError::Answer(_))));
+        let gone = Guest::new("/nowhere/vsock");
+        assert!(matches!(gone.connect(49983).await, Err(ConnectError::Socket { .. })));
+    }
+}

@@ -25,11 +25,12 @@ fn main() -> Result<(), Failure> {
                 }
                 let (zygote, pause) = vm.branch()?;
                 pauses.push(pause.as_secs_f64() * 1e3);
-                // Whoever tears down the last branch's memory would be part of the next one's pause.
-                zygote.end()?;
                 if writing {
                     vm.mailbox.result()?;
                 }
+                // After the guest has written it all: what the branch shares with it must be copied. And before the next
+                // branch: whoever tears down this one's memory would be part of that one's pause.
+                zygote.end()?;
             }
             pauses.sort_unstable_by(f64::total_cmp);
             print(&json!({

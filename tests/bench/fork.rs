@@ -9,7 +9,7 @@ use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::{self, Snapshot};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
 use forkd_tests::engine::process::{Failure, Forked, Pending, TinyVm, Zygote, boot};
-use forkd_tests::measure::{available_kib, percentile, print, private_kib, raise_descriptor_limit};
+use forkd_tests::measure::{percentile, print, private_kib, raise_descriptor_limit, settled_available_kib};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
@@ -19,6 +19,8 @@ const WARM_PAGES: u64 = (64 << 20) / 4096;
 /// Requests whose replies are not taken yet.
 const IN_FLIGHT: usize = 32;
 const SIZES: [u32; 4] = [1, 10, 100, 1000];
+/// More restores one after another take longer than anybody wants to wait.
+const ONE_BY_ONE: u32 = 100;
 
 fn main() -> Result<(), Failure> {
     raise_descriptor_limit();
@@ -44,6 +46,10 @@ fn main() -> Result<(), Failure> {
     for (n, mut result) in results {
         if let Some(snapshot) = &snapshot {
             result["firecracker_ms"] = json!(snapshot.restore(n)?.as_secs_f64() * 1e3);
+            if n <= ONE_BY_ONE {
+                let one_by_one = snapshot.restore_one_by_one(n)?;
+                result["firecracker_one_by_one_ms"] = json!(one_by_one.as_secs_f64() * 1e3);
+            }
         }
         print(&result)?;
     }
@@ -53,7 +59,7 @@ fn main() -> Result<(), Failure> {
 /// Forks `n` children and measures.
 fn fork(zygote: &mut Zygote, n: u32) -> Result<Value, Failure> {
     let floor_ms = floor(n)?;
-    let available_before = available_kib()?;
+    let available_before = settled_available_kib()?;
     let begun = Instant::now();
     let mut pending = VecDeque::new();
     let mut forked = Vec::new();
@@ -81,7 +87,7 @@ fn fork(zygote: &mut Zygote, n: u32) -> Result<Value, Failure> {
         children.push(child);
     }
     let wall_ms = begun.elapsed().as_secs_f64() * 1e3;
-    let taken = available_before.saturating_sub(available_kib()?);
+    let taken = available_before.saturating_sub(settled_available_kib()?);
     let mut private = 0;
     for child in &children {
         private += private_kib(child.pid)?;
@@ -100,6 +106,7 @@ fn fork(zygote: &mut Zygote, n: u32) -> Result<Value, Failure> {
         "private_kib_per_child": private / u64::from(n),
         "kernel_kib_per_child": taken.saturating_sub(private) / u64::from(n),
         "firecracker_ms": null,
+        "firecracker_one_by_one_ms": null,
     }))
 }
 

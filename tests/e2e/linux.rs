@@ -1,25 +1,68 @@
-//! A stock Linux kernel under the engine.
+//! A stock Linux kernel under the engine. Every guest's disk passes `e2fsck` after its end.
 
 use forkd_tests::scale::count;
 use forkd_tests::suite::host;
 use forkd_tests::{TestResult, check};
 use serde_json::Value;
 
-/// Every guest verifies every file that it wrote, and every disk passes `e2fsck`: the source's, and those of children forked
-/// from branches that were taken while it wrote. No two guests have written the same random bytes.
+/// Every guest verifies every file that it wrote: the source, and children forked from branches that were taken while it
+/// wrote. No two guests have written the same random bytes.
 pub fn branched_while_it_writes() -> TestResult {
-    guest(1, count(2, 4), count(2, 5))
+    writes(1, count(2, 4), count(2, 5))
 }
 
 pub fn branched_while_it_writes_on_two_vcpus() -> TestResult {
-    guest(2, count(1, 4), count(2, 5))
+    writes(2, count(1, 4), count(2, 5))
 }
 
-fn guest(vcpus: u32, branches: u32, children: u32) -> TestResult {
-    let words = [vcpus, branches, children].map(|number| number.to_string());
-    let output = host()?.run(&["linux-guest", &words[0], &words[1], &words[2]])?;
-    let result: Value = serde_json::from_str(&output)?;
+fn writes(vcpus: u32, branches: u32, children: u32) -> TestResult {
+    let result = guest(&["writes", &vcpus.to_string(), &branches.to_string(), &children.to_string()])?;
     let guests = branches * children + 1;
     check!(result["guests"] == guests && result["distinct"] == guests, "{result}");
     Ok(())
+}
+
+/// Each child is told something else on its console, does it, and knows nothing of the others. One more panics.
+pub fn a_shell_is_forked() -> TestResult {
+    shell(1, count(4, 20))
+}
+
+pub fn a_shell_on_two_vcpus_is_forked() -> TestResult {
+    shell(2, count(2, 20))
+}
+
+fn shell(vcpus: u32, children: u32) -> TestResult {
+    let result = guest(&["shell", &vcpus.to_string(), &children.to_string()])?;
+    check!(result["guests"] == children + 1, "{result}");
+    Ok(())
+}
+
+/// A full snapshot and a diff, of branches of a running guest.
+pub fn snapshots_go_on() -> TestResult {
+    for vcpus in 1..=count(1, 2) {
+        guest(&["snapshots", &vcpus.to_string()])?;
+    }
+    Ok(())
+}
+
+pub fn a_guest_is_rolled_back() -> TestResult {
+    for vcpus in 1..=count(1, 2) {
+        guest(&["rollback", &vcpus.to_string()])?;
+    }
+    Ok(())
+}
+
+/// A branch leaves its source's connections alone; a copy of the guest has them closed, and goes on to listen.
+pub fn vsock_is_reset_in_copies_only() -> TestResult {
+    (0..count(1, 5)).try_for_each(|_| guest(&["vsock"]).map(drop))
+}
+
+/// The same on the network; children have the same address in namespaces of their own.
+pub fn the_network_survives_a_branch() -> TestResult {
+    (0..count(1, 5)).try_for_each(|_| guest(&["net"]).map(drop))
+}
+
+/// Runs a test on the host.
+fn guest(words: &[&str]) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(serde_json::from_str(&host()?.run(&[&["linux-guest"], words].concat())?)?)
 }

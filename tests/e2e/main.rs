@@ -18,6 +18,12 @@ fn main() -> ExitCode {
         ("nftables::a_rule_set_loads", nftables::a_rule_set_loads),
         ("linux::branched_while_it_writes", linux::branched_while_it_writes),
         ("linux::branched_while_it_writes_on_two_vcpus", linux::branched_while_it_writes_on_two_vcpus),
+        ("linux::a_shell_is_forked", linux::a_shell_is_forked),
+        ("linux::a_shell_on_two_vcpus_is_forked", linux::a_shell_on_two_vcpus_is_forked),
+        ("linux::snapshots_go_on", linux::snapshots_go_on),
+        ("linux::a_guest_is_rolled_back", linux::a_guest_is_rolled_back),
+        ("linux::vsock_is_reset_in_copies_only", linux::vsock_is_reset_in_copies_only),
+        ("linux::the_network_survives_a_branch", linux::the_network_survives_a_branch),
         (
             "watch::a_machine_that_stops_answering_is_restarted",
             watch::a_machine_that_stops_answering_is_restarted,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forkd_host::home;
-use forkd_tests::host::{TestHost, TestMachine};
+use forkd_tests::host::{TestHost, TestMachine, machine_name};
 use forkd_tests::process::signal;
 use forkd_tests::watch::{self, Patience};
 use forkd_tests::{TestResult, check};
@@ -15,7 +15,7 @@ static VICTIM: OnceLock<TestHost> = OnceLock::new();
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
 pub fn a_machine_that_stops_answering_is_restarted() -> TestResult {
-    let victim = TestMachine::acquire(&home::directory()?, "forkd-tests-victim")?;
+    let victim = TestMachine::acquire(&home::directory()?, &format!("{}-victim", machine_name()))?;
     let victim = VICTIM.get_or_init(|| TestHost::Machine(victim));
     let patience = Patience { silence: Duration::from_secs(3), ..Patience::default() };
 

@@ -16,6 +16,14 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
+/// The environment variable that names the machine of the tests: two checkouts that are tested at once need two.
+const MACHINE_VARIABLE: &str = "FORKD_TEST_MACHINE";
+
+/// The machine of the tests.
+pub fn machine_name() -> String {
+    std::env::var(MACHINE_VARIABLE).unwrap_or_else(|_| "forkd-tests".into())
+}
+
 /// Where commands of a test run.
 #[derive(Debug)]
 pub enum TestHost {

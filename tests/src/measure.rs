@@ -29,6 +29,20 @@ pub fn available_kib() -> Result<u64, Failure> {
     Ok(field(&fs::read_to_string("/proc/meminfo")?, "MemAvailable:"))
 }
 
+/// The same, once it has stopped to change: the kernel takes back the memory of many VMs long after they have ended.
+pub fn settled_available_kib() -> Result<u64, Failure> {
+    let mut before = available_kib()?;
+    for _ in 0..50 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let now = available_kib()?;
+        if now.abs_diff(before) < 1024 {
+            return Ok(now);
+        }
+        before = now;
+    }
+    Ok(before)
+}
+
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::TestResult;
-use crate::host::TestHost;
+use crate::host::{TestHost, machine_name};
 use crate::watch::{self, Patience, report};
 
 /// A test by name.
@@ -18,7 +18,7 @@ static RESTARTS: AtomicU32 = AtomicU32::new(0);
 
 /// The host that all tests of this run share.
 pub fn host() -> Result<&'static TestHost, Box<dyn std::error::Error + Send + Sync>> {
-    let host = HOST.get_or_init(|| TestHost::acquire("forkd-tests").map_err(|error| error.to_string()));
+    let host = HOST.get_or_init(|| TestHost::acquire(&machine_name()).map_err(|error| error.to_string()));
     host.as_ref().map_err(|error| error.clone().into())
 }
 

@@ -19,6 +19,17 @@ pub fn persist(
     parent: Option<&SealedManifest>,
     disk_layers: Vec<DiskLayer>,
 ) -> Result<SealedManifest, Failure> {
+    persist_with(store, zygote, tag, parent, || Ok(disk_layers))
+}
+
+/// The same; the layers of the disk are asked for when they are complete.
+pub fn persist_with(
+    store: &Store,
+    zygote: &mut Control,
+    tag: &str,
+    parent: Option<&SealedManifest>,
+    disk_layers: impl FnOnce() -> Result<Vec<DiskLayer>, Failure>,
+) -> Result<SealedManifest, Failure> {
     let tag: Tag = tag.parse()?;
     let parent = parent.map(SealedManifest::link);
     let draft = store.draft(&tag, parent.as_ref())?;
@@ -36,7 +47,7 @@ pub fn persist(
     drop(theirs);
     match writer.event()? {
         Event::Persisted(persisted) => {
-            Ok(draft.publish(description(&persisted, disk_layers)?, written(&persisted)?)?)
+            Ok(draft.publish(description(&persisted, disk_layers()?)?, written(&persisted)?)?)
         }
         other => Err(format!("the writer says {other:?}").into()),
     }

@@ -9,6 +9,7 @@
 //! 0x9fc00   end of low memory
 //! 0xd0000   the generation id
 //! 0xe0000   ACPI tables
+//! 0xffff0   the reset vector
 //! 0x100000  the kernel, where its ELF headers say
 //! …         the initial RAM disk, at the end of the memory below 3 GiB
 //! ```
@@ -17,6 +18,7 @@ pub mod acpi;
 mod cpuid;
 mod kernel;
 mod registers;
+mod reset_vector;
 
 use std::fs::File;
 
@@ -46,6 +48,8 @@ pub enum BootError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Acpi(#[from] acpi::AcpiError),
+    #[error("the reset vector cannot be written: {0}")]
+    ResetVector(vm_memory::GuestMemoryError),
     #[error("more CPUID leaves than KVM can have")]
     Cpuid,
     #[error(transparent)]
@@ -72,6 +76,7 @@ pub fn boot(request: &Boot, descriptors: &mut Descriptors) -> Result<LiveVm, Boo
     let virtio: Vec<_> = devices.virtio().map(place).collect();
     let acpi = acpi::Acpi { vcpus: request.vcpus, virtio: &virtio, generation_id: devices::GENERATION_ID };
     let rsdp = acpi::write(ram.memory(), &acpi)?;
+    reset_vector::write(ram.memory()).map_err(BootError::ResetVector)?;
     let entry = kernel::load(&ram, kernel, initramfs, &request.command_line, rsdp)?;
     cpuid::set(&hardware)?;
     registers::set(&ram, &hardware.vcpus, entry)?;

@@ -56,8 +56,9 @@ impl Process {
                 Ok(Done::Silent)
             }
             Ok((saved, (_, Side::Parent { pid, pidfd }))) => {
-                self.put_back(vm, was_running);
+                // Before the vCPUs are let go: they may run at once, and this thread only after them.
                 let pause_us = u64::try_from(paused_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.put_back(vm, was_running);
                 let disk_layer = saved.disk_layer;
                 Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layer }, vec![pidfd]))
             }

@@ -71,9 +71,19 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Starts this many processes that restore the snapshot, and says how long it took until the last one had. All of them
-    /// are alive then, and gone when this returns.
+    /// Starts this many processes that restore the snapshot, as fast as they go, and says how long it took until the last one
+    /// had. All of them are alive then, and gone when this returns.
     pub fn restore(&self, count: u32) -> Result<Duration, Failure> {
+        let cpus = u32::try_from(thread::available_parallelism()?.get())?;
+        self.restore_by(count, cpus.saturating_mul(UNDER_WAY).min(count))
+    }
+
+    /// The same, one after another.
+    pub fn restore_one_by_one(&self, count: u32) -> Result<Duration, Failure> {
+        self.restore_by(count, 1)
+    }
+
+    fn restore_by(&self, count: u32, workers: u32) -> Result<Duration, Failure> {
         let directory = tempfile::tempdir_in(&self.directory)?;
         let next = AtomicU32::new(0);
         let work = || {
@@ -81,8 +91,6 @@ impl Snapshot {
                 .map(|number| self.restore_one(directory.path(), number))
                 .collect::<Result<Vec<Process>, Failure>>()
         };
-        let cpus = u32::try_from(thread::available_parallelism()?.get())?;
-        let workers = cpus.saturating_mul(UNDER_WAY).min(count);
 
         let begun = Instant::now();
         let results: Vec<_> = thread::scope(|scope| {

@@ -21,6 +21,8 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::xsdt::XSDT;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryError, GuestMemoryMmap};
 
+use super::reset_vector::RESET_VECTOR;
+
 /// The interrupt that tells the guest that its generation id has changed. It is edge-triggered.
 pub const GED_GSI: u32 = 16;
 /// The sleep control register. The guest writes [`SLEEP_POWER_OFF`] to switch itself off.
@@ -29,7 +31,7 @@ pub const SLEEP_PORT: u16 = 0x600;
 pub const SLEEP_STATUS_PORT: u16 = 0x601;
 /// SLP_EN, and the type of \_S5 in SLP_TYP.
 pub const SLEEP_POWER_OFF: u8 = 1 << 5 | SLEEP_TYPE_S5 << 2;
-/// The reset register. The guest writes [`RESET_VALUE`] to start again.
+/// The reset register. The guest writes [`RESET_VALUE`] to start again; Linux does so by way of the reset vector.
 pub const RESET_PORT: u16 = 0x602;
 pub const RESET_VALUE: u8 = 1;
 
@@ -41,7 +43,7 @@ const SLEEP_TYPE_S5: u8 = 5;
 const SERIAL_GSI: u32 = 4;
 
 const TABLES_START: u64 = 0xe_0000;
-const TABLES_END: u64 = 0x10_0000;
+const TABLES_END: u64 = RESET_VECTOR.0;
 const ALIGNMENT: u64 = 16;
 
 const GENERATION_ID_SIZE: usize = 16;

@@ -22,6 +22,7 @@ pub enum Code {
     Unimplemented,
     Internal,
     DeadlineExceeded,
+    DataLoss,
 }
 
 impl Code {
@@ -34,7 +35,7 @@ impl Code {
             Self::AlreadyExists => StatusCode::CONFLICT,
             Self::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
             Self::Unimplemented => StatusCode::NOT_IMPLEMENTED,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Internal | Self::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
             Self::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         }
     }

@@ -6,11 +6,14 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::children::Children;
+use crate::envd::{Processes, Watchers};
 
 /// One per process.
 #[derive(Debug)]
 pub struct Agent {
     pub children: Children,
+    pub processes: Processes,
+    pub watchers: Watchers,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
     settings: Mutex<Settings>,
@@ -31,7 +34,13 @@ pub struct Settings {
 impl Agent {
     /// Starts reaping, so it must be called within the runtime, and once in a process.
     pub fn start(settings: Settings, owns_guest: bool) -> io::Result<Self> {
-        Ok(Self { children: Children::start()?, owns_guest, settings: Mutex::new(settings) })
+        Ok(Self {
+            children: Children::start()?,
+            processes: Processes::default(),
+            watchers: Watchers::default(),
+            owns_guest,
+            settings: Mutex::new(settings),
+        })
     }
 
     /// A copy: settings are small, and nobody waits while somebody reads them.

@@ -33,7 +33,7 @@ pub use pipes::{Input, Output};
 pub use signal::Signal;
 pub use spawn::{Child, SpawnError};
 pub use spec::{Source, Spec, Stdio, Target};
-pub use terminal::Size;
+pub use terminal::{Size, Terminal};
 
 type Table = HashMap<u32, watch::Sender<Option<Exit>>>;
 

@@ -1,14 +1,32 @@
 //! The envd protocol: processes, files and the sandbox's settings.
 
+mod caller;
+mod filesystem;
 mod health;
+mod metadata;
+mod paths;
+mod process;
+mod rest;
 
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
 use axum::routing::get;
+
+pub use filesystem::Watchers;
+pub use process::Processes;
 
 use crate::agent::Agent;
 
 pub fn router(agent: Arc<Agent>) -> Router {
-    Router::new().route("/health", get(health::health)).with_state(agent)
+    Router::new()
+        .route("/health", get(health::health))
+        .merge(filesystem::routes())
+        .merge(process::routes())
+        .layer(from_fn_with_state(Arc::clone(&agent), caller::check_token))
+        // Whoever reads a body has a limit of its own; files have none but the disk.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(agent)
 }

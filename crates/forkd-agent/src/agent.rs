@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::children::Children;
 use crate::envd::{Processes, Watchers};
+use crate::interpreter::Contexts;
 
 /// One per process.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub struct Agent {
     pub children: Children,
     pub processes: Processes,
     pub watchers: Watchers,
+    pub contexts: Contexts,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
     settings: Mutex<Settings>,
@@ -38,6 +40,7 @@ impl Agent {
             children: Children::start()?,
             processes: Processes::default(),
             watchers: Watchers::default(),
+            contexts: Contexts::default(),
             owns_guest,
             settings: Mutex::new(settings),
         })

@@ -15,6 +15,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 
+pub use caller::token_is_right;
 pub use filesystem::Watchers;
 pub use process::Processes;
 

@@ -83,7 +83,7 @@
 
   // `import` in a script is an error, but it is what people write. Each form becomes an awaited import().
   function withoutImports(code) {
-    return code.replace(/(^|;)([ \t]*)import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s*|\{([^}]*)\}\s*)?(?:from\s*)?(['"][^'"\n]+['"])[ \t]*;?/gm,
+    return code.replace(/(^|;)([ \t]*)import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s*|\{([^}]*)\}\s*)?(?:from\s*)?(['"][^'"\n]+['"])/gm,
       (_all, before, blank, whole, everything, named, from) => {
         const space = before + blank;
         const parts = [];
@@ -189,7 +189,6 @@
     replace(crypto, 'randomFillSync', fillView);
     replace(crypto, 'randomFill', replies(fillView));
     replace(crypto, 'randomUUID', uuid);
-    replace(crypto, 'getRandomValues', fillView);
     replace(crypto, 'randomInt', replies((low, high) => {
       const [from, to] = high === undefined ? [0, low] : [low, high];
       return from + Math.floor(random53() * (to - from));

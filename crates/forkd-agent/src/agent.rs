@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::children::Children;
-use crate::envd::{Processes, Watchers};
+use crate::envd::{LastTimes, Processes, Watchers};
 
 /// One per process.
 #[derive(Debug)]
@@ -14,6 +14,7 @@ pub struct Agent {
     pub children: Children,
     pub processes: Processes,
     pub watchers: Watchers,
+    pub last_times: LastTimes,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
     settings: Mutex<Settings>,
@@ -38,6 +39,7 @@ impl Agent {
             children: Children::start()?,
             processes: Processes::default(),
             watchers: Watchers::default(),
+            last_times: LastTimes::default(),
             owns_guest,
             settings: Mutex::new(settings),
         })

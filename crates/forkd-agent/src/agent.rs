@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::children::Children;
 use crate::envd::{Processes, Watchers};
 use crate::interpreter::Contexts;
+use crate::envd::{LastTimes, Processes, Watchers};
 
 /// One per process.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub struct Agent {
     pub processes: Processes,
     pub watchers: Watchers,
     pub contexts: Contexts,
+    pub last_times: LastTimes,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
     settings: Mutex<Settings>,
@@ -41,6 +43,7 @@ impl Agent {
             processes: Processes::default(),
             watchers: Watchers::default(),
             contexts: Contexts::default(),
+            last_times: LastTimes::default(),
             owns_guest,
             settings: Mutex::new(settings),
         })

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::children::Children;
-use crate::envd::{Processes, Watchers};
-use crate::interpreter::Contexts;
 use crate::envd::{LastTimes, Processes, Watchers};
+use crate::identity::{Foreign, Gate, Guest, Own};
+use crate::interpreter::Contexts;
 
 /// One per process.
 #[derive(Debug)]
@@ -17,6 +17,9 @@ pub struct Agent {
     pub processes: Processes,
     pub watchers: Watchers,
     pub contexts: Contexts,
+    /// Closed between a fork and its identity.
+    pub gate: Gate,
+    pub guest: Box<dyn Guest>,
     pub last_times: LastTimes,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
@@ -43,6 +46,8 @@ impl Agent {
             processes: Processes::default(),
             watchers: Watchers::default(),
             contexts: Contexts::default(),
+            gate: Gate::default(),
+            guest: if owns_guest { Box::new(Own::default()) } else { Box::new(Foreign) },
             last_times: LastTimes::default(),
             owns_guest,
             settings: Mutex::new(settings),

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use crate::agent::{Agent, Settings};
 use crate::arguments::Options;
-use crate::{envd, interpreter, runtime, server, users};
+use crate::{routers, runtime, server, users};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -27,8 +27,8 @@ pub fn run(options: &Options) -> Result<(), ServeError> {
         let interpreter = listen(options.interpreter).await?;
         announce(&[("envd", envd.local_addr()?), ("interpreter", interpreter.local_addr()?)])?;
         tokio::join!(
-            server::serve(envd, envd::router(Arc::clone(&agent))),
-            server::serve(interpreter, interpreter::router(agent)),
+            server::serve(envd, routers::envd(&agent)),
+            server::serve(interpreter, routers::interpreter(&agent)),
         );
         Ok(())
     })

@@ -41,8 +41,12 @@ pub struct Settings {
 impl Agent {
     /// Starts reaping, so it must be called within the runtime, and once in a process.
     pub fn start(settings: Settings, owns_guest: bool) -> io::Result<Self> {
-        Ok(Self {
-            children: Children::start()?,
+        Ok(Self::with_children(Children::start()?, settings, owns_guest))
+    }
+
+    pub fn with_children(children: Children, settings: Settings, owns_guest: bool) -> Self {
+        Self {
+            children,
             processes: Processes::default(),
             watchers: Watchers::default(),
             contexts: Contexts::default(),
@@ -51,7 +55,7 @@ impl Agent {
             last_times: LastTimes::default(),
             owns_guest,
             settings: Mutex::new(settings),
-        })
+        }
     }
 
     /// A copy: settings are small, and nobody waits while somebody reads them.

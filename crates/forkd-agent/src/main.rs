@@ -18,6 +18,8 @@ mod routers;
 mod runtime;
 mod serve;
 mod server;
+#[cfg(test)]
+mod testing;
 mod users;
 
 use std::io::{self, Write};

@@ -21,6 +21,8 @@ mod signal;
 mod spawn;
 mod spec;
 mod terminal;
+#[cfg(test)]
+pub mod tests;
 
 use std::collections::HashMap;
 use std::io;

@@ -19,10 +19,10 @@ mod server_stream;
 mod unary;
 
 pub use body::{Sender, Stall};
-pub use client_stream::{Messages, client_stream};
+pub use client_stream::client_stream;
 pub use envelope::message;
 pub use error::{Code, ConnectError};
-pub use headers::{keepalive, timeout};
+pub use headers::timeout;
 pub use server_stream::{read_request, respond};
 pub use unary::unary;
 

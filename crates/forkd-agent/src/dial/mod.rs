@@ -151,7 +151,7 @@ mod tests {
 
     fn run<F: Future<Output = ()>>(test: impl FnOnce(Arc<Agent>) -> F) {
         crate::runtime::new().unwrap().block_on(async {
-            test(Arc::new(Agent::start(Settings::default(), false).unwrap())).await;
+            test(Arc::new(crate::testing::agent(Settings::default()))).await;
         });
     }
 

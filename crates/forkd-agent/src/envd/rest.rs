@@ -24,10 +24,6 @@ impl RestError {
         Self { status: StatusCode::UNAUTHORIZED, message: message.into() }
     }
 
-    pub fn not_found(message: impl Into<String>) -> Self {
-        Self { status: StatusCode::NOT_FOUND, message: message.into() }
-    }
-
     /// An error of the guest's system, about `subject`.
     pub fn system(subject: &str, error: &io::Error) -> Self {
         let status = match Errno::from_io_error(error) {

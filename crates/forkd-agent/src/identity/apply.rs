@@ -173,7 +173,7 @@ mod tests {
             let guest = Recorded { calls: Arc::clone(&calls), hooks: hooks.to_owned(), broken };
             let settings =
                 Settings { environment: BTreeMap::from([("A".into(), "1".into())]), ..Settings::default() };
-            let mut agent = Agent::start(settings, false).unwrap();
+            let mut agent = crate::testing::agent(settings);
             agent.guest = Box::new(guest);
             test(Arc::new(agent), calls).await;
         });
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_foreign_system_is_skipped() {
         crate::runtime::new().unwrap().block_on(async {
-            let agent = Arc::new(Agent::start(Settings::default(), false).unwrap());
+            let agent = Arc::new(crate::testing::agent(Settings::default()));
             let response = apply(&agent, request()).await.unwrap();
             let skipped = response.steps.iter().filter(|step| step.skipped).count();
             assert_eq!((response.ok, skipped), (true, 5), "{response:?}");

@@ -79,8 +79,8 @@ mod tests {
 
     use super::*;
 
-    fn bash(script: &str) -> Vec<u8> {
-        std::process::Command::new("bash").args(["-c", script]).output().unwrap().stdout
+    fn bash(script: &str) -> String {
+        crate::testing::run("bash", &["-c", script]).1
     }
 
     proptest! {
@@ -88,7 +88,7 @@ mod tests {
         #[test]
         fn whatever_is_quoted_is_one_word_with_the_same_bytes(text in "[^\0]{0,40}") {
             let script = format!("printf %s {}", quote(&text).unwrap());
-            prop_assert_eq!(bash(&script), text.into_bytes());
+            prop_assert_eq!(bash(&script), text);
         }
     }
 
@@ -108,6 +108,6 @@ mod tests {
             BTreeMap::from([("A".to_owned(), "new".to_owned()), ("B".to_owned(), "b".to_owned())]);
         let lines = run(7, "echo $A $B; false", &environment).unwrap();
         let script = format!("A=old\n{}echo $A ${{B-gone}}", lines.replace(">&0", ""));
-        assert_eq!(String::from_utf8(bash(&script)).unwrap(), "new b\ndone 7 1\nold gone\n");
+        assert_eq!(bash(&script), "new b\ndone 7 1\nold gone\n");
     }
 }

@@ -132,6 +132,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::children::Exit;
 
     fn network() -> Network {
         Network {
@@ -167,15 +168,13 @@ mod tests {
     fn the_kernel_takes_it() {
         let name = "network::tests::in_a_namespace";
         let test = std::env::current_exe().unwrap();
-        let run =
-            Command::new("unshare").arg("--net").arg(test).args(["--ignored", "--exact", name]).output();
-        let Ok(output) = run else { return };
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if !output.status.success() && said.contains("unshare") {
+        let arguments = ["--net", test.to_str().unwrap(), "--ignored", "--exact", name];
+        if crate::testing::run("unshare", &["--net", "true"]).0 != Exit::Code(0) {
             // Namespaces are root's on some hosts.
             return;
         }
-        assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
+        let (exit, said) = crate::testing::run("unshare", &arguments);
+        assert_eq!(exit, Exit::Code(0), "{said}");
     }
 
     #[test]

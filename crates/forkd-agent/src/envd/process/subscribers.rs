@@ -101,3 +101,66 @@ fn too_slow() -> ConnectError {
     );
     ConnectError::new(Code::ResourceExhausted, text)
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderMap;
+    use axum::response::Response;
+    use http_body_util::BodyExt;
+
+    use super::super::messages::{KEEPALIVE, Stream, data_event};
+    use super::*;
+    use crate::connect;
+
+    fn stream() -> (Sender, Response) {
+        connect::respond(&HeaderMap::new(), KEEPALIVE).unwrap()
+    }
+
+    async fn rest(response: Response) -> String {
+        String::from_utf8_lossy(&response.into_body().collect().await.unwrap().to_bytes()).into_owned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_late_sees_the_rest_and_who_comes_after_the_end_sees_the_end() {
+        let subscribers = Subscribers::new(7);
+        let ((first, first_stream), (second, second_stream)) = (stream(), stream());
+        subscribers.add(first).await;
+        subscribers.publish(&data_event(Stream::Stdout, b"one")).await;
+        subscribers.add(second).await;
+        subscribers.end(Exit::Code(0));
+        let (third, third_stream) = stream();
+        tokio::join!(
+            async {
+                let text = rest(first_stream).await;
+                assert!(
+                    text.contains("\"pid\":7") && text.contains("b25l") && text.contains("exitCode"),
+                    "{text}"
+                );
+            },
+            async {
+                let text = rest(second_stream).await;
+                assert!(!text.contains("b25l") && text.contains("exitCode"), "{text}");
+            },
+            async {
+                subscribers.add(third).await;
+                assert!(rest(third_stream).await.contains("exitCode"));
+            },
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_is_waited_for_and_then_left() {
+        let subscribers = Subscribers::new(7);
+        let ((slow, slow_stream), (gone, gone_stream)) = (stream(), stream());
+        subscribers.add(slow).await;
+        subscribers.add(gone).await;
+        drop(gone_stream);
+        let started = tokio::time::Instant::now();
+        for _ in 0..4 {
+            subscribers.publish(&data_event(Stream::Stdout, b"x")).await;
+        }
+        assert_eq!(started.elapsed().as_secs(), PATIENCE.as_secs());
+        assert!(subscribers.is_empty());
+        assert!(rest(slow_stream).await.contains("resource_exhausted"));
+    }
+}

@@ -9,6 +9,7 @@ use crate::children::Children;
 use crate::envd::{LastTimes, Processes, Watchers};
 use crate::identity::{Foreign, Gate, Guest, Own};
 use crate::interpreter::Contexts;
+use crate::startup::Startup;
 
 /// One per process.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub struct Agent {
     /// Closed between a fork and its identity.
     pub gate: Gate,
     pub guest: Box<dyn Guest>,
+    pub startup: Startup,
     pub last_times: LastTimes,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
@@ -51,6 +53,7 @@ impl Agent {
             watchers: Watchers::default(),
             contexts: Contexts::default(),
             gate: Gate::default(),
+            startup: Startup::default(),
             guest: if owns_guest { Box::new(Own::default()) } else { Box::new(Foreign) },
             last_times: LastTimes::default(),
             owns_guest,

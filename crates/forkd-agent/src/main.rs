@@ -18,6 +18,7 @@ mod routers;
 mod runtime;
 mod serve;
 mod server;
+mod startup;
 #[cfg(test)]
 mod testing;
 mod users;

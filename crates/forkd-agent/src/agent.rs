@@ -6,11 +6,23 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::children::Children;
+use crate::envd::{LastTimes, Processes, Watchers};
+use crate::identity::{Foreign, Gate, Guest, Own};
+use crate::interpreter::Contexts;
+use crate::startup::Startup;
 
 /// One per process.
 #[derive(Debug)]
 pub struct Agent {
     pub children: Children,
+    pub processes: Processes,
+    pub watchers: Watchers,
+    pub contexts: Contexts,
+    /// Closed between a fork and its identity.
+    pub gate: Gate,
+    pub guest: Box<dyn Guest>,
+    pub startup: Startup,
+    pub last_times: LastTimes,
     /// Whether this is a guest's PID 1: then the clock is ours to set.
     pub owns_guest: bool,
     settings: Mutex<Settings>,
@@ -31,7 +43,22 @@ pub struct Settings {
 impl Agent {
     /// Starts reaping, so it must be called within the runtime, and once in a process.
     pub fn start(settings: Settings, owns_guest: bool) -> io::Result<Self> {
-        Ok(Self { children: Children::start()?, owns_guest, settings: Mutex::new(settings) })
+        Ok(Self::with_children(Children::start()?, settings, owns_guest))
+    }
+
+    pub fn with_children(children: Children, settings: Settings, owns_guest: bool) -> Self {
+        Self {
+            children,
+            processes: Processes::default(),
+            watchers: Watchers::default(),
+            contexts: Contexts::default(),
+            gate: Gate::default(),
+            startup: Startup::default(),
+            guest: if owns_guest { Box::new(Own::default()) } else { Box::new(Foreign) },
+            last_times: LastTimes::default(),
+            owns_guest,
+            settings: Mutex::new(settings),
+        }
     }
 
     /// A copy: settings are small, and nobody waits while somebody reads them.

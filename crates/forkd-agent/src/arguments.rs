@@ -1,8 +1,9 @@
 //! The command line: PID 1 needs none, everybody else says `serve`.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 
-pub const USAGE: &str = "usage: forkd-agent serve --envd ADDRESS:PORT --interpreter ADDRESS:PORT\n       forkd-agent (as PID 1 of a guest)";
+pub const USAGE: &str = "usage: forkd-agent serve --envd WHERE --interpreter WHERE   (WHERE: IP:PORT or vsock:PORT)\n       forkd-agent (as PID 1 of a guest)";
 
 /// The kernel hands words of its command line that it does not know to PID 1, so PID 1's arguments are not ours.
 const INIT: u32 = 1;
@@ -15,8 +16,25 @@ pub enum Role {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    pub envd: SocketAddr,
-    pub interpreter: SocketAddr,
+    pub envd: Address,
+    pub interpreter: Address,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Address {
+    Tcp(SocketAddr),
+    Vsock(u32),
+}
+
+impl FromStr for Address {
+    type Err = UsageError;
+
+    fn from_str(text: &str) -> Result<Self, UsageError> {
+        match text.strip_prefix("vsock:") {
+            Some(port) => port.parse().map(Self::Vsock).map_err(|_| UsageError),
+            None => text.parse().map(Self::Tcp).map_err(|_| UsageError),
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +59,7 @@ fn serve(arguments: &[String]) -> Result<Options, UsageError> {
             "--interpreter" => &mut interpreter,
             _ => return Err(UsageError),
         };
-        *place = Some(value.parse().map_err(|_| UsageError)?);
+        *place = Some(value.parse()?);
     }
     Ok(Options { envd: envd.ok_or(UsageError)?, interpreter: interpreter.ok_or(UsageError)? })
 }
@@ -56,11 +74,17 @@ mod tests {
 
     #[test]
     fn serve_needs_both_addresses() {
-        let line = words("serve --envd 127.0.0.1:1 --interpreter 127.0.0.1:2");
-        let expected =
-            Options { envd: "127.0.0.1:1".parse().unwrap(), interpreter: "127.0.0.1:2".parse().unwrap() };
+        let line = words("serve --envd 127.0.0.1:1 --interpreter vsock:2");
+        let expected = Options { envd: "127.0.0.1:1".parse().unwrap(), interpreter: Address::Vsock(2) };
         assert_eq!(parse(&line, 77), Ok(Role::Serve(expected)));
-        for wrong in ["", "serve", "serve --envd 127.0.0.1:1", "serve --envd x --interpreter y", "listen"] {
+        for wrong in [
+            "",
+            "serve",
+            "serve --envd 127.0.0.1:1",
+            "serve --envd x --interpreter y",
+            "serve --envd vsock:-1 --interpreter vsock:1",
+            "listen",
+        ] {
             assert_eq!(parse(&words(wrong), 77), Err(UsageError), "{wrong}");
         }
     }

@@ -7,13 +7,20 @@ mod agent;
 mod arguments;
 mod children;
 mod connect;
+mod dial;
 mod envd;
+mod identity;
 mod init;
 mod interpreter;
+mod network;
 mod readiness;
+mod routers;
 mod runtime;
 mod serve;
 mod server;
+mod startup;
+#[cfg(test)]
+mod testing;
 mod users;
 
 use std::io::{self, Write};

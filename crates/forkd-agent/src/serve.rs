@@ -1,21 +1,22 @@
-//! `forkd-agent serve`: the agent as an ordinary process over TCP.
+//! `forkd-agent serve`: the agent as an ordinary process, over TCP or vsock.
 
-use std::io;
-use std::net::SocketAddr;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::sync::Arc;
 
+use axum::Router;
 use tokio::net::TcpListener;
 
 use crate::agent::{Agent, Settings};
-use crate::arguments::Options;
-use crate::{envd, interpreter, runtime, server, users};
+use crate::arguments::{Address, Options};
+use crate::{routers, runtime, server, users};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    #[error("cannot listen on {address}: {source}")]
-    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot listen on {address:?}: {source}")]
+    Listen { address: Address, source: io::Error },
 }
 
 /// Serves until the process is ended. The first two lines of stdout say where, so that port 0 can be asked for.
@@ -23,26 +24,36 @@ pub fn run(options: &Options) -> Result<(), ServeError> {
     runtime::new()?.block_on(async {
         let settings = Settings { default_user: users::current().name, ..Settings::default() };
         let agent = Arc::new(Agent::start(settings, false)?);
-        let envd = listen(options.envd).await?;
-        let interpreter = listen(options.interpreter).await?;
-        announce(&[("envd", envd.local_addr()?), ("interpreter", interpreter.local_addr()?)])?;
-        tokio::join!(
-            server::serve(envd, envd::router(Arc::clone(&agent))),
-            server::serve(interpreter, interpreter::router(agent)),
-        );
+        let envd = serve("envd", options.envd, routers::envd(&agent)).await?;
+        let interpreter = serve("interpreter", options.interpreter, routers::interpreter(&agent)).await?;
+        tokio::join!(envd, interpreter);
         Ok(())
     })
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+/// Listens, says so, and returns what serves.
+async fn serve(name: &str, address: Address, router: Router) -> Result<impl Future<Output = ()>, ServeError> {
+    let refused = |source| ServeError::Listen { address, source };
+    let task = match address {
+        Address::Tcp(tcp) => {
+            let listener = TcpListener::bind(tcp).await.map_err(refused)?;
+            announce(name, listener.local_addr()?)?;
+            tokio::spawn(server::serve(listener, router))
+        }
+        Address::Vsock(port) => {
+            let listener = server::listen_vsock(port).map_err(refused)?;
+            announce(name, format_args!("vsock:{port}"))?;
+            tokio::spawn(server::serve(listener, router))
+        }
+    };
+    Ok(async {
+        // A panic of the accepting loop is reported by the runtime; the other port goes on.
+        let _ = task.await;
+    })
 }
 
-fn announce(addresses: &[(&str, SocketAddr)]) -> io::Result<()> {
-    use std::io::Write;
+fn announce(name: &str, address: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for (name, address) in addresses {
-        writeln!(out, "{name} {address}")?;
-    }
+    writeln!(out, "{name} {address}")?;
     out.flush()
 }

@@ -38,10 +38,11 @@ impl ExitWatch {
 
     /// Waits for the exit, and is ready at once after it.
     pub async fn wait(&mut self) -> Exit {
-        match self.0.wait_for(Option::is_some).await {
-            Ok(exit) => exit.unwrap_or(Exit::Code(0)),
+        let exit = self.0.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+        match exit {
+            Some(exit) => exit,
             // The reaper is gone, and with it the runtime: nobody will ever know.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 }

@@ -21,6 +21,8 @@ mod signal;
 mod spawn;
 mod spec;
 mod terminal;
+#[cfg(test)]
+pub mod tests;
 
 use std::collections::HashMap;
 use std::io;
@@ -33,7 +35,7 @@ pub use pipes::{Input, Output};
 pub use signal::Signal;
 pub use spawn::{Child, SpawnError};
 pub use spec::{Source, Spec, Stdio, Target};
-pub use terminal::Size;
+pub use terminal::{Size, Terminal};
 
 type Table = HashMap<u32, watch::Sender<Option<Exit>>>;
 

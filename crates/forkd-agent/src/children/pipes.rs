@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 
-use super::Size;
 use super::terminal::Terminal;
 
 /// Where a child's output comes from.
@@ -51,14 +50,6 @@ impl Input {
         match self {
             Self::Pipe(sender) => sender.write_all(bytes).await,
             Self::Terminal(terminal) => terminal.write(bytes).await,
-        }
-    }
-
-    /// Nothing for a pipe, which has no size.
-    pub fn resize(&self, size: Size) -> Option<io::Result<()>> {
-        match self {
-            Self::Pipe(_) => None,
-            Self::Terminal(terminal) => Some(terminal.resize(size)),
         }
     }
 }

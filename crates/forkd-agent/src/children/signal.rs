@@ -11,6 +11,8 @@ impl Signal {
     pub const INT: Self = Self(rustix::process::Signal::INT);
     pub const KILL: Self = Self(rustix::process::Signal::KILL);
     pub const TERM: Self = Self(rustix::process::Signal::TERM);
+    /// Ignored by whoever has no handler for it.
+    pub const URG: Self = Self(rustix::process::Signal::URG);
 
     /// What people call it: the words of strsignal, small.
     pub fn describe(number: i32) -> String {

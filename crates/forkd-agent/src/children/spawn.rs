@@ -22,6 +22,8 @@ pub struct Child {
     /// A terminal's output comes here too.
     pub output: Option<Output>,
     pub error: Option<Output>,
+    /// For changing its size.
+    pub terminal: Option<Terminal>,
     pub exit: ExitWatch,
 }
 
@@ -62,7 +64,8 @@ impl Children {
             Ok((process, ends, receiver))
         });
         let (pid, ends, exit) = started.await.map_err(&describe)?.map_err(&describe)?;
-        let mut child = Child { pid, input: None, output: None, error: None, exit: ExitWatch(exit) };
+        let mut child =
+            Child { pid, input: None, output: None, error: None, terminal: None, exit: ExitWatch(exit) };
         child.attach(ends).map_err(describe)?;
         Ok(child)
     }
@@ -77,7 +80,8 @@ impl Child {
         if let Some(master) = ends.terminal {
             let terminal = Terminal::new(master)?;
             self.input = Some(Input::Terminal(terminal.clone()));
-            self.output = Some(Output::Terminal(terminal));
+            self.output = Some(Output::Terminal(terminal.clone()));
+            self.terminal = Some(terminal);
         }
         Ok(())
     }

@@ -1,14 +1,42 @@
 //! The envd protocol: processes, files and the sandbox's settings.
 
+mod caller;
+mod envs;
+mod files;
+mod filesystem;
 mod health;
+mod init;
+mod metadata;
+mod metrics;
+mod paths;
+mod process;
+mod rest;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::get;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+
+pub use caller::token_is_right;
+pub use filesystem::Watchers;
+pub use metrics::LastTimes;
+pub use process::Processes;
 
 use crate::agent::Agent;
 
 pub fn router(agent: Arc<Agent>) -> Router {
-    Router::new().route("/health", get(health::health)).with_state(agent)
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/envs", get(envs::envs))
+        .route("/init", post(init::init))
+        .route("/metrics", get(metrics::metrics))
+        .merge(files::routes())
+        .merge(filesystem::routes())
+        .merge(process::routes())
+        .layer(from_fn_with_state(Arc::clone(&agent), caller::check_token))
+        // Whoever reads a body has a limit of its own; files have none but the disk.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(agent)
 }

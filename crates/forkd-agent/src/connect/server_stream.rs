@@ -1,0 +1,47 @@
+//! Calls with one message in and many out.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use axum::response::Response;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::body::{self, Sender};
+use super::client_stream::Messages;
+use super::{ConnectError, STREAM_TYPE, headers, unary};
+
+/// Reads the one message of the request, and gives back its headers.
+pub async fn read_request<M: DeserializeOwned>(request: Request) -> Result<(HeaderMap, M), ConnectError> {
+    headers::check_type(request.headers(), STREAM_TYPE)?;
+    let limit = headers::timeout(request.headers())?;
+    let (parts, body) = request.into_parts();
+    let message = unary::within(limit, async {
+        Messages::new(body)
+            .next::<M>()
+            .await?
+            .ok_or_else(|| ConnectError::invalid("the request has no message"))
+    });
+    Ok((parts.headers, message.await?))
+}
+
+/// The answer, and where to put its messages. `keepalive` is the JSON of the message that fills silence; the request's headers
+/// say how often, and when the stream ends by itself.
+pub fn respond(headers: &HeaderMap, keepalive: &[u8]) -> Result<(Sender, Response), ConnectError> {
+    let deadline = headers::timeout(headers)?.map(|limit| Instant::now() + limit);
+    let keepalive = super::envelope::message(keepalive);
+    let (sender, body) = body::channel(keepalive, headers::keepalive(headers), deadline);
+    Ok((sender, stream_response(Body::new(body))))
+}
+
+/// An answer that is there at once.
+pub(super) fn whole_response(envelopes: Vec<Bytes>) -> Response {
+    stream_response(Body::from(envelopes.concat()))
+}
+
+fn stream_response(body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(STREAM_TYPE));
+    response
+}

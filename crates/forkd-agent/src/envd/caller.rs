@@ -1,0 +1,96 @@
+//! Who calls: the access token, and the user that a call is for.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest, Sha256};
+
+use super::rest::RestError;
+use crate::agent::Agent;
+use crate::connect::{Code, ConnectError};
+use crate::runtime::blocking;
+use crate::users::{User, Users};
+
+/// Lets a request pass that shows the access token, or needs none: `/health` is for everybody, files may be signed for
+/// (checked where the path is known), and `/init` looks into its message.
+pub async fn check_token(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let own_check = matches!(path, "/health" | "/files" | "/init");
+    if own_check || token_is_right(&agent, request.headers()) {
+        return next.run(request).await;
+    }
+    let message = "the access token is missing or wrong";
+    if path.contains('.') {
+        ConnectError::new(Code::Unauthenticated, message).into_response()
+    } else {
+        RestError::unauthorized(message).into_response()
+    }
+}
+
+/// Whether the request shows the sandbox's token, or there is none to show.
+pub fn token_is_right(agent: &Agent, headers: &HeaderMap) -> bool {
+    let Some(expected) = agent.settings().access_token else { return true };
+    headers.get("x-access-token").is_some_and(|shown| same(shown.as_bytes(), expected.as_bytes()))
+}
+
+/// Compares digests, so that the time it takes says nothing about the token.
+pub fn same(one: &[u8], other: &[u8]) -> bool {
+    Sha256::digest(one) == Sha256::digest(other)
+}
+
+/// The user of an RPC: `Authorization: Basic base64("name:")`, or the default.
+pub async fn user(agent: &Agent, headers: &HeaderMap) -> Result<User, ConnectError> {
+    let name = basic_name(headers)?;
+    find_user(agent, name).await.map_err(|unknown| ConnectError::new(Code::Unauthenticated, unknown))
+}
+
+/// A user by name, or the default one.
+pub async fn find_user(agent: &Agent, name: Option<String>) -> Result<User, String> {
+    let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| agent.settings().default_user);
+    let found = blocking(move || Users::read().find(&name)).await.map_err(|error| error.to_string())?;
+    found.map_err(|unknown| unknown.to_string())
+}
+
+fn basic_name(headers: &HeaderMap) -> Result<Option<String>, ConnectError> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
+    let name = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))
+        .and_then(|(_, credentials)| STANDARD.decode(credentials.trim()).ok())
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .map(|text| text.split_once(':').map_or(text.clone(), |(name, _)| name.to_owned()));
+    name.map(Some)
+        .ok_or_else(|| ConnectError::new(Code::Unauthenticated, "the authorization is not Basic with a user"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(value: &'static str) -> Result<Option<String>, ConnectError> {
+        basic_name(&HeaderMap::from_iter([(header::AUTHORIZATION, header::HeaderValue::from_static(value))]))
+    }
+
+    #[test]
+    fn the_user_is_in_basic_authorization() {
+        assert_eq!(basic_name(&HeaderMap::new()), Ok(None));
+        assert_eq!(name("Basic dXNlcjo="), Ok(Some("user".into())));
+        assert_eq!(name("basic cm9vdDpzZWNyZXQ="), Ok(Some("root".into())));
+        for wrong in ["Bearer dXNlcjo=", "Basic", "Basic !!!", "Basic /w=="] {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"abc", b"abc"));
+        assert!(!same(b"abc", b"abcd"));
+    }
+}

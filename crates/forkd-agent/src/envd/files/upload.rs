@@ -1,0 +1,128 @@
+//! `POST /files`: files into the sandbox, as a form or as they are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+
+use super::access::{self, Operation};
+use super::multipart::Parts;
+use super::sink::FileSink;
+use super::{FileQuery, Written};
+use crate::agent::Agent;
+use crate::envd::rest::RestError;
+use crate::envd::{caller, metadata, paths};
+use crate::users::User;
+
+pub async fn upload(State(agent): State<Arc<Agent>>, query: Query<FileQuery>, request: Request) -> Response {
+    match serve(&agent, &query, request).await {
+        Ok(written) => Json(written).into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// Where files of this request go.
+#[derive(Debug)]
+struct Place {
+    user: User,
+    workdir: Option<PathBuf>,
+}
+
+impl Place {
+    fn resolve(&self, path: &str) -> Result<PathBuf, RestError> {
+        paths::resolve(path, &self.user, self.workdir.as_deref())
+            .map_err(|error| RestError::bad_request(error.to_string()))
+    }
+}
+
+async fn serve(agent: &Agent, query: &FileQuery, request: Request) -> Result<Vec<Written>, RestError> {
+    access::check(agent, request.headers(), query, Operation::Write)?;
+    let user = caller::find_user(agent, query.username.clone()).await.map_err(RestError::unauthorized)?;
+    let place = Place { user, workdir: agent.settings().default_workdir };
+    let (parts, body) = request.into_parts();
+    let compressed = is_compressed(&parts.headers)?;
+    let kind = text(&parts.headers, header::CONTENT_TYPE);
+    let path = query.path.as_deref().filter(|path| !path.is_empty());
+    if kind.to_ascii_lowercase().starts_with("multipart/form-data") {
+        if compressed {
+            return Err(RestError::bad_request(
+                "a compressed form is not taken; send application/octet-stream",
+            ));
+        }
+        return form(&place, path, &parts.headers, Parts::new(kind, body)?).await;
+    }
+    let path = path.ok_or_else(|| RestError::bad_request("the query names no path"))?;
+    octets(&place, path, &parts.headers, body, compressed).await
+}
+
+async fn octets(
+    place: &Place,
+    path: &str,
+    headers: &HeaderMap,
+    mut body: Body,
+    compressed: bool,
+) -> Result<Vec<Written>, RestError> {
+    let notes = metadata::from_headers(headers);
+    let mut sink = FileSink::create(place.resolve(path)?, place.user.clone(), notes, compressed).await?;
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| RestError::bad_request(format!("the upload broke off: {error}")))?;
+        if let Some(bytes) = frame.data_ref() {
+            sink.write(bytes).await?;
+        }
+    }
+    Ok(vec![sink.finish().await?])
+}
+
+/// The path of the query is for the one file of a form. With several, each has its own.
+async fn form(
+    place: &Place,
+    path: Option<&str>,
+    headers: &HeaderMap,
+    mut parts: Parts,
+) -> Result<Vec<Written>, RestError> {
+    let mut written = Vec::new();
+    while let Some(mut part) = parts.next().await? {
+        let own = part.file_name();
+        let name = match (path, &own) {
+            (Some(_), _) if !written.is_empty() => {
+                return Err(RestError::bad_request(
+                    "the query names one path, and the form has several files",
+                ));
+            }
+            (Some(path), _) => path,
+            (None, Some(own)) if !own.is_empty() => own.as_str(),
+            (None, _) => {
+                return Err(RestError::bad_request("a part has no file name, and the query no path"));
+            }
+        };
+        let notes = metadata::from_headers(headers);
+        let mut sink = FileSink::create(place.resolve(name)?, place.user.clone(), notes, false).await?;
+        while let Some(chunk) = part.chunk().await? {
+            sink.write(&chunk).await?;
+        }
+        written.push(sink.finish().await?);
+    }
+    if written.is_empty() {
+        Err(RestError::bad_request("the form has no part named 'file'"))
+    } else {
+        Ok(written)
+    }
+}
+
+fn is_compressed(headers: &HeaderMap) -> Result<bool, RestError> {
+    match text(headers, header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
+        "" | "identity" => Ok(false),
+        "gzip" => Ok(true),
+        other => Err(RestError::bad_request(format!("content-encoding '{other}' is not known; gzip is"))),
+    }
+}
+
+fn text(headers: &HeaderMap, name: header::HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}

@@ -1,0 +1,18 @@
+//! `RemoveWatcher`: nobody will ask any more.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use super::messages::{Empty, WatcherId};
+use crate::agent::Agent;
+use crate::connect::unary;
+
+pub async fn remove_watcher(State(agent): State<Arc<Agent>>, request: Request) -> Response {
+    unary(request, |message: WatcherId| async move {
+        agent.watchers.remove(&message.watcher_id)?;
+        Ok(Empty {})
+    })
+    .await
+}

@@ -1,0 +1,31 @@
+//! `Move`: another name for an entry, also in another directory of the same filesystem.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use super::messages::MoveRequest;
+use super::{Caller, owned, stat};
+use crate::agent::Agent;
+use crate::connect::{ConnectError, unary};
+use crate::runtime::blocking;
+
+pub async fn rename(State(agent): State<Arc<Agent>>, request: Request) -> Response {
+    let headers = request.headers().clone();
+    unary(request, |message: MoveRequest| async move {
+        let caller = Caller::new(&agent, &headers).await?;
+        let (source, destination) = (caller.resolve(&message.source)?, caller.resolve(&message.destination)?);
+        let subject = format!("{} to {}", source.display(), destination.display());
+        let target = destination.clone();
+        let moved = blocking(move || {
+            // Before directories are made for something that is not there.
+            source.symlink_metadata()?;
+            owned::make_parents(&target, &caller.user)?;
+            std::fs::rename(&source, &target)
+        });
+        moved.await.and_then(|moved| moved).map_err(|error| ConnectError::system(&subject, &error))?;
+        stat::entry_response(destination).await
+    })
+    .await
+}

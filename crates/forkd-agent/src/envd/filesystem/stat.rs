@@ -1,0 +1,29 @@
+//! `Stat`: one entry.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use super::messages::{EntryResponse, PathRequest};
+use super::{Caller, entry};
+use crate::agent::Agent;
+use crate::connect::{ConnectError, unary};
+use crate::runtime::blocking;
+use crate::users::Users;
+
+pub async fn stat(State(agent): State<Arc<Agent>>, request: Request) -> Response {
+    let headers = request.headers().clone();
+    unary(request, |message: PathRequest| async move {
+        let path = Caller::new(&agent, &headers).await?.resolve(&message.path)?;
+        entry_response(path).await
+    })
+    .await
+}
+
+/// What several calls answer with.
+pub async fn entry_response(path: std::path::PathBuf) -> Result<EntryResponse, ConnectError> {
+    let subject = path.display().to_string();
+    let found = blocking(move || entry::info(&path, &Users::read())).await.and_then(|found| found);
+    found.map(|entry| EntryResponse { entry }).map_err(|error| ConnectError::system(&subject, &error))
+}

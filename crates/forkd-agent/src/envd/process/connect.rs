@@ -1,0 +1,22 @@
+//! `Connect`: another stream of a process. What was printed before is not repeated.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+
+use super::messages::{KEEPALIVE, SelectRequest};
+use crate::agent::Agent;
+use crate::connect::{self, ConnectError};
+
+pub async fn connect(State(agent): State<Arc<Agent>>, request: Request) -> Response {
+    serve(&agent, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn serve(agent: &Agent, request: Request) -> Result<Response, ConnectError> {
+    let (headers, message) = connect::read_request::<SelectRequest>(request).await?;
+    let process = agent.processes.recent(&message.process)?;
+    let (sender, response) = connect::respond(&headers, KEEPALIVE)?;
+    process.subscribers.add(sender).await;
+    Ok(response)
+}

@@ -1,0 +1,26 @@
+//! `List`: the processes that run.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::messages::{ListResponse, ProcessInfo};
+use crate::agent::Agent;
+use crate::connect::unary;
+
+#[derive(Debug, Deserialize)]
+struct ListRequest {}
+
+pub async fn list(State(agent): State<Arc<Agent>>, request: Request) -> Response {
+    unary(request, |ListRequest {}| async move {
+        let info = |process: &super::table::Process| ProcessInfo {
+            config: process.config.clone(),
+            pid: process.pid,
+            tag: process.tag.clone(),
+        };
+        Ok(ListResponse { processes: agent.processes.all().iter().map(|process| info(process)).collect() })
+    })
+    .await
+}

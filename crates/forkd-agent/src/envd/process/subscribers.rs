@@ -1,0 +1,166 @@
+//! Everybody who listens to one process.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::messages::{end_event, start_event};
+use crate::children::Exit;
+use crate::connect::{Code, ConnectError, Sender, Stall};
+
+/// How long a subscriber may take nothing at all while the process waits for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub struct Subscribers {
+    pid: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Vec<Sender>),
+    Ended(Exit),
+}
+
+impl Subscribers {
+    pub fn new(pid: u32) -> Self {
+        Self { pid, state: Mutex::new(State::Open(Vec::new())) }
+    }
+
+    /// Adds a listener, whose stream begins with the start event. After the end it gets just that.
+    pub async fn add(&self, sender: Sender) {
+        if sender.send(start_event(self.pid), PATIENCE).await.is_err() {
+            return;
+        }
+        let exit = match &mut *self.lock() {
+            State::Open(senders) => {
+                senders.push(sender);
+                return;
+            }
+            State::Ended(exit) => *exit,
+        };
+        last(sender, exit).await;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match &*self.lock() {
+            State::Open(senders) => senders.is_empty(),
+            State::Ended(_) => true,
+        }
+    }
+
+    /// Hands a message to all, and waits for those who have no room. One task only may call this.
+    pub async fn publish(&self, envelope: &Bytes) {
+        // Out of the lock while waiting; who comes in the meantime begins with the next message.
+        let senders = match &mut *self.lock() {
+            State::Open(senders) => std::mem::take(senders),
+            State::Ended(_) => return,
+        };
+        let mut kept = Vec::with_capacity(senders.len());
+        for sender in senders {
+            match sender.send(envelope.clone(), PATIENCE).await {
+                Ok(()) => kept.push(sender),
+                Err(Stall::Gone) => {}
+                Err(Stall::Slow) => sender.finish(Err(too_slow())),
+            }
+        }
+        if let State::Open(newcomers) = &mut *self.lock() {
+            newcomers.append(&mut kept);
+        }
+    }
+
+    /// Tells all how the process ended. Later ones are told when they come.
+    pub fn end(&self, exit: Exit) {
+        let before = std::mem::replace(&mut *self.lock(), State::Ended(exit));
+        let State::Open(senders) = before else { return };
+        for sender in senders {
+            // Each in a task of its own: the last words of a process wait for nobody else's client.
+            tokio::spawn(last(sender, exit));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn last(sender: Sender, exit: Exit) {
+    match sender.send(end_event(exit), PATIENCE).await {
+        Ok(()) => sender.finish(Ok(())),
+        Err(Stall::Gone) => {}
+        Err(Stall::Slow) => sender.finish(Err(too_slow())),
+    }
+}
+
+fn too_slow() -> ConnectError {
+    let text = format!(
+        "the client read nothing for {} s; the process goes on without it, and can be connected to",
+        PATIENCE.as_secs()
+    );
+    ConnectError::new(Code::ResourceExhausted, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderMap;
+    use axum::response::Response;
+    use http_body_util::BodyExt;
+
+    use super::super::messages::{KEEPALIVE, Stream, data_event};
+    use super::*;
+    use crate::connect;
+
+    fn stream() -> (Sender, Response) {
+        connect::respond(&HeaderMap::new(), KEEPALIVE).unwrap()
+    }
+
+    async fn rest(response: Response) -> String {
+        String::from_utf8_lossy(&response.into_body().collect().await.unwrap().to_bytes()).into_owned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_late_sees_the_rest_and_who_comes_after_the_end_sees_the_end() {
+        let subscribers = Subscribers::new(7);
+        let ((first, first_stream), (second, second_stream)) = (stream(), stream());
+        subscribers.add(first).await;
+        subscribers.publish(&data_event(Stream::Stdout, b"one")).await;
+        subscribers.add(second).await;
+        subscribers.end(Exit::Code(0));
+        let (third, third_stream) = stream();
+        tokio::join!(
+            async {
+                let text = rest(first_stream).await;
+                assert!(
+                    text.contains("\"pid\":7") && text.contains("b25l") && text.contains("exitCode"),
+                    "{text}"
+                );
+            },
+            async {
+                let text = rest(second_stream).await;
+                assert!(!text.contains("b25l") && text.contains("exitCode"), "{text}");
+            },
+            async {
+                subscribers.add(third).await;
+                assert!(rest(third_stream).await.contains("exitCode"));
+            },
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_is_waited_for_and_then_left() {
+        let subscribers = Subscribers::new(7);
+        let ((slow, slow_stream), (gone, gone_stream)) = (stream(), stream());
+        subscribers.add(slow).await;
+        subscribers.add(gone).await;
+        drop(gone_stream);
+        let started = tokio::time::Instant::now();
+        for _ in 0..4 {
+            subscribers.publish(&data_event(Stream::Stdout, b"x")).await;
+        }
+        assert_eq!(started.elapsed().as_secs(), PATIENCE.as_secs());
+        assert!(subscribers.is_empty());
+        assert!(rest(slow_stream).await.contains("resource_exhausted"));
+    }
+}

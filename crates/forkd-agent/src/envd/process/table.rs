@@ -1,0 +1,180 @@
+//! The processes of the sandbox that clients started: those that run, and the ends of those that did not long ago.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::input::ProcessInputs;
+use super::messages::{ProcessConfig, Selector};
+use super::subscribers::Subscribers;
+use crate::children::Terminal;
+use crate::connect::ConnectError;
+
+/// How long the end of a process can still be asked for, and of how many.
+const REMEMBERED: Duration = Duration::from_secs(60);
+const MAX_REMEMBERED: usize = 1024;
+
+/// One that a client started.
+#[derive(Debug)]
+pub struct Process {
+    pub pid: u32,
+    pub tag: Option<String>,
+    pub config: ProcessConfig,
+    pub inputs: ProcessInputs,
+    pub terminal: Option<Terminal>,
+    pub subscribers: Subscribers,
+}
+
+#[derive(Debug, Default)]
+pub struct Processes(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    running: HashMap<u32, Arc<Process>>,
+    ended: VecDeque<(Instant, Arc<Process>)>,
+}
+
+impl Processes {
+    pub fn insert(&self, process: Arc<Process>) {
+        let mut inner = self.lock();
+        // A number that is used again belongs to the new process.
+        inner.ended.retain(|(_, ended)| ended.pid != process.pid);
+        inner.running.insert(process.pid, process);
+    }
+
+    /// Remembers the process for a while. There is no timer for that: what is too old goes when the next one ends or is sought.
+    pub fn ended(&self, process: &Arc<Process>) {
+        let mut inner = self.lock();
+        if inner.running.get(&process.pid).is_some_and(|running| Arc::ptr_eq(running, process)) {
+            inner.running.remove(&process.pid);
+        }
+        inner.ended.push_back((Instant::now(), Arc::clone(process)));
+        inner.forget();
+    }
+
+    /// A running process.
+    pub fn running(&self, selector: &Selector) -> Result<Arc<Process>, ConnectError> {
+        let inner = self.lock();
+        let wanted = Wanted::new(selector)?;
+        let found = match wanted {
+            Wanted::Pid(pid) => inner.running.get(&pid),
+            Wanted::Tag(tag) => inner.running.values().find(|process| process.tag.as_deref() == Some(tag)),
+        };
+        found.cloned().ok_or_else(|| wanted.missing())
+    }
+
+    /// A running process, or one that ended a moment ago.
+    pub fn recent(&self, selector: &Selector) -> Result<Arc<Process>, ConnectError> {
+        let missing = match self.running(selector) {
+            Ok(process) => return Ok(process),
+            Err(missing) => missing,
+        };
+        let wanted = Wanted::new(selector)?;
+        let mut inner = self.lock();
+        inner.forget();
+        let mut ended = inner.ended.iter().rev().map(|(_, process)| process);
+        ended.find(|process| wanted.is(process)).cloned().ok_or(missing)
+    }
+
+    /// All that run, by number.
+    pub fn all(&self) -> Vec<Arc<Process>> {
+        let mut all: Vec<_> = self.lock().running.values().cloned().collect();
+        all.sort_by_key(|process| process.pid);
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn forget(&mut self) {
+        while self.ended.len() > MAX_REMEMBERED
+            || self.ended.front().is_some_and(|(when, _)| when.elapsed() > REMEMBERED)
+        {
+            self.ended.pop_front();
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Wanted<'a> {
+    Pid(u32),
+    Tag(&'a str),
+}
+
+impl<'a> Wanted<'a> {
+    fn new(selector: &'a Selector) -> Result<Self, ConnectError> {
+        match (selector.pid, selector.tag.as_deref()) {
+            (Some(pid), _) => Ok(Self::Pid(pid.0)),
+            (None, Some(tag)) => Ok(Self::Tag(tag)),
+            (None, None) => {
+                Err(ConnectError::invalid("the request names a process neither by pid nor by tag"))
+            }
+        }
+    }
+
+    fn is(self, process: &Process) -> bool {
+        match self {
+            Self::Pid(pid) => process.pid == pid,
+            Self::Tag(tag) => process.tag.as_deref() == Some(tag),
+        }
+    }
+
+    fn missing(self) -> ConnectError {
+        ConnectError::not_found(match self {
+            Self::Pid(pid) => format!("process with pid {pid} not found"),
+            Self::Tag(tag) => format!("process with tag {tag} not found"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::json::Number;
+
+    fn process(pid: u32, tag: &str) -> Arc<Process> {
+        Arc::new(Process {
+            pid,
+            tag: Some(tag.to_owned()),
+            config: ProcessConfig::default(),
+            inputs: ProcessInputs::new(None),
+            terminal: None,
+            subscribers: Subscribers::new(pid),
+        })
+    }
+
+    fn pid(pid: u32) -> Selector {
+        Selector { pid: Some(Number(pid)), tag: None }
+    }
+
+    #[test]
+    fn the_ended_are_remembered_and_a_reused_number_is_the_new_process() {
+        let processes = Processes::default();
+        let (first, second) = (process(5, "first"), process(5, "second"));
+        processes.insert(Arc::clone(&first));
+        processes.ended(&first);
+        assert!(processes.running(&pid(5)).is_err());
+        assert_eq!(processes.recent(&pid(5)).unwrap().tag.as_deref(), Some("first"));
+        processes.insert(second);
+        assert_eq!(processes.recent(&pid(5)).unwrap().tag.as_deref(), Some("second"));
+        let by_tag = Selector { pid: None, tag: Some("second".into()) };
+        assert_eq!(processes.running(&by_tag).unwrap().pid, 5);
+        assert!(processes.running(&Selector::default()).is_err());
+    }
+
+    #[test]
+    fn only_so_many_ends_are_remembered() {
+        let processes = Processes::default();
+        for number in 1..=2000 {
+            let process = process(number, "x");
+            processes.insert(Arc::clone(&process));
+            processes.ended(&process);
+        }
+        assert!(processes.recent(&pid(1)).is_err());
+        assert!(processes.recent(&pid(2000)).is_ok());
+        assert_eq!(processes.lock().ended.len(), MAX_REMEMBERED);
+    }
+}

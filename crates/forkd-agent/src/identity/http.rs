@@ -1,0 +1,59 @@
+//! `/forkd/identity`, `/forkd/close` and `/forkd/open`: the host's calls around a fork.
+
+use std::sync::Arc;
+
+use axum::body::to_bytes;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::apply::{IdentityError, apply};
+use super::messages::{Header, IdentityRequest, VERSION};
+use crate::agent::Agent;
+
+const MAX_BODY: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("the body is not an identity: {0}")]
+    Body(String),
+    #[error("this agent speaks version {VERSION}, not {0}")]
+    Version(u32),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+}
+
+pub async fn identity(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
+    let wrong = |error: &dyn std::error::Error| CallError::Body(error.to_string());
+    let bytes = to_bytes(request.into_body(), MAX_BODY).await.map_err(|error| wrong(&error))?;
+    let header: Header = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    if header.version != VERSION {
+        return Err(CallError::Version(header.version));
+    }
+    let asked: IdentityRequest = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    // A task of its own: a host that goes away must not leave half an identity and a closed gate.
+    let applied = tokio::spawn(async move { apply(&agent, asked).await }).await;
+    let response = applied.map_err(|error| wrong(&error))??;
+    Ok(axum::Json(response).into_response())
+}
+
+pub async fn close(State(agent): State<Arc<Agent>>) -> StatusCode {
+    agent.gate.close();
+    StatusCode::NO_CONTENT
+}
+
+pub async fn open(State(agent): State<Arc<Agent>>) -> StatusCode {
+    agent.gate.open();
+    StatusCode::NO_CONTENT
+}
+
+impl IntoResponse for CallError {
+    fn into_response(self) -> Response {
+        let status = match &self {
+            Self::Identity(IdentityError::Stale { .. }) => StatusCode::CONFLICT,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        (status, axum::Json(json!({ "code": status.as_u16(), "message": self.to_string() }))).into_response()
+    }
+}

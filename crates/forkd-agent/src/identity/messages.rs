@@ -1,0 +1,107 @@
+//! What the host says after a fork, and what the agent answers. Generation 1: the files under `protocol/gen-1`.
+//!
+//! An agent lives as long as the snapshot that it is in, so hosts of many versions talk to it, and it to them. A field that is
+//! unknown is passed over; one that is new must be optional; what changes meaning gets a new version.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::network::Network;
+
+/// The version of these messages.
+pub const VERSION: u32 = 1;
+
+/// Looked at before the rest, since another version's fields may be others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Header {
+    pub version: u32,
+}
+
+/// `POST /forkd/identity`. What is not there stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentityRequest {
+    pub version: u32,
+    /// Grows with every fork. A request that repeats the last one is answered from memory; an older one is refused.
+    pub generation: u64,
+    pub id: String,
+    /// Which of the children of one call.
+    #[serde(default)]
+    pub index: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_time_ns: Option<u64>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_token: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Base64 of 64 bytes or more that nobody else gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentityResponse {
+    pub version: u32,
+    pub generation: u64,
+    /// Whether every step was done or had no need to be.
+    pub ok: bool,
+    pub steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub step: StepName,
+    pub ok: bool,
+    /// Left out because this agent is not a guest's PID 1, and the host is not its to change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// In the order in which they are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepName {
+    Clock,
+    Entropy,
+    Hostname,
+    MachineId,
+    Settings,
+    Network,
+    Interpreters,
+    Hooks,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The old files must mean the same for ever: they are what agents in old snapshots and old hosts say.
+    #[test]
+    fn messages_of_generation_1_are_understood() {
+        let text = include_str!("../../protocol/gen-1/identity-request.json");
+        let request: IdentityRequest = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&request).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        let text = include_str!("../../protocol/gen-1/identity-response.json");
+        let response: IdentityResponse = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&response).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        assert_eq!((request.version, response.version), (VERSION, VERSION));
+    }
+
+    #[test]
+    fn little_is_needed_and_what_is_unknown_is_passed_over() {
+        let text = include_str!("../../protocol/gen-1/identity-request-small.json");
+        let request: IdentityRequest = serde_json::from_str(text).unwrap();
+        assert_eq!((request.generation, request.index, request.network), (1, 0, None));
+    }
+}

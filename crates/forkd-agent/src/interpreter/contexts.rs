@@ -1,0 +1,210 @@
+//! The table of contexts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use super::job::Job;
+use super::language::Language;
+use super::launch::LaunchError;
+use super::message::ForkIdentity;
+use super::place;
+use super::worker::{Order, Worker};
+use crate::agent::Agent;
+
+const MAX_CONTEXTS: usize = 256;
+/// Executions that wait for their turn in one context.
+const MAX_JOBS: usize = 64;
+
+/// Who else can be asked for code.
+#[derive(Debug, Default)]
+pub struct Contexts(Mutex<BTreeMap<String, Context>>);
+
+/// A handle; its clones are the same context.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub id: String,
+    pub language: Language,
+    pub directory: PathBuf,
+    jobs: mpsc::Sender<Job>,
+    orders: mpsc::Sender<Order>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ContextError {
+    #[error("Context {0} not found")]
+    Unknown(String),
+    #[error("there are {MAX_CONTEXTS} contexts already: remove one")]
+    TooMany,
+    #[error("{MAX_JOBS} executions wait for this context already")]
+    Busy,
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Place(#[from] place::PlaceError),
+}
+
+/// What went wrong in one context after a fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ForkProblem {
+    pub context: String,
+    pub problem: String,
+}
+
+impl Contexts {
+    pub fn find(&self, id: &str) -> Result<Context, ContextError> {
+        let unknown = || ContextError::Unknown(id.chars().take(100).collect());
+        self.lock().get(id).cloned().ok_or_else(unknown)
+    }
+
+    pub fn list(&self) -> Vec<Context> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// A new context with a driver that runs.
+    pub async fn create(
+        &self,
+        agent: &Arc<Agent>,
+        language: Language,
+        directory: Option<String>,
+    ) -> Result<Context, ContextError> {
+        let directory = place::directory(agent, directory).await?;
+        let context = self.insert(agent, &identifier(), language, directory)?;
+        match context.order(Order::Start).await {
+            Ok(Ok(())) => Ok(context),
+            Ok(Err(error)) => {
+                self.lock().remove(&context.id);
+                Err(error.into())
+            }
+            Err(gone) => Err(gone),
+        }
+    }
+
+    /// The context of executions that name none. It starts with the first of them.
+    pub async fn default_of(&self, agent: &Arc<Agent>, language: Language) -> Result<Context, ContextError> {
+        self.named(agent, language.default_context(), language).await
+    }
+
+    /// A context by a name of the caller's, made when it is not there.
+    pub async fn named(
+        &self,
+        agent: &Arc<Agent>,
+        id: &str,
+        language: Language,
+    ) -> Result<Context, ContextError> {
+        if let Ok(context) = self.find(id) {
+            return Ok(context);
+        }
+        let directory = place::directory(agent, None).await?;
+        self.insert(agent, id, language, directory)
+    }
+
+    pub async fn remove(&self, id: &str) -> Result<(), ContextError> {
+        let context = self.find(id)?;
+        context.order(Order::Remove).await?;
+        self.lock().remove(id);
+        Ok(())
+    }
+
+    /// Tells every warm interpreter that it is in a fork. All at once: each may run hooks.
+    pub async fn fork(
+        &self,
+        identity: &ForkIdentity,
+        environment: &BTreeMap<String, String>,
+    ) -> Vec<ForkProblem> {
+        let mut answers = Vec::new();
+        for context in self.list() {
+            let (sender, receiver) = oneshot::channel();
+            let order = Order::Fork(identity.clone(), environment.clone(), sender);
+            if context.orders.send(order).await.is_ok() {
+                answers.push((context.id, receiver));
+            }
+        }
+        let mut problems = Vec::new();
+        for (context, answer) in answers {
+            // A context that ended has nothing to reseed.
+            for problem in answer.await.unwrap_or_default() {
+                problems.push(ForkProblem { context: context.clone(), problem });
+            }
+        }
+        problems
+    }
+
+    /// Enters a context, or finds the one that somebody entered meanwhile.
+    fn insert(
+        &self,
+        agent: &Arc<Agent>,
+        id: &str,
+        language: Language,
+        directory: PathBuf,
+    ) -> Result<Context, ContextError> {
+        let mut table = self.lock();
+        if let Some(context) = table.get(id) {
+            return Ok(context.clone());
+        }
+        if table.len() >= MAX_CONTEXTS {
+            return Err(ContextError::TooMany);
+        }
+        let (jobs, job_receiver) = mpsc::channel(MAX_JOBS);
+        let (orders, order_receiver) = mpsc::channel(MAX_JOBS);
+        let worker =
+            Worker::new(Arc::clone(agent), language, directory.clone(), job_receiver, order_receiver);
+        tokio::spawn(worker.run());
+        let context = Context { id: id.to_owned(), language, directory, jobs, orders };
+        table.insert(id.to_owned(), context.clone());
+        Ok(context)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Context>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Context {
+    /// Queues an execution.
+    pub fn submit(&self, job: Job) -> Result<(), ContextError> {
+        self.jobs.try_send(job).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(_) => ContextError::Busy,
+            mpsc::error::TrySendError::Closed(_) => ContextError::Unknown(self.id.clone()),
+        })
+    }
+
+    pub async fn restart(&self) -> Result<(), ContextError> {
+        Ok(self.order(Order::Restart).await??)
+    }
+
+    async fn order<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, ContextError> {
+        let (sender, receiver) = oneshot::channel();
+        let gone = || ContextError::Unknown(self.id.clone());
+        self.orders.send(make(sender)).await.map_err(|_| gone())?;
+        receiver.await.map_err(|_| gone())
+    }
+}
+
+/// A random UUID, as E2B's ids are.
+fn identifier() -> String {
+    let mut bytes = [0u8; 16];
+    // It can only fail on kernels without the call. An id that is taken finds the other context, which its caller may use.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let number = u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | (4 << 76 | 2 << 62);
+    let hex = format!("{number:032x}");
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_version_4_uuids() {
+        let one = identifier();
+        assert_ne!(one, identifier());
+        let groups: Vec<&str> = one.split('-').collect();
+        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        assert!(groups[2].starts_with('4') && "89ab".contains(&groups[3][..1]), "{one}");
+    }
+}

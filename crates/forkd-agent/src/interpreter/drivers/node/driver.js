@@ -1,0 +1,243 @@
+// Runs cells for the agent, one at a time, in the global scope.
+//
+// Requests are lines of JSON: {"op": "run", "id", "code", "env"} and {"op": "fork", "id", "env", "identity"}. Every request is
+// answered by any number of events and then by {"event": "done", "id"}. Output goes to descriptors 1 and 2, which are pipes to
+// the agent.
+(function start(require, socket, options, begun) {
+  'use strict';
+  const { Duplex } = require('stream');
+  const { inspect } = require('util');
+  const repl = require('repl');
+
+  const MAX_TEXT = 8 << 20;
+  const DISPLAY = Symbol.for('Jupyter.display');
+  const FIELDS = {
+    'text/plain': 'text', 'text/html': 'html', 'text/markdown': 'markdown', 'image/svg+xml': 'svg', 'image/png': 'png',
+    'image/jpeg': 'jpeg', 'application/pdf': 'pdf', 'text/latex': 'latex', 'application/json': 'json',
+    'application/javascript': 'javascript',
+  };
+
+  let running = false;
+  let cells = 0;
+
+  const send = (message) => socket.write(JSON.stringify(message) + '\n');
+
+  // The REPL's evaluation knows top-level await and finds the value of the last expression; its input and output are not used.
+  const nowhere = new Duplex({ read() {}, write(_chunk, _encoding, done) { done(); } });
+  // In a domain of its own it would keep errors to itself, so it gets one that does nothing.
+  const domain = { on() {}, emit() {}, exit() {}, bind: (work) => work };
+  const server = repl.start({
+    prompt: '', input: nowhere, output: nowhere, terminal: false, useGlobal: true, breakEvalOnSigint: true, domain,
+  });
+  const late = (error) => process.stderr.write(describe(error).traceback + '\n');
+  process.removeAllListeners('SIGINT');
+  // While code waits for a promise. Code that runs is interrupted by the REPL itself.
+  const interrupt = () => { if (running) server.emit('SIGINT'); };
+  process.on('SIGINT', interrupt);
+  process.on('uncaughtException', late);
+  process.on('unhandledRejection', late);
+  process.exit = (code) => {
+    const error = new Error(String(code ?? process.exitCode ?? 0));
+    error.name = 'SystemExit';
+    throw error;
+  };
+  Object.defineProperty(process, 'stdin', { value: emptyInput(), configurable: true });
+  globalThis.display = (value) => send({ event: 'result', main: false, fields: fields(value) });
+
+  function emptyInput() {
+    const input = new (require('stream').Readable)({ read() { this.push(null); } });
+    input.fd = 0;
+    return input;
+  }
+
+  function fields(value) {
+    const found = {};
+    const shown = typeof value?.[DISPLAY] === 'function' ? value[DISPLAY]() : null;
+    if (shown && typeof shown === 'object') {
+      for (const [kind, part] of Object.entries(shown)) {
+        if (FIELDS[kind]) found[FIELDS[kind]] = part;
+      }
+    }
+    found.text ??= inspect(value);
+    for (const [key, part] of Object.entries(found)) {
+      if (typeof part !== 'string' || part.length <= MAX_TEXT) continue;
+      if (key === 'text') found.text = part.slice(0, MAX_TEXT) + `\n[cut: ${part.length} characters in all]`;
+      else delete found[key];
+    }
+    return found;
+  }
+
+  function describe(error) {
+    if (!(error instanceof Error) && typeof error?.stack !== 'string') {
+      return { name: 'Error', value: inspect(error), traceback: 'Thrown: ' + inspect(error) };
+    }
+    if (error.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED') {
+      return { name: 'Interrupted', value: 'execution was interrupted', traceback: 'Interrupted: execution was interrupted' };
+    }
+    // The frames below the cell's are the REPL's and this driver's.
+    const lines = String(error.stack).split('\n');
+    const own = lines.findIndex((line) => /\((?:node:vm|node:repl|node:domain|node:internal\/vm|forkd_guest_driver)[:)]|at (?:node:vm|node:repl|forkd_guest_driver):/.test(line));
+    const kept = own < 0 ? lines : lines.slice(0, own);
+    return { name: String(error.name), value: String(error.message), traceback: kept.join('\n') };
+  }
+
+  // `import` in a script is an error, but it is what people write. Each form becomes an awaited import().
+  function withoutImports(code) {
+    return code.replace(/(^|;)([ \t]*)import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s*|\{([^}]*)\}\s*)?(?:from\s*)?(['"][^'"\n]+['"])/gm,
+      (_all, before, blank, whole, everything, named, from) => {
+        const space = before + blank;
+        const parts = [];
+        if (whole) parts.push(`default: ${whole}`);
+        if (named) parts.push(named.replace(/\s+as\s+/g, ': '));
+        if (everything) return `${space}const ${everything} = await import(${from});`;
+        return parts.length ? `${space}const { ${parts.join(', ')} } = await import(${from});` : `${space}await import(${from});`;
+      });
+  }
+
+  function javascript(code) {
+    if (!options.typescript) return code;
+    const { stripTypeScriptTypes } = require('module');
+    if (typeof stripTypeScriptTypes !== 'function') {
+      throw new Error(`TypeScript needs Node.js 22.13 or newer; this is ${process.version}`);
+    }
+    return stripTypeScriptTypes(code);
+  }
+
+  function evaluate(code) {
+    return new Promise((resolve, reject) => {
+      // Removing a listener resets the signal to its default, which would undo what the REPL sets up. So it goes before.
+      process.removeListener('SIGINT', interrupt);
+      server.eval(code + '\n', globalThis, `<cell ${cells}>`, (error, value) => {
+        if (error instanceof repl.Recoverable) reject(error.err);
+        else if (error) reject(error);
+        else resolve({ value });
+      });
+      process.on('SIGINT', interrupt);
+    });
+  }
+
+  async function run(request) {
+    cells += 1;
+    const before = new Map();
+    for (const [name, value] of Object.entries(request.env ?? {})) {
+      before.set(name, process.env[name]);
+      process.env[name] = value;
+    }
+    running = true;
+    try {
+      const code = javascript(request.code);
+      const outcome = await evaluate(code).catch((error) => {
+        const rewritten = withoutImports(code);
+        const isImport = error instanceof SyntaxError && /import statement/.test(error.message);
+        if (!isImport || rewritten === code) throw error;
+        return evaluate(rewritten);
+      });
+      running = false;
+      if (outcome.value !== undefined) send({ event: 'result', main: true, fields: fields(outcome.value) });
+    } catch (error) {
+      send({ event: 'error', ...describe(error) });
+    } finally {
+      running = false;
+      for (const [name, value] of before) {
+        if (value === undefined) delete process.env[name];
+        else process.env[name] = value;
+      }
+    }
+  }
+
+  // V8's generator and OpenSSL's live in this process' memory and cannot be reseeded from here. So after a fork their entry
+  // points ask the kernel. What OpenSSL draws for itself (TLS keys) is out of reach: a warm context should not have used it.
+  function afterFork(request) {
+    Object.assign(process.env, request.env ?? {});
+    globalThis.forkd_identity = request.identity ?? {};
+    const fs = require('fs');
+    const crypto = require('crypto');
+    const source = fs.openSync('/dev/urandom', 'r');
+    const fill = (view) => {
+      for (let done = 0; done < view.length;) done += fs.readSync(source, view, done, view.length - done, null);
+      return view;
+    };
+    const bytesOf = (buffer, offset = 0, size = undefined) => {
+      const all = ArrayBuffer.isView(buffer)
+        ? new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength) : new Uint8Array(buffer);
+      const unit = buffer.BYTES_PER_ELEMENT ?? 1;
+      return all.subarray(offset * unit, size === undefined ? undefined : (offset + size) * unit);
+    };
+    const random53 = () => {
+      const bytes = fill(Buffer.allocUnsafe(8));
+      return Number(bytes.readBigUInt64LE() >> 11n) / 2 ** 53;
+    };
+    const replies = (work) => (...given) => {
+      const callback = typeof given.at(-1) === 'function' ? given.pop() : null;
+      if (!callback) return work(...given);
+      const value = work(...given);
+      process.nextTick(callback, null, value);
+    };
+    const uuid = () => {
+      const bytes = fill(Buffer.allocUnsafe(16));
+      bytes[6] = (bytes[6] & 0x0f) | 0x40;
+      bytes[8] = (bytes[8] & 0x3f) | 0x80;
+      return bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
+    };
+    const fillView = (buffer, offset, size) => { fill(bytesOf(buffer, offset, size)); return buffer; };
+    const replace = (target, name, value) =>
+      Object.defineProperty(target, name, { value, configurable: true, enumerable: true, writable: true });
+    const randomBytes = replies((size) => fill(Buffer.allocUnsafe(size)));
+    replace(Math, 'random', random53);
+    replace(crypto, 'randomBytes', randomBytes);
+    replace(crypto, 'pseudoRandomBytes', randomBytes);
+    replace(crypto, 'randomFillSync', fillView);
+    replace(crypto, 'randomFill', replies(fillView));
+    replace(crypto, 'randomUUID', uuid);
+    replace(crypto, 'randomInt', replies((low, high) => {
+      const [from, to] = high === undefined ? [0, low] : [low, high];
+      return from + Math.floor(random53() * (to - from));
+    }));
+    const web = Object.getPrototypeOf(crypto.webcrypto);
+    replace(web, 'getRandomValues', fillView);
+    replace(web, 'randomUUID', uuid);
+    require('module').syncBuiltinESMExports();
+  }
+
+  const requests = [];
+  let busy = false;
+
+  async function work() {
+    if (busy) return;
+    busy = true;
+    while (requests.length) {
+      const request = requests.shift();
+      if (request.op === 'run') await run(request);
+      if (request.op === 'fork') {
+        try {
+          afterFork(request);
+        } catch (error) {
+          send({ event: 'problem', message: describe(error).value });
+        }
+      }
+      send({ event: 'done', id: request.id });
+    }
+    busy = false;
+  }
+
+  let pieces = [];
+  function receive(chunk) {
+    for (;;) {
+      const end = chunk.indexOf(10);
+      if (end < 0) break;
+      pieces.push(chunk.subarray(0, end));
+      requests.push(JSON.parse(Buffer.concat(pieces).toString()));
+      pieces = [];
+      chunk = chunk.subarray(end + 1);
+    }
+    if (chunk.length) pieces.push(chunk);
+    work();
+  }
+
+  socket.on('data', receive);
+  // Without the agent, nobody will ever ask again.
+  socket.on('close', () => process.reallyExit(0));
+  socket.on('error', () => process.reallyExit(0));
+  send({ event: 'ready' });
+  receive(begun);
+})

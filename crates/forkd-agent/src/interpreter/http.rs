@@ -1,0 +1,193 @@
+//! The calls of E2B's code interpreter, and `/forkd/warm` beside them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path as UrlPath, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::body;
+use super::contexts::{Context, ContextError};
+use super::job::Job;
+use super::language::{Language, UnknownLanguage};
+use super::launch::LaunchError;
+use crate::agent::Agent;
+use crate::children::SpawnError;
+use crate::envd::token_is_right;
+
+/// Code with its data in it may be large; beyond this it belongs into a file.
+const MAX_BODY: usize = 16 << 20;
+const MAX_NAME: usize = 100;
+
+#[derive(Debug, Deserialize)]
+struct ExecuteRequest {
+    code: String,
+    context_id: Option<String>,
+    language: Option<String>,
+    env_vars: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CreateRequest {
+    language: Option<String>,
+    cwd: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WarmRequest {
+    /// A name of the caller's; the language's default context without one.
+    context: Option<String>,
+    language: Option<String>,
+    code: String,
+}
+
+#[derive(Debug, Serialize)]
+struct ContextResponse<'a> {
+    id: &'a str,
+    language: &'static str,
+    cwd: &'a Path,
+}
+
+/// Answers are plain text, as E2B's are.
+#[derive(Debug, thiserror::Error)]
+enum CallError {
+    #[error("the body is not what this call takes: {0}")]
+    Body(String),
+    #[error("Only one of context_id or language can be provided")]
+    Both,
+    #[error("a context's name has 1 to {MAX_NAME} characters")]
+    Name,
+    #[error("the access token is missing or wrong")]
+    Token,
+    #[error(transparent)]
+    Language(#[from] UnknownLanguage),
+    #[error(transparent)]
+    Context(#[from] ContextError),
+}
+
+pub fn routes() -> Router<Arc<Agent>> {
+    Router::new()
+        .route("/health", get(async || "OK"))
+        .route("/execute", post(execute))
+        .route("/contexts", post(create).get(list))
+        .route("/contexts/{id}/restart", post(restart))
+        .route("/contexts/{id}", axum::routing::delete(remove))
+        .route("/forkd/warm", post(warm))
+}
+
+async fn execute(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
+    check_token(&agent, request.headers())?;
+    let asked: ExecuteRequest = read(request).await?;
+    let context = match (&asked.context_id, &asked.language) {
+        (Some(_), Some(_)) => return Err(CallError::Both),
+        (Some(id), None) => agent.contexts.find(id)?,
+        (None, language) => agent.contexts.default_of(&agent, parse(language.as_deref())?).await?,
+    };
+    submit(&context, asked.code, asked.env_vars.unwrap_or_default())
+}
+
+/// Like `/execute`, in a context that is made when it is not there.
+async fn warm(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
+    check_token(&agent, request.headers())?;
+    let asked: WarmRequest = read(request).await?;
+    let language = parse(asked.language.as_deref())?;
+    let name = asked.context.as_deref().unwrap_or_else(|| language.default_context());
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(CallError::Name);
+    }
+    let context = agent.contexts.named(&agent, name, language).await?;
+    submit(&context, asked.code, BTreeMap::new())
+}
+
+fn submit(
+    context: &Context,
+    code: String,
+    environment: BTreeMap<String, String>,
+) -> Result<Response, CallError> {
+    let (lines, body) = body::channel();
+    context.submit(Job { code, environment, lines })?;
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
+}
+
+async fn create(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
+    check_token_if_shown(&agent, request.headers())?;
+    let asked: CreateRequest = read(request).await?;
+    let context = agent.contexts.create(&agent, parse(asked.language.as_deref())?, asked.cwd).await?;
+    Ok(axum::Json(describe(&context)).into_response())
+}
+
+async fn list(State(agent): State<Arc<Agent>>, headers: HeaderMap) -> Result<Response, CallError> {
+    check_token_if_shown(&agent, &headers)?;
+    let contexts = agent.contexts.list();
+    let described: Vec<_> = contexts.iter().map(describe).collect();
+    Ok(axum::Json(described).into_response())
+}
+
+async fn restart(
+    State(agent): State<Arc<Agent>>,
+    UrlPath(id): UrlPath<String>,
+    headers: HeaderMap,
+) -> Result<Response, CallError> {
+    check_token_if_shown(&agent, &headers)?;
+    agent.contexts.find(&id)?.restart().await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn remove(
+    State(agent): State<Arc<Agent>>,
+    UrlPath(id): UrlPath<String>,
+    headers: HeaderMap,
+) -> Result<Response, CallError> {
+    check_token_if_shown(&agent, &headers)?;
+    agent.contexts.remove(&id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn describe(context: &Context) -> ContextResponse<'_> {
+    ContextResponse { id: &context.id, language: context.language.name(), cwd: &context.directory }
+}
+
+fn parse(language: Option<&str>) -> Result<Language, UnknownLanguage> {
+    language.map_or(Ok(Language::DEFAULT), Language::parse)
+}
+
+fn check_token(agent: &Agent, headers: &HeaderMap) -> Result<(), CallError> {
+    if token_is_right(agent, headers) { Ok(()) } else { Err(CallError::Token) }
+}
+
+/// The SDKs show the token with `/execute` only. Whoever shows a wrong one is refused all the same.
+fn check_token_if_shown(agent: &Agent, headers: &HeaderMap) -> Result<(), CallError> {
+    if headers.contains_key("x-access-token") { check_token(agent, headers) } else { Ok(()) }
+}
+
+async fn read<T: DeserializeOwned>(request: Request) -> Result<T, CallError> {
+    let bytes =
+        to_bytes(request.into_body(), MAX_BODY).await.map_err(|error| CallError::Body(error.to_string()))?;
+    // A call without a body asks for the defaults.
+    let bytes = if bytes.is_empty() { &b"{}"[..] } else { &bytes };
+    serde_json::from_slice(bytes).map_err(|error| CallError::Body(error.to_string()))
+}
+
+impl IntoResponse for CallError {
+    fn into_response(self) -> Response {
+        let status = match &self {
+            Self::Token => StatusCode::UNAUTHORIZED,
+            Self::Context(ContextError::Unknown(_)) => StatusCode::NOT_FOUND,
+            Self::Context(ContextError::TooMany | ContextError::Busy) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Context(ContextError::Launch(LaunchError::Spawn(SpawnError::NotFound(_)))) => {
+                StatusCode::NOT_IMPLEMENTED
+            }
+            Self::Context(ContextError::Launch(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        (status, self.to_string()).into_response()
+    }
+}

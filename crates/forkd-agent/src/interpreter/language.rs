@@ -1,0 +1,70 @@
+//! The languages of contexts.
+
+use std::fmt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Language {
+    Python,
+    JavaScript,
+    /// JavaScript with types, where Node.js can take them away.
+    TypeScript,
+    Bash,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("there is no interpreter for '{0}': python, javascript, typescript and bash are known")]
+pub struct UnknownLanguage(String);
+
+impl Language {
+    pub const DEFAULT: Self = Self::Python;
+
+    /// By any of its names.
+    pub fn parse(name: &str) -> Result<Self, UnknownLanguage> {
+        match name.to_ascii_lowercase().as_str() {
+            "python" | "python3" | "py" => Ok(Self::Python),
+            "javascript" | "js" | "node" => Ok(Self::JavaScript),
+            "typescript" | "ts" => Ok(Self::TypeScript),
+            "bash" | "sh" => Ok(Self::Bash),
+            // The name comes from outside and goes into a message: a part of it tells enough.
+            _ => Err(UnknownLanguage(name.chars().take(50).collect())),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::JavaScript => "javascript",
+            Self::TypeScript => "typescript",
+            Self::Bash => "bash",
+        }
+    }
+
+    /// The context that executions use when they name none. Python's is called `default`, as E2B's is.
+    pub fn default_context(self) -> &'static str {
+        match self {
+            Self::Python => "default",
+            other => other.name(),
+        }
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aliases_mean_the_same_and_others_are_refused_by_name() {
+        assert_eq!(Language::parse("JS"), Ok(Language::JavaScript));
+        assert_eq!(Language::parse("ts"), Ok(Language::TypeScript));
+        assert_eq!(Language::parse("python"), Ok(Language::DEFAULT));
+        let refused = Language::parse("r").unwrap_err().to_string();
+        assert!(refused.contains("'r'"), "{refused}");
+        assert!(Language::parse(&"x".repeat(1000)).unwrap_err().to_string().len() < 150);
+    }
+}

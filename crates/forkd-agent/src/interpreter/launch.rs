@@ -1,0 +1,276 @@
+//! Starting a driver: the process that a context's code runs in.
+//!
+//! ```text
+//!   agent ── socket: requests and events ──▶ driver
+//!   agent ◀── pipes: stdout, stderr ──────── driver and all that it starts
+//! ```
+//!
+//! The image has an interpreter and nothing of ours. So the interpreter is started with a few lines that fetch the rest of the
+//! driver from the socket. For Python and bash the socket is standard input, and the first thing that they do is to move it out
+//! of the way. Node.js cannot move a descriptor, so it is told the path of a socket and connects to it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as StandardStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::{UnixListener, UnixStream};
+
+use super::control::Control;
+use super::language::Language;
+use super::message::{self, Event};
+use super::{bash, place};
+use crate::agent::Agent;
+use crate::children::{Child, Exit, ExitWatch, Output, Signal, Source, SpawnError, Spec, Stdio, Target};
+
+/// Emulated hosts need seconds for what takes a real one 50 ms.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// How much of a failed driver's last words is told.
+const LAST_WORDS: usize = 2000;
+const CHUNK: usize = 4096;
+
+const PYTHON_MODULES: [(&str, &str); 4] = [
+    ("forkd_guest", include_str!("drivers/python/guest.py")),
+    ("forkd_guest_display", include_str!("drivers/python/display.py")),
+    ("forkd_guest_magics", include_str!("drivers/python/magics.py")),
+    ("forkd_guest_driver", include_str!("drivers/python/driver.py")),
+];
+
+/// A driver that has said that it is ready.
+#[derive(Debug)]
+pub struct Driver {
+    pub pid: u32,
+    pub control: Control,
+    pub output: Output,
+    pub error: Output,
+    /// False when everybody who could write has closed it: then reading would return at once, for ever.
+    pub output_open: bool,
+    pub error_open: bool,
+    pub exit: ExitWatch,
+}
+
+impl Driver {
+    /// Waits for output that is nobody's and throws it away, so that whoever prints it does not block.
+    pub async fn quiet(&mut self) {
+        tokio::select! {
+            chunk = self.output.read(CHUNK), if self.output_open => {
+                self.output_open = chunk.is_ok_and(|chunk| !chunk.is_empty());
+            }
+            chunk = self.error.read(CHUNK), if self.error_open => {
+                self.error_open = chunk.is_ok_and(|chunk| !chunk.is_empty());
+            }
+            () = std::future::pending() => {}
+        }
+    }
+
+    /// Throws away what was printed so far.
+    pub fn discard(&mut self) {
+        drain(&mut self.output, |_| ());
+        drain(&mut self.error, |_| ());
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error("cannot start the {language} interpreter: {source}")]
+    Io { language: Language, source: io::Error },
+    #[error("the {language} interpreter ended while it started ({}): {last_words}", exit.describe())]
+    Ended { language: Language, exit: Exit, last_words: String },
+    #[error("the {language} interpreter did not get ready in {} s", START_LIMIT.as_secs())]
+    Slow { language: Language },
+    #[error("the {0} interpreter answered with something else than it should")]
+    Garbled(Language),
+    #[error(transparent)]
+    Place(#[from] place::PlaceError),
+}
+
+/// Starts a driver in `directory` and waits until it is ready.
+pub async fn launch(agent: &Agent, language: Language, directory: &Path) -> Result<Driver, LaunchError> {
+    let io_error = |source| LaunchError::Io { language, source };
+    let mut meeting = Meeting::new(language).map_err(io_error)?;
+    let user = place::user(agent).await?;
+    let spec = Spec {
+        program: program(language).into(),
+        arguments: arguments(language, meeting.path()),
+        environment: place::environment(&user, &agent.settings()),
+        directory: directory.to_owned(),
+        user,
+        stdio: Stdio::Streams { input: meeting.input(), output: Target::Pipe, error: Target::Pipe },
+    };
+    let child = agent.children.spawn(spec).await?;
+    let pid = child.pid;
+    let started = tokio::time::timeout(START_LIMIT, get_ready(language, child, meeting));
+    let result = started.await.unwrap_or(Err(LaunchError::Slow { language }));
+    if result.is_err() {
+        // It may be gone already.
+        let _ = agent.children.signal_group(pid, Signal::KILL).await;
+    }
+    result
+}
+
+fn program(language: Language) -> &'static str {
+    match language {
+        Language::Python => "python3",
+        Language::JavaScript | Language::TypeScript => "node",
+        Language::Bash => "bash",
+    }
+}
+
+fn arguments(language: Language, path: Option<&Path>) -> Vec<OsString> {
+    let words: &[&str] = match language {
+        Language::Python => &["-c", include_str!("drivers/python/bootstrap.py")],
+        Language::JavaScript | Language::TypeScript => &["-e", include_str!("drivers/node/bootstrap.js")],
+        Language::Bash => &["--noprofile", "--norc", "--noediting", "-i", "+m"],
+    };
+    words.iter().map(OsString::from).chain(path.map(OsString::from)).collect()
+}
+
+/// The first thing that goes through the socket.
+fn opening(language: Language) -> Vec<u8> {
+    let mut text = match language {
+        Language::Python => json!(PYTHON_MODULES).to_string(),
+        Language::JavaScript | Language::TypeScript => {
+            let options = json!({ "typescript": language == Language::TypeScript });
+            json!({ "source": include_str!("drivers/node/driver.js"), "options": options }).to_string()
+        }
+        Language::Bash => return bash::PRELUDE.into(),
+    };
+    text.push('\n');
+    text.into_bytes()
+}
+
+async fn get_ready(language: Language, child: Child, meeting: Meeting) -> Result<Driver, LaunchError> {
+    let Child { pid, output: Some(mut output), error: Some(mut error), mut exit, .. } = child else {
+        return Err(LaunchError::Garbled(language));
+    };
+    let mut last_words = Vec::new();
+    let greeting = greet(language, meeting, pid);
+    tokio::pin!(greeting);
+    let (mut output_open, mut error_open) = (true, true);
+    loop {
+        tokio::select! {
+            greeted = &mut greeting => {
+                let control = greeted?;
+                return Ok(Driver { pid, control, output, error, output_open, error_open, exit });
+            }
+            ended = exit.wait() => {
+                drain(&mut error, |chunk| last_words.extend_from_slice(chunk));
+                let last_words = tail(&last_words);
+                return Err(LaunchError::Ended { language, exit: ended, last_words });
+            }
+            // Both are read so that nothing blocks; what an interpreter says before it is ready is not a cell's output.
+            chunk = output.read(CHUNK), if output_open => output_open = chunk.is_ok_and(|chunk| !chunk.is_empty()),
+            chunk = error.read(CHUNK), if error_open => match chunk {
+                Ok(chunk) if !chunk.is_empty() => {
+                    last_words.extend_from_slice(&chunk);
+                    let surplus = last_words.len().saturating_sub(LAST_WORDS);
+                    last_words.drain(..surplus);
+                }
+                _ => error_open = false,
+            },
+        }
+    }
+}
+
+async fn greet(language: Language, meeting: Meeting, pid: u32) -> Result<Control, LaunchError> {
+    let io_error = |source| LaunchError::Io { language, source };
+    let mut control = Control::new(meeting.connect(pid).await.map_err(io_error)?);
+    control.write(&opening(language)).await.map_err(io_error)?;
+    let line = match control.next().await.map_err(io_error)? {
+        Some(line) => line,
+        // Its exit is noticed next, and says more.
+        None => std::future::pending().await,
+    };
+    match message::parse(language, &line) {
+        Ok(Event::Ready) => Ok(control),
+        _ => Err(LaunchError::Garbled(language)),
+    }
+}
+
+fn tail(bytes: &[u8]) -> String {
+    let from = bytes.len().saturating_sub(LAST_WORDS);
+    String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).trim().to_owned()
+}
+
+/// At most this much is taken at once: somebody may write faster than we read.
+const MAX_DRAIN: usize = 1 << 20;
+
+/// Takes what is in a pipe now, without waiting. It asks the kernel, not the runtime, which may not know yet.
+pub fn drain(output: &mut Output, mut take: impl FnMut(&[u8])) {
+    let Output::Pipe(pipe) = output else { return };
+    let mut buffer = vec![0; CHUNK];
+    let mut total = 0;
+    while total < MAX_DRAIN
+        && let Ok(length @ 1..) = rustix::io::read(&*pipe, &mut buffer[..])
+    {
+        take(buffer.get(..length).unwrap_or_default());
+        total += length;
+    }
+}
+
+/// Where agent and driver find each other.
+#[derive(Debug)]
+enum Meeting {
+    Pair { ours: OwnedFd, theirs: Option<OwnedFd> },
+    Path { listener: UnixListener, path: SocketPath },
+}
+
+/// Removes the socket's name when the two have met, or will not.
+#[derive(Debug)]
+struct SocketPath(PathBuf);
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        // The guest may have removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Meeting {
+    fn new(language: Language) -> io::Result<Self> {
+        if !matches!(language, Language::JavaScript | Language::TypeScript) {
+            let (ours, theirs) = StandardStream::pair()?;
+            ours.set_nonblocking(true)?;
+            return Ok(Self::Pair { ours: ours.into(), theirs: Some(theirs.into()) });
+        }
+        let path = SocketPath(place::socket_path()?);
+        let listener = UnixListener::bind(&path.0)?;
+        // Any user may knock; who is let in is decided by process.
+        std::fs::set_permissions(&path.0, std::fs::Permissions::from_mode(0o666))?;
+        Ok(Self::Path { listener, path })
+    }
+
+    fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Pair { .. } => None,
+            Self::Path { path, .. } => Some(&path.0),
+        }
+    }
+
+    fn input(&mut self) -> Source {
+        match self {
+            Self::Pair { theirs, .. } => theirs.take().map_or(Source::Null, Source::Descriptor),
+            Self::Path { .. } => Source::Null,
+        }
+    }
+
+    /// The agent's end. Whoever is not the process that was started is turned away.
+    async fn connect(self, pid: u32) -> io::Result<UnixStream> {
+        match self {
+            Self::Pair { ours, .. } => UnixStream::from_std(ours.into()),
+            Self::Path { listener, path: _path } => loop {
+                let (stream, _) = listener.accept().await?;
+                let peer = stream.peer_cred()?.pid().and_then(|peer| u32::try_from(peer).ok());
+                if peer == Some(pid) {
+                    return Ok(stream);
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the agent and a driver say to each other.
+//!
+//! Python and Node speak JSON lines; a shell reads commands and answers with words. Whatever a driver says is as trustworthy
+//! as the code that it runs.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::bash::{self, BashError};
+use super::language::Language;
+
+/// What a driver tells.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// It has started.
+    Ready,
+    Result {
+        /// Whether it is the value of the last expression.
+        main: bool,
+        fields: Map<String, Value>,
+    },
+    Error {
+        name: String,
+        value: String,
+        traceback: String,
+    },
+    /// Something went wrong after a fork; the driver goes on.
+    Problem {
+        message: String,
+    },
+    /// The request is answered.
+    Done {
+        id: u64,
+        /// A shell's exit status.
+        #[serde(default)]
+        status: i32,
+    },
+}
+
+/// Which fork this is, as code in the sandbox sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ForkIdentity {
+    pub id: String,
+    pub index: u64,
+    pub generation: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the driver said something that is no event")]
+pub struct Garbled;
+
+pub fn run(
+    language: Language,
+    id: u64,
+    code: &str,
+    environment: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, BashError> {
+    match language {
+        Language::Bash => bash::run(id, code, environment).map(String::into_bytes),
+        _ => Ok(line(&json!({ "op": "run", "id": id, "code": code, "env": environment }))),
+    }
+}
+
+pub fn fork(
+    language: Language,
+    id: u64,
+    identity: &ForkIdentity,
+    environment: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, BashError> {
+    match language {
+        Language::Bash => bash::fork(id, random(), environment).map(String::into_bytes),
+        _ => Ok(line(&json!({ "op": "fork", "id": id, "env": environment, "identity": identity }))),
+    }
+}
+
+fn random() -> u32 {
+    let mut bytes = [0; 4];
+    // It can only fail on kernels without the call, where there is no better source either.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u32::from_ne_bytes(bytes)
+}
+
+pub fn parse(language: Language, line: &[u8]) -> Result<Event, Garbled> {
+    match language {
+        Language::Bash => words(line).ok_or(Garbled),
+        _ => serde_json::from_slice(line).map_err(|_| Garbled),
+    }
+}
+
+fn words(line: &[u8]) -> Option<Event> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
+    match (words.next()?, words.next(), words.next(), words.next()) {
+        ("ready", None, None, None) => Some(Event::Ready),
+        ("done", Some(id), Some(status), None) => {
+            Some(Event::Done { id: id.parse().ok()?, status: status.parse().ok()? })
+        }
+        _ => None,
+    }
+}
+
+fn line(value: &Value) -> Vec<u8> {
+    let mut line = value.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_say_json_and_shells_words() {
+        let done = Event::Done { id: 3, status: 0 };
+        assert_eq!(parse(Language::Python, br#"{"event":"done","id":3}"#).unwrap(), done);
+        assert_eq!(parse(Language::Bash, b"done 3 0").unwrap(), done);
+        assert_eq!(parse(Language::Bash, b"ready").unwrap(), Event::Ready);
+    }
+
+    #[test]
+    fn nonsense_is_no_event() {
+        for line in [
+            &b""[..],
+            b"done",
+            b"done x 0",
+            b"done 1 2 3 4",
+            b"\xff",
+            b"{}",
+            b"[]",
+            b"{\"event\":\"result\"}",
+        ] {
+            assert!(parse(Language::Bash, line).is_err(), "{line:?}");
+            assert!(parse(Language::Python, line).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Where a driver runs: its user, its environment, its directory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::agent::{Agent, Settings};
+use crate::runtime::blocking;
+use crate::users::{UnknownUser, User, Users};
+
+/// Where E2B's contexts start.
+const E2B_DIRECTORY: &str = "/home/user";
+/// For an image that sets none.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error(transparent)]
+    User(#[from] UnknownUser),
+    #[error("cannot look for the user: {0}")]
+    Io(#[from] io::Error),
+    #[error("'{0}' is not a directory")]
+    Directory(String),
+}
+
+pub async fn user(agent: &Agent) -> Result<User, PlaceError> {
+    let name = agent.settings().default_user;
+    Ok(blocking(move || Users::read().find(&name)).await??)
+}
+
+/// What the user is, then what the sandbox has.
+pub fn environment(user: &User, settings: &Settings) -> Vec<(OsString, OsString)> {
+    let mut all: BTreeMap<OsString, OsString> = BTreeMap::from([
+        ("PATH".into(), std::env::var_os("PATH").unwrap_or_else(|| PATH.into())),
+        ("HOME".into(), user.home.clone().into()),
+        ("USER".into(), user.name.clone().into()),
+        ("LOGNAME".into(), user.name.clone().into()),
+        // Images often have no locale, and Python before 3.7 and many tools then fear everything above ASCII.
+        ("LANG".into(), "C.UTF-8".into()),
+    ]);
+    all.extend(settings.environment.iter().map(|(name, value)| (name.into(), value.into())));
+    all.into_iter().collect()
+}
+
+/// The directory that was asked for, which must be one; or the first of the usual ones that is there.
+pub async fn directory(agent: &Agent, wanted: Option<String>) -> Result<PathBuf, PlaceError> {
+    let home = user(agent).await?.home;
+    let default = agent.settings().default_workdir;
+    blocking(move || match wanted {
+        Some(wanted) if Path::new(&wanted).is_dir() => Ok(wanted.into()),
+        Some(wanted) => Err(PlaceError::Directory(wanted.chars().take(200).collect())),
+        None => {
+            let candidates = [default, Some(E2B_DIRECTORY.into()), Some(home)];
+            Ok(candidates.into_iter().flatten().find(|path| path.is_dir()).unwrap_or_else(|| "/".into()))
+        }
+    })
+    .await?
+}
+
+/// A name for a socket that nobody uses. `/run` is memory in a guest; elsewhere there is a temporary directory.
+pub fn socket_path() -> io::Result<PathBuf> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let parent = if std::process::id() == 1 { PathBuf::from("/run") } else { std::env::temp_dir() };
+    let name = format!("forkd-{}-{}.sock", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    let path = parent.join(name);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(path),
+    }
+}

@@ -1,0 +1,370 @@
+//! The owner of one context: its driver, its queue, its state.
+//!
+//! ```text
+//!              first job, restart                 job
+//!   no driver ────────────────────▶ idle ─────────────────────▶ running
+//!       ▲                            │  ◀───────────────────────  │
+//!       └── it ended, was restarted ─┴──   done                   │ client gone: interrupt, and wait for done
+//!                                                                 ▼
+//!                                     it ended, restart, removal: the job gets an error
+//! ```
+//!
+//! Jobs wait their turn in one queue. Orders (restart, removal, a fork) do not wait for a job.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use super::job::{Job, Running};
+use super::language::Language;
+use super::launch::{Driver, LaunchError, launch};
+use super::line;
+use super::message::{self, Event, ForkIdentity};
+use crate::agent::Agent;
+use crate::children::Signal;
+
+/// How long the hooks of a context may take after a fork.
+const FORK_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+const CHUNK: usize = 16 << 10;
+
+/// What does not wait for jobs.
+#[derive(Debug)]
+pub enum Order {
+    /// Starts a driver if there is none.
+    Start(oneshot::Sender<Result<(), LaunchError>>),
+    /// Ends the driver and starts another.
+    Restart(oneshot::Sender<Result<(), LaunchError>>),
+    /// Takes a new identity. The answer is a list of what went wrong.
+    Fork(ForkIdentity, BTreeMap<String, String>, oneshot::Sender<Vec<String>>),
+    /// Ends the driver and the context.
+    Remove(oneshot::Sender<()>),
+}
+
+#[derive(Debug)]
+pub struct Worker {
+    agent: Arc<Agent>,
+    language: Language,
+    directory: PathBuf,
+    jobs: mpsc::Receiver<Job>,
+    orders: mpsc::Receiver<Order>,
+    driver: Option<Driver>,
+    executions: u64,
+    requests: u64,
+    /// Said to the next job: the driver ended while nobody was listening.
+    lost: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Flow {
+    Continue,
+    End,
+}
+
+enum Next {
+    Order(Order),
+    Job(Job),
+    Quiet,
+    Closed,
+}
+
+/// How a job came to its end.
+enum Outcome {
+    Done,
+    Lost(String),
+    Ordered(Order),
+    Removed,
+}
+
+impl Worker {
+    pub fn new(
+        agent: Arc<Agent>,
+        language: Language,
+        directory: PathBuf,
+        jobs: mpsc::Receiver<Job>,
+        orders: mpsc::Receiver<Order>,
+    ) -> Self {
+        Self {
+            agent,
+            language,
+            directory,
+            jobs,
+            orders,
+            driver: None,
+            executions: 0,
+            requests: 0,
+            lost: None,
+        }
+    }
+
+    pub async fn run(mut self) {
+        loop {
+            let flow = match self.next().await {
+                Next::Order(order) => self.obey(order).await,
+                Next::Job(job) => self.execute(job).await,
+                Next::Quiet => Flow::Continue,
+                Next::Closed => Flow::End,
+            };
+            if flow == Flow::End {
+                break;
+            }
+        }
+        self.end_driver().await;
+    }
+
+    /// Waits for something to do.
+    async fn next(&mut self) -> Next {
+        let Some(driver) = &mut self.driver else {
+            return tokio::select! {
+                biased;
+                order = self.orders.recv() => order.map_or(Next::Closed, Next::Order),
+                job = self.jobs.recv() => job.map_or(Next::Closed, Next::Job),
+            };
+        };
+        let mut exit = driver.exit.clone();
+        // What a driver prints while no job runs is nobody's.
+        tokio::select! {
+            biased;
+            order = self.orders.recv() => order.map_or(Next::Closed, Next::Order),
+            exit = exit.wait() => {
+                self.lost = Some(exit.describe());
+                self.driver = None;
+                Next::Quiet
+            }
+            job = self.jobs.recv() => job.map_or(Next::Closed, Next::Job),
+            () = driver.quiet() => Next::Quiet,
+        }
+    }
+
+    async fn obey(&mut self, order: Order) -> Flow {
+        match order {
+            Order::Start(answer) => {
+                let started = self.start_driver().await;
+                // Whoever asked may have left.
+                let _ = answer.send(started);
+            }
+            Order::Restart(answer) => {
+                self.end_driver().await;
+                (self.executions, self.lost) = (0, None);
+                let started = self.start_driver().await;
+                let _ = answer.send(started);
+            }
+            Order::Fork(identity, environment, answer) => {
+                let _ = answer.send(self.fork(&identity, &environment).await);
+            }
+            Order::Remove(answer) => {
+                self.end_driver().await;
+                let _ = answer.send(());
+                return Flow::End;
+            }
+        }
+        Flow::Continue
+    }
+
+    async fn start_driver(&mut self) -> Result<(), LaunchError> {
+        if self.driver.is_none() {
+            self.driver = Some(launch(&self.agent, self.language, &self.directory).await?);
+        }
+        Ok(())
+    }
+
+    async fn end_driver(&mut self) {
+        if let Some(mut driver) = self.driver.take() {
+            // Gone already is as good.
+            let _ = self.agent.children.signal_group(driver.pid, Signal::KILL).await;
+            driver.exit.wait().await;
+        }
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
+    }
+
+    async fn execute(&mut self, job: Job) -> Flow {
+        if job.lines.is_closed() {
+            // The client left while its job waited.
+            return Flow::Continue;
+        }
+        self.executions += 1;
+        let mut running = Running::new(self.next_request());
+        running.push(line::number_of_executions(self.executions));
+        let outcome = match self.begin(&job, &mut running).await {
+            Ok(()) => self.conduct(&job, &mut running).await,
+            Err(message) => {
+                running.push(line::error("InterpreterUnavailable", &message, &message));
+                Outcome::Done
+            }
+        };
+        let flow = self.conclude(outcome, &mut running).await;
+        running.push(line::end_of_execution());
+        tokio::spawn(deliver(job.lines, running.outbox));
+        flow
+    }
+
+    /// A driver, and the request to it.
+    async fn begin(&mut self, job: &Job, running: &mut Running) -> Result<(), String> {
+        if let Some(exit) = self.lost.take() {
+            let note =
+                format!("[the interpreter had ended ({exit}); this is a new one, without its variables]\n");
+            running.push(line::output(line::Stream::Error, &note));
+        }
+        let request = message::run(self.language, running.id, &job.code, &job.environment)
+            .map_err(|error| error.to_string())?;
+        self.start_driver().await.map_err(|error| error.to_string())?;
+        let Some(driver) = &mut self.driver else { return Err("there is no driver".into()) };
+        // Left over from before: a background process, or a fork's hooks.
+        driver.discard();
+        tokio::select! {
+            written = driver.control.write(&request) => written.map_err(|error| error.to_string()),
+            // The exit is found again, with its words, when the job is conducted.
+            _ = driver.exit.wait() => Ok(()),
+        }
+    }
+
+    /// Passes on what the driver says, until it is done.
+    async fn conduct(&mut self, job: &Job, running: &mut Running) -> Outcome {
+        let Some(driver) = &mut self.driver else { return Outcome::Lost("it is gone".into()) };
+        let mut client = true;
+        loop {
+            // Nothing more is read before the client has taken what there is: that is the bound of our memory.
+            let may_read = running.outbox.is_empty();
+            tokio::select! {
+                biased;
+                order = self.orders.recv() => match order {
+                    None => return Outcome::Removed,
+                    Some(Order::Start(answer)) => drop(answer.send(Ok(()))),
+                    Some(Order::Fork(identity, environment, answer)) => {
+                        self.requests += 1;
+                        let request = message::fork(self.language, self.requests, &identity, &environment);
+                        let problem = fork_while_busy(&self.agent, driver, request).await;
+                        let _ = answer.send(problem.into_iter().collect());
+                    }
+                    Some(order) => return Outcome::Ordered(order),
+                },
+                permit = job.lines.reserve(), if client && !may_read => match (permit, running.outbox.pop_front()) {
+                    (Ok(permit), Some(line)) => permit.send(line),
+                    _ => client = false,
+                },
+                () = job.lines.closed(), if client => client = false,
+                event = driver.control.next(), if may_read => match event {
+                    Ok(Some(line)) => {
+                        running.drain(driver);
+                        match message::parse(self.language, &line) {
+                            Ok(event) => if running.take(event) { return Outcome::Done },
+                            Err(garbled) => return Outcome::Lost(garbled.to_string()),
+                        }
+                    }
+                    Ok(None) => return Outcome::Lost(lost(driver, running).await),
+                    Err(error) => return Outcome::Lost(error.to_string()),
+                },
+                chunk = driver.output.read(CHUNK), if may_read && driver.output_open => {
+                    driver.output_open = running.output(line::Stream::Output, chunk);
+                }
+                chunk = driver.error.read(CHUNK), if may_read && driver.error_open => {
+                    driver.error_open = running.output(line::Stream::Error, chunk);
+                }
+                _ = driver.exit.wait() => return Outcome::Lost(lost(driver, running).await),
+            }
+            if !client {
+                running.outbox.clear();
+                if !running.interrupted {
+                    running.interrupted = true;
+                    // It may have ended in this moment.
+                    let _ = self.agent.children.signal_group(driver.pid, Signal::INT).await;
+                }
+            }
+        }
+    }
+
+    async fn conclude(&mut self, outcome: Outcome, running: &mut Running) -> Flow {
+        match outcome {
+            Outcome::Done => Flow::Continue,
+            Outcome::Lost(how) => {
+                self.end_driver().await;
+                let value = format!(
+                    "the interpreter ended ({how}): its variables are gone, the next execution starts a new one"
+                );
+                running.push(line::error("InterpreterEnded", &value, &value));
+                Flow::Continue
+            }
+            Outcome::Ordered(order) => {
+                let value = "the context was restarted or removed while this ran";
+                running.push(line::error("ContextEnded", value, value));
+                self.obey(order).await
+            }
+            Outcome::Removed => Flow::End,
+        }
+    }
+
+    /// Tells an idle driver that it is in a fork, and waits for its hooks.
+    async fn fork(&mut self, identity: &ForkIdentity, environment: &BTreeMap<String, String>) -> Vec<String> {
+        let id = self.next_request();
+        let Some(driver) = &mut self.driver else { return Vec::new() };
+        let request = match message::fork(self.language, id, identity, environment) {
+            Ok(request) => request,
+            Err(error) => return vec![error.to_string()],
+        };
+        let mut problems = Vec::new();
+        let told = async {
+            driver.control.write(&request).await.map_err(|error| error.to_string())?;
+            loop {
+                let mut exit = driver.exit.clone();
+                let line = tokio::select! {
+                    line = driver.control.next() => line.map_err(|error| error.to_string())?,
+                    exit = exit.wait() => return Err(format!("the interpreter ended ({})", exit.describe())),
+                };
+                let Some(line) = line else { return Err("the interpreter closed its socket".to_owned()) };
+                match message::parse(self.language, &line) {
+                    Ok(Event::Done { id: done, .. }) if done == id => return Ok(()),
+                    Ok(Event::Problem { message }) => problems.push(message),
+                    Ok(_) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+        };
+        match tokio::time::timeout(FORK_LIMIT, told).await {
+            Ok(Ok(())) => {}
+            Ok(Err(problem)) => problems.push(problem),
+            Err(_) => problems.push(format!("its hooks took more than {} s", FORK_LIMIT.as_secs())),
+        }
+        problems
+    }
+}
+
+/// The request waits behind the running code; a signal makes Python reseed at once.
+async fn fork_while_busy(
+    agent: &Agent,
+    driver: &mut Driver,
+    request: Result<Vec<u8>, super::bash::BashError>,
+) -> Option<String> {
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => return Some(error.to_string()),
+    };
+    let _ = agent.children.signal(driver.pid, Signal::URG).await;
+    let written = tokio::time::timeout(FORK_LIMIT, driver.control.write(&request)).await;
+    match written {
+        Ok(Ok(())) => Some("code was running: its hooks and environment follow when it has finished".into()),
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("the running code does not let its driver listen".into()),
+    }
+}
+
+/// How the driver ended, after all that it printed.
+async fn lost(driver: &mut Driver, running: &mut Running) -> String {
+    let exit = driver.exit.wait().await;
+    running.drain(driver);
+    exit.describe()
+}
+
+/// Sends the rest of a job's lines. A task of its own: a client that reads slowly keeps no context from its next job.
+async fn deliver(lines: mpsc::Sender<Bytes>, outbox: VecDeque<Bytes>) {
+    for line in outbox {
+        if lines.send(line).await.is_err() {
+            return;
+        }
+    }
+}

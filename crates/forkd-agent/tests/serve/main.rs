@@ -1,0 +1,47 @@
+//! The real agent as `forkd-agent serve`, driven over its wire: what the official client does not reach.
+
+mod client;
+mod files;
+mod pressure;
+mod process;
+mod settings;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use client::Client;
+
+/// An agent on ports of its own, which ends with the test.
+#[derive(Debug)]
+pub struct Agent {
+    process: Child,
+    pub client: Client,
+}
+
+impl Agent {
+    pub fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_forkd-agent"))
+            .args(["serve", "--envd", "127.0.0.1:0", "--interpreter", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the agent starts");
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("envd ").expect("where envd is").parse().expect("an address");
+        Self { process, client: Client::new(address) }
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
+        line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

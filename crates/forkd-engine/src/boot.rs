@@ -1,0 +1,151 @@
+//! The recipe that boots a guest from a kernel and an image, up to the point where its agent answers.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forkd_proto::control::{Boot, Command, Devices, Disk, Event, Vsock};
+
+use crate::agent::{Agent, AgentError};
+use crate::control::CallError;
+use crate::guest::Guest;
+use crate::process::{StartError, VmProcess};
+
+/// What a guest is booted from.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// `forkd-vmm`.
+    pub program: PathBuf,
+    /// An ELF kernel.
+    pub kernel: PathBuf,
+    pub initramfs: PathBuf,
+    /// The image that the guest's disk begins as.
+    pub base: PathBuf,
+    /// The disk is as large as this, or as the image if that is larger.
+    pub disk_bytes: u64,
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+    pub command_line: String,
+    /// An empty directory for the VM's socket, its console and what it writes.
+    pub directory: PathBuf,
+    /// How long the guest may take until its agent answers.
+    pub limit: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    #[error("cannot open {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Boot(#[from] CallError),
+    #[error("the guest did not come up: {0}")]
+    Ended(String),
+    #[error("the guest's agent did not come up; its console says:\n{console}")]
+    Agent { console: String, source: AgentError },
+}
+
+/// A guest whose agent answers.
+#[derive(Debug)]
+pub struct BootedVm {
+    pub process: VmProcess,
+    pub agent: Agent,
+}
+
+/// The name of the console's log in a VM's directory.
+pub const CONSOLE: &str = "console.log";
+const VSOCK: &str = "vsock";
+const TOP: &str = "top";
+
+/// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
+const CID: u32 = 3;
+
+/// The console's last lines are what one looks at first.
+const CONSOLE_SHOWN: usize = 2000;
+
+pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
+    let kernel = open(&plan.kernel)?;
+    let initramfs = open(&plan.initramfs)?;
+    let base = open(&plan.base)?;
+    let base_bytes = base.metadata().map_err(failed(&plan.base))?.len();
+    let disk = Disk { bytes: base_bytes.max(plan.disk_bytes), limit_bytes: plan.disk_bytes, base: true };
+    let console = create(&plan.directory.join(CONSOLE))?;
+    let top = create(&plan.directory.join(TOP))?;
+    let socket = plan.directory.join(VSOCK);
+    let listener = UnixListener::bind(&socket).map_err(failed(&socket))?;
+    let entropy = open(Path::new("/dev/urandom"))?;
+
+    let mut process = VmProcess::start(&plan.program)?;
+    let request = Boot {
+        vcpus: plan.vcpus,
+        memory_bytes: plan.memory_bytes,
+        command_line: plan.command_line.clone(),
+        initramfs: true,
+        devices: Devices {
+            console: true,
+            disk: Some(disk),
+            vsock: Some(Vsock { cid: CID }),
+            entropy: true,
+            ..Devices::default()
+        },
+    };
+    // In the order that `Command::descriptors` names.
+    let descriptors: [OwnedFd; 7] = [
+        kernel.into(),
+        initramfs.into(),
+        console.into(),
+        base.into(),
+        top.into(),
+        listener.into(),
+        entropy.into(),
+    ];
+    process.control.call(Command::Boot(request), &descriptors).await?;
+    drop(descriptors);
+
+    let agent = Agent::new(Guest::new(socket));
+    let answer = agent.wait_for_answer(plan.limit);
+    tokio::pin!(answer);
+    loop {
+        tokio::select! {
+            answered = &mut answer => {
+                let console = || last_words_of(&plan.directory.join(CONSOLE));
+                answered.map_err(|source| BootError::Agent { console: console(), source })?;
+                break;
+            }
+            event = process.events.recv() => match event {
+                // A guest that panics ends soon, and says more then.
+                Some(Event::Panicked) => {}
+                Some(event) => return Err(BootError::Ended(format!(
+                    "{event:?}; its console says:\n{}",
+                    last_words_of(&plan.directory.join(CONSOLE)),
+                ))),
+                None => return Err(BootError::Ended("its VM process is gone".into())),
+            },
+        }
+    }
+    Ok(BootedVm { process, agent })
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> BootError {
+    move |source| BootError::File { path: path.into(), source }
+}
+
+fn open(path: &Path) -> Result<File, BootError> {
+    File::open(path).map_err(failed(path))
+}
+
+fn create(path: &Path) -> Result<File, BootError> {
+    OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed(path))
+}
+
+/// The end of a console's log.
+fn last_words_of(path: &Path) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let skipped = text.chars().count().saturating_sub(CONSOLE_SHOWN);
+    text.chars().skip(skipped).collect()
+}

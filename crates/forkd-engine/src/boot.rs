@@ -107,27 +107,30 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     drop(descriptors);
 
     let agent = Agent::new(Guest::new(socket));
+    wait_for_agent(plan, &mut process, &agent).await?;
+    Ok(BootedVm { process, agent })
+}
+
+/// Waits for the agent's first answer, or for the end of a guest that does not get that far.
+async fn wait_for_agent(plan: &Plan, process: &mut VmProcess, agent: &Agent) -> Result<(), BootError> {
+    let console = || last_words_of(&plan.directory.join(CONSOLE));
     let answer = agent.wait_for_answer(plan.limit);
     tokio::pin!(answer);
     loop {
         tokio::select! {
             answered = &mut answer => {
-                let console = || last_words_of(&plan.directory.join(CONSOLE));
-                answered.map_err(|source| BootError::Agent { console: console(), source })?;
-                break;
+                return answered.map_err(|source| BootError::Agent { console: console(), source });
             }
             event = process.events.recv() => match event {
                 // A guest that panics ends soon, and says more then.
                 Some(Event::Panicked) => {}
-                Some(event) => return Err(BootError::Ended(format!(
-                    "{event:?}; its console says:\n{}",
-                    last_words_of(&plan.directory.join(CONSOLE)),
-                ))),
+                Some(event) => {
+                    return Err(BootError::Ended(format!("{event:?}; its console says:\n{}", console())));
+                }
                 None => return Err(BootError::Ended("its VM process is gone".into())),
             },
         }
     }
-    Ok(BootedVm { process, agent })
 }
 
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> BootError {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 
-pub use contexts::{Contexts, ForkProblem};
+pub use contexts::Contexts;
 pub use message::ForkIdentity;
 
 use crate::agent::Agent;

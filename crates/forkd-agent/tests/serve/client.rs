@@ -75,7 +75,14 @@ impl Client {
         Messages { stream, status, chunked, buffer: Vec::new() }
     }
 
-    fn send(&self, method: &str, target: &str, kind: &str, body: &[u8]) -> TcpStream {
+    /// A call that is answered by lines of JSON, read one at a time. None when it is refused.
+    pub fn lines(&self, target: &str, message: &Value) -> Lines {
+        let mut stream = self.send("POST", target, "application/json", message.to_string().as_bytes());
+        let (status, _) = head(&mut stream);
+        Lines { stream: (status == 200).then_some(stream) }
+    }
+
+    pub fn send(&self, method: &str, target: &str, kind: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("the agent listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
         let mut head = format!(
@@ -96,6 +103,21 @@ pub fn envelope(message: &Value) -> Vec<u8> {
     let json = message.to_string();
     let length = u32::try_from(json.len()).expect("short");
     [&[0], length.to_be_bytes().as_slice(), json.as_bytes()].concat()
+}
+
+/// The lines of an answer, each of which is a chunk.
+#[derive(Debug)]
+pub struct Lines {
+    stream: Option<TcpStream>,
+}
+
+impl Iterator for Lines {
+    type Item = Value;
+
+    fn next(&mut self) -> Option<Value> {
+        let line = chunk(self.stream.as_mut()?)?;
+        Some(serde_json::from_slice(&line).expect("JSON"))
+    }
 }
 
 /// The messages of a stream.
@@ -159,7 +181,7 @@ fn line(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&line).trim_end().to_owned()
 }
 
-fn head(stream: &mut TcpStream) -> (u16, Vec<(String, String)>) {
+pub fn head(stream: &mut TcpStream) -> (u16, Vec<(String, String)>) {
     let first = line(stream);
     let status =
         first.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{first:?}"));
@@ -171,7 +193,7 @@ fn head(stream: &mut TcpStream) -> (u16, Vec<(String, String)>) {
     }
 }
 
-fn chunk(stream: &mut TcpStream) -> Option<Vec<u8>> {
+pub fn chunk(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let length = usize::from_str_radix(&line(stream), 16).ok()?;
     let mut chunk = vec![0; length + 2];
     stream.read_exact(&mut chunk).ok()?;

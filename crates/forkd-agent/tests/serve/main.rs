@@ -2,6 +2,7 @@
 
 mod client;
 mod files;
+mod interpreter;
 mod pressure;
 mod process;
 mod settings;
@@ -16,19 +17,30 @@ use client::Client;
 pub struct Agent {
     process: Child,
     pub client: Client,
+    pub interpreter: Client,
 }
 
 impl Agent {
     pub fn start() -> Self {
+        Self::with_path(&std::env::var("PATH").expect("a PATH"))
+    }
+
+    /// One whose children look for programs elsewhere.
+    pub fn with_path(path: &str) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_forkd-agent"))
             .args(["serve", "--envd", "127.0.0.1:0", "--interpreter", "127.0.0.1:0"])
+            .env("PATH", path)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the agent starts");
-        let mut line = String::new();
-        BufReader::new(process.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("envd ").expect("where envd is").parse().expect("an address");
-        Self { process, client: Client::new(address) }
+        let mut output = BufReader::new(process.stdout.as_mut().expect("a pipe"));
+        let mut address = |name: &str| {
+            let mut line = String::new();
+            output.read_line(&mut line).expect("a line");
+            line.trim().strip_prefix(name).expect("where it is").trim().parse().expect("an address")
+        };
+        let (client, interpreter) = (Client::new(address("envd")), Client::new(address("interpreter")));
+        Self { process, client, interpreter }
     }
 
     /// Resident memory in KiB.

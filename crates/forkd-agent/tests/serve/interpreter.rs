@@ -1,0 +1,281 @@
+//! The code interpreter over its wire: what the official client does not reach.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Agent;
+use crate::client::Lines;
+
+/// A debug build rests at about 6 MiB.
+const MUCH: u64 = 24 << 10;
+
+fn run(agent: &Agent, request: &Value) -> Vec<Value> {
+    agent.interpreter.lines("/execute", request).collect()
+}
+
+fn python(agent: &Agent, code: &str) -> Vec<Value> {
+    run(agent, &json!({ "code": code }))
+}
+
+fn of_type<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["type"] == kind).collect()
+}
+
+fn text(lines: &[Value], kind: &str) -> String {
+    of_type(lines, kind).iter().filter_map(|line| line["text"].as_str()).collect()
+}
+
+fn begin(agent: &Agent, code: &str) -> Lines {
+    agent.interpreter.lines("/execute", &json!({ "code": code }))
+}
+
+#[test]
+fn lines_come_in_the_order_of_the_protocol() {
+    let agent = Agent::start();
+    let lines = python(&agent, "print('before')\n'grüße'");
+    let kinds: Vec<_> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["number_of_executions", "stdout", "result", "end_of_execution"]);
+    assert_eq!(lines[0]["execution_count"], 1);
+    assert!(lines[1]["timestamp"].as_str().unwrap().ends_with('Z'), "{}", lines[1]);
+    assert_eq!(lines[2], json!({ "type": "result", "text": "grüße", "is_main_result": true }));
+    assert_eq!(python(&agent, "1")[0]["execution_count"], 2);
+}
+
+#[test]
+fn every_line_is_one_chunk_of_ascii() {
+    let agent = Agent::start();
+    let code = json!({ "code": "print('grüße 😀')" }).to_string();
+    let mut stream = agent.interpreter.send("POST", "/execute", "application/json", code.as_bytes());
+    crate::client::head(&mut stream);
+    while let Some(chunk) = crate::client::chunk(&mut stream) {
+        assert!(chunk.is_ascii() && chunk.ends_with(b"\n"), "{}", String::from_utf8_lossy(&chunk));
+        assert_eq!(chunk.iter().filter(|byte| **byte == b'\n').count(), 1);
+    }
+}
+
+#[test]
+fn wrong_requests_are_refused_in_words() {
+    let agent = Agent::start();
+    let refuse = |body: Value| {
+        let response =
+            agent.interpreter.call("POST", "/execute", "application/json", body.to_string().as_bytes());
+        (response.status, String::from_utf8(response.body).unwrap())
+    };
+    assert_eq!(refuse(json!({ "code": "1", "context_id": "a", "language": "python" })).0, 400);
+    let (status, message) = refuse(json!({ "code": "1", "context_id": "nobody" }));
+    assert_eq!((status, message.as_str()), (404, "Context nobody not found"));
+    let (status, message) = refuse(json!({ "code": "1", "language": "cobol" }));
+    assert!(status == 400 && message.contains("cobol"), "{status} {message}");
+    assert_eq!(refuse(json!({})).0, 400);
+    assert_eq!(refuse(json!("nonsense")).0, 400);
+    let cwd = json!({ "cwd": "/no/such/directory" }).to_string();
+    assert_eq!(agent.interpreter.call("POST", "/contexts", "application/json", cwd.as_bytes()).status, 400);
+    assert_eq!(agent.interpreter.get("/health").status, 200);
+}
+
+#[test]
+fn executions_of_one_context_wait_for_each_other() {
+    let agent = Agent::start();
+    python(&agent, "import time, threading\nevents = []");
+    let mut first = begin(&agent, "events.append('a'); time.sleep(0.5); events.append('b')");
+    assert_eq!(first.next().unwrap()["type"], "number_of_executions");
+    let second = python(&agent, "events.append('c'); events");
+    assert_eq!(text(&second, "result"), "['a', 'b', 'c']");
+    assert_eq!(first.last().unwrap()["type"], "end_of_execution");
+}
+
+#[test]
+fn a_client_that_leaves_the_queue_takes_its_code_along() {
+    let agent = Agent::start();
+    python(&agent, "ran = []\nimport time");
+    let mut first = begin(&agent, "time.sleep(1)");
+    first.next();
+    drop(begin(&agent, "ran.append(1)"));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(text(&python(&agent, "ran"), "result"), "[]");
+}
+
+#[test]
+fn an_endless_printer_with_a_slow_client_waits() {
+    let agent = Agent::start();
+    let mut lines = begin(&agent, "while True: print('x' * 1000)");
+    lines.next();
+    lines.next();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(agent.resident() < MUCH, "{} KiB", agent.resident());
+    assert_eq!(agent.interpreter.get("/health").status, 200);
+    drop(lines);
+    let begun = Instant::now();
+    assert_eq!(text(&python(&agent, "40 + 2"), "result"), "42");
+    assert!(begun.elapsed() < Duration::from_secs(10), "the printer was not interrupted");
+}
+
+#[test]
+fn much_output_arrives_whole() {
+    let agent = Agent::start();
+    let code = "import sys\nfor i in range(200000): print(i)\nsys.stderr.write('e' * 3000000)\nNone";
+    let lines = python(&agent, code);
+    let expected: String = (0..200_000).map(|number| format!("{number}\n")).collect();
+    assert!(text(&lines, "stdout") == expected, "not a line is lost");
+    assert_eq!(text(&lines, "stderr").len(), 3_000_000);
+    assert!(agent.resident() < MUCH, "{} KiB", agent.resident());
+}
+
+#[test]
+fn silence_is_filled() {
+    let agent = Agent::start();
+    let lines = python(&agent, "import time\ntime.sleep(6)");
+    assert_eq!(of_type(&lines, "keepalive").len(), 1);
+}
+
+#[test]
+fn a_killed_interpreter_says_so_and_comes_back() {
+    let agent = Agent::start();
+    let pid = text(&python(&agent, "import os\nstate = 1\nos.getpid()"), "result");
+    let kill = |pid: &str| {
+        assert!(std::process::Command::new("kill").args(["-9", pid]).status().unwrap().success());
+    };
+    let mut running = begin(&agent, "print('here')\nimport time\ntime.sleep(100)");
+    assert_eq!(running.find(|line| line["type"] == "stdout").unwrap()["text"], "here\n");
+    kill(&pid);
+    let rest: Vec<Value> = running.collect();
+    assert_eq!(rest[0]["name"], "InterpreterEnded");
+    assert!(rest[0]["value"].as_str().unwrap().contains("signal: killed"), "{}", rest[0]);
+    assert_eq!(rest.last().unwrap()["type"], "end_of_execution");
+    let pid = text(&python(&agent, "import os\nos.getpid()"), "result");
+    kill(&pid);
+    std::thread::sleep(Duration::from_millis(200));
+    let lines = python(&agent, "state");
+    assert!(text(&lines, "stderr").contains("had ended (signal: killed)"), "{lines:?}");
+    assert_eq!(of_type(&lines, "error")[0]["name"], "NameError");
+}
+
+#[test]
+fn a_restart_does_not_wait_for_what_runs() {
+    let agent = Agent::start();
+    let mut running = begin(
+        &agent,
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on')\ntime.sleep(100)",
+    );
+    running.find(|line| line["type"] == "stdout").unwrap();
+    let restarted = agent.interpreter.call("POST", "/contexts/default/restart", "application/json", b"");
+    assert_eq!(restarted.status, 200);
+    let rest: Vec<Value> = running.collect();
+    assert_eq!(rest[0]["name"], "ContextEnded");
+    assert_eq!(python(&agent, "1")[0]["execution_count"], 1);
+    assert_eq!(agent.interpreter.call("DELETE", "/contexts/default", "text/plain", b"").status, 204);
+    assert_eq!(agent.interpreter.call("DELETE", "/contexts/default", "text/plain", b"").status, 404);
+}
+
+#[test]
+fn code_that_forks_or_writes_nonsense_does_not_confuse_the_agent() {
+    let agent = Agent::start();
+    let lines = python(&agent, "import os\nif os.fork() == 0: pass\nelse: os.wait()\n7");
+    assert_eq!(text(&lines, "result"), "7");
+    let garbage =
+        "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'garbage\\n')\n    except OSError: pass";
+    let lines = python(&agent, garbage);
+    assert_eq!(of_type(&lines, "error")[0]["name"], "InterpreterEnded", "{lines:?}");
+    assert_eq!(text(&python(&agent, "6 * 7"), "result"), "42");
+}
+
+#[test]
+fn an_interpreter_that_is_not_there_is_told() {
+    let agent = Agent::with_path("/nowhere");
+    let lines = python(&agent, "1");
+    let error = of_type(&lines, "error")[0];
+    assert_eq!(error["name"], "InterpreterUnavailable");
+    assert!(error["value"].as_str().unwrap().contains("python3"), "{error}");
+    assert_eq!(agent.interpreter.call("POST", "/contexts", "application/json", b"{}").status, 501);
+}
+
+#[test]
+fn bash_keeps_its_state_through_an_interrupt() {
+    let agent = Agent::start();
+    let bash = |code: &str| run(&agent, &json!({ "code": code, "language": "bash" }));
+    bash("word=kept; cd /tmp");
+    let mut endless = agent
+        .interpreter
+        .lines("/execute", &json!({ "code": "echo on; while true; do :; done", "language": "bash" }));
+    endless.find(|line| line["type"] == "stdout").unwrap();
+    drop(endless);
+    assert_eq!(text(&bash("echo $word $PWD"), "stdout"), "kept /tmp\n");
+    let lines = bash("echo 'it'\\''s'; read answer || echo no input; exit 5");
+    assert_eq!(text(&lines, "stdout"), "it's\nno input\n");
+    assert!(of_type(&lines, "error")[0]["value"].as_str().unwrap().contains("exit status 5"));
+    assert_eq!(text(&bash("echo ${word-gone}"), "stdout"), "gone\n");
+}
+
+#[test]
+fn a_fork_gives_warm_interpreters_an_identity_of_their_own() {
+    let agent = Agent::start();
+    let warm = "import random, forkd_guest\nseen = []\nforkd_guest.on_fork(lambda: seen.append(forkd_guest.identity['index']))\nrandom.seed(1)";
+    let request = json!({ "context": "warm", "language": "python", "code": warm });
+    let lines: Vec<Value> = agent.interpreter.lines("/forkd/warm", &request).collect();
+    assert!(of_type(&lines, "error").is_empty(), "{lines:?}");
+    run(&agent, &json!({ "code": "RANDOM=1", "language": "bash" }));
+    let control = |path: &str, body: &Value| {
+        agent.client.call("POST", path, "application/json", body.to_string().as_bytes())
+    };
+    assert_eq!(control("/forkd/close", &json!({})).status, 204);
+    let early = std::thread::spawn({
+        let interpreter = agent.interpreter.clone();
+        move || {
+            interpreter.lines("/execute", &json!({ "code": "seen, random.random(), __import__('os').environ['COLOUR']", "context_id": "warm" })).collect::<Vec<Value>>()
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!early.is_finished(), "the gate is open");
+    let identity = json!({ "version": 1, "generation": 1, "id": "i1", "index": 4, "env": { "COLOUR": "red" },
+        "hostname": "never-on-a-host", "unix_time_ns": 1, "access_token": "secret" });
+    let response = control("/forkd/identity", &identity);
+    assert_eq!((response.status, &response.json()["ok"]), (200, &json!(true)), "{}", response.json());
+    let skipped: Vec<_> = response.json()["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|step| step["skipped"] == true)
+        .map(|step| step["step"].clone())
+        .collect();
+    assert_eq!(skipped, ["clock", "hostname"]);
+    // It came before the token and is checked after it.
+    assert_eq!(early.join().unwrap(), Vec::<Value>::new());
+    let interpreter = agent.interpreter.with("X-Access-Token", "secret");
+    let execute = |request: &Value| interpreter.lines("/execute", request).collect::<Vec<Value>>();
+    let told = text(
+        &execute(
+            &json!({ "code": "seen, random.random() != 0.13436424411240122, __import__('os').environ['COLOUR']", "context_id": "warm" }),
+        ),
+        "result",
+    );
+    assert_eq!(told, "([4], True, 'red')");
+    let random = text(&execute(&json!({ "code": "echo $RANDOM $COLOUR", "language": "bash" })), "stdout");
+    assert!(random.ends_with(" red\n") && random != "16807 red\n", "{random}");
+    assert_eq!(
+        agent.interpreter.call("POST", "/execute", "application/json", b"{\"code\":\"1\"}").status,
+        401
+    );
+}
+
+#[test]
+fn a_fork_while_code_runs_reseeds_it() {
+    let agent = Agent::start();
+    python(&agent, "import random, time");
+    let mut running = begin(&agent, "random.seed(1)\nprint('on')\ntime.sleep(1)\nrandom.random()");
+    running.find(|line| line["type"] == "stdout").unwrap();
+    let identity = json!({ "version": 1, "generation": 1, "id": "i1" });
+    let response =
+        agent.client.call("POST", "/forkd/identity", "application/json", identity.to_string().as_bytes());
+    let step = response.json()["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|step| step["step"] == "interpreters")
+        .unwrap()
+        .clone();
+    assert!(step["error"].as_str().unwrap().contains("code was running"), "{step}");
+    let rest: Vec<Value> = running.collect();
+    assert_ne!(text(&rest, "result"), "0.13436424411240122");
+    assert_eq!(text(&python(&agent, "6 * 7"), "result"), "42");
+}

@@ -22,6 +22,7 @@ mod tests;
 mod tree;
 
 pub use apply::{Whiteouts, apply};
+pub(crate) use compression::Bounded;
 pub use compression::{Compression, decompressed};
 pub use path::EntryPath;
 pub use reader::{Entry, Kind, read_entries};

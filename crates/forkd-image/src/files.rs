@@ -127,10 +127,7 @@ impl Temporary {
         let store = path.parent().unwrap_or(Path::new("."));
         let _store = lock(store)?;
         let publish = || {
-            for entry in fs::read_dir(inner)? {
-                File::open(entry?.path())?.sync_all()?;
-            }
-            File::open(inner)?.sync_all()?;
+            sync(inner)?;
             if fs::symlink_metadata(path).is_ok() {
                 return Ok(false);
             }
@@ -140,6 +137,16 @@ impl Temporary {
         };
         publish().map_err(FileError::at("make", path))
     }
+}
+
+/// Brings a directory and all in it to the disk.
+fn sync(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            sync(&entry?.path())?;
+        }
+    }
+    File::open(path)?.sync_all()
 }
 
 /// Removes a directory of a store: it loses its name first, so that it is never half there.

@@ -3,17 +3,27 @@
 //! | module | what |
 //! |---|---|
 //! | [`kernel`], [`modules`], [`initramfs`] | a kernel's parts |
+//! | [`kernels`] | kernels with their modules, kept by version |
 //! | [`archive`] | layers of images, unpacked with suspicion |
 //! | [`images`] | images as ext4 file systems, by digest and by name |
+//! | [`registry`], [`import`], [`debian`] | where they come from |
 
 pub mod archive;
+pub mod debian;
 pub mod digest;
 mod files;
 pub mod images;
+pub mod import;
 pub mod initramfs;
 pub mod kernel;
+pub mod kernels;
+mod layout;
 pub mod modules;
+mod oci;
 pub mod progress;
+pub mod registry;
 
 pub use files::FileError;
+pub use layout::LayoutError;
+pub use oci::ConfigError;
 pub use progress::{Progress, Silent};

@@ -275,9 +275,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Reads a file as the guest would see it: links, also absolute ones, are followed inside the tree. `None` if there is
-    /// no regular file of at most `max` bytes.
-    pub fn read(&self, path: &str, max: u64) -> io::Result<Option<Vec<u8>>> {
+    /// Opens a regular file as the guest would see it: links, also absolute ones, are followed inside the tree. `None` if
+    /// there is no regular file.
+    pub fn open(&self, path: &str) -> io::Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let file = match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
@@ -285,8 +285,13 @@ impl Tree {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
-        let metadata = file.metadata()?;
-        if !metadata.is_file() || metadata.len() > max {
+        Ok(file.metadata()?.is_file().then_some(file))
+    }
+
+    /// Reads such a file; `None` also if it has more than `max` bytes.
+    pub fn read(&self, path: &str, max: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = self.open(path)? else { return Ok(None) };
+        if file.metadata()?.len() > max {
             return Ok(None);
         }
         let mut content = Vec::new();

@@ -7,11 +7,14 @@
 //! | [`archive`] | layers of images, unpacked with suspicion |
 //! | [`images`] | images as ext4 file systems, by digest and by name |
 //! | [`registry`], [`import`], [`debian`] | where they come from |
+//! | [`dockerfile`], [`recipe`], [`host_environment`] | what a build is made from |
 
 pub mod archive;
 pub mod debian;
 pub mod digest;
+pub mod dockerfile;
 mod files;
+pub mod host_environment;
 pub mod images;
 pub mod import;
 pub mod initramfs;
@@ -21,6 +24,7 @@ mod layout;
 pub mod modules;
 mod oci;
 pub mod progress;
+pub mod recipe;
 pub mod registry;
 
 pub use files::FileError;

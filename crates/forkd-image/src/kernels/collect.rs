@@ -11,18 +11,19 @@ use crate::files::FileError;
 use crate::kernel;
 use crate::progress::Progress;
 
-/// What a guest cannot do without: its transport, its disk and the disk's file system.
-const NEEDED: [&str; 3] = ["virtio_mmio", "virtio_blk", "ext4"];
-
-/// What it would miss: network, entropy, the agent's sockets, panics that are seen, and checksums for ext4, which older
-/// kernels load by a name that is no dependency.
-const WANTED: [&str; 6] = [
-    "virtio_net",
-    "virtio_rng",
-    "vmw_vsock_virtio_transport",
-    "crc32c_generic",
-    "crc32c_intel",
-    "pvpanic_mmio",
+/// Modules in the order in which they are loaded, and whether a guest cannot do without: its transport, its disk and the
+/// disk's file system. It would miss the others: checksums, which older kernels load for ext4 by a name that is no
+/// dependency, network, entropy, the agent's sockets, panics that are seen.
+const MODULES: [(&str, bool); 9] = [
+    ("virtio_mmio", true),
+    ("virtio_blk", true),
+    ("crc32c_generic", false),
+    ("crc32c_intel", false),
+    ("ext4", true),
+    ("virtio_net", false),
+    ("virtio_rng", false),
+    ("vmw_vsock_virtio_transport", false),
+    ("pvpanic_mmio", false),
 ];
 
 /// Where a kernel comes from.
@@ -100,7 +101,7 @@ fn read(kernel: &Path, modules: Option<&Path>, version: Option<String>) -> Resul
         None => version_of(&elf).ok_or_else(|| KernelStoreError::NoVersion(kernel.into()))?,
     };
     let (modules, missing) = match modules {
-        Some(directory) => load(directory, &NEEDED, &WANTED)?,
+        Some(directory) => load(directory, &MODULES)?,
         None => (Vec::new(), Vec::new()),
     };
     Ok(Found { version, elf, modules, missing })

@@ -34,22 +34,23 @@ pub(super) struct Module {
     pub content: Vec<u8>,
 }
 
-/// The modules to load, in order, and which of the `wanted` are not there. What is built in needs no loading.
+/// The modules to load, in order, and the names of those that are not there. A module that is needed and not there is an
+/// error. What is built in needs no loading.
 pub(super) fn load(
     directory: &Path,
-    needed: &[&str],
-    wanted: &[&str],
+    wanted: &[(&str, bool)],
 ) -> Result<(Vec<Module>, Vec<String>), DependsError> {
     let tree = Tree::open(directory)?;
     let built_in = tree.built_in()?;
     let mut names = Vec::new();
     let mut missing = Vec::new();
-    for name in needed.iter().chain(wanted) {
+    for (name, is_needed) in wanted {
         if tree.has(name) {
             names.push(*name);
-        } else if needed.contains(name) && !built_in.contains(&(*name).to_owned()) {
-            return Err(DependsError::Missing { name: (*name).into(), directory: directory.into() });
-        } else if !built_in.contains(&(*name).to_owned()) {
+        } else if built_in.iter().all(|built_in| built_in != name) {
+            if *is_needed {
+                return Err(DependsError::Missing { name: (*name).into(), directory: directory.into() });
+            }
             missing.push((*name).to_owned());
         }
     }

@@ -19,9 +19,12 @@ pub const QEMU: Tool =
 pub const QEMU_IMG: Tool =
     Tool { program: "qemu-img", package: "qemu-utils", purpose: "make the machine's disk" };
 pub const MMDEBSTRAP: Tool =
-    Tool { program: "mmdebstrap", package: "mmdebstrap", purpose: "build the machine's root image" };
+    Tool { program: "mmdebstrap", package: "mmdebstrap", purpose: "build Debian images" };
 pub const TAR: Tool = Tool { program: "tar", package: "tar", purpose: "unpack the machine's root image" };
 pub const MKE2FS: Tool = Tool { program: "mke2fs", package: "e2fsprogs", purpose: "make file systems" };
+pub const DEBUGFS: Tool = Tool { program: "debugfs", package: "e2fsprogs", purpose: "finish file systems" };
+pub const APT_GET: Tool = Tool { program: "apt-get", package: "apt", purpose: "download packages" };
+pub const DPKG_DEB: Tool = Tool { program: "dpkg-deb", package: "dpkg", purpose: "unpack packages" };
 pub const SSH: Tool = Tool { program: "ssh", package: "openssh-client", purpose: "reach the machine" };
 pub const SSH_KEYGEN: Tool =
     Tool { program: "ssh-keygen", package: "openssh-client", purpose: "make the machine's keys" };

@@ -1,5 +1,33 @@
-//! What a VM boots from: kernels as ELF images and initial RAM disks.
+//! From what distributions and container builders ship to the files that a VM is started from.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`kernel`], [`modules`], [`initramfs`] | a kernel's parts |
+//! | [`kernels`] | kernels with their modules, kept by version |
+//! | [`archive`] | layers of images, unpacked with suspicion |
+//! | [`images`] | images as ext4 file systems, by digest and by name |
+//! | [`registry`], [`import`], [`debian`] | where they come from |
+//! | [`dockerfile`], [`recipe`], [`host_environment`] | what a build is made from |
 
+pub mod archive;
+pub mod debian;
+pub mod digest;
+pub mod dockerfile;
+mod files;
+pub mod host_environment;
+pub mod images;
+pub mod import;
 pub mod initramfs;
 pub mod kernel;
+pub mod kernels;
+mod layout;
 pub mod modules;
+mod oci;
+pub mod progress;
+pub mod recipe;
+pub mod registry;
+
+pub use files::FileError;
+pub use layout::LayoutError;
+pub use oci::ConfigError;
+pub use progress::{Progress, Silent};

@@ -38,6 +38,11 @@ impl ModuleTree {
         Ok(ModuleTree { root: root.into(), modules })
     }
 
+    /// Whether the kernel has this module as a file.
+    pub fn has(&self, name: &str) -> bool {
+        self.modules.contains_key(&name.replace('-', "_"))
+    }
+
     /// The files to load, in order, so that all of `names` are in the kernel.
     pub fn load_order(&self, names: &[&str]) -> Result<Vec<PathBuf>, ModuleError> {
         let mut order: Vec<PathBuf> = Vec::new();
@@ -58,7 +63,7 @@ impl ModuleTree {
 }
 
 /// `kernel/fs/ext4/ext4.ko.xz` is `ext4`; the kernel does not tell `-` from `_`.
-fn module_name(path: &Path) -> Option<String> {
+pub(crate) fn module_name(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     Some(file.split_once(".ko")?.0.replace('-', "_"))
 }

@@ -1,5 +1,11 @@
 //! The command line's grammar. What the words mean is in `commands`.
 
+mod image;
+mod kernel;
+
+pub use image::*;
+pub use kernel::*;
+
 use clap::{Args, Parser, Subcommand};
 use forkd_machine::Name;
 
@@ -23,6 +29,16 @@ pub enum Command {
     Machine {
         #[command(subcommand)]
         command: MachineCommand,
+    },
+    /// Kernels that sandboxes boot.
+    Kernel {
+        #[command(subcommand)]
+        command: KernelCommand,
+    },
+    /// Images: the file systems that sandboxes start with.
+    Image {
+        #[command(subcommand)]
+        command: ImageCommand,
     },
 }
 

@@ -30,6 +30,18 @@ pub enum CliError {
     File(#[from] forkd_machine::FileError),
     #[error("the connection to machine {name} broke: {reason}")]
     Lost { name: forkd_machine::Name, reason: String },
+    #[error(transparent)]
+    Kernel(#[from] forkd_image::kernels::KernelStoreError),
+    #[error(transparent)]
+    StoredImage(#[from] forkd_image::images::ImageError),
+    #[error(transparent)]
+    Pull(#[from] forkd_image::registry::PullError),
+    #[error(transparent)]
+    Import(#[from] forkd_image::import::ImportError),
+    #[error(transparent)]
+    Debian(#[from] forkd_image::debian::DebianError),
+    #[error("give the image a name: {0:?} is none (--name NAME)")]
+    NameNeeded(String),
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }

@@ -9,7 +9,7 @@ mod size;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command, MachineCommand};
+use arguments::{Arguments, Command, ImageCommand, KernelCommand, MachineCommand};
 use clap::Parser;
 use error::CliError;
 use exit::Exit;
@@ -37,6 +37,20 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             MachineCommand::Logs(options) => commands::machine::logs::run(&options),
             MachineCommand::Ls(options) => commands::machine::ls::run(&options),
             MachineCommand::Rm(options) => commands::machine::rm::run(&options),
+        },
+        Command::Kernel { command } => match command {
+            KernelCommand::Add(options) => commands::kernel::add::run(&options),
+            KernelCommand::Ls(options) => commands::kernel::ls::run(&options),
+            KernelCommand::Rm(options) => commands::kernel::rm::run(&options),
+            KernelCommand::Default(options) => commands::kernel::default::run(&options),
+        },
+        Command::Image { command } => match command {
+            ImageCommand::Pull(options) => commands::image::pull::run(&options),
+            ImageCommand::Debian(options) => commands::image::debian::run(&options),
+            ImageCommand::Import(options) => commands::image::import::run(&options),
+            ImageCommand::Ls(options) => commands::image::ls::run(&options),
+            ImageCommand::Inspect(options) => commands::image::inspect::run(&options),
+            ImageCommand::Rm(options) => commands::image::rm::run(&options),
         },
     }
 }

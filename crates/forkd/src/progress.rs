@@ -67,6 +67,20 @@ impl forkd_machine::Progress for Progress {
     }
 }
 
+impl forkd_image::Progress for Progress {
+    fn step(&self, what: &str) {
+        forkd_machine::Progress::step(self, what);
+    }
+
+    fn detail(&self, what: &str) {
+        forkd_machine::Progress::detail(self, what);
+    }
+
+    fn warn(&self, what: &str) {
+        forkd_machine::Progress::warn(self, what);
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         self.finish();

@@ -1,6 +1,8 @@
 //! One file a verb.
 
 pub mod doctor;
+pub mod image;
+pub mod kernel;
 pub mod machine;
 
 use std::io::{self, Write};

@@ -1,0 +1,202 @@
+//! Debian without a registry: mmdebstrap's archive as an image.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forkd_host::disk;
+use forkd_host::tool::{self, MissingTool};
+
+use crate::archive::{ArchiveError, Limits, Whiteouts};
+use crate::files::FileError;
+use crate::images::{Config, Draft, Finish, Image, ImageError, ImageStore, Name, Source};
+use crate::progress::Progress;
+
+/// What a bootstrap needs on the disk while it runs: archive, staging and file system of a small system.
+const DISK: u64 = 2 << 30;
+/// Lines of mmdebstrap's that an error shows.
+const LINES: usize = 12;
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[derive(Debug, thiserror::Error)]
+pub enum DebianError {
+    #[error("{0:?} is not a suite: use a name such as bookworm")]
+    Suite(String),
+    #[error("{0:?} is not the name of a package")]
+    Package(String),
+    #[error("{0:?} is not a mirror: use an address that begins with http:// or https://")]
+    Mirror(String),
+    #[error(transparent)]
+    Tool(#[from] MissingTool),
+    #[error("mmdebstrap cannot be run")]
+    Run(#[source] std::io::Error),
+    #[error("mmdebstrap failed:\n{0}")]
+    Failed(String),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// A Debian system to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Debian {
+    pub suite: String,
+    /// Packages beyond the smallest system.
+    pub include: Vec<String>,
+    pub mirror: Option<String>,
+    pub name: Option<Name>,
+    pub min_mib: Option<u64>,
+}
+
+impl Debian {
+    /// The name that the image gets unless another is asked for: `debian:bookworm`, `debian:bookworm-python3-numpy`.
+    pub fn default_name(&self) -> Result<Name, DebianError> {
+        let packages: String = self.include.iter().map(|package| format!("-{package}")).collect();
+        let packages = packages.replace(['+', ':'], "_");
+        let text = format!("debian:{}{}", self.suite, packages.chars().take(100).collect::<String>());
+        text.trim_end_matches(['-', '.', '_']).parse().map_err(|_| DebianError::Suite(self.suite.clone()))
+    }
+
+    /// Refuses what mmdebstrap would take for something else: its arguments are also paths, options and commands.
+    fn check(&self) -> Result<(), DebianError> {
+        let plain = |text: &str, more: &[u8]| {
+            text.bytes().take(1).all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+                && (1..=80).contains(&text.len())
+                && text.bytes().all(|byte| {
+                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || more.contains(&byte)
+                })
+        };
+        let shown = |text: &str| text.chars().take(80).collect();
+        if !plain(&self.suite, b".") {
+            return Err(DebianError::Suite(shown(&self.suite)));
+        }
+        if let Some(package) = self.include.iter().find(|package| !plain(package, b"+.:")) {
+            return Err(DebianError::Package(shown(package)));
+        }
+        let is_address = |mirror: &&String| {
+            (mirror.starts_with("http://") || mirror.starts_with("https://"))
+                && mirror.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        match self.mirror.as_ref().filter(|mirror| !is_address(mirror)) {
+            Some(mirror) => Err(DebianError::Mirror(shown(mirror))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes the image.
+pub fn debian(store: &ImageStore, debian: &Debian, progress: &dyn Progress) -> Result<Image, DebianError> {
+    debian.check()?;
+    let name = match &debian.name {
+        Some(name) => name.clone(),
+        None => debian.default_name()?,
+    };
+    let mut mmdebstrap = tool::MMDEBSTRAP.command()?;
+    let mut draft = Draft::new(store, Limits::default())?;
+    disk::require(store.directory(), DISK, "a Debian system").map_err(ImageError::from)?;
+    let archive = draft.scratch().join("root.tar");
+
+    mmdebstrap.args(["--variant=minbase", "--format=tar"]);
+    if !debian.include.is_empty() {
+        mmdebstrap.arg(format!("--include={}", debian.include.join(",")));
+    }
+    mmdebstrap.arg(&debian.suite).arg(&archive).args(&debian.mirror);
+    mmdebstrap.env("TMPDIR", draft.scratch());
+    mmdebstrap.env("SOURCE_DATE_EPOCH", today().to_string());
+    progress.step(&format!("building Debian {}", debian.suite));
+    run(&mut mmdebstrap, progress)?;
+
+    progress.step(&format!("unpacking Debian {}", debian.suite));
+    let file = File::open(&archive).map_err(FileError::at("open", &archive)).map_err(ImageError::from)?;
+    draft.layer(file, Whiteouts::Keep, None, progress)?;
+    std::fs::remove_file(&archive).map_err(FileError::at("remove", &archive)).map_err(ImageError::from)?;
+    let config = Config {
+        env: [("PATH".to_owned(), PATH.to_owned())].into(),
+        cmd: vec!["bash".into()],
+        ..Config::default()
+    };
+    let source = Source::Debian {
+        suite: debian.suite.clone(),
+        include: debian.include.clone(),
+        mirror: debian.mirror.clone(),
+    };
+    let finish = Finish { config, source, min_mib: debian.min_mib, name: Some(name) };
+    Ok(draft.finish(finish, progress)?)
+}
+
+/// Midnight. Files that the bootstrap itself wrote get this time, so that the same packages make the same image on the
+/// same day. An older time would also change files of packages, and Python would compile all of them anew.
+fn today() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    now - now % 86_400
+}
+
+/// Runs it with its complaints as progress.
+fn run(mmdebstrap: &mut Command, progress: &dyn Progress) -> Result<(), DebianError> {
+    let command = mmdebstrap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(DebianError::Run)?;
+    let mut last: Vec<String> = Vec::new();
+    let mut cancelled = false;
+    for line in
+        BufReader::new(child.stderr.take().ok_or_else(|| DebianError::Failed(String::new()))?).split(b'\n')
+    {
+        let line = String::from_utf8_lossy(&line.map_err(DebianError::Run)?).trim().to_owned();
+        if !cancelled && progress.is_cancelled() {
+            cancelled = true;
+            child.kill().map_err(DebianError::Run)?;
+        }
+        progress.detail(&line);
+        if last.len() == LINES {
+            last.remove(0);
+        }
+        last.push(line.chars().take(500).collect());
+    }
+    let status = child.wait().map_err(DebianError::Run)?;
+    if cancelled {
+        return Err(ImageError::from(ArchiveError::Cancelled).into());
+    }
+    if status.success() { Ok(()) } else { Err(DebianError::Failed(last.join("\n"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(suite: &str, include: &[&str], mirror: Option<&str>) -> Debian {
+        Debian {
+            suite: suite.into(),
+            include: include.iter().map(|&package| package.into()).collect(),
+            mirror: mirror.map(Into::into),
+            name: None,
+            min_mib: None,
+        }
+    }
+
+    #[test]
+    fn what_mmdebstrap_would_misunderstand_is_refused() {
+        assert!(
+            of("bookworm", &["python3", "libstdc++6", "gcc:amd64"], Some("http://deb.example/debian"))
+                .check()
+                .is_ok()
+        );
+        for suite in ["", "--help", "/etc/passwd", "a b", "Bookworm"] {
+            assert!(matches!(of(suite, &[], None).check(), Err(DebianError::Suite(_))), "{suite}");
+        }
+        for package in ["", "-x", "?essential", "./local.deb", "a,b", "a b"] {
+            assert!(matches!(of("sid", &[package], None).check(), Err(DebianError::Package(_))), "{package}");
+        }
+        for mirror in ["-", "/etc/apt/sources.list", "deb http://x y", "http://x y"] {
+            assert!(matches!(of("sid", &[], Some(mirror)).check(), Err(DebianError::Mirror(_))), "{mirror}");
+        }
+    }
+
+    #[test]
+    fn names_say_what_is_inside() {
+        let name = |debian: Debian| debian.default_name().unwrap().to_string();
+        assert_eq!(name(of("bookworm", &[], None)), "debian:bookworm");
+        assert_eq!(
+            name(of("bookworm", &["python3-numpy", "libstdc++6"], None)),
+            "debian:bookworm-python3-numpy-libstdc__6"
+        );
+    }
+}

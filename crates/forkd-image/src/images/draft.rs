@@ -1,0 +1,194 @@
+//! An image under construction: layers go in, an image comes out; or nothing is left of it.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::metadata::{FORMAT, default_user, image_id};
+use super::{BASE, Config, Image, ImageError, ImageStore, METADATA, Metadata, Name, Source, ext4};
+use crate::archive::Bounded;
+use crate::archive::{ArchiveError, Contents, Limits, Tree, Used, Whiteouts, apply, decompressed};
+use crate::digest::{Digest, Hasher, HashingReader};
+use crate::files::{self, FileError, Temporary};
+use crate::progress::Progress;
+
+/// A file of users beyond this is none.
+const MAX_PASSWD: u64 = 4 << 20;
+
+/// What an image is, beside its layers.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    pub config: Config,
+    pub source: Source,
+    /// The least size of the file system.
+    pub min_mib: Option<u64>,
+    pub name: Option<Name>,
+}
+
+/// An image under construction. Whatever goes wrong, its files go with it.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    store: &'a ImageStore,
+    // Closed before the directory that it lies in is removed.
+    tree: Tree,
+    temporary: Temporary,
+    limits: Limits,
+    used: Used,
+    layers: Vec<Digest>,
+}
+
+impl<'a> Draft<'a> {
+    /// Begins an image. Fails at once when it could not be finished.
+    pub fn new(store: &'a ImageStore, limits: Limits) -> Result<Draft<'a>, ImageError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(ImageError::NeedsRoot);
+        }
+        for tool in ext4::TOOLS {
+            tool.find()?;
+        }
+        let temporary = Temporary::new(&store.directory)?;
+        let path = temporary.path().join("root");
+        let tree = Tree::create(&path).map_err(FileError::at("make", &path))?;
+        Ok(Draft { store, tree, temporary, limits, used: Used::default(), layers: Vec::new() })
+    }
+
+    /// A directory for files on their way into the image. It goes with the draft.
+    pub fn scratch(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Lays a layer over those before; compressed or not. Returns the digest of the unpacked archive, which must be
+    /// `expected` if that is known.
+    pub fn layer(
+        &mut self,
+        file: impl Read,
+        whiteouts: Whiteouts,
+        expected: Option<Digest>,
+        progress: &dyn Progress,
+    ) -> Result<Digest, ImageError> {
+        // Headers and padding come on top of the files; small files have more of them than content.
+        let left = self.limits.total.saturating_add(self.limits.entries.saturating_mul(2048));
+        let archive = Bounded { inner: decompressed(file)?, left };
+        let mut archive = HashingReader::new(archive);
+        apply(&mut self.tree, &mut archive, whiteouts, &self.limits, &mut self.used, progress)?;
+        let unreadable = |source| ArchiveError::Read { entry: String::new(), source };
+        let digest = archive.finish().map_err(unreadable)?;
+        if let Some(layer) = expected.filter(|expected| *expected != digest) {
+            return Err(ImageError::WrongLayer { layer, actual: digest });
+        }
+        self.layers.push(digest);
+        Ok(digest)
+    }
+
+    /// Makes the file system, and the image appears.
+    pub fn finish(self, finish: Finish, progress: &dyn Progress) -> Result<Image, ImageError> {
+        let id = image_id(&self.layers, &finish.config, finish.min_mib)?;
+        if let Some(image) = known(self.store, id, finish.name.as_ref())? {
+            return Ok(image);
+        }
+        progress.step("making the file system");
+        let contents = self.tree.finish().map_err(FileError::at("finish", self.tree.path()))?;
+        let passwd = self.tree.read("etc/passwd", MAX_PASSWD).unwrap_or_default().unwrap_or_default();
+        let default_user = default_user(&finish.config, &String::from_utf8_lossy(&passwd));
+
+        let image = self.temporary.path().join("image");
+        fs::create_dir(&image).map_err(FileError::at("make", &image))?;
+        let (size, digest) = ext4::make(self.tree.path(), &contents, finish.min_mib, &image.join(BASE))?;
+        if progress.is_cancelled() {
+            return Err(ArchiveError::Cancelled.into());
+        }
+        let metadata =
+            describe(id, finish.source, self.layers, finish.config, default_user, size, &contents, digest);
+        publish(self.store, &self.temporary, &image, &metadata, finish.name.as_ref())
+    }
+}
+
+impl ImageStore {
+    /// Takes a file system that a build has made, in a file on the same disk, which is moved. `key` stands for everything
+    /// that went into it.
+    pub fn adopt(
+        &self,
+        base: &Path,
+        key: Digest,
+        default_user: String,
+        config: Config,
+        name: Option<&Name>,
+    ) -> Result<Image, ImageError> {
+        let hasher = Hasher::new("forkd build").part(key.hex().as_bytes());
+        let id = hasher.part(&serde_json::to_vec(&config)?).finish();
+        if let Some(image) = known(self, id, name)? {
+            return Ok(image);
+        }
+        let temporary = Temporary::new(&self.directory)?;
+        let image = temporary.path().join("image");
+        fs::create_dir(&image).map_err(FileError::at("make", &image))?;
+        let inside = image.join(BASE);
+        fs::rename(base, &inside).map_err(FileError::at("move", base))?;
+        let digest = ext4::dig_and_hash(&inside).map_err(FileError::at("read", &inside))?;
+        let size = fs::metadata(&inside).map_err(FileError::at("read", &inside))?.len();
+        let source = Source::Build { key };
+        let contents = Contents::default();
+        let metadata = describe(id, source, Vec::new(), config, default_user, size, &contents, digest);
+        publish(self, &temporary, &image, &metadata, name)
+    }
+}
+
+/// The image if it is there already, under its new name too.
+fn known(store: &ImageStore, id: Digest, name: Option<&Name>) -> Result<Option<Image>, ImageError> {
+    if store.get(id)?.is_none() {
+        return Ok(None);
+    }
+    if let Some(name) = name {
+        store.name(name, id)?;
+    }
+    store.get(id)
+}
+
+#[expect(clippy::too_many_arguments, reason = "one for each field that is not the same for all images")]
+fn describe(
+    id: Digest,
+    source: Source,
+    layers: Vec<Digest>,
+    config: Config,
+    default_user: String,
+    size: u64,
+    contents: &Contents,
+    digest: Digest,
+) -> Metadata {
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let (content, inodes) = (contents.bytes, contents.inodes);
+    Metadata {
+        format: FORMAT,
+        id,
+        source,
+        created,
+        layers,
+        config,
+        default_user,
+        size,
+        content,
+        inodes,
+        digest,
+    }
+}
+
+fn publish(
+    store: &ImageStore,
+    temporary: &Temporary,
+    image: &Path,
+    metadata: &Metadata,
+    name: Option<&Name>,
+) -> Result<Image, ImageError> {
+    files::write_json(&image.join(METADATA), metadata)?;
+    // Someone else may have made the same image meanwhile, which is as good.
+    temporary.publish(image, &store.directory.join(metadata.id.hex()))?;
+    if let Some(name) = name {
+        store.name(name, metadata.id)?;
+    }
+    store.get(metadata.id)?.ok_or_else(|| ImageError::Unknown(metadata.id.to_string()))
+}

@@ -1,0 +1,210 @@
+//! Images: ext4 file systems with what is known of them, by digest and by name.
+//!
+//! ```text
+//! images/
+//!   ID/              64 hexadecimal digits: the digest of what the image was made of
+//!     base.ext4      sparse; never written to again
+//!     metadata.json
+//!   names/
+//!     python%3A3.12  {"name": "python:3.12", "id": "sha256:ID"}
+//!   .tmp-XXXX/       being made or removed; swept when nobody holds its lock
+//! ```
+//!
+//! An image appears whole, by a rename of its directory. Names are files that are replaced whole.
+
+mod draft;
+mod ext4;
+mod metadata;
+mod name;
+
+pub use draft::{Draft, Finish};
+pub use ext4::Ext4Error;
+pub use metadata::{Config, Image, Metadata, Source, image_id};
+pub use name::{Name, NameError};
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use forkd_host::disk::DiskError;
+use forkd_host::tool::MissingTool;
+use serde::{Deserialize, Serialize};
+
+use crate::archive::ArchiveError;
+use crate::digest::Digest;
+use crate::files::{self, FileError};
+
+const BASE: &str = "base.ext4";
+const METADATA: &str = "metadata.json";
+const NAMES: &str = "names";
+
+/// The fewest digits of an id that are taken for one.
+const SHORTEST_ID: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("there is no image {0:?}; `forkd image ls` lists those there are")]
+    Unknown(String),
+    #[error("{0:?} is the beginning of more than one image's id; give more digits")]
+    Ambiguous(String),
+    #[error(
+        "images keep the owners of their files, and only root can give files away: run this as root (sudo forkd image …)"
+    )]
+    NeedsRoot,
+    #[error("layer {layer} is not what its image says: its content has the digest {actual}")]
+    WrongLayer { layer: Digest, actual: Digest },
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    #[error(transparent)]
+    Ext4(#[from] Ext4Error),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Tool(#[from] MissingTool),
+    #[error("cannot write metadata")]
+    Json(#[from] serde_json::Error),
+}
+
+/// The images of one forkd home.
+#[derive(Debug, Clone)]
+pub struct ImageStore {
+    directory: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct NameFile {
+    name: Name,
+    id: Digest,
+}
+
+impl ImageStore {
+    /// The store below forkd's home. Nothing is made until an image is.
+    pub fn new(home: &Path) -> ImageStore {
+        ImageStore { directory: home.join("images") }
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// All images, those with names first and by name.
+    pub fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let mut names: BTreeMap<Digest, Vec<String>> = BTreeMap::new();
+        for entry in self.names()? {
+            names.entry(entry.id).or_default().push(entry.name.to_string());
+        }
+        let mut images = Vec::new();
+        for id in self.ids()? {
+            images.extend(self.load(id, names.remove(&id).unwrap_or_default())?);
+        }
+        images.sort_by(|a, b| {
+            (a.names.is_empty(), &a.names, a.id()).cmp(&(b.names.is_empty(), &b.names, b.id()))
+        });
+        Ok(images)
+    }
+
+    /// The image that a name, an id or the beginning of an id means.
+    pub fn find(&self, text: &str) -> Result<Image, ImageError> {
+        let unknown = || ImageError::Unknown(text.chars().take(200).collect());
+        let id = match text.parse::<Name>().ok().map(|name| self.named(&name)).transpose()?.flatten() {
+            Some(id) => id,
+            None => self.by_prefix(text)?.ok_or_else(unknown)?,
+        };
+        self.get(id)?.ok_or_else(unknown)
+    }
+
+    /// The image with this id.
+    pub fn get(&self, id: Digest) -> Result<Option<Image>, ImageError> {
+        let names = self.names()?.into_iter().filter(|entry| entry.id == id);
+        let names = names.map(|entry| entry.name.to_string()).collect();
+        Ok(self.load(id, names)?)
+    }
+
+    /// What a name means.
+    pub fn named(&self, name: &Name) -> Result<Option<Digest>, FileError> {
+        Ok(files::read_json::<NameFile>(&self.name_path(name))?.map(|file| file.id))
+    }
+
+    /// Lets a name mean an image, whatever it meant before.
+    pub fn name(&self, name: &Name, id: Digest) -> Result<(), ImageError> {
+        let directory = self.directory.join(NAMES);
+        fs::create_dir_all(&directory).map_err(FileError::at("make", &directory))?;
+        Ok(files::write_json(&self.name_path(name), &NameFile { name: name.clone(), id })?)
+    }
+
+    /// Removes a name and, when that was its last, the image; given an id, the image with all its names. Returns the bytes
+    /// that the disk has back.
+    pub fn remove(&self, text: &str) -> Result<u64, ImageError> {
+        let image = self.find(text)?;
+        let name = text.parse::<Name>().ok();
+        let is_name = match &name {
+            Some(name) => self.named(name)? == Some(image.id()),
+            None => false,
+        };
+        let gone: Vec<&str> = match &name {
+            Some(name) if is_name => vec![name.as_str()],
+            _ => image.names.iter().map(String::as_str).collect(),
+        };
+        for name in &gone {
+            if let Ok(name) = name.parse::<Name>() {
+                let path = self.name_path(&name);
+                fs::remove_file(&path).map_err(FileError::at("remove", &path))?;
+            }
+        }
+        if gone.len() < image.names.len() {
+            return Ok(0);
+        }
+        files::remove_directory(&image.path)?;
+        Ok(image.disk)
+    }
+
+    fn name_path(&self, name: &Name) -> PathBuf {
+        self.directory.join(NAMES).join(name.encoded())
+    }
+
+    fn names(&self) -> Result<Vec<NameFile>, FileError> {
+        let directory = self.directory.join(NAMES);
+        let mut names = Vec::new();
+        for file in files::names(&directory)? {
+            names.extend(files::read_json(&directory.join(file))?);
+        }
+        Ok(names)
+    }
+
+    fn ids(&self) -> Result<Vec<Digest>, FileError> {
+        let directories = files::names(&self.directory)?;
+        Ok(directories.iter().filter_map(|name| format!("sha256:{name}").parse().ok()).collect())
+    }
+
+    fn by_prefix(&self, text: &str) -> Result<Option<Digest>, ImageError> {
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        if digits.len() < SHORTEST_ID {
+            return Ok(None);
+        }
+        let ids = self.ids()?;
+        let mut matching = ids.into_iter().filter(|id| id.hex().starts_with(digits));
+        match (matching.next(), matching.next()) {
+            (Some(_), Some(_)) => Err(ImageError::Ambiguous(digits.into())),
+            (first, _) => Ok(first),
+        }
+    }
+
+    fn load(&self, id: Digest, names: Vec<String>) -> Result<Option<Image>, FileError> {
+        let path = self.directory.join(id.hex());
+        let Some(metadata) = files::read_json::<Metadata>(&path.join(METADATA))? else { return Ok(None) };
+        let base = path.join(BASE);
+        let disk = match fs::metadata(&base) {
+            Ok(file) => file.blocks() * 512,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(FileError::at("read", &base)(error)),
+        };
+        Ok(Some(Image { names, disk, path, metadata }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

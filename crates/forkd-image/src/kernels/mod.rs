@@ -1,0 +1,234 @@
+//! Kernels that guests boot: unpacked, with the modules that a guest needs before it can see its root disk.
+//!
+//! ```text
+//! kernels/
+//!   6.1.0-40-amd64-1f2e3d4c5b6a/    version and the beginning of a digest
+//!     vmlinux                       ELF
+//!     modules/00-virtio.ko …        in load order, not compressed
+//!     metadata.json
+//!     initramfs-DIGEST              per agent, made when it is first needed
+//!   default                         {"id": "…"}
+//! ```
+
+mod boot;
+mod collect;
+mod depends;
+mod package;
+#[cfg(test)]
+mod tests;
+
+pub use collect::KernelSource;
+pub use depends::DependsError;
+pub use package::PackageError;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::{Digest, Hasher};
+use crate::files::{self, FileError, Temporary};
+use crate::kernel::KernelError;
+use crate::progress::Progress;
+
+const VMLINUX: &str = "vmlinux";
+const MODULES: &str = "modules";
+const METADATA: &str = "metadata.json";
+const DEFAULT: &str = "default";
+
+#[derive(Debug, thiserror::Error)]
+pub enum KernelStoreError {
+    #[error("there is no kernel {0:?}; `forkd kernel ls` lists those there are")]
+    Unknown(String),
+    #[error("{0:?} means more than one kernel; give all of its id")]
+    Ambiguous(String),
+    #[error("{0} is the default; choose another first (forkd kernel default ID), or remove it with --force")]
+    IsDefault(String),
+    #[error("{} is {source}", path.display())]
+    Kernel { path: PathBuf, source: KernelError },
+    #[error("there is no kernel in {}", .0.display())]
+    NoKernel(PathBuf),
+    #[error("cannot find the version of the kernel in {}", .0.display())]
+    NoVersion(PathBuf),
+    #[error(transparent)]
+    Modules(#[from] DependsError),
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// `metadata.json` in a kernel's directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelMetadata {
+    pub id: String,
+    pub version: String,
+    pub source: KernelSource,
+    /// The digest of the kernel and its modules.
+    pub digest: Digest,
+    /// File names in load order.
+    pub modules: Vec<String>,
+    /// Modules that would be of use and that this kernel does not have.
+    pub missing: Vec<String>,
+    /// Seconds since 1970.
+    pub created: u64,
+}
+
+/// A kernel in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoredKernel {
+    #[serde(flatten)]
+    pub metadata: KernelMetadata,
+    pub is_default: bool,
+    pub path: PathBuf,
+}
+
+impl StoredKernel {
+    /// The ELF file.
+    pub fn vmlinux(&self) -> PathBuf {
+        self.path.join(VMLINUX)
+    }
+}
+
+/// The kernels of one forkd home.
+#[derive(Debug, Clone)]
+pub struct KernelStore {
+    directory: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct DefaultFile {
+    id: String,
+}
+
+impl KernelStore {
+    /// The store below forkd's home. Nothing is made until a kernel is added.
+    pub fn new(home: &Path) -> KernelStore {
+        KernelStore { directory: home.join("kernels") }
+    }
+
+    pub fn list(&self) -> Result<Vec<StoredKernel>, KernelStoreError> {
+        let default = self.default_id()?;
+        let mut kernels = Vec::new();
+        for id in files::names(&self.directory)? {
+            let path = self.directory.join(&id);
+            if let Some(metadata) = files::read_json::<KernelMetadata>(&path.join(METADATA))? {
+                kernels.push(StoredKernel { is_default: default.as_ref() == Some(&id), metadata, path });
+            }
+        }
+        Ok(kernels)
+    }
+
+    /// The kernel that an id, or its beginning, means. Versions are beginnings of ids.
+    pub fn find(&self, text: &str) -> Result<StoredKernel, KernelStoreError> {
+        let shown = || text.chars().take(200).collect();
+        let mut kernels = self.list()?;
+        if let Some(exact) = kernels.iter().position(|kernel| kernel.metadata.id == text) {
+            return Ok(kernels.swap_remove(exact));
+        }
+        kernels.retain(|kernel| !text.is_empty() && kernel.metadata.id.starts_with(text));
+        match kernels.len() {
+            0 => Err(KernelStoreError::Unknown(shown())),
+            1 => Ok(kernels.swap_remove(0)),
+            _ => Err(KernelStoreError::Ambiguous(shown())),
+        }
+    }
+
+    /// Adds a kernel; the first becomes the default.
+    pub fn add(
+        &self,
+        source: &KernelSource,
+        progress: &dyn Progress,
+    ) -> Result<StoredKernel, KernelStoreError> {
+        let temporary = Temporary::new(&self.directory)?;
+        let found = collect::collect(source, temporary.path(), progress)?;
+        progress.step(&format!("adding kernel {}", found.version));
+        let hasher = Hasher::new("forkd kernel").part(&found.elf);
+        let modules = found.modules.iter();
+        let hasher =
+            modules.fold(hasher, |hash, module| hash.part(module.name.as_bytes()).part(&module.content));
+        let digest = hasher.finish();
+        let id = format!("{}-{}", file_name(&found.version), digest.short());
+
+        let inner = temporary.path().join("kernel");
+        let directory = inner.join(MODULES);
+        fs::create_dir_all(&directory).map_err(FileError::at("make", &directory))?;
+        let vmlinux = inner.join(VMLINUX);
+        fs::write(&vmlinux, &found.elf).map_err(FileError::at("write", &vmlinux))?;
+        let mut modules = Vec::new();
+        for (number, module) in found.modules.iter().enumerate() {
+            let name = format!("{number:02}-{}.ko", module.name);
+            let path = directory.join(&name);
+            fs::write(&path, &module.content).map_err(FileError::at("write", &path))?;
+            modules.push(name);
+        }
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let metadata = KernelMetadata {
+            id: id.clone(),
+            version: found.version,
+            source: source.clone(),
+            digest,
+            modules,
+            missing: found.missing,
+            created,
+        };
+        files::write_json(&inner.join(METADATA), &metadata)?;
+        temporary.publish(&inner, &self.directory.join(&id))?;
+        if self.default_id()?.is_none() {
+            self.write_default(&id)?;
+        }
+        self.find(&id)
+    }
+
+    /// Removes a kernel; the default one only if `force` is given.
+    pub fn remove(&self, text: &str, force: bool) -> Result<StoredKernel, KernelStoreError> {
+        let kernel = self.find(text)?;
+        if kernel.is_default {
+            if !force {
+                return Err(KernelStoreError::IsDefault(kernel.metadata.id));
+            }
+            let path = self.directory.join(DEFAULT);
+            fs::remove_file(&path).map_err(FileError::at("remove", &path))?;
+        }
+        files::remove_directory(&kernel.path)?;
+        Ok(kernel)
+    }
+
+    /// The default kernel, if there is one.
+    pub fn default_kernel(&self) -> Result<Option<StoredKernel>, KernelStoreError> {
+        Ok(self.list()?.into_iter().find(|kernel| kernel.is_default))
+    }
+
+    pub fn set_default(&self, text: &str) -> Result<StoredKernel, KernelStoreError> {
+        let kernel = self.find(text)?;
+        self.write_default(&kernel.metadata.id)?;
+        Ok(StoredKernel { is_default: true, ..kernel })
+    }
+
+    /// The default kernel. The first time that takes a download, and says so.
+    pub fn ensure_default(&self, progress: &dyn Progress) -> Result<StoredKernel, KernelStoreError> {
+        if let Some(kernel) = self.default_kernel()? {
+            return Ok(kernel);
+        }
+        progress.step("there is no kernel yet: fetching the distribution's, once");
+        let kernel = self.add(&KernelSource::Distribution, progress)?;
+        self.set_default(&kernel.metadata.id)
+    }
+
+    fn default_id(&self) -> Result<Option<String>, FileError> {
+        Ok(files::read_json::<DefaultFile>(&self.directory.join(DEFAULT))?.map(|file| file.id))
+    }
+
+    fn write_default(&self, id: &str) -> Result<(), FileError> {
+        files::write_json(&self.directory.join(DEFAULT), &DefaultFile { id: id.into() })
+    }
+}
+
+/// A version as part of a file's name. It comes out of the kernel, and that out of any file.
+fn file_name(version: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '_' };
+    let name: String = version.chars().take(64).map(plain).collect();
+    // Hidden names are temporary ones.
+    name.trim_start_matches(['.', '-']).to_owned()
+}

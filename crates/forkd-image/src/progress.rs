@@ -1,0 +1,25 @@
+//! Where long operations say what they are doing, and learn that nobody wants them any more. Nothing in this crate prints.
+
+/// The caller's side of a long operation.
+pub trait Progress {
+    /// A new step has begun.
+    fn step(&self, what: &str);
+    /// Something happened inside the step.
+    fn detail(&self, what: &str);
+    /// Something that the user should know whatever becomes of the operation.
+    fn warn(&self, what: &str);
+    /// Whether the operation should end. It is asked between small pieces of work, and leaves nothing half-made.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Says nothing and goes on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&self, _: &str) {}
+    fn detail(&self, _: &str) {}
+    fn warn(&self, _: &str) {}
+}

@@ -1,0 +1,131 @@
+//! Credentials for registries, from the file that `docker login` and `podman login` write.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use oci_client::secrets::RegistryAuth;
+use serde::Deserialize;
+
+use crate::files::{self, FileError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(
+        "the credentials for {registry} are with the helper {helper:?} ({}), which is not supported; remove it from that file and log in again",
+        file.display()
+    )]
+    Helper { registry: String, helper: String, file: PathBuf },
+    #[error("the credentials for {registry} in {} make no sense; log in again", file.display())]
+    Damaged { registry: String, file: PathBuf },
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct DockerConfig {
+    auths: BTreeMap<String, Entry>,
+    creds_store: Option<String>,
+    cred_helpers: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Entry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+}
+
+/// Where the file is: `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`.
+pub(super) fn config_file() -> Option<PathBuf> {
+    let directory = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let directory = directory("DOCKER_CONFIG").or_else(|| Some(directory("HOME")?.join(".docker")))?;
+    Some(directory.join("config.json"))
+}
+
+/// The credentials for a registry; anonymous if the file has none.
+pub(super) fn credentials(file: &Path, registry: &str) -> Result<RegistryAuth, AuthError> {
+    let Some(config) = files::read_json::<DockerConfig>(file)? else { return Ok(RegistryAuth::Anonymous) };
+    let damaged = || AuthError::Damaged { registry: registry.into(), file: file.into() };
+    let helper = |helper: &str| AuthError::Helper {
+        registry: registry.into(),
+        helper: helper.chars().take(80).collect(),
+        file: file.into(),
+    };
+    if let Some(name) = config.cred_helpers.iter().find(|(key, _)| host(key) == registry) {
+        return Err(helper(name.1));
+    }
+    let Some((_, entry)) = config.auths.iter().find(|(key, _)| host(key) == registry) else {
+        return Ok(RegistryAuth::Anonymous);
+    };
+    if let (Some(username), Some(password)) = (&entry.username, &entry.password) {
+        return Ok(RegistryAuth::Basic(username.clone(), password.clone()));
+    }
+    match entry.auth.as_deref().filter(|auth| !auth.is_empty()) {
+        Some(auth) => {
+            let decoded = base64::engine::general_purpose::STANDARD.decode(auth).map_err(|_| damaged())?;
+            let decoded = String::from_utf8(decoded).map_err(|_| damaged())?;
+            let (username, password) = decoded.split_once(':').ok_or_else(damaged)?;
+            Ok(RegistryAuth::Basic(username.into(), password.into()))
+        }
+        None if entry.identitytoken.is_some() => Err(helper("identitytoken")),
+        // An entry without content says that a helper has it.
+        None => match &config.creds_store {
+            Some(name) => Err(helper(name)),
+            None => Ok(RegistryAuth::Anonymous),
+        },
+    }
+}
+
+/// The registry that a key of the file means. Docker's own has a name from older days.
+fn host(key: &str) -> &str {
+    let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
+    let host = key.split('/').next().unwrap_or(key);
+    if matches!(host, "docker.io" | "registry-1.docker.io") { "index.docker.io" } else { host }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(config: &str, registry: &str) -> Result<RegistryAuth, AuthError> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.json");
+        std::fs::write(&file, config).unwrap();
+        credentials(&file, registry)
+    }
+
+    #[test]
+    fn credentials_are_found_by_registry() {
+        // "me:pass:word"
+        let config = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "bWU6cGFzczp3b3Jk"},
+            "registry.example:5000": {"username": "a", "password": "b"}}}"#;
+        let basic = |user: &str, password: &str| RegistryAuth::Basic(user.into(), password.into());
+        assert!(ask(config, "index.docker.io").unwrap() == basic("me", "pass:word"));
+        assert!(ask(config, "registry.example:5000").unwrap() == basic("a", "b"));
+        assert!(ask(config, "registry.example").unwrap() == RegistryAuth::Anonymous);
+        assert!(ask("{}", "x").unwrap() == RegistryAuth::Anonymous);
+        assert!(credentials(Path::new("/nonexistent/config.json"), "x").unwrap() == RegistryAuth::Anonymous);
+    }
+
+    #[test]
+    fn helpers_are_refused_by_name() {
+        let config = r#"{"auths": {"a.example": {}}, "credsStore": "desktop", "credHelpers": {"b.example": "gcloud"}}"#;
+        assert!(ask(config, "a.example").unwrap_err().to_string().contains("\"desktop\""));
+        assert!(ask(config, "b.example").unwrap_err().to_string().contains("\"gcloud\""));
+        assert!(ask(config, "c.example").unwrap() == RegistryAuth::Anonymous);
+    }
+
+    #[test]
+    fn damage_is_named_and_secrets_are_not() {
+        for auth in ["???", "bm9jb2xvbg=="] {
+            let error = ask(&format!(r#"{{"auths": {{"a": {{"auth": "{auth}"}}}}}}"#), "a").unwrap_err();
+            assert!(matches!(error, AuthError::Damaged { .. }) && !error.to_string().contains(auth));
+        }
+        assert!(matches!(ask("[", "a"), Err(AuthError::File(_))));
+    }
+}

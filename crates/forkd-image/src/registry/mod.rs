@@ -1,0 +1,236 @@
+//! Images from registries: OCI and Docker v2.
+//!
+//! ```text
+//! reference ─▶ manifest (of a list: linux/amd64) ─▶ configuration ─▶ known already? done
+//!                                                        └─▶ each layer: download, digest, unpack, digest
+//! ```
+//!
+//! Every byte is checked against the digest that named it, up to the manifest, which the reference names by digest or the
+//! registry by tag.
+
+mod auth;
+mod download;
+
+pub use auth::AuthError;
+
+use std::fs::{self, File};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use oci_client::client::{ClientConfig, ClientProtocol, linux_amd64_resolver};
+use oci_client::errors::OciDistributionError;
+use oci_client::manifest::OciDescriptor;
+use oci_client::{Client, Reference};
+
+use crate::archive::{ArchiveError, Limits, Whiteouts};
+use crate::files::FileError;
+use crate::images::{Draft, Finish, Image, ImageError, ImageStore, Name, Source, image_id};
+use crate::oci::{self, ConfigError, MAX_CONFIG, MAX_LAYERS};
+use crate::progress::Progress;
+use download::Sink;
+
+/// A registry that says nothing for so long is gone.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    #[error("{text:?} is not a reference to an image: {reason}")]
+    Reference { text: String, reason: String },
+    #[error("cannot get {what} of {reference}")]
+    Registry { what: String, reference: String, source: Box<OciDistributionError> },
+    #[error("the image has a layer of the type {0:?}, which is not supported")]
+    LayerType(String),
+    #[error("{what} of {reference} is said to have {size} bytes, and at most {limit} are taken")]
+    TooLarge { what: String, reference: String, size: i64, limit: u64 },
+    #[error("cannot start the network runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+/// What to pull, and how to keep it.
+#[derive(Debug, Clone)]
+pub struct Pull {
+    /// As on Docker's command line: `python:3.12`, `registry.example/team/app@sha256:…`.
+    pub reference: String,
+    /// The name that the image gets; without one, the reference.
+    pub name: Option<Name>,
+    pub min_mib: Option<u64>,
+    pub limits: Limits,
+}
+
+/// Pulls an image. Blocks; must not be called from an asynchronous task.
+pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<Image, PullError> {
+    let bad =
+        |reason: String| PullError::Reference { text: pull.reference.chars().take(200).collect(), reason };
+    let reference: Reference = pull.reference.parse().map_err(|error| bad(format!("{error}")))?;
+    let name = match &pull.name {
+        Some(name) => name.clone(),
+        None => pull.reference.parse().map_err(|error| bad(format!("{error}")))?,
+    };
+    let draft = Draft::new(store, pull.limits)?;
+    let auth = match auth::config_file() {
+        Some(file) => auth::credentials(&file, reference.resolve_registry())?,
+        None => oci_client::secrets::RegistryAuth::Anonymous,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(PullError::Runtime)?;
+    let session = Session { client: client(&reference), reference, progress };
+    runtime.block_on(session.pull(store, draft, &auth, name, pull))
+}
+
+/// A client that speaks TLS, but not with this host itself.
+fn client(reference: &Reference) -> Client {
+    // Whoever came first has chosen for the whole process, which is fine too.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut config = ClientConfig {
+        platform_resolver: Some(Box::new(linux_amd64_resolver)),
+        read_timeout: Some(READ_TIMEOUT),
+        connect_timeout: Some(CONNECT_TIMEOUT),
+        user_agent: concat!("forkd/", env!("CARGO_PKG_VERSION")),
+        ..ClientConfig::default()
+    };
+    let registry = reference.resolve_registry();
+    if is_loopback(registry) {
+        config.protocol = ClientProtocol::Http;
+        // The client takes proxies from the environment unless it is given one. This one is for everybody but us.
+        config.http_proxy = Some("http://127.0.0.1:9".into());
+        config.no_proxy = Some("localhost,127.0.0.0/8,::1".into());
+    }
+    Client::new(config)
+}
+
+/// Whether a registry (`host` or `host:port`) is on this host.
+fn is_loopback(registry: &str) -> bool {
+    let host = match registry.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => registry.split(':').next().unwrap_or(registry),
+    };
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// One pull from one registry.
+struct Session<'a> {
+    client: Client,
+    reference: Reference,
+    progress: &'a dyn Progress,
+}
+
+impl Session<'_> {
+    async fn pull(
+        &self,
+        store: &ImageStore,
+        mut draft: Draft<'_>,
+        auth: &oci_client::secrets::RegistryAuth,
+        name: Name,
+        pull: &Pull,
+    ) -> Result<Image, PullError> {
+        self.progress.step(&format!("pulling {}", self.reference));
+        let manifest = self.client.pull_image_manifest(&self.reference, auth).await;
+        let (manifest, digest) = manifest.map_err(|error| self.failed("the manifest", error))?;
+        if manifest.layers.len() > MAX_LAYERS {
+            return Err(ConfigError::TooManyLayers(manifest.layers.len()).into());
+        }
+        for layer in &manifest.layers {
+            check_layer_type(&layer.media_type)?;
+        }
+        let mut config = Vec::new();
+        self.blob(&manifest.config, "the configuration", MAX_CONFIG, &mut config).await?;
+        let config = oci::parse(&config, manifest.layers.len())?;
+
+        let id = image_id(&config.layers, &config.config, pull.min_mib).map_err(ImageError::from)?;
+        if store.get(id)?.is_some() {
+            store.name(&name, id)?;
+            if let Some(image) = store.get(id)? {
+                return Ok(image);
+            }
+        }
+        let count = manifest.layers.len();
+        for (number, (layer, unpacked)) in manifest.layers.iter().zip(&config.layers).enumerate() {
+            let what = format!("layer {} of {count}", number + 1);
+            let path = draft.scratch().join("layer");
+            self.progress.step(&format!("pulling {}: {what}", self.reference));
+            let failed = |verb, source| ImageError::from(FileError::at(verb, &path)(source));
+            let mut file = File::create(&path).map_err(|error| failed("make", error))?;
+            self.blob(layer, &what, pull.limits.total, &mut file).await?;
+            let file = File::open(&path).map_err(|error| failed("read", error))?;
+            self.progress.detail("unpacking");
+            draft.layer(file, Whiteouts::Apply, Some(*unpacked), self.progress)?;
+            fs::remove_file(&path).map_err(|error| failed("remove", error))?;
+        }
+        let source = Source::Registry { reference: self.reference.whole(), manifest: digest };
+        let finish = Finish { config: config.config, source, min_mib: pull.min_mib, name: Some(name) };
+        Ok(draft.finish(finish, self.progress)?)
+    }
+
+    /// Downloads a blob of at most `limit` bytes. The client checks its digest, and takes it from the registry only: the
+    /// addresses that a manifest may name besides are not asked.
+    async fn blob(
+        &self,
+        blob: &OciDescriptor,
+        what: &str,
+        limit: u64,
+        to: &mut impl std::io::Write,
+    ) -> Result<(), PullError> {
+        let size = u64::try_from(blob.size).ok().filter(|size| *size <= limit);
+        let size = size.ok_or_else(|| PullError::TooLarge {
+            what: what.into(),
+            reference: self.reference.whole(),
+            size: blob.size,
+            limit,
+        })?;
+        let sink = Sink::new(to, size, self.progress);
+        match self.client.pull_blob(&self.reference, blob.digest.as_str(), sink).await {
+            Err(_) if self.progress.is_cancelled() => Err(ImageError::from(ArchiveError::Cancelled).into()),
+            result => result.map_err(|error| self.failed(what, error)),
+        }
+    }
+
+    fn failed(&self, what: &str, error: OciDistributionError) -> PullError {
+        PullError::Registry { what: what.into(), reference: self.reference.whole(), source: Box::new(error) }
+    }
+}
+
+fn check_layer_type(media_type: &str) -> Result<(), PullError> {
+    let known = [
+        "application/vnd.oci.image.layer.v1.tar",
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+        "application/vnd.oci.image.layer.v1.tar+zstd",
+        "application/vnd.docker.image.rootfs.diff.tar",
+        "application/vnd.docker.image.rootfs.diff.tar.gzip",
+        "application/vnd.docker.image.rootfs.diff.tar.zstd",
+    ];
+    if known.contains(&media_type) {
+        return Ok(());
+    }
+    Err(PullError::LayerType(media_type.chars().take(120).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_host_is_spoken_to_without_tls() {
+        for registry in ["localhost", "localhost:5000", "127.0.0.1:1", "127.9.9.9", "[::1]:5000"] {
+            assert!(is_loopback(registry), "{registry}");
+        }
+        for registry in
+            ["localhost.example", "10.0.0.1:5000", "127.0.0.1.example:80", "[::2]:1", "ghcr.io", ""]
+        {
+            assert!(!is_loopback(registry), "{registry}");
+        }
+    }
+
+    #[test]
+    fn foreign_layers_are_refused() {
+        assert!(check_layer_type("application/vnd.oci.image.layer.v1.tar+gzip").is_ok());
+        let foreign = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip";
+        assert!(check_layer_type(foreign).unwrap_err().to_string().contains(foreign));
+    }
+}

@@ -37,6 +37,8 @@ impl Subscribers {
         }
         let exit = match &mut *self.lock() {
             State::Open(senders) => {
+                // A silent process would never notice who has gone.
+                senders.retain(|sender| !sender.is_closed());
                 senders.push(sender);
                 return;
             }
@@ -156,6 +158,16 @@ mod tests {
                 assert!(rest(third_stream).await.contains("exitCode"));
             },
         );
+    }
+
+    #[tokio::test]
+    async fn who_is_gone_is_forgotten_when_the_next_comes() {
+        let subscribers = Subscribers::new(7);
+        for _ in 0..10 {
+            let (sender, _stream) = stream();
+            subscribers.add(sender).await;
+        }
+        assert!(matches!(&*subscribers.lock(), State::Open(senders) if senders.len() == 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,6 @@ Every function named test_* is a test. It gets a sandbox and a directory of its 
 """
 
 import asyncio
-import gzip
 import io
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from e2b import (
     FilesystemEventType,
     FileType,
     InvalidArgumentException,
+    NotEnoughSpaceException,
     NotFoundException,
     PtySize,
     Sandbox,
@@ -285,6 +285,19 @@ def test_owner_of_uploads(sandbox, directory):
     sandbox.files.write(f"{directory}/owned/file", "x", user="daemon")
     assert sandbox.files.get_info(f"{directory}/owned/file").owner == "daemon"
     assert sandbox.files.get_info(f"{directory}/owned").owner == "daemon"
+
+
+def test_full_disk(sandbox, directory):
+    mounted = "mount -t tmpfs -o size=2m tmpfs ."
+    if sandbox.commands.run(f"{mounted} && echo yes || true", cwd=directory).stdout != "yes\n":
+        return
+    try:
+        for options in [{}, {"use_octet_stream": True}]:
+            raises(NotEnoughSpaceException, lambda: sandbox.files.write(f"{directory}/large", b"x" * 30_000_000, **options))
+            assert not sandbox.files.exists(f"{directory}/large")
+        sandbox.files.write(f"{directory}/small", "fits")
+    finally:
+        sandbox.commands.run(f"umount {directory}")
 
 
 def test_ranges_over_http(sandbox, directory):

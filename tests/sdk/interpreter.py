@@ -1,19 +1,17 @@
-"""The official e2b-code-interpreter package against a running agent, in its debug mode.
+"""The official code interpreter client drives an agent: state, streams, rich results, errors, contexts, languages.
 
-    E2B_DEBUG=true python interpreter.py
-
-The agent listens on the SDK's fixed ports, 49983 and 49999. Its python3 may have matplotlib and pandas; what needs them is left
-out, and said so, when it has not.
+With the path of a forkd-agent as its argument it starts that one; without, one must answer on the ports 49983 and 49999 of
+localhost. The agent's python3 may have matplotlib and pandas; what needs them is left out, and said so, when it has not.
+Every function named test_* is a test.
 """
 
 import base64
-import os
+import subprocess
 import sys
 import threading
 import time
-
-os.environ.setdefault("E2B_DEBUG", "true")
-os.environ.setdefault("E2B_API_KEY", "e2b_" + "0" * 40)
+import traceback
+import urllib.request
 
 from e2b_code_interpreter import Sandbox
 
@@ -179,19 +177,48 @@ def test_plots_and_tables():
     assert "<table" in table.html and table.data == {"a": [1, 2], "b": ["x", None]}, table.data
 
 
-def main():
+def answers(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return urllib.request.urlopen("http://localhost:49999/health", timeout=5).status == 200
+        except OSError:
+            time.sleep(0.02)
+    return False
+
+
+def main(arguments):
+    agent = None
+    if arguments:
+        addresses = ["--envd", "127.0.0.1:49983", "--interpreter", "127.0.0.1:49999"]
+        agent = subprocess.Popen([arguments[0], "serve", *addresses], stdout=subprocess.DEVNULL)
+    try:
+        if not answers(60):
+            print("no agent answers on port 49999", file=sys.stderr)
+            return 2
+        return 1 if run_all(arguments[1:]) else 0
+    finally:
+        if agent:
+            agent.kill()
+            agent.wait()
+
+
+def run_all(names):
     tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
+    tests = [(name, test) for name, test in tests if not names or any(part in name for part in names)]
     failed = 0
     for name, test in tests:
+        started = time.monotonic()
         try:
             test()
-            print("ok", name, flush=True)
-        except Exception as error:
+            print(f"ok      {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        except Exception:
             failed += 1
-            print("FAILED", name, type(error).__name__, error, flush=True)
-    print("%d of %d passed" % (len(tests) - failed, len(tests)))
-    return 1 if failed else 0
+            print(f"FAILED  {name}", flush=True)
+            traceback.print_exc()
+    print(f"{len(tests) - failed} passed, {failed} failed")
+    return failed
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -35,6 +35,7 @@ pub struct Settings {
     pub environment: BTreeMap<String, String>,
     /// Without one, everybody who reaches the agent is welcome.
     pub access_token: Option<String>,
+    /// Empty: `user` where the image has one, otherwise root.
     pub default_user: String,
     /// Where relative paths begin, and where processes start. Without one: the user's home.
     pub default_workdir: Option<PathBuf>,

@@ -32,10 +32,6 @@ impl Exit {
 pub struct ExitWatch(pub(super) watch::Receiver<Option<Exit>>);
 
 impl ExitWatch {
-    pub fn now(&self) -> Option<Exit> {
-        *self.0.borrow()
-    }
-
     /// Waits for the exit, and is ready at once after it.
     pub async fn wait(&mut self) -> Exit {
         let exit = self.0.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);

@@ -43,7 +43,7 @@ type Table = HashMap<u32, watch::Sender<Option<Exit>>>;
 #[derive(Debug, Clone)]
 pub struct Children {
     table: Arc<Mutex<Table>>,
-    /// The limit of open files that this process was started with, which is the one its children get.
+    /// The limit of open files for children.
     descriptors: rustix::process::Rlimit,
 }
 

@@ -56,8 +56,10 @@ impl Children {
         let program = spec.program.clone();
         let describe = |source: io::Error| SpawnError::from_error(program.clone(), source);
         let descriptors = self.descriptors;
-        let mut table = std::sync::Arc::clone(&self.table).lock_owned().await;
+        let table = std::sync::Arc::clone(&self.table);
         let started = crate::runtime::blocking(move || {
+            // Taken here and not before: whoever waits for a thread must not keep others from being reaped or killed.
+            let mut table = table.blocking_lock();
             let (process, ends) = start(spec, descriptors)?;
             let (sender, receiver) = watch::channel(None);
             table.insert(process, sender);

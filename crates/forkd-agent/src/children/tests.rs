@@ -55,7 +55,7 @@ async fn a_child_reads_writes_and_ends() {
     drop(input);
     assert_eq!(all(child.output.as_mut().unwrap()).await, "heard\nsaid /tmp\n");
     assert_eq!(child.exit.wait().await, Exit::Code(3));
-    assert_eq!(child.exit.now(), Some(Exit::Code(3)));
+    assert_eq!(child.exit.wait().await, Exit::Code(3));
 }
 
 #[tokio::test]

@@ -59,6 +59,10 @@ impl Sender {
         let _ = self.result.send(result);
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+
     /// Ready when the client is gone.
     pub async fn closed(&self) {
         self.queue.closed().await;

@@ -52,8 +52,12 @@ pub async fn user(agent: &Agent, headers: &HeaderMap) -> Result<User, ConnectErr
 /// A user by name, or the default one.
 pub async fn find_user(agent: &Agent, name: Option<String>) -> Result<User, String> {
     let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| agent.settings().default_user);
-    let found = blocking(move || Users::read().find(&name)).await.map_err(|error| error.to_string())?;
-    found.map_err(|unknown| unknown.to_string())
+    let found = blocking(move || {
+        let users = Users::read();
+        // A sandbox that was told nothing: E2B's user where the image has it.
+        if name.is_empty() { users.find("user").or_else(|_| users.find("root")) } else { users.find(&name) }
+    });
+    found.await.map_err(|error| error.to_string())?.map_err(|unknown| unknown.to_string())
 }
 
 fn basic_name(headers: &HeaderMap) -> Result<Option<String>, ConnectError> {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use axum::http::HeaderMap;
-use rustix::fs::{XattrFlags, fsetxattr, getxattr, listxattr, listxattr_query};
+use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr, listxattr, listxattr_query};
 
 const HEADER: &str = "x-metadata-";
 const ATTRIBUTE: &str = "user.e2b.";
@@ -14,16 +14,20 @@ const ATTRIBUTE: &str = "user.e2b.";
 const MAX_LIST: usize = 64 << 10;
 const MAX_VALUE: usize = 64 << 10;
 
-/// The notes in a request's headers, by key.
+/// The notes in a request's headers, by key. Of a repeated one the first counts.
 pub fn from_headers(headers: &HeaderMap) -> BTreeMap<String, String> {
-    let notes = headers.iter().filter_map(|(name, value)| {
+    let notes = headers.keys().filter_map(|name| {
         let key = name.as_str().strip_prefix(HEADER).filter(|key| !key.is_empty())?;
-        Some((key.to_owned(), value.to_str().ok()?.to_owned()))
+        Some((key.to_owned(), headers.get(name)?.to_str().ok()?.to_owned()))
     });
     notes.collect()
 }
 
-pub fn write(file: &File, notes: &BTreeMap<String, String>) -> io::Result<()> {
+/// Replaces the notes on a file: those of an earlier upload go.
+pub fn write(file: &File, path: &Path, notes: &BTreeMap<String, String>) -> io::Result<()> {
+    for key in read(path).keys().filter(|key| !notes.contains_key(*key)) {
+        fremovexattr(file, format!("{ATTRIBUTE}{key}"))?;
+    }
     for (key, value) in notes {
         fsetxattr(file, format!("{ATTRIBUTE}{key}"), value.as_bytes(), XattrFlags::empty())?;
     }
@@ -56,7 +60,8 @@ mod tests {
     #[test]
     fn headers_become_notes() {
         let mut headers = HeaderMap::new();
-        headers.insert("x-metadata-author", HeaderValue::from_static("ann"));
+        headers.append("x-metadata-author", HeaderValue::from_static("ann"));
+        headers.append("x-metadata-author", HeaderValue::from_static("bob"));
         headers.insert("x-metadata-", HeaderValue::from_static("no key"));
         headers.insert("x-other", HeaderValue::from_static("no"));
         assert_eq!(from_headers(&headers), BTreeMap::from([("author".into(), "ann".into())]));
@@ -68,8 +73,11 @@ mod tests {
         assert_eq!(read(file.path()), BTreeMap::new());
         let notes = BTreeMap::from([("a".to_owned(), "1".to_owned()), ("b".to_owned(), String::new())]);
         // tmpfs of older kernels has no user attributes.
-        if write(file.as_file(), &notes).is_ok() {
+        if write(file.as_file(), file.path(), &notes).is_ok() {
             assert_eq!(read(file.path()), notes);
+            let others = BTreeMap::from([("b".to_owned(), "2".to_owned())]);
+            write(file.as_file(), file.path(), &others).unwrap();
+            assert_eq!(read(file.path()), others);
         }
     }
 }

@@ -46,14 +46,18 @@ pub fn run(id: u64, code: &str, environment: &BTreeMap<String, String>) -> Resul
 
 /// The lines that give a shell the environment of a fork, and `$RANDOM` a seed: it is in the shell's memory, the same in every
 /// fork.
-pub fn fork(id: u64, seed: u32, environment: &BTreeMap<String, String>) -> Result<String, BashError> {
+///
+/// Variables that a shell cannot have are left out; the processes that it starts would not get them from it anyway.
+pub fn fork(id: u64, seed: u32, environment: &BTreeMap<String, String>) -> String {
     let mut lines = String::new();
     for (name, value) in environment {
-        let _ = writeln!(lines, "export {}={}", checked(name)?, quote(value)?);
+        if let (Ok(name), Ok(value)) = (checked(name), quote(value)) {
+            let _ = writeln!(lines, "export {name}={value}");
+        }
     }
     let _ = writeln!(lines, "RANDOM={seed}");
     let _ = writeln!(lines, "printf 'done %d 0\\n' {id} >&0");
-    Ok(lines)
+    lines
 }
 
 fn quote(text: &str) -> Result<String, BashError> {
@@ -100,6 +104,14 @@ mod tests {
             assert_eq!(run(1, "", &name(wrong)), Err(BashError::Name(wrong.into())));
         }
         assert!(run(1, "", &name("_OK1")).is_ok());
+    }
+
+    #[test]
+    fn a_fork_takes_the_variables_that_a_shell_can_have() {
+        let environment =
+            BTreeMap::from([("A".to_owned(), "it's".to_owned()), ("b-c".to_owned(), "x".to_owned())]);
+        let lines = fork(3, 7, &environment).replace(">&0", "");
+        assert_eq!(bash(&format!("{lines}echo $A")), "done 3 0\nit's\n");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub struct ForkProblem {
 }
 
 impl Contexts {
-    pub fn find(&self, id: &str) -> Result<Context, ContextError> {
+    fn find(&self, id: &str) -> Result<Context, ContextError> {
         let unknown = || ContextError::Unknown(id.chars().take(100).collect());
         self.lock().get(id).cloned().ok_or_else(unknown)
     }
@@ -86,6 +86,14 @@ impl Contexts {
     /// The context of executions that name none. It starts with the first of them.
     pub async fn default_of(&self, agent: &Arc<Agent>, language: Language) -> Result<Context, ContextError> {
         self.named(agent, language.default_context(), language).await
+    }
+
+    /// A context by its id. Default ones exist without anybody having made them.
+    pub async fn get(&self, agent: &Arc<Agent>, id: &str) -> Result<Context, ContextError> {
+        match Language::of_default_context(id) {
+            Some(language) => self.default_of(agent, language).await,
+            None => self.find(id),
+        }
     }
 
     /// A context by a name of the caller's, made when it is not there.

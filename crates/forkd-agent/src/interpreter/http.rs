@@ -88,7 +88,7 @@ async fn execute(State(agent): State<Arc<Agent>>, request: Request) -> Result<Re
     let asked: ExecuteRequest = read(request).await?;
     let context = match (&asked.context_id, &asked.language) {
         (Some(_), Some(_)) => return Err(CallError::Both),
-        (Some(id), None) => agent.contexts.find(id)?,
+        (Some(id), None) => agent.contexts.get(&agent, id).await?,
         (None, language) => agent.contexts.default_of(&agent, parse(language.as_deref())?).await?,
     };
     submit(&context, asked.code, asked.env_vars.unwrap_or_default())
@@ -126,6 +126,8 @@ async fn create(State(agent): State<Arc<Agent>>, request: Request) -> Result<Res
 
 async fn list(State(agent): State<Arc<Agent>>, headers: HeaderMap) -> Result<Response, CallError> {
     check_token_if_shown(&agent, &headers)?;
+    // Python's default context is always there to be seen, as E2B's is.
+    agent.contexts.default_of(&agent, Language::DEFAULT).await?;
     let contexts = agent.contexts.list();
     let described: Vec<_> = contexts.iter().map(describe).collect();
     Ok(axum::Json(described).into_response())
@@ -137,7 +139,7 @@ async fn restart(
     headers: HeaderMap,
 ) -> Result<Response, CallError> {
     check_token_if_shown(&agent, &headers)?;
-    agent.contexts.find(&id)?.restart().await?;
+    agent.contexts.get(&agent, &id).await?.restart().await?;
     Ok(StatusCode::OK.into_response())
 }
 

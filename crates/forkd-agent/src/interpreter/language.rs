@@ -17,6 +17,7 @@ pub struct UnknownLanguage(String);
 
 impl Language {
     pub const DEFAULT: Self = Self::Python;
+    const ALL: [Self; 4] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash];
 
     /// By any of its names.
     pub fn parse(name: &str) -> Result<Self, UnknownLanguage> {
@@ -45,6 +46,11 @@ impl Language {
             Self::Python => "default",
             other => other.name(),
         }
+    }
+
+    /// The language whose default context has this name.
+    pub fn of_default_context(id: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|language| language.default_context() == id)
     }
 }
 

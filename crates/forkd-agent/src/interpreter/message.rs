@@ -69,10 +69,10 @@ pub fn fork(
     id: u64,
     identity: &ForkIdentity,
     environment: &BTreeMap<String, String>,
-) -> Result<Vec<u8>, BashError> {
+) -> Vec<u8> {
     match language {
-        Language::Bash => bash::fork(id, random(), environment).map(String::into_bytes),
-        _ => Ok(line(&json!({ "op": "fork", "id": id, "env": environment, "identity": identity }))),
+        Language::Bash => bash::fork(id, random(), environment).into_bytes(),
+        _ => line(&json!({ "op": "fork", "id": id, "env": environment, "identity": identity })),
     }
 }
 

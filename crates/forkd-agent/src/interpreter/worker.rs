@@ -239,8 +239,8 @@ impl Worker {
                     Some(Order::Fork(identity, environment, answer)) => {
                         self.requests += 1;
                         let request = message::fork(self.language, self.requests, &identity, &environment);
-                        let problem = fork_while_busy(&self.agent, driver, request).await;
-                        let _ = answer.send(problem.into_iter().collect());
+                        let problem = fork_while_busy(&self.agent, driver, &request).await;
+                        let _ = answer.send(vec![problem]);
                     }
                     Some(order) => return Outcome::Ordered(order),
                 },
@@ -303,18 +303,23 @@ impl Worker {
     async fn fork(&mut self, identity: &ForkIdentity, environment: &BTreeMap<String, String>) -> Vec<String> {
         let id = self.next_request();
         let Some(driver) = &mut self.driver else { return Vec::new() };
-        let request = match message::fork(self.language, id, identity, environment) {
-            Ok(request) => request,
-            Err(error) => return vec![error.to_string()],
-        };
+        let request = message::fork(self.language, id, identity, environment);
         let mut problems = Vec::new();
         let told = async {
             driver.control.write(&request).await.map_err(|error| error.to_string())?;
             loop {
-                let mut exit = driver.exit.clone();
                 let line = tokio::select! {
                     line = driver.control.next() => line.map_err(|error| error.to_string())?,
-                    exit = exit.wait() => return Err(format!("the interpreter ended ({})", exit.describe())),
+                    exit = driver.exit.wait() => return Err(format!("the interpreter ended ({})", exit.describe())),
+                    // Hooks may print, and must not block.
+                    chunk = driver.output.read(CHUNK), if driver.output_open => {
+                        driver.output_open = chunk.is_ok_and(|chunk| !chunk.is_empty());
+                        continue;
+                    }
+                    chunk = driver.error.read(CHUNK), if driver.error_open => {
+                        driver.error_open = chunk.is_ok_and(|chunk| !chunk.is_empty());
+                        continue;
+                    }
                 };
                 let Some(line) = line else { return Err("the interpreter closed its socket".to_owned()) };
                 match message::parse(self.language, &line) {
@@ -334,22 +339,14 @@ impl Worker {
     }
 }
 
-/// The request waits behind the running code; a signal makes Python reseed at once.
-async fn fork_while_busy(
-    agent: &Agent,
-    driver: &mut Driver,
-    request: Result<Vec<u8>, super::bash::BashError>,
-) -> Option<String> {
-    let request = match request {
-        Ok(request) => request,
-        Err(error) => return Some(error.to_string()),
-    };
+/// The request waits behind the running code; a signal makes Python reseed at once. Returns what is to be said about it.
+async fn fork_while_busy(agent: &Agent, driver: &mut Driver, request: &[u8]) -> String {
+    // It may have ended in this moment.
     let _ = agent.children.signal(driver.pid, Signal::URG).await;
-    let written = tokio::time::timeout(FORK_LIMIT, driver.control.write(&request)).await;
-    match written {
-        Ok(Ok(())) => Some("code was running: its hooks and environment follow when it has finished".into()),
-        Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some("the running code does not let its driver listen".into()),
+    match tokio::time::timeout(FORK_LIMIT, driver.control.write(request)).await {
+        Ok(Ok(())) => "code was running: its hooks and environment follow when it has finished".into(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the running code does not let its driver listen".into(),
     }
 }
 

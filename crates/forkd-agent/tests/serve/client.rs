@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone)]
@@ -118,6 +120,13 @@ impl Iterator for Lines {
         let line = chunk(self.stream.as_mut()?)?;
         Some(serde_json::from_slice(&line).expect("JSON"))
     }
+}
+
+/// What the events of a process carry of its output. How it is cut into events is chance.
+pub fn stdout(events: &[Value]) -> String {
+    let chunks = events.iter().filter_map(|event| event["data"]["stdout"].as_str());
+    let bytes: Vec<u8> = chunks.flat_map(|chunk| STANDARD.decode(chunk).expect("base64")).collect();
+    String::from_utf8(bytes).expect("text")
 }
 
 /// The messages of a stream.

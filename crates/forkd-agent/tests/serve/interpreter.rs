@@ -43,6 +43,15 @@ fn lines_come_in_the_order_of_the_protocol() {
 }
 
 #[test]
+fn default_contexts_are_there_before_they_run() {
+    let agent = Agent::start();
+    let listed = agent.interpreter.get("/contexts").json();
+    assert_eq!((&listed[0]["id"], &listed[0]["language"]), (&json!("default"), &json!("python")), "{listed}");
+    let lines = run(&agent, &json!({ "code": "echo $((6 * 7))", "context_id": "bash" }));
+    assert_eq!(text(&lines, "stdout"), "42\n");
+}
+
+#[test]
 fn every_line_is_one_chunk_of_ascii() {
     let agent = Agent::start();
     let code = json!({ "code": "print('grüße 😀')" }).to_string();
@@ -77,7 +86,7 @@ fn wrong_requests_are_refused_in_words() {
 #[test]
 fn executions_of_one_context_wait_for_each_other() {
     let agent = Agent::start();
-    python(&agent, "import time, threading\nevents = []");
+    python(&agent, "import time\nevents = []");
     let mut first = begin(&agent, "events.append('a'); time.sleep(0.5); events.append('b')");
     assert_eq!(first.next().unwrap()["type"], "number_of_executions");
     let second = python(&agent, "events.append('c'); events");

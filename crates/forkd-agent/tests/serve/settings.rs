@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::Agent;
+use crate::client::stdout;
 
 fn init(agent: &Agent, body: &serde_json::Value) -> u16 {
     agent.client.call("POST", "/init", "application/json", body.to_string().as_bytes()).status
@@ -36,7 +37,7 @@ fn init_sets_environment_user_directory_and_token() {
     assert_eq!(client.get("/envs").json(), json!({"COLOUR": "blue"}));
     let start = json!({"process": {"cmd": "sh", "args": ["-c", "printf $COLOUR; pwd"]}, "stdin": false});
     let (events, _) = client.stream("process.Process/Start", &start).all();
-    assert!(events.iter().any(|event| event["data"]["stdout"] == "Ymx1ZS91c3IK"), "{events:?}");
+    assert_eq!(stdout(&events), "blue/usr\n");
     // Later ones must know the token that holds: in the header, or by naming it.
     assert_eq!(init(&agent, &json!({"envVars": {"A": "1"}})), 401);
     assert_eq!(init(&agent, &json!({"envVars": {"A": "1"}, "accessToken": "secret"})), 204);

@@ -9,6 +9,7 @@ mod compose;
 mod download;
 mod multipart;
 mod range;
+mod shared_body;
 mod sink;
 mod upload;
 

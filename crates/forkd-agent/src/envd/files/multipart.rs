@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use axum::body::{Body, BodyDataStream};
 use bytes::Bytes;
 use futures_core::Stream;
 use multer::Multipart;
 
+use super::shared_body::SharedBody;
 use crate::envd::rest::RestError;
 
 /// What multer may hold without making a part or a chunk of it: headers, a boundary, and a piece or two.
@@ -33,10 +33,10 @@ pub struct Part {
 }
 
 impl Parts {
-    pub fn new(content_type: &str, body: Body) -> Result<Self, RestError> {
+    pub fn new(content_type: &str, body: SharedBody) -> Result<Self, RestError> {
         let boundary = multer::parse_boundary(content_type).map_err(|error| refused(&error))?;
         let held = Arc::<AtomicUsize>::default();
-        let stream = Metered { body: body.into_data_stream(), held: Arc::clone(&held), resting: false };
+        let stream = Metered { body, held: Arc::clone(&held), resting: false };
         Ok(Self { multipart: Multipart::new(stream, boundary), held })
     }
 
@@ -72,7 +72,7 @@ fn refused(error: &multer::Error) -> RestError {
 }
 
 struct Metered {
-    body: BodyDataStream,
+    body: SharedBody,
     held: Arc<AtomicUsize>,
     resting: bool,
 }
@@ -85,7 +85,7 @@ impl Stream for Metered {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        match std::task::ready!(Pin::new(&mut self.body).poll_next(context)) {
+        match std::task::ready!(self.body.poll_next(context)) {
             Some(Ok(bytes)) => {
                 self.resting = true;
                 let held = self.held.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
@@ -97,7 +97,7 @@ impl Stream for Metered {
                 };
                 Poll::Ready(Some(item))
             }
-            Some(Err(error)) => Poll::Ready(Some(Err(io::Error::other(error)))),
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
             None => Poll::Ready(None),
         }
     }
@@ -105,12 +105,14 @@ impl Stream for Metered {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
     const TYPE: &str = "multipart/form-data; boundary=frontier";
 
     async fn read(body: String) -> Result<Vec<(Option<String>, String)>, RestError> {
-        let mut parts = Parts::new(TYPE, Body::from(body))?;
+        let mut parts = Parts::new(TYPE, SharedBody::new(Body::from(body)))?;
         let mut all = Vec::new();
         while let Some(mut part) = parts.next().await? {
             let mut text = Vec::new();
@@ -143,7 +145,7 @@ mod tests {
     async fn what_never_becomes_a_part_is_refused() {
         assert_eq!(read("--frontier\r\nX: ".to_owned()).await.unwrap_err().status(), 400);
         assert_eq!(read(part(r#"name="file"; filename="/a""#, "cut")).await.unwrap_err().status(), 400);
-        assert!(Parts::new("multipart/form-data", Body::empty()).is_err());
+        assert!(Parts::new("multipart/form-data", SharedBody::new(Body::empty())).is_err());
     }
 
     #[tokio::test]
@@ -157,7 +159,7 @@ mod tests {
                 Poll::Ready(Some(Ok(Bytes::from(vec![b'x'; 64 << 10]))))
             }
         }
-        let mut parts = Parts::new(TYPE, Body::from_stream(Endless(0))).unwrap();
+        let mut parts = Parts::new(TYPE, SharedBody::new(Body::from_stream(Endless(0)))).unwrap();
         assert_eq!(parts.next().await.unwrap_err().status(), 400);
     }
 }

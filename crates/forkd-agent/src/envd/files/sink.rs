@@ -107,7 +107,7 @@ fn open(
         return Err(rustix::io::Errno::INVAL.into());
     }
     own(&path, user)?;
-    metadata::write(&file, &notes)?;
+    metadata::write(&file, &path, &notes)?;
     let output = if compressed {
         Output::Compressed(Box::new(MultiGzDecoder::new(file)))
     } else {

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use http_body_util::BodyExt;
 
 use super::access::{self, Operation};
 use super::multipart::Parts;
+use super::shared_body::SharedBody;
 use super::sink::FileSink;
 use super::{FileQuery, Written};
 use crate::agent::Agent;
@@ -20,9 +19,15 @@ use crate::envd::{caller, metadata, paths};
 use crate::users::User;
 
 pub async fn upload(State(agent): State<Arc<Agent>>, query: Query<FileQuery>, request: Request) -> Response {
-    match serve(&agent, &query, request).await {
+    let (parts, body) = request.into_parts();
+    let body = SharedBody::new(body);
+    match serve(&agent, &query, &parts.headers, body.clone()).await {
         Ok(written) => Json(written).into_response(),
-        Err(error) => error.into_response(),
+        Err(error) => {
+            // Most clients look for an answer only after they have sent everything.
+            body.drain().await;
+            error.into_response()
+        }
     }
 }
 
@@ -40,13 +45,17 @@ impl Place {
     }
 }
 
-async fn serve(agent: &Agent, query: &FileQuery, request: Request) -> Result<Vec<Written>, RestError> {
-    access::check(agent, request.headers(), query, Operation::Write)?;
+async fn serve(
+    agent: &Agent,
+    query: &FileQuery,
+    headers: &HeaderMap,
+    body: SharedBody,
+) -> Result<Vec<Written>, RestError> {
+    access::check(agent, headers, query, Operation::Write)?;
     let user = caller::find_user(agent, query.username.clone()).await.map_err(RestError::unauthorized)?;
     let place = Place { user, workdir: agent.settings().default_workdir };
-    let (parts, body) = request.into_parts();
-    let compressed = is_compressed(&parts.headers)?;
-    let kind = text(&parts.headers, header::CONTENT_TYPE);
+    let compressed = is_compressed(headers)?;
+    let kind = text(headers, header::CONTENT_TYPE);
     let path = query.path.as_deref().filter(|path| !path.is_empty());
     if kind.to_ascii_lowercase().starts_with("multipart/form-data") {
         if compressed {
@@ -54,27 +63,25 @@ async fn serve(agent: &Agent, query: &FileQuery, request: Request) -> Result<Vec
                 "a compressed form is not taken; send application/octet-stream",
             ));
         }
-        return form(&place, path, &parts.headers, Parts::new(kind, body)?).await;
+        return form(&place, path, headers, Parts::new(kind, body)?).await;
     }
     let path = path.ok_or_else(|| RestError::bad_request("the query names no path"))?;
-    octets(&place, path, &parts.headers, body, compressed).await
+    octets(&place, path, headers, body, compressed).await
 }
 
 async fn octets(
     place: &Place,
     path: &str,
     headers: &HeaderMap,
-    mut body: Body,
+    body: SharedBody,
     compressed: bool,
 ) -> Result<Vec<Written>, RestError> {
     let notes = metadata::from_headers(headers);
     let mut sink = FileSink::create(place.resolve(path)?, place.user.clone(), notes, compressed).await?;
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| RestError::bad_request(format!("the upload broke off: {error}")))?;
-        if let Some(bytes) = frame.data_ref() {
-            sink.write(bytes).await?;
-        }
+    while let Some(bytes) = body.next().await {
+        let bytes =
+            bytes.map_err(|error| RestError::bad_request(format!("the upload broke off: {error}")))?;
+        sink.write(&bytes).await?;
     }
     Ok(vec![sink.finish().await?])
 }

@@ -6,6 +6,8 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::messages::{KEEPALIVE, SelectRequest};
+use super::subscribers::replay;
+use super::table::Recent;
 use crate::agent::Agent;
 use crate::connect::{self, ConnectError};
 
@@ -17,6 +19,9 @@ async fn serve(agent: &Agent, request: Request) -> Result<Response, ConnectError
     let (headers, message) = connect::read_request::<SelectRequest>(request).await?;
     let process = agent.processes.recent(&message.process)?;
     let (sender, response) = connect::respond(&headers, KEEPALIVE)?;
-    process.subscribers.add(sender).await;
+    match process {
+        Recent::Running(process) => process.subscribers.add(sender).await,
+        Recent::Ended(ended) => replay(ended.pid, ended.exit, sender).await,
+    }
     Ok(response)
 }

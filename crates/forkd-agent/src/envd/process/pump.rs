@@ -31,13 +31,15 @@ impl Pump {
     pub async fn run(mut self, agent: Arc<Agent>, process: Arc<Process>) {
         let exit = self.until_exit(&process).await;
         self.what_is_left(&process).await;
-        agent.processes.ended(&process);
+        agent.processes.ended(&process, exit);
         process.subscribers.end(exit);
-        process.inputs.close().await;
-        // Whoever still writes to the pipe must not die of it.
-        while !self.is_silent() {
-            self.read().await;
-        }
+        // Whoever still writes to the pipe must not die of it. Beside that: a writer may be stuck in an input that somebody
+        // else keeps open.
+        tokio::join!(process.inputs.close(), async {
+            while !self.is_silent() {
+                self.read().await;
+            }
+        });
     }
 
     async fn until_exit(&mut self, process: &Process) -> Exit {

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::messages::{end_event, start_event};
 use crate::children::Exit;
@@ -36,6 +37,8 @@ impl Subscribers {
         }
         let exit = match &mut *self.lock() {
             State::Open(senders) => {
+                // A silent process would never notice who has gone.
+                senders.retain(|sender| !sender.is_closed());
                 senders.push(sender);
                 return;
             }
@@ -59,8 +62,10 @@ impl Subscribers {
             State::Ended(_) => return,
         };
         let mut kept = Vec::with_capacity(senders.len());
+        // One patience for all of them: several who do not read delay the process no longer than one.
+        let latest = Instant::now() + PATIENCE;
         for sender in senders {
-            match sender.send(envelope.clone(), PATIENCE).await {
+            match sender.send(envelope.clone(), latest.saturating_duration_since(Instant::now())).await {
                 Ok(()) => kept.push(sender),
                 Err(Stall::Gone) => {}
                 Err(Stall::Slow) => sender.finish(Err(too_slow())),
@@ -83,6 +88,13 @@ impl Subscribers {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The whole stream of a process that has ended.
+pub async fn replay(pid: u32, exit: Exit, sender: Sender) {
+    if sender.send(start_event(pid), PATIENCE).await.is_ok() {
+        last(sender, exit).await;
     }
 }
 
@@ -148,11 +160,23 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn who_is_gone_is_forgotten_when_the_next_comes() {
+        let subscribers = Subscribers::new(7);
+        for _ in 0..10 {
+            let (sender, _stream) = stream();
+            subscribers.add(sender).await;
+        }
+        assert!(matches!(&*subscribers.lock(), State::Open(senders) if senders.len() == 1));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_does_not_read_is_waited_for_and_then_left() {
         let subscribers = Subscribers::new(7);
-        let ((slow, slow_stream), (gone, gone_stream)) = (stream(), stream());
+        let ((slow, slow_stream), (slow_too, slow_too_stream), (gone, gone_stream)) =
+            (stream(), stream(), stream());
         subscribers.add(slow).await;
+        subscribers.add(slow_too).await;
         subscribers.add(gone).await;
         drop(gone_stream);
         let started = tokio::time::Instant::now();
@@ -162,5 +186,6 @@ mod tests {
         assert_eq!(started.elapsed().as_secs(), PATIENCE.as_secs());
         assert!(subscribers.is_empty());
         assert!(rest(slow_stream).await.contains("resource_exhausted"));
+        assert!(rest(slow_too_stream).await.contains("resource_exhausted"));
     }
 }

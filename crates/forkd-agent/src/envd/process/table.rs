@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::input::ProcessInputs;
 use super::messages::{ProcessConfig, Selector};
 use super::subscribers::Subscribers;
-use crate::children::Terminal;
+use crate::children::{Exit, Terminal};
 use crate::connect::ConnectError;
 
 /// How long the end of a process can still be asked for, and of how many.
@@ -31,24 +31,41 @@ pub struct Processes(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     running: HashMap<u32, Arc<Process>>,
-    ended: VecDeque<(Instant, Arc<Process>)>,
+    ended: VecDeque<Ended>,
+}
+
+/// What stays of a process: nothing that costs a descriptor.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub pid: u32,
+    pub exit: Exit,
+    tag: Option<String>,
+    when: Instant,
+}
+
+/// A process, or what stays of it.
+#[derive(Debug)]
+pub enum Recent {
+    Running(Arc<Process>),
+    Ended(Ended),
 }
 
 impl Processes {
     pub fn insert(&self, process: Arc<Process>) {
         let mut inner = self.lock();
         // A number that is used again belongs to the new process.
-        inner.ended.retain(|(_, ended)| ended.pid != process.pid);
+        inner.ended.retain(|ended| ended.pid != process.pid);
         inner.running.insert(process.pid, process);
     }
 
     /// Remembers the process for a while. There is no timer for that: what is too old goes when the next one ends or is sought.
-    pub fn ended(&self, process: &Arc<Process>) {
+    pub fn ended(&self, process: &Arc<Process>, exit: Exit) {
         let mut inner = self.lock();
         if inner.running.get(&process.pid).is_some_and(|running| Arc::ptr_eq(running, process)) {
             inner.running.remove(&process.pid);
         }
-        inner.ended.push_back((Instant::now(), Arc::clone(process)));
+        let ended = Ended { pid: process.pid, exit, tag: process.tag.clone(), when: Instant::now() };
+        inner.ended.push_back(ended);
         inner.forget();
     }
 
@@ -64,16 +81,16 @@ impl Processes {
     }
 
     /// A running process, or one that ended a moment ago.
-    pub fn recent(&self, selector: &Selector) -> Result<Arc<Process>, ConnectError> {
+    pub fn recent(&self, selector: &Selector) -> Result<Recent, ConnectError> {
         let missing = match self.running(selector) {
-            Ok(process) => return Ok(process),
+            Ok(process) => return Ok(Recent::Running(process)),
             Err(missing) => missing,
         };
         let wanted = Wanted::new(selector)?;
         let mut inner = self.lock();
         inner.forget();
-        let mut ended = inner.ended.iter().rev().map(|(_, process)| process);
-        ended.find(|process| wanted.is(process)).cloned().ok_or(missing)
+        let found = inner.ended.iter().rev().find(|ended| wanted.is(ended)).cloned();
+        found.map(Recent::Ended).ok_or(missing)
     }
 
     /// All that run, by number.
@@ -91,7 +108,7 @@ impl Processes {
 impl Inner {
     fn forget(&mut self) {
         while self.ended.len() > MAX_REMEMBERED
-            || self.ended.front().is_some_and(|(when, _)| when.elapsed() > REMEMBERED)
+            || self.ended.front().is_some_and(|ended| ended.when.elapsed() > REMEMBERED)
         {
             self.ended.pop_front();
         }
@@ -115,10 +132,10 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    fn is(self, process: &Process) -> bool {
+    fn is(self, ended: &Ended) -> bool {
         match self {
-            Self::Pid(pid) => process.pid == pid,
-            Self::Tag(tag) => process.tag.as_deref() == Some(tag),
+            Self::Pid(pid) => ended.pid == pid,
+            Self::Tag(tag) => ended.tag.as_deref() == Some(tag),
         }
     }
 
@@ -155,11 +172,11 @@ mod tests {
         let processes = Processes::default();
         let (first, second) = (process(5, "first"), process(5, "second"));
         processes.insert(Arc::clone(&first));
-        processes.ended(&first);
+        processes.ended(&first, Exit::Code(4));
         assert!(processes.running(&pid(5)).is_err());
-        assert_eq!(processes.recent(&pid(5)).unwrap().tag.as_deref(), Some("first"));
+        assert!(matches!(processes.recent(&pid(5)), Ok(Recent::Ended(ended)) if ended.exit == Exit::Code(4)));
         processes.insert(second);
-        assert_eq!(processes.recent(&pid(5)).unwrap().tag.as_deref(), Some("second"));
+        assert!(matches!(processes.recent(&pid(5)), Ok(Recent::Running(_))));
         let by_tag = Selector { pid: None, tag: Some("second".into()) };
         assert_eq!(processes.running(&by_tag).unwrap().pid, 5);
         assert!(processes.running(&Selector::default()).is_err());
@@ -171,7 +188,7 @@ mod tests {
         for number in 1..=2000 {
             let process = process(number, "x");
             processes.insert(Arc::clone(&process));
-            processes.ended(&process);
+            processes.ended(&process, Exit::Code(0));
         }
         assert!(processes.recent(&pid(1)).is_err());
         assert!(processes.recent(&pid(2000)).is_ok());

@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod boot;
+pub mod bring_up;
 pub mod control;
 pub mod guest;
 pub mod process;

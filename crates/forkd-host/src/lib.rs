@@ -4,6 +4,9 @@
 pub mod command;
 pub mod disk;
 pub mod doctor;
+mod emulation;
 pub mod home;
 pub mod kvm;
 pub mod tool;
+
+pub use emulation::is_emulated;

@@ -25,6 +25,10 @@ pub enum Command {
     ///
     /// Exits with 1 when they can run neither natively nor in the machine.
     Doctor(DoctorOptions),
+    /// Boot an image and put its agent on ports of the loopback, until Ctrl-C.
+    ///
+    /// The official E2B SDKs reach it there in their debug mode.
+    Dev(DevOptions),
     /// A Linux host with KVM in software, for hosts whose own KVM cannot run sandboxes.
     Machine {
         #[command(subcommand)]
@@ -64,6 +68,27 @@ pub enum MachineCommand {
     Ls(LsOptions),
     /// Remove a machine and its disk.
     Rm(RmOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct DevOptions {
+    /// An image, by name or id.
+    pub image: String,
+    /// vCPUs of the guest.
+    #[arg(long, default_value_t = 1)]
+    pub vcpus: u8,
+    /// Memory of the guest, in MiB or with a unit: 512, 2G.
+    #[arg(long, default_value = "512", value_parser = parse_mib)]
+    pub memory: u64,
+    /// What the guest may write to its disk.
+    #[arg(long, default_value = "4G", value_parser = parse_mib)]
+    pub disk: u64,
+    /// The port for envd.
+    #[arg(long, default_value_t = 49983)]
+    pub envd_port: u16,
+    /// The port for the code interpreter.
+    #[arg(long, default_value_t = 49999)]
+    pub interpreter_port: u16,
 }
 
 #[derive(Debug, Args)]

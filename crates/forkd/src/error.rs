@@ -42,6 +42,10 @@ pub enum CliError {
     Debian(#[from] forkd_image::debian::DebianError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
     NameNeeded(String),
+    #[error(transparent)]
+    Boot(#[from] forkd_engine::boot::BootError),
+    #[error(transparent)]
+    Agent(#[from] forkd_engine::agent::AgentError),
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }

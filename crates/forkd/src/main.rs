@@ -26,6 +26,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<Exit, CliError> {
     match arguments.command {
+        Command::Dev(options) => commands::dev::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Machine { command } => match command {
             MachineCommand::Init(options) => commands::machine::init::run(&options),

@@ -1,0 +1,82 @@
+//! From an agent that answers to a guest that is ready: the image's configuration, its start, its first identity.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, AgentError};
+
+/// What an image says about how its processes are started.
+#[derive(Debug, Clone, Default)]
+pub struct ImageConfig {
+    pub env: std::collections::BTreeMap<String, String>,
+    pub user: Option<String>,
+    pub workdir: Option<String>,
+    /// A program that runs beside the agent.
+    pub start: Option<Vec<String>>,
+}
+
+/// One call takes no longer, beside those that wait.
+const CALL: Duration = Duration::from_secs(30);
+/// How long one question whether the guest is ready waits for a change.
+const WAIT_MS: u64 = 10_000;
+const VERSION: u32 = 1;
+
+#[derive(Debug, Deserialize)]
+struct Ready {
+    state: String,
+    detail: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Applied {
+    ok: bool,
+    steps: Value,
+}
+
+/// Tells the agent what image it is in, waits until the guest is ready, and gives it its identity.
+pub async fn bring_up(
+    agent: &Agent,
+    config: &ImageConfig,
+    hostname: &str,
+    limit: Duration,
+) -> Result<(), AgentError> {
+    let start = config.start.as_ref().map(|command| json!({ "command": command }));
+    let mut request = json!({ "version": VERSION, "env": config.env });
+    for (name, value) in [
+        ("user", config.user.as_ref().map(|user| json!(user))),
+        ("workdir", config.workdir.as_ref().map(|workdir| json!(workdir))),
+        ("start", start),
+    ] {
+        if let Some(value) = value {
+            request[name] = value;
+        }
+    }
+    agent.post::<Value>("/forkd/config", &request, CALL).await?;
+    wait_until_ready(agent, limit).await?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let identity = json!({
+        "version": VERSION,
+        "generation": 1,
+        "id": hostname,
+        "hostname": hostname,
+        "unix_time_ns": u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+    });
+    let applied: Applied = agent.post("/forkd/identity", &identity, CALL).await?;
+    if applied.ok { Ok(()) } else { Err(AgentError::NotReady(applied.steps.to_string())) }
+}
+
+async fn wait_until_ready(agent: &Agent, limit: Duration) -> Result<(), AgentError> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        let path = format!("/forkd/ready?wait_ms={WAIT_MS}");
+        let answer: Ready = agent.get(&path, CALL + Duration::from_millis(WAIT_MS)).await?;
+        match answer.state.as_str() {
+            "ready" => return Ok(()),
+            "failed" => return Err(AgentError::NotReady(answer.detail.unwrap_or_default())),
+            _ if begun.elapsed() > limit => return Err(AgentError::Timeout(limit)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `forkd dev`: one guest, with its agent on ports of the loopback.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
+use forkd_engine::boot::{Plan, boot};
+use forkd_engine::bring_up::{ImageConfig, bring_up};
+use forkd_host::home;
+use forkd_image::images::{Image, ImageStore};
+use forkd_image::kernels::KernelStore;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpListener;
+
+use super::say;
+use crate::arguments::DevOptions;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::progress::Progress;
+
+/// How long a guest may take to boot, also in an emulator.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A guest reboots by ending, and its console is the log.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+/// QEMU's emulated SVM does not intercept XSETBV; a guest that does not ask for vector state does not miss it.
+const EMULATED: &str = " noxsave nowatchdog tsc=reliable mitigations=off";
+
+pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
+    let home = home::directory()?;
+    let binaries = home::binaries().map_err(CliError::Binaries)?;
+    let image = ImageStore::new(&home).find(&options.image)?;
+    let progress = Progress::new();
+    let kernel = KernelStore::new(&home).ensure_default(&progress)?;
+    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &progress)?;
+    progress.finish();
+
+    let directory = tempfile::tempdir().map_err(|error| CliError::Io("make a directory", error))?;
+    let emulated = if forkd_host::is_emulated() { EMULATED } else { "" };
+    let plan = Plan {
+        program: binaries.join("forkd-vmm"),
+        kernel: kernel.vmlinux(),
+        initramfs,
+        base: image.base(),
+        disk_bytes: options.disk << 20,
+        vcpus: options.vcpus,
+        memory_bytes: options.memory << 20,
+        command_line: format!("{COMMAND_LINE}{emulated}"),
+        directory: directory.path().into(),
+        limit: LIMIT,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CliError::Io("start", error))?;
+    runtime.block_on(serve(options, &plan, &image))
+}
+
+async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit, CliError> {
+    let begun = Instant::now();
+    let mut vm = boot(plan).await?;
+    bring_up(&vm.agent, &config(image), "forkd-dev", LIMIT).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let ports = [(options.envd_port, ENVD), (options.interpreter_port, INTERPRETER)];
+    for (port, guest_port) in ports {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await;
+        let listener = listener.map_err(|error| CliError::Io("listen on the loopback", error))?;
+        tokio::spawn(forward(listener, vm.agent.clone(), guest_port));
+    }
+    say(&format!(
+        "{} is ready, after {seconds:.1} s: envd on port {}, interpreter on port {}. Ctrl-C ends it.",
+        options.image, options.envd_port, options.interpreter_port
+    ));
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => Ok(Exit::Success),
+        status = vm.process.ended() => {
+            let status = status.map_err(|error| CliError::Io("wait for the VM", error))?;
+            Err(CliError::Io("go on", io::Error::other(format!("the VM has ended with {status}"))))
+        }
+    }
+}
+
+fn config(image: &Image) -> ImageConfig {
+    let config = &image.metadata.config;
+    ImageConfig {
+        env: config.env.clone(),
+        user: Some(image.metadata.default_user.clone()),
+        workdir: config.workdir.clone(),
+        start: None,
+    }
+}
+
+/// Each connection to the listener becomes one to the guest.
+async fn forward(listener: TcpListener, agent: Agent, guest_port: u32) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let guest = agent.guest().clone();
+        tokio::spawn(async move {
+            if let Ok(mut guest) = guest.connect(guest_port).await {
+                // Whichever side breaks the connection has its reasons.
+                let _ = copy_bidirectional(&mut client, &mut guest).await;
+            }
+        });
+    }
+}

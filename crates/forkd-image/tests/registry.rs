@@ -2,6 +2,8 @@
 //!
 //! Needs root, as images do; for others there is nothing to see here.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
+
 use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

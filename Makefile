@@ -32,8 +32,9 @@ deny:
 	@cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(CARGO_DENY_VERSION)' \
 		|| $(CARGO) install --locked --version $(CARGO_DENY_VERSION) cargo-deny
 
-unit: setup ## tests that need no QEMU; the engine's need /dev/kvm
+unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of images root
 	$(CARGO) test --locked --workspace --lib --bins
+	$(CARGO) test --locked --package forkd-image --test registry
 	$(CARGO) build --locked --package forkd --package forkd-vmm
 	$(CARGO) test --locked --package forkd-tests --test architecture --test engine
 

@@ -156,9 +156,10 @@ fn typed(
     let bad = |problem: Problem| (problem, seemingly.clone());
     let nonsense = |what| (Problem::BadHeader(what), seemingly.clone());
 
-    let mut uid = header.uid().map_err(|_| nonsense("its owner"))?;
-    let mut gid = header.gid().map_err(|_| nonsense("its group"))?;
-    let seconds = header.mtime().map_err(|_| nonsense("its time"))?;
+    let old = header.as_old();
+    let mut uid = number(&old.uid, header.uid()).ok_or_else(|| nonsense("its owner"))?;
+    let mut gid = number(&old.gid, header.gid()).ok_or_else(|| nonsense("its group"))?;
+    let seconds = number(&old.mtime, header.mtime()).ok_or_else(|| nonsense("its time"))?;
     let mut mtime = (i64::try_from(seconds).unwrap_or(LAST_SECOND), 0);
     let size = header.entry_size().map_err(|_| nonsense("its size"))?;
     let mut xattrs = Vec::new();
@@ -191,12 +192,18 @@ fn typed(
     let id = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX);
     let uid = id(uid).ok_or_else(|| nonsense("its owner"))?;
     let gid = id(gid).ok_or_else(|| nonsense("its group"))?;
-    let mode = header.mode().map_err(|_| nonsense("its mode"))? & 0o7777;
+    let mode = number(&old.mode, header.mode()).ok_or_else(|| nonsense("its mode"))? & 0o7777;
 
     let path = EntryPath::parse(&name, limits.path).map_err(|problem| (problem, name.clone()))?;
     let kind = kind(header, &name, link, size, limits).map_err(|problem| (problem, name.clone()))?;
     let mtime = (mtime.0.clamp(0, LAST_SECOND), if mtime.0 < 0 { 0 } else { mtime.1 });
     Ok((Entry { path, kind, mode, uid, gid, mtime, xattrs }, name))
+}
+
+/// A field of a header. Some writers leave those empty that are zero.
+fn number<T: From<u8>>(field: &[u8], parsed: io::Result<T>) -> Option<T> {
+    let is_empty = field.iter().all(|byte| matches!(byte, 0 | b' '));
+    if is_empty { Some(T::from(0)) } else { parsed.ok() }
 }
 
 fn kind(

@@ -401,6 +401,48 @@ fn a_file_is_read_as_the_guest_sees_it() {
     assert_eq!(staging.tree.read("usr", 100).unwrap(), None);
 }
 
+/// The fuzzer begins with archives that are unpacked without complaint. `FORKD_WRITE_SEEDS=1` writes them anew.
+#[test]
+fn the_fuzzer_s_seeds_are_good_archives() {
+    let me = Some((0, 0));
+    let item = |name, kind, link| Item { name, kind, link, owner: me, mode: 0o755, ..Item::default() };
+    let links = Tar::new()
+        .item(item("usr/lib", b'5', ""))
+        .item(item("lib", b'2', "usr/lib"))
+        .item(Item { content: b"x", ..item("lib/a", b'0', "") })
+        .item(item("b", b'1', "usr/lib/a"))
+        .item(item("usr/.wh.lib", b'0', ""))
+        .item(item("usr/.wh..wh..opq", b'0', ""));
+    let names = Tar::new()
+        .item(item("long", b'5', ""))
+        .pax(&[("path", b"long/name"), ("mtime", b"12.5"), ("SCHILY.xattr.user.note", b"v")])
+        .item(item("short", b'0', ""))
+        .item(Item { name: "l", kind: b'L', content: b"another/name\0", ..Item::default() })
+        .item(item("short", b'0', ""));
+    let names = names.finish();
+    let gzip = {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&names).unwrap();
+        encoder.finish().unwrap()
+    };
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/archive");
+    for (name, bytes) in [("links", links.finish()), ("names", names), ("gzip", gzip)] {
+        let seed = seeds.join(name);
+        if std::env::var_os("FORKD_WRITE_SEEDS").is_some() {
+            fs::create_dir_all(&seeds).unwrap();
+            fs::write(&seed, &bytes).unwrap();
+        }
+        let mut archive = Vec::new();
+        std::io::Read::read_to_end(&mut decompressed(fs::File::open(&seed).unwrap()).unwrap(), &mut archive)
+            .unwrap();
+        let mut staging = Staging::new();
+        let result = staging.apply_bytes(&archive, &Limits::default());
+        // Only root can give files to root.
+        assert!(result.is_ok() || !is_root(), "{name}: {result:?}");
+    }
+}
+
 #[test]
 fn cancelling_ends_it() {
     struct Cancelled;

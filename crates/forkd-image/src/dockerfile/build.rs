@@ -7,109 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::context::{Context, ContextError, Item, items_digest};
-use super::words::{Variables, WordError, expand, split};
+use super::context::{Context, items_digest};
+use super::runner::{BuildError, BuildOptions, Built, CopyFromStep, CopyStep, RunStep, Runner};
+use super::words::{Variables, expand, split};
 use super::{Base, Command, Copy, Dockerfile, Instruction, Line, Stage};
 use crate::digest::{Digest, Hasher};
 use crate::images::Config;
 use crate::progress::Progress;
-
-/// Who does what a build asks for. Disks are values: a step takes one and returns the next.
-pub trait Runner {
-    type Disk;
-    type Error: std::error::Error;
-
-    /// The disk that a stage begins with, the configuration of its image, and the image's id.
-    fn base(&mut self, base: &Base) -> Result<(Self::Disk, Config, Digest), Self::Error>;
-    /// The disk that was kept under a key.
-    fn cached(&mut self, key: Digest) -> Result<Option<Self::Disk>, Self::Error>;
-    /// Keeps a copy of a disk under a key.
-    fn keep(&mut self, key: Digest, disk: &Self::Disk) -> Result<(), Self::Error>;
-    /// Runs a command.
-    fn run(&mut self, disk: Self::Disk, step: &RunStep) -> Result<Self::Disk, Self::Error>;
-    /// Places files of the context.
-    fn copy(
-        &mut self,
-        disk: Self::Disk,
-        context: &Context,
-        step: &CopyStep,
-    ) -> Result<Self::Disk, Self::Error>;
-    /// Places files of another disk.
-    fn copy_from(
-        &mut self,
-        disk: Self::Disk,
-        from: &Self::Disk,
-        step: &CopyFromStep,
-    ) -> Result<Self::Disk, Self::Error>;
-    /// Makes a directory and those above it, where they are missing.
-    fn make_directory(&mut self, disk: Self::Disk, path: &str) -> Result<Self::Disk, Self::Error>;
-}
-
-/// A command to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RunStep {
-    pub arguments: Vec<String>,
-    pub env: BTreeMap<String, String>,
-    pub user: Option<String>,
-    pub workdir: String,
-}
-
-/// Files of the context to place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CopyStep {
-    pub items: Vec<Item>,
-    /// Names or numbers, as the image knows them; root if there are none.
-    pub owner: Option<String>,
-    /// For all files, instead of their own.
-    pub mode: Option<u32>,
-}
-
-/// Files of another disk to place.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CopyFromStep {
-    /// Absolute; with patterns.
-    pub sources: Vec<String>,
-    /// Absolute; a directory if it ends with a slash.
-    pub destination: String,
-    pub owner: Option<String>,
-    pub mode: Option<u32>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError<E: std::error::Error + 'static> {
-    #[error("line {line}: {source}")]
-    Word { line: usize, source: WordError },
-    #[error("line {line}: {problem}")]
-    Wrong { line: usize, problem: String },
-    #[error("line {line}")]
-    Context { line: usize, source: ContextError },
-    #[error("line {line}")]
-    Runner { line: usize, source: E },
-    #[error("there is no stage {0:?}")]
-    NoStage(String),
-    #[error("the build argument {0:?} is not declared by any ARG")]
-    UnknownArgument(String),
-    #[error("cancelled")]
-    Cancelled,
-}
-
-/// What the user chose.
-#[derive(Debug, Clone, Default)]
-pub struct BuildOptions {
-    /// Values for `ARG`s.
-    pub arguments: BTreeMap<String, String>,
-    /// A stage to end with; without one, the last.
-    pub target: Option<String>,
-}
-
-/// What came out.
-#[derive(Debug)]
-pub struct Built<D> {
-    pub disk: D,
-    pub config: Config,
-    /// Stands for all that went into the disk.
-    pub key: Digest,
-}
 
 /// Builds the target.
 pub fn build<R: Runner>(

@@ -267,6 +267,7 @@ impl Context {
             header.set_uid(owner.0.into());
             header.set_gid(owner.1.into());
             header.set_mode(item.mode);
+            header.set_mtime(0);
             header.set_size(0);
             let path = item.destination.trim_start_matches('/');
             let path = if path.is_empty() { "." } else { path };

@@ -12,14 +12,16 @@ mod build;
 mod context;
 mod ignore;
 mod parse;
+mod runner;
 #[cfg(test)]
 mod tests;
 mod words;
 
-pub use build::{BuildError, BuildOptions, Built, CopyFromStep, CopyStep, RunStep, Runner, build};
+pub use build::build;
 pub use context::{Context, ContextError, Item, ItemKind};
 pub use ignore::{Ignore, IgnoreError};
 pub use parse::{ParseError, parse};
+pub use runner::{BuildError, BuildOptions, Built, CopyFromStep, CopyStep, RunStep, Runner};
 pub use words::WordError;
 
 use serde::Serialize;

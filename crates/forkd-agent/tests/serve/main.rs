@@ -20,7 +20,13 @@ pub struct Agent {
 
 impl Agent {
     pub fn start() -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_forkd-agent"))
+        Self::start_from("exec \"$@\"")
+    }
+
+    /// From a shell script, whose arguments are the agent's command line.
+    pub fn start_from(script: &str) -> Self {
+        let mut process = Command::new("sh")
+            .args(["-c", script, "sh", env!("CARGO_BIN_EXE_forkd-agent")])
             .args(["serve", "--envd", "127.0.0.1:0", "--interpreter", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .spawn()

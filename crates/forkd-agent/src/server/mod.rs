@@ -4,6 +4,7 @@
 //! other side is the host, which owns the guest, and a timer per idle connection would wake the guest for nothing.
 
 mod listener;
+mod memory;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Accepts connections and answers them, without end.
 pub async fn serve(mut listener: impl Accept, router: Router) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let crowd = Arc::new(memory::Crowd::default());
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
@@ -35,6 +37,8 @@ pub async fn serve(mut listener: impl Accept, router: Router) {
                 continue;
             }
         };
+        let crowd = Arc::clone(&crowd);
+        crowd.enter();
         let service = TowerToHyperService::new(router.clone());
         tokio::spawn(async move {
             let connection = http1::Builder::new()
@@ -43,6 +47,9 @@ pub async fn serve(mut listener: impl Accept, router: Router) {
             // The peer went away or did not speak HTTP; it has been told what can be told. Upgrades serve tunnels.
             let _ = connection.with_upgrades().await;
             drop(place);
+            if crowd.leave() {
+                memory::give_back();
+            }
         });
     }
 }

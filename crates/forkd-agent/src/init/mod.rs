@@ -86,9 +86,9 @@ async fn serve() -> Result<(), InitError> {
     let envd = routers::envd(&agent).merge(shutdown_route(Arc::clone(&asked_by_host)));
     tokio::spawn(server::serve(listen(routers::ENVD)?, envd));
     tokio::spawn(server::serve(listen(routers::INTERPRETER)?, routers::interpreter(&agent)));
-    tokio::spawn(dial::serve(listen(dial::PORT)?, agent));
+    tokio::spawn(dial::serve(listen(dial::PORT)?, Arc::clone(&agent)));
     shutdown::asked(&asked_by_host).await.map_err(InitError::Serve)?;
-    shutdown::power_off().await.map_err(InitError::Serve)
+    shutdown::power_off(&agent).await.map_err(InitError::Serve)
 }
 
 fn shutdown_route(asked: Arc<Notify>) -> Router {

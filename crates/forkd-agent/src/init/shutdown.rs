@@ -1,20 +1,24 @@
 //! An orderly end: everybody is asked, then made to stop; the disk is whole; the machine is off.
 
+use std::fs;
 use std::io;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::system::{RebootCommand, reboot};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+
+use crate::agent::Agent;
 
 /// How long processes have to end by themselves.
 const GRACE: Duration = Duration::from_secs(5);
 /// Between two looks whether all are gone: nobody tells PID 1 that no process is left.
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
+/// PF_KTHREAD of the kernel's <linux/sched.h>.
+const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Waits for a reason to end: a signal, Ctrl-Alt-Del, or the host's word.
 pub async fn asked(host: &Notify) -> io::Result<()> {
@@ -31,7 +35,9 @@ pub async fn asked(host: &Notify) -> io::Result<()> {
 }
 
 /// Ends everything and turns the machine off. It only returns if the kernel refuses.
-pub async fn power_off() -> io::Result<()> {
+pub async fn power_off(agent: &Agent) -> io::Result<()> {
+    // Interactive shells ignore SIGTERM, and so would cost every guest all of its grace.
+    agent.contexts.remove_all().await;
     stop_processes().await;
     rustix::fs::sync();
     // Read-only is as good as unmounted, and works while PID 1 stands on it.
@@ -54,8 +60,46 @@ async fn stop_processes() {
 
 async fn all_gone() {
     let mut pause = FIRST_LOOK;
-    while test_kill_process_group(Pid::INIT) != Err(Errno::SRCH) {
+    while somebody_is_left() {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_LOOK);
+    }
+}
+
+/// kill(2) cannot be asked: to it, the kernel's own threads are processes like others.
+fn somebody_is_left() -> bool {
+    let Ok(entries) = fs::read_dir("/proc") else { return false };
+    entries
+        .flatten()
+        .filter(|entry| {
+            entry.file_name().to_str().and_then(|name| name.parse().ok()).is_some_and(|pid: u32| pid > 1)
+        })
+        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
+        .any(|stat| runs_programs(&stat))
+}
+
+/// Whether a line of /proc/PID/stat is of a process that is neither the kernel's nor dead. Its name may hold anything, so what
+/// follows the last parenthesis is read: state, parent, group, session, terminal, its group, flags.
+fn runs_programs(stat: &str) -> bool {
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    let mut fields = rest.split(' ');
+    let alive = fields.next().is_some_and(|state| state != "Z" && state != "X");
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    alive && flags.is_some_and(|flags| flags & KERNEL_THREAD == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_threads_and_the_dead_do_not_count() {
+        assert!(!runs_programs("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0"));
+        assert!(!runs_programs("99 (sh) Z 1 99 99 0 -1 4227084 0 0 0 0"));
+        assert!(runs_programs("77 (a) S) (b) S 1 77 77 0 -1 4194560 85 0 0 0"));
+        assert!(!runs_programs("nonsense"));
+        let own = fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(runs_programs(&own), "{own}");
+        assert!(somebody_is_left());
     }
 }

@@ -117,6 +117,14 @@ impl Contexts {
         Ok(())
     }
 
+    /// Ends all drivers, for the end of everything.
+    pub async fn remove_all(&self) {
+        for context in self.list() {
+            // One that ended meanwhile is as good.
+            let _ = self.remove(&context.id).await;
+        }
+    }
+
     /// Tells every warm interpreter that it is in a fork. All at once: each may run hooks.
     pub async fn fork(
         &self,

@@ -260,13 +260,14 @@ impl Worker {
                     Ok(None) => return Outcome::Lost(lost(driver, running).await),
                     Err(error) => return Outcome::Lost(error.to_string()),
                 },
+                // Before the output, which others may fill without end after the driver is gone.
+                _ = driver.exit.wait() => return Outcome::Lost(lost(driver, running).await),
                 chunk = driver.output.read(CHUNK), if may_read && driver.output_open => {
                     driver.output_open = running.output(line::Stream::Output, chunk);
                 }
                 chunk = driver.error.read(CHUNK), if may_read && driver.error_open => {
                     driver.error_open = running.output(line::Stream::Error, chunk);
                 }
-                _ = driver.exit.wait() => return Outcome::Lost(lost(driver, running).await),
             }
             if !client {
                 running.outbox.clear();

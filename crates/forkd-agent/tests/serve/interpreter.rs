@@ -161,6 +161,26 @@ fn a_killed_interpreter_says_so_and_comes_back() {
 }
 
 #[test]
+fn a_shell_that_is_killed_while_others_print_is_noticed() {
+    let agent = Agent::start();
+    let code = "while true; do echo noise; done & sleep 0.2; kill -9 $$; sleep 100";
+    let begun = Instant::now();
+    let lines = run(&agent, &json!({ "code": code, "language": "bash" }));
+    assert_eq!(of_type(&lines, "error")[0]["name"], "InterpreterEnded");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn typescript_runs_or_says_what_it_needs() {
+    let agent = Agent::start();
+    let lines = run(&agent, &json!({ "code": "const n: number = 42; n", "language": "ts" }));
+    match of_type(&lines, "error").first() {
+        Some(error) => assert!(error["value"].as_str().unwrap().contains("needs Node.js"), "{error}"),
+        None => assert_eq!(text(&lines, "result"), "42"),
+    }
+}
+
+#[test]
 fn a_restart_does_not_wait_for_what_runs() {
     let agent = Agent::start();
     let mut running = begin(

@@ -14,7 +14,7 @@ use forkd_tests::engine::process::Failure;
 use forkd_tests::measure::{print, raise_descriptor_limit};
 
 const USAGE: &str = "usage: linux-guest writes VCPUS BRANCHES CHILDREN | shell VCPUS CHILDREN | snapshots VCPUS | \
-                     rollback VCPUS | vsock | net";
+                     rollback VCPUS | vsock VCPUS | net VCPUS";
 
 fn main() -> Result<(), Failure> {
     raise_descriptor_limit();
@@ -26,8 +26,8 @@ fn main() -> Result<(), Failure> {
         ["shell", vcpus, children] => shell::test(vcpus.parse()?, children.parse()?),
         ["snapshots", vcpus] => snapshots::test(vcpus.parse()?),
         ["rollback", vcpus] => rollback::test(vcpus.parse()?),
-        ["vsock"] => vsock::test(),
-        ["net"] => net::test(),
+        ["vsock", vcpus] => vsock::test(vcpus.parse()?),
+        ["net", vcpus] => net::test(vcpus.parse()?),
         _ => Err(USAGE.into()),
     }?;
     print(&result)

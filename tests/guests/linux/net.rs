@@ -11,13 +11,14 @@ use forkd_tests::engine::process::Failure;
 use serde_json::{Value, json};
 
 const PORT: u16 = 7000;
+const BRANCHES: u32 = 4;
 const TRANSFER: usize = 10 << 20;
 const NET: Net = Net { mac: [0x02, 0, 0, 0, 0, 1], mtu: None };
 
-pub fn test() -> Result<Value, Failure> {
+pub fn test(vcpus: u8) -> Result<Value, Failure> {
     let directory = tempfile::tempdir_in("/var/tmp")?;
     let plan = Plan {
-        vcpus: 1,
+        vcpus,
         init: SHELL,
         modules: &["virtio_net"],
         programs: &["guest-echo"],
@@ -39,15 +40,18 @@ pub fn test() -> Result<Value, Failure> {
     let stream = namespace.connect(PORT)?;
     exchange(&stream, TRANSFER)?;
     let busy = Chatter::start(stream);
-    busy.wait_for(3);
-    let (mut zygote, _) = source.branch(&setup, "source-1")?;
-    busy.wait_for(3);
+    busy.wait_for(2);
+    for branch in 1..BRANCHES {
+        source.branch(&setup, &format!("source-{branch}"))?;
+        busy.wait_for(1);
+    }
+    let (mut zygote, _) = source.branch(&setup, "source-last")?;
     let others = [Namespace::new("one")?, Namespace::new("two")?];
     let mut guests = Vec::new();
     for (name, namespace) in ["one", "two"].iter().zip(&others) {
         guests.push(setup.fork(&mut zygote, setup.own(name)?.with_tap(namespace.tap()?))?);
     }
-    busy.wait_for(3);
+    busy.wait_for(2);
     let streams = [others[0].connect(PORT)?, others[1].connect(PORT)?];
     for (namespace, stream) in others.iter().zip(&streams) {
         namespace.ping()?;
@@ -55,7 +59,7 @@ pub fn test() -> Result<Value, Failure> {
     }
     exchange(&busy.stop()?, 10_000)?;
 
-    source.roll_back(&setup, &mut zygote, "source-2")?;
+    source.roll_back(&setup, &mut zygote, "source-again")?;
     exchange(&namespace.connect(PORT)?, 10_000)?;
     guests.push(source);
     for guest in &mut guests {

@@ -2,8 +2,10 @@
 //! rolled back, finds them closed, and its program goes on to listen.
 
 use std::fs::File;
+use std::io::{ErrorKind, Read};
 
 use forkd_store::Store;
+use forkd_tests::check;
 use forkd_tests::engine::linux::echo::{Chatter, exchange};
 use forkd_tests::engine::linux::image::SHELL;
 use forkd_tests::engine::linux::vsock::connect;
@@ -12,12 +14,13 @@ use forkd_tests::engine::process::Failure;
 use serde_json::{Value, json};
 
 const PORT: u32 = 5000;
+const BRANCHES: u32 = 4;
 const MEBIBYTE: usize = 1 << 20;
 
-pub fn test() -> Result<Value, Failure> {
+pub fn test(vcpus: u8) -> Result<Value, Failure> {
     let directory = tempfile::tempdir_in("/var/tmp")?;
     let plan = Plan {
-        vcpus: 1,
+        vcpus,
         init: SHELL,
         modules: &["vmw_vsock_virtio_transport"],
         programs: &["guest-echo"],
@@ -34,11 +37,14 @@ pub fn test() -> Result<Value, Failure> {
     let idle = connect(source.socket(), PORT)?;
     exchange(&idle, MEBIBYTE)?;
     let busy = Chatter::start(connect(source.socket(), PORT)?);
-    busy.wait_for(3);
-    let (mut zygote, _) = source.branch(&setup, "source-1")?;
-    busy.wait_for(3);
+    busy.wait_for(2);
+    for branch in 1..BRANCHES {
+        source.branch(&setup, &format!("source-{branch}"))?;
+        busy.wait_for(1);
+    }
+    let (mut zygote, _) = source.branch(&setup, "source-last")?;
     let mut child = setup.fork(&mut zygote, setup.own("child")?)?;
-    busy.wait_for(3);
+    busy.wait_for(2);
     let busy = busy.stop()?;
     exchange(&idle, 10_000)?;
     goes_on(&mut child)?;
@@ -54,7 +60,12 @@ pub fn test() -> Result<Value, Failure> {
 
     exchange(&idle, 10_000)?;
     exchange(&busy, 10_000)?;
-    source.roll_back(&setup, &mut zygote, "source-2")?;
+    source.roll_back(&setup, &mut zygote, "source-again")?;
+    for stream in [idle, busy] {
+        let end = (&stream).read(&mut [0]).map_err(|error| error.kind());
+        let is_closed = matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset));
+        check!(is_closed, "an old connection after a rollback: {end:?}");
+    }
     goes_on(&mut source)?;
     for guest in [&mut source, &mut child, &mut second] {
         guest.switch_off(&setup)?;

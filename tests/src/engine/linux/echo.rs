@@ -7,6 +7,9 @@ use std::thread::JoinHandle;
 
 use crate::engine::process::Failure;
 
+/// What a conversation exchanges at a time: more than fits into one packet of any kind.
+const ROUND: usize = 100_000;
+
 /// Sends so many bytes and reads as many at the same time: they must be the same.
 pub fn exchange<S>(stream: &S, length: usize) -> Result<(), Failure>
 where
@@ -57,7 +60,7 @@ where
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&rounds));
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::SeqCst) {
-                exchange(&stream, 1000)?;
+                exchange(&stream, ROUND)?;
                 count.fetch_add(1, Ordering::SeqCst);
             }
             Ok(stream)

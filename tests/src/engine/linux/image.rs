@@ -44,24 +44,24 @@ pub(super) fn make(plan: &Plan<'_>) -> Result<(Vec<u8>, Vec<u8>), Failure> {
     let kernel = kernel(Path::new(&format!("/boot/vmlinuz-{version}")))?;
     let tree = ModuleTree::open(Path::new(&format!("/lib/modules/{version}")))?;
 
-    let mut tree_of_files = Tree { archive: Initramfs::new(), directories: Vec::new() };
+    let mut files = Tree { archive: Initramfs::new(), directories: Vec::new() };
     for name in ["dev", "proc", "sys", "mnt"] {
-        tree_of_files.directory(Path::new(name))?;
+        files.directory(Path::new(name))?;
     }
-    tree_of_files.file(Path::new("init"), 0o755, format!("{PREPARE}{}", plan.init).as_bytes())?;
-    tree_of_files.copy(Path::new("/bin/busybox"), Path::new("bin/busybox"))?;
+    files.file(Path::new("init"), 0o755, format!("{PREPARE}{}", plan.init).as_bytes())?;
+    files.copy(Path::new("/bin/busybox"), Path::new("bin/busybox"))?;
     let modules = [&MODULES[..], plan.modules].concat();
     for (number, module) in tree.load_order(&modules)?.iter().enumerate() {
-        tree_of_files.copy(module, Path::new(&format!("modules/{number:02}.ko")))?;
+        files.copy(module, Path::new(&format!("modules/{number:02}.ko")))?;
     }
     for name in plan.programs {
         let program = binaries::directory().join(name);
         for library in libraries(&program)? {
-            tree_of_files.copy(&library, library.strip_prefix("/")?)?;
+            files.copy(&library, library.strip_prefix("/")?)?;
         }
-        tree_of_files.copy(&program, &Path::new("bin").join(name))?;
+        files.copy(&program, &Path::new("bin").join(name))?;
     }
-    Ok((kernel, tree_of_files.archive.finish()?))
+    Ok((kernel, files.archive.finish()?))
 }
 
 /// The kernel as an ELF file. It is kept for the next test: in the machine, unpacking it takes longer than booting it.

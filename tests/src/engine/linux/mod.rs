@@ -1,6 +1,6 @@
 //! A stock Linux kernel under the engine: console, disk and entropy always, a keyboard, a network and vsock where wanted.
 //!
-//! | guest address | what |
+//! | in the guest | what |
 //! |---|---|
 //! | `/dev/ttyS0` | the console: a file, and a pipe for what is typed |
 //! | `/dev/vda` | an ext4 file system, mounted at `/mnt` |
@@ -25,7 +25,9 @@ use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Fork
 use super::process::{Control, Failure, Started, start, temporary};
 pub use vm::{LinuxVm, LinuxZygote};
 
-/// In the machine a guest's kernel says that the emulator miscounts its vector state; without XSAVE it does not ask.
+/// Without XSAVE: the machine's emulated SVM makes no exit of XSETBV, so KVM does not learn that its guest has enabled AVX.
+/// CPUID then tells the guest the wrong size of its vector state, of which its kernel complains, and a copy of the guest
+/// would come without AVX.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 nowatchdog tsc=reliable noxsave mitigations=off quiet";
 const MEMORY: u64 = 256 << 20;
 
@@ -130,16 +132,15 @@ impl Setup {
             initramfs: true,
             devices: own.devices.clone(),
         });
-        let descriptors = request.descriptors();
-        let descriptors = descriptors.iter().map(|wanted| match wanted {
+        let descriptor = |wanted| match wanted {
             Descriptor::Kernel => Ok(self.kernel.as_fd()),
             Descriptor::Initramfs => Ok(self.initramfs.as_fd()),
             Descriptor::DiskBase => Ok(self.base.as_fd()),
-            own_one => own.descriptor(*own_one),
-        });
-        let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
+            wanted => own.descriptor(wanted),
+        };
+        let descriptors: Vec<_> =
+            request.descriptors().into_iter().map(descriptor).collect::<Result<_, _>>()?;
         control.must(request, &descriptors)?;
-        drop(descriptors);
         Ok((started, own.into_vm(control, &[])?))
     }
 
@@ -147,14 +148,13 @@ impl Setup {
     pub fn fork(&self, zygote: &mut LinuxZygote, own: Own) -> Result<LinuxVm, Failure> {
         let (mut control, theirs) = Control::new()?;
         let request = Command::Fork(Fork { cgroup: false, successor: false, devices: own.devices.clone() });
-        let descriptors = request.descriptors();
-        let descriptors = descriptors.iter().map(|wanted| match wanted {
+        let descriptor = |wanted| match wanted {
             Descriptor::Control => Ok(theirs.as_fd()),
-            own_one => own.descriptor(*own_one),
-        });
-        let descriptors = descriptors.collect::<Result<Vec<_>, _>>()?;
+            wanted => own.descriptor(wanted),
+        };
+        let descriptors: Vec<_> =
+            request.descriptors().into_iter().map(descriptor).collect::<Result<_, _>>()?;
         zygote.control.must(request, &descriptors)?;
-        drop(descriptors);
         match control.event()? {
             Event::Running => own.into_vm(control, &zygote.layers),
             other => Err(format!("a fork says {other:?}").into()),

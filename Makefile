@@ -4,10 +4,13 @@ CARGO ?= cargo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_FUZZ_VERSION := 0.13.2
 FUZZ_SECONDS ?= 60
+# The agent is the first program of any guest: nothing of the host's may be needed to run it.
+GUEST_TARGET := x86_64-unknown-linux-gnu
+GUEST_FLAGS := -C target-feature=+crt-static -C strip=symbols
 E2E := $(CARGO) test --release --locked --no-fail-fast --package forkd-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint deny unit e2e soak bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo test setup build lint deny unit e2e e2e-agent soak bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -15,13 +18,15 @@ help: ## list the targets
 demo: build ## build forkd, examine this host, show a KVM host that works
 	scripts/demo
 
-test: lint unit e2e ## run every check and test
+test: lint unit e2e e2e-agent ## run every check and test
 
 setup: ## install what is missing, or say how
 	@scripts/setup
 
 build: setup ## build the release binaries
 	$(CARGO) build --release --locked
+	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --release --locked --package forkd-agent --target $(GUEST_TARGET)
+	install -D target/$(GUEST_TARGET)/release/forkd-agent target/release/guest/forkd-agent
 
 lint: setup deny ## formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --check
@@ -37,9 +42,14 @@ unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of ima
 	$(CARGO) test --locked --package forkd-image --test registry
 	$(CARGO) build --locked --package forkd --package forkd-vmm
 	$(CARGO) test --locked --package forkd-tests --test architecture --test engine
+	$(CARGO) test --locked --package forkd-agent --test serve
+	$(CARGO) test --locked --package forkd-image --test '*'
 
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e
+
+e2e-agent: build ## the official E2B clients against the agent
+	tests/sdk/run target/release/guest/forkd-agent
 
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
 	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e

@@ -32,7 +32,7 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let image = ImageStore::new(&home).find(&options.image)?;
     let progress = Progress::new();
     let kernel = KernelStore::new(&home).ensure_default(&progress)?;
-    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &progress)?;
+    let initramfs = kernel.initramfs(&binaries.join("guest/forkd-agent"), &progress)?;
     progress.finish();
 
     let directory = tempfile::tempdir().map_err(|error| CliError::Io("make a directory", error))?;

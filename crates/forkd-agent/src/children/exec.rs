@@ -21,6 +21,8 @@ use crate::users::User;
 /// When memory runs out, what the agent started goes before the agent.
 const OOM_SCORE_ADJUSTMENT: &[u8] = b"100";
 
+const LAST_SIGNAL: i32 = 64;
+
 /// All that the child needs, allocated by the parent.
 #[derive(Debug)]
 pub(super) struct BeforeExec {
@@ -56,6 +58,12 @@ impl BeforeExec {
     }
 
     fn run(&self) -> io::Result<()> {
+        // An ignored signal stays ignored over exec. An agent that was started in the background of a shell, or under nohup,
+        // would have terminals in which Ctrl+C does nothing.
+        for number in 1..=LAST_SIGNAL {
+            // SAFETY: the default action is no code of ours. Numbers that cannot be changed are refused, which is fine.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
         setsid()?;
         if self.terminal {
             // SAFETY: the standard streams are in place before this runs, so 0 is open and stays open until exec.

@@ -22,14 +22,14 @@ pub struct Agent {
 
 impl Agent {
     pub fn start() -> Self {
-        Self::with_path(&std::env::var("PATH").expect("a PATH"))
+        Self::start_from("exec \"$@\"")
     }
 
-    /// One whose children look for programs elsewhere.
-    pub fn with_path(path: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_forkd-agent"))
+    /// From a shell script, whose arguments are the agent's command line.
+    pub fn start_from(script: &str) -> Self {
+        let mut process = Command::new("sh")
+            .args(["-c", script, "sh", env!("CARGO_BIN_EXE_forkd-agent")])
             .args(["serve", "--envd", "127.0.0.1:0", "--interpreter", "127.0.0.1:0"])
-            .env("PATH", path)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the agent starts");

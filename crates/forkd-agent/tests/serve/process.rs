@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::Agent;
+use crate::client::stdout;
 
 fn shell(script: &str) -> Value {
     json!({"process": {"cmd": "sh", "args": ["-c", script]}, "stdin": false})
@@ -43,6 +44,17 @@ fn tags_select_and_signals_end() {
     assert_eq!((again.0, &again.1["code"]), (404, &json!("not_found")));
     let odd = json!({"process": {"tag": "mine"}, "signal": "SIGNAL_SIGHUP"});
     assert_eq!(agent.client.unary("process.Process/SendSignal", &odd).0, 400);
+}
+
+#[test]
+fn what_the_agent_ignores_its_children_do_not() {
+    let agent = Agent::start_from("trap '' HUP INT QUIT TERM; exec \"$@\"");
+    let (events, _) =
+        agent.client.stream("process.Process/Start", &shell("grep SigIgn /proc/self/status")).all();
+    let output = stdout(&events);
+    let ignored = u64::from_str_radix(output.trim().trim_start_matches("SigIgn:\t"), 16).expect("a mask");
+    // Signals 32 and 33 belong to the C library, which lets nobody change them.
+    assert_eq!(ignored & 0x7fff_ffff, 0, "{output}");
 }
 
 #[test]

@@ -26,6 +26,20 @@ impl Initramfs {
         self.entry(path, ModeFileType::Regular, permissions, content)
     }
 
+    /// Adds a character device.
+    pub fn device(&mut self, path: &str, permissions: u32, major: u32, minor: u32) -> io::Result<()> {
+        self.inode += 1;
+        let builder = Builder::new(path)
+            .ino(self.inode)
+            .nlink(1)
+            .mode(permissions)
+            .set_mode_file_type(ModeFileType::Char)
+            .rdev_major(major)
+            .rdev_minor(minor);
+        builder.write(&mut self.archive, 0).finish()?;
+        Ok(())
+    }
+
     /// Ends the archive.
     pub fn finish(self) -> io::Result<Vec<u8>> {
         trailer(self.archive)

@@ -18,10 +18,14 @@ pub async fn read_request<M: DeserializeOwned>(request: Request) -> Result<(Head
     let limit = headers::timeout(request.headers())?;
     let (parts, body) = request.into_parts();
     let message = unary::within(limit, async {
-        Messages::new(body)
-            .next::<M>()
-            .await?
-            .ok_or_else(|| ConnectError::invalid("the request has no message"))
+        let mut messages = Messages::new(body);
+        let none = || ConnectError::invalid("the request has no message");
+        let message = messages.next::<M>().await?.ok_or_else(none)?;
+        // To its end, which may come late: a connection whose request was not read cannot be used again.
+        match messages.next::<serde::de::IgnoredAny>().await? {
+            None => Ok(message),
+            Some(_) => Err(ConnectError::invalid("the request has more than one message")),
+        }
     });
     Ok((parts.headers, message.await?))
 }

@@ -211,7 +211,7 @@ fn code_that_forks_or_writes_nonsense_does_not_confuse_the_agent() {
 
 #[test]
 fn an_interpreter_that_is_not_there_is_told() {
-    let agent = Agent::with_path("/nowhere");
+    let agent = Agent::start_from("PATH=/nowhere exec \"$@\"");
     let lines = python(&agent, "1");
     let error = of_type(&lines, "error")[0];
     assert_eq!(error["name"], "InterpreterUnavailable");

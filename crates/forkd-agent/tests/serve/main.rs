@@ -22,24 +22,14 @@ pub struct Agent {
 
 impl Agent {
     pub fn start() -> Self {
-        Self::start_with("exec \"$@\"", &std::env::var("PATH").expect("a PATH"))
-    }
-
-    /// One whose children look for programs elsewhere.
-    pub fn with_path(path: &str) -> Self {
-        Self::start_with("exec \"$@\"", path)
+        Self::start_from("exec \"$@\"")
     }
 
     /// From a shell script, whose arguments are the agent's command line.
     pub fn start_from(script: &str) -> Self {
-        Self::start_with(script, &std::env::var("PATH").expect("a PATH"))
-    }
-
-    fn start_with(script: &str, path: &str) -> Self {
-        let mut process = Command::new("/bin/sh")
+        let mut process = Command::new("sh")
             .args(["-c", script, "sh", env!("CARGO_BIN_EXE_forkd-agent")])
             .args(["serve", "--envd", "127.0.0.1:0", "--interpreter", "127.0.0.1:0"])
-            .env("PATH", path)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the agent starts");

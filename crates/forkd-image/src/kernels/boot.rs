@@ -12,7 +12,7 @@ use crate::initramfs::Initramfs;
 use crate::progress::Progress;
 
 /// Changes with the layout inside.
-const FORMAT: &str = "forkd initramfs 1";
+const FORMAT: &str = "forkd initramfs 2";
 /// Directories that the agent mounts on before it has a root disk.
 const DIRECTORIES: [&str; 5] = ["dev", "modules", "proc", "root", "sys"];
 
@@ -36,6 +36,8 @@ impl StoredKernel {
             for directory in DIRECTORIES {
                 archive.directory(directory)?;
             }
+            // The kernel opens it for the first program, which has nothing to speak to otherwise.
+            archive.device("dev/console", 0o600, 5, 1)?;
             archive.file("init", 0o755, &agent)?;
             for (name, content) in &modules {
                 archive.file(&format!("modules/{name}"), 0o644, content)?;

@@ -24,7 +24,7 @@ setup: ## install what is missing, or say how
 	@scripts/setup
 
 build: setup ## build the release binaries
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked --workspace --exclude forkd-agent
 	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --release --locked --package forkd-agent --target $(GUEST_TARGET)
 	install -D target/$(GUEST_TARGET)/release/forkd-agent target/release/guest/forkd-agent
 

@@ -128,6 +128,11 @@ impl VcpuState {
         let cpuid = vcpu.get_cpuid2(KVM_MAX_CPUID_ENTRIES).map_err(failed("KVM_GET_CPUID2"))?;
         // First of all: it makes KVM take in INIT and SIPI that have arrived and not been acted on.
         let mp_state = vcpu.get_mp_state().map_err(failed("KVM_GET_MP_STATE"))?;
+        let lapic = vcpu.get_lapic().map_err(failed("KVM_GET_LAPIC"))?;
+        let mut msrs = save_msrs(vcpu, msr_indices)?;
+        if uses_deadline_timer(&lapic) {
+            keep_deadline(&mut msrs);
+        }
         Ok(VcpuState {
             cpuid: cpuid.as_slice().to_vec(),
             mp_state,
@@ -136,8 +141,8 @@ impl VcpuState {
             xsave: Box::new(vcpu.get_xsave().map_err(failed("KVM_GET_XSAVE"))?),
             xcrs: vcpu.get_xcrs().map_err(failed("KVM_GET_XCRS"))?,
             debug_regs: vcpu.get_debug_regs().map_err(failed("KVM_GET_DEBUGREGS"))?,
-            lapic: vcpu.get_lapic().map_err(failed("KVM_GET_LAPIC"))?,
-            msrs: save_msrs(vcpu, msr_indices)?,
+            lapic,
+            msrs,
             events: vcpu.get_vcpu_events().map_err(failed("KVM_GET_VCPU_EVENTS"))?,
         })
     }
@@ -171,6 +176,30 @@ impl VcpuState {
     }
 }
 
+/// Whether the guest has its timer armed by writing a time to an MSR, and wants its interrupt.
+fn uses_deadline_timer(lapic: &kvm_lapic_state) -> bool {
+    /// The timer's entry in the local vector table; its mask, and its mode in two bits.
+    const TIMER: usize = 0x320;
+    const MASKED: u8 = 1;
+    const MODE: u8 = 0b110;
+    const DEADLINE: u8 = 0b100;
+    // The third byte has bits 16 to 23.
+    let entry = lapic.regs[TIMER + 2].cast_unsigned();
+    entry & MASKED == 0 && entry & MODE == DEADLINE
+}
+
+/// A deadline of 0 says that the timer has fired. KVM clears it when it makes the interrupt pending, and now and then the
+/// state that is read has neither: a vCPU that is restored from it waits for its timer for ever. A deadline of now costs a
+/// guest one interrupt that it did not wait for, which it looks at and forgets.
+fn keep_deadline(msrs: &mut [kvm_msr_entry]) {
+    const TSC: u32 = 0x10;
+    const TSC_DEADLINE: u32 = 0x6e0;
+    let now = msrs.iter().find(|msr| msr.index == TSC).map_or(0, |msr| msr.data);
+    for msr in msrs.iter_mut().filter(|msr| msr.index == TSC_DEADLINE && msr.data == 0) {
+        msr.data = now;
+    }
+}
+
 /// Reads all MSRs that KVM has to offer. It stops at one that this vCPU does not have, which is then left out.
 fn save_msrs(vcpu: &VcpuFd, indices: &[u32]) -> Result<Vec<kvm_msr_entry>, StateError> {
     let mut saved = Vec::with_capacity(indices.len());
@@ -197,4 +226,31 @@ fn restore_msrs(vcpu: &VcpuFd, entries: &[kvm_msr_entry]) -> Result<(), StateErr
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_has_passed_comes_again() {
+        let msr = |index, data| kvm_msr_entry { index, data, ..Default::default() };
+        let mut msrs = [msr(0x10, 77), msr(0x6e0, 0), msr(0x174, 0)];
+        keep_deadline(&mut msrs);
+        assert_eq!(msrs.map(|msr| msr.data), [77, 77, 0]);
+        let mut armed = [msr(0x10, 77), msr(0x6e0, 99)];
+        keep_deadline(&mut armed);
+        assert_eq!(armed[1].data, 99);
+
+        let lapic = |entry: u32| {
+            let mut lapic = kvm_lapic_state::default();
+            for (register, byte) in lapic.regs[0x320..].iter_mut().zip(entry.to_le_bytes()) {
+                *register = byte.cast_signed();
+            }
+            lapic
+        };
+        assert!(uses_deadline_timer(&lapic(0x400ec)));
+        assert!(!uses_deadline_timer(&lapic(0x500ec)), "masked");
+        assert!(!uses_deadline_timer(&lapic(0x200ec)), "periodic");
+    }
 }

@@ -67,10 +67,10 @@ mod tests {
         assert_eq!(at_home("~"), "/home/user");
         assert_eq!(at_home("~//x"), "/home/user/x");
         assert_eq!(at_home("/../../.."), "/");
-        let at_work = |path| text(&resolve(path, &user(), Some(Path::new("/work"))).unwrap());
+        let at_work = |path| text(&resolve(path, &user(), Some(Path::new("/srv"))).unwrap());
         assert_eq!(
             (at_work("x"), at_work("~/x"), at_work("")),
-            ("/work/x".into(), "/home/user/x".into(), "/work".into())
+            ("/srv/x".into(), "/home/user/x".into(), "/srv".into())
         );
         assert_eq!(resolve("~root/x", &user(), None), Err(PathError::ForeignHome("~root/x".into())));
         assert_eq!(resolve("a\0b", &user(), None), Err(PathError::Nul));

@@ -56,10 +56,10 @@ pub(super) fn credentials(file: &Path, registry: &str) -> Result<RegistryAuth, A
         helper: helper.chars().take(80).collect(),
         file: file.into(),
     };
-    if let Some(name) = config.cred_helpers.iter().find(|(key, _)| host(key) == registry) {
+    if let Some(name) = config.cred_helpers.iter().find(|(key, _)| host(key) == host(registry)) {
         return Err(helper(name.1));
     }
-    let Some((_, entry)) = config.auths.iter().find(|(key, _)| host(key) == registry) else {
+    let Some((_, entry)) = config.auths.iter().find(|(key, _)| host(key) == host(registry)) else {
         return Ok(RegistryAuth::Anonymous);
     };
     if let (Some(username), Some(password)) = (&entry.username, &entry.password) {
@@ -81,11 +81,12 @@ pub(super) fn credentials(file: &Path, registry: &str) -> Result<RegistryAuth, A
     }
 }
 
-/// The registry that a key of the file means. Docker's own has a name from older days.
+/// The registry that a key of the file means. A registry's index and its first server are it too: Docker's own has three
+/// names from its history.
 fn host(key: &str) -> &str {
     let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     let host = key.split('/').next().unwrap_or(key);
-    if matches!(host, "docker.io" | "registry-1.docker.io") { "index.docker.io" } else { host }
+    host.strip_prefix("index.").or_else(|| host.strip_prefix("registry-1.")).unwrap_or(host)
 }
 
 #[cfg(test)]
@@ -102,10 +103,12 @@ mod tests {
     #[test]
     fn credentials_are_found_by_registry() {
         // "me:pass:word"
-        let config = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "bWU6cGFzczp3b3Jk"},
+        let config = r#"{"auths": {"https://index.hub.example/v1/": {"auth": "bWU6cGFzczp3b3Jk"},
             "registry.example:5000": {"username": "a", "password": "b"}}}"#;
         let basic = |user: &str, password: &str| RegistryAuth::Basic(user.into(), password.into());
-        assert!(ask(config, "index.docker.io").unwrap() == basic("me", "pass:word"));
+        for name in ["index.hub.example", "registry-1.hub.example", "hub.example"] {
+            assert!(ask(config, name).unwrap() == basic("me", "pass:word"), "{name}");
+        }
         assert!(ask(config, "registry.example:5000").unwrap() == basic("a", "b"));
         assert!(ask(config, "registry.example").unwrap() == RegistryAuth::Anonymous);
         assert!(ask("{}", "x").unwrap() == RegistryAuth::Anonymous);

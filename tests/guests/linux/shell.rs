@@ -60,17 +60,10 @@ fn check_answer(guest: &mut LinuxVm, command: &str, expected: &str) -> Result<()
 fn panic(setup: &Setup, zygote: &mut LinuxZygote) -> Result<(), Failure> {
     let mut guest = setup.fork(zygote, setup.own("panics")?)?;
     guest.enter("echo c >/proc/sysrq-trigger")?;
-    let first = next_event(&mut guest)?;
+    let first = guest.event()?;
     check!(first == Event::Panicked, "the guest's panic is {first:?}:\n{}", guest.console()?);
-    let second = next_event(&mut guest)?;
+    let second = guest.event()?;
     let is_reset = matches!(second, Event::Exited { reason: ExitReason::Reset, .. });
     check!(is_reset, "after the panic: {second:?}:\n{}", guest.console()?);
     Ok(())
-}
-
-fn next_event(guest: &mut LinuxVm) -> Result<Event, Failure> {
-    let event = guest.control.event();
-    event.map_err(|error| {
-        format!("no event: {error}; the console:\n{}", guest.console().unwrap_or_default()).into()
-    })
 }

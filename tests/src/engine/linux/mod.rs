@@ -25,10 +25,15 @@ use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Fork
 use super::process::{Control, Failure, Started, start, temporary};
 pub use vm::{LinuxVm, LinuxZygote};
 
-/// Without XSAVE: the machine's emulated SVM makes no exit of XSETBV, so KVM does not learn that its guest has enabled AVX.
-/// CPUID then tells the guest the wrong size of its vector state, of which its kernel complains, and a copy of the guest
-/// would come without AVX.
-const COMMAND_LINE: &str = "console=ttyS0 panic=-1 nowatchdog tsc=reliable noxsave mitigations=off quiet";
+/// Two of these are for the machine, whose emulated SVM differs from a CPU's:
+///
+/// - Without XSAVE: there is no exit for XSETBV, so KVM does not learn that its guest has enabled AVX. CPUID then tells the
+///   guest the wrong size of its vector state, of which its kernel complains, and a copy of it would come without AVX.
+/// - With the soft lockup detector: VMRUN forgets the interrupt shadow of STI. A vCPU that is preempted between STI and HLT
+///   takes its next interrupt before the HLT, and then sleeps although the interrupt has brought it work. Without a tick
+///   nothing wakes it again. The detector's timer does, on every vCPU, every 12 seconds with this threshold.
+const COMMAND_LINE: &str =
+    "console=ttyS0 panic=-1 noxsave nmi_watchdog=0 watchdog_thresh=30 tsc=reliable mitigations=off quiet";
 const MEMORY: u64 = 256 << 20;
 
 /// What a guest is to be.
@@ -155,7 +160,7 @@ impl Setup {
         let descriptors: Vec<_> =
             request.descriptors().into_iter().map(descriptor).collect::<Result<_, _>>()?;
         zygote.control.must(request, &descriptors)?;
-        match control.event()? {
+        match vm::next_event(&mut control)? {
             Event::Running => own.into_vm(control, &zygote.layers),
             other => Err(format!("a fork says {other:?}").into()),
         }

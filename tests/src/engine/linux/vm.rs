@@ -1,12 +1,13 @@
 //! A guest that runs, and a zygote of one.
 
 use std::fs::{self, File};
-use std::io::{PipeWriter, Write};
+use std::io::{ErrorKind, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use forkd_proto::channel::ChannelError;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, ExitReason, Fork, Reply};
 use forkd_store::{Digest, DiskLayer, SealedManifest, Store};
 
@@ -63,19 +64,36 @@ impl LinuxVm {
     }
 
     /// Waits until the console says this.
-    pub fn wait_for(&self, words: &str) -> Result<(), Failure> {
+    pub fn wait_for(&mut self, words: &str) -> Result<(), Failure> {
         let begun = Instant::now();
         while !self.console()?.contains(words) {
             if begun.elapsed() > PATIENCE {
-                return Err(format!("the guest did not say {words:?}; it said:\n{}", self.console()?).into());
+                return Err(self.trouble(&format!("it did not say {words:?}")));
             }
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
+    /// What happens next by itself.
+    pub fn event(&mut self) -> Result<Event, Failure> {
+        next_event(&mut self.control).map_err(|error| self.trouble(&format!("nothing happens: {error}")))
+    }
+
+    /// What went wrong, with all there is to know: whether the vCPUs still do anything, and what the guest said.
+    fn trouble(&mut self, what: &str) -> Failure {
+        let mut exits =
+            || self.control.stats().map_or_else(|error| error.to_string(), |stats| stats.exits.to_string());
+        let before = exits();
+        std::thread::sleep(Duration::from_secs(2));
+        let after = exits();
+        let console = self.console().unwrap_or_default();
+        format!("the guest: {what}; its exits went from {before} to {after} in 2 s; it said:\n{console}")
+            .into()
+    }
+
     /// Waits for the shell.
-    pub fn wait_for_shell(&self) -> Result<(), Failure> {
+    pub fn wait_for_shell(&mut self) -> Result<(), Failure> {
         self.wait_for("guest# ")
     }
 
@@ -101,7 +119,7 @@ impl LinuxVm {
 
     /// The guest's end, as its process tells it.
     pub fn wait_for_end(&mut self) -> Result<(), Failure> {
-        match self.control.event()? {
+        match self.event()? {
             Event::Exited { reason: ExitReason::Shutdown, .. } => Ok(()),
             other => Err(format!("the guest ended with {other:?}:\n{}", self.console()?).into()),
         }
@@ -131,7 +149,7 @@ impl LinuxVm {
         let top = setup.file(&format!("{name}.top"))?;
         let request = Branch { cgroup: false, disk: true };
         let reply = self.control.must(Command::Branch(request), &[theirs.as_fd(), top.as_fd()])?;
-        match (reply.0, control.event()?) {
+        match (reply.0, next_event(&mut control)?) {
             (Reply::Branched { pause_us, disk_layer, .. }, Event::Zygote) => {
                 if !disk_layer {
                     self.layers.pop();
@@ -166,7 +184,7 @@ impl LinuxVm {
         }
         zygote.control.must(request, &descriptors)?;
         drop(predecessor);
-        match self.control.event()? {
+        match self.event()? {
             Event::Running => {}
             other => return Err(format!("the successor says {other:?}").into()),
         }
@@ -174,6 +192,23 @@ impl LinuxVm {
         self.layers.push(top);
         Ok(())
     }
+}
+
+/// The next event of a process, for which it may take its time.
+pub(super) fn next_event(control: &mut Control) -> Result<Event, Failure> {
+    let begun = Instant::now();
+    loop {
+        match control.event() {
+            Err(error) if is_timeout(&error) && begun.elapsed() < PATIENCE => {}
+            result => return result,
+        }
+    }
+}
+
+/// Whether nothing has come yet.
+fn is_timeout(error: &Failure) -> bool {
+    let error = error.downcast_ref::<ChannelError>();
+    matches!(error, Some(ChannelError::Io(error)) if error.kind() == ErrorKind::WouldBlock)
 }
 
 impl LinuxZygote {

@@ -23,8 +23,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// A guest reboots by ending, and its console is the log.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
-/// QEMU's emulated SVM does not intercept XSETBV; a guest that does not ask for vector state does not miss it.
-const EMULATED: &str = " noxsave nowatchdog tsc=reliable mitigations=off";
+/// QEMU's emulated SVM does not intercept XSETBV; a guest that does not ask for vector state does not miss it. And it forgets
+/// the interrupt shadow of STI, so a vCPU may sleep with work to do: the soft lockup detector's timer wakes it.
+const EMULATED: &str = " noxsave nmi_watchdog=0 watchdog_thresh=30 tsc=reliable mitigations=off";
 
 pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let home = home::directory()?;

@@ -12,6 +12,7 @@ mod envd;
 mod identity;
 mod init;
 mod interpreter;
+mod listing;
 mod network;
 mod readiness;
 mod routers;

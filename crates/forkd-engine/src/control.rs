@@ -24,7 +24,7 @@ const MAX_EVENTS: usize = 64;
 
 /// A reply and the descriptors that came with it.
 pub type Answer = (Reply, Vec<OwnedFd>);
-type Waiting = HashMap<u64, oneshot::Sender<Result<Answer, CallError>>>;
+type Waiting = HashMap<u64, oneshot::Sender<Result<Answer, Refusal>>>;
 
 /// A request had no answer that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +35,6 @@ pub enum CallError {
     Gone,
     #[error("the control socket of the VM process")]
     Socket(#[source] ChannelError),
-    #[error("the VM process answered {command} with {reply:?}")]
-    Unexpected { command: &'static str, reply: Box<Reply> },
 }
 
 /// One process's socket. Dropping it closes the connection.
@@ -85,8 +83,8 @@ impl Control {
         let _forget = Forget { shared: &self.shared, id };
         self.send(&Request { version: VERSION, id, command }, descriptors).await?;
         match answer.await {
-            Ok(Err(CallError::Refused { refusal, .. })) => Err(CallError::Refused { command: name, refusal }),
-            Ok(answer) => answer,
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(refusal)) => Err(CallError::Refused { command: name, refusal }),
             Err(_) => Err(CallError::Gone),
         }
     }
@@ -127,11 +125,8 @@ async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
             Ok((Message::Reply { id, result }, descriptors)) => {
                 let waiting = shared.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
                 if let Some(call) = waiting {
-                    let answer = result
-                        .map(|reply| (reply, descriptors))
-                        .map_err(|refusal| CallError::Refused { command: "", refusal });
                     // Whoever asked may have given up.
-                    let _ = call.send(answer);
+                    let _ = call.send(result.map(|reply| (reply, descriptors)));
                 }
             }
             // Nobody may be left who wants to know.

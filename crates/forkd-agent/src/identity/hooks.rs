@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::messages::IdentityRequest;
 use crate::agent::Agent;
 use crate::children::{Exit, Signal, Source, Spec, Stdio, Target};
+use crate::listing;
 use crate::runtime::blocking;
 use crate::users;
 
@@ -62,18 +63,9 @@ fn environment(agent: &Agent, identity: &IdentityRequest) -> Vec<(OsString, OsSt
 }
 
 fn programs(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let executable = |data: std::fs::Metadata| data.is_file() && data.permissions().mode() & 0o111 != 0;
-        if std::fs::metadata(&path).is_ok_and(executable) {
-            found.push(path);
-        }
-    }
+    let executable = |data: std::fs::Metadata| data.is_file() && data.permissions().mode() & 0o111 != 0;
+    let mut found = listing::paths(directory)?;
+    found.retain(|path| std::fs::metadata(path).is_ok_and(executable));
     found.sort();
     found.truncate(MAX_HOOKS);
     Ok(found)

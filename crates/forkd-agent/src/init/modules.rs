@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::listing;
+
 const DIRECTORY: &str = "/modules";
 
 #[derive(Debug, thiserror::Error)]
@@ -35,17 +37,8 @@ pub fn load_all() -> Result<(), ModuleError> {
 
 /// Numbers first, so that `2-` comes before `10-`.
 fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "ko") {
-            found.push(path);
-        }
-    }
+    let mut found = listing::paths(directory)?;
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "ko"));
     found.sort_by_cached_key(|path| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let number: Option<u32> = name.split_once('-').and_then(|(number, _)| number.parse().ok());

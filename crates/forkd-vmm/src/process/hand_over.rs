@@ -11,7 +11,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use forkd_proto::control::{Descriptor, Event, Refusal, Reply};
+use forkd_proto::control::{Descriptor, Event, Message, Refusal, Reply};
 use rustix::io::{read, retry_on_intr, write};
 
 use super::{Done, Process, failed};
@@ -32,20 +32,21 @@ impl Process {
         if was_running {
             vm.pause();
         }
-        let successor = descriptors.take(Descriptor::Successor);
-        let (successor, (devices, own)) = match (successor, vm.own_descriptors()) {
-            (Ok(successor), Ok(own)) => (successor, own),
-            (successor, own) => {
+        let handed = descriptors
+            .take(Descriptor::Successor)
+            .map_err(|error| failed(&error))
+            .and_then(|successor| Ok((successor, vm.own_descriptors().map_err(|error| failed(&error))?)));
+        let (successor, (devices, own)) = match handed {
+            Ok(handed) => handed,
+            Err(refusal) => {
                 self.put_back(vm, was_running);
-                let missing = successor.err().map(|error| failed(&error));
-                let refusal = missing.or_else(|| own.err().map(|error| failed(&error)));
-                return refusal.map_or(Ok(Done::Silent), Err);
+                return Err(refusal);
             }
         };
         let control = self.control.lasting().into_iter();
         let descriptors: Vec<_> = control.chain(own.iter().map(AsFd::as_fd)).collect();
         let result = Ok(Reply::HandedOver { devices });
-        self.control.send(&forkd_proto::control::Message::Reply { id, result }, &descriptors);
+        self.control.send(&Message::Reply { id, result }, &descriptors);
         drop(descriptors);
         drop(own);
 

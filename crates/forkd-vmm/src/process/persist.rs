@@ -1,5 +1,7 @@
 //! Persist: a snapshot of a zygote, written by a process that is forked for it.
 
+use std::os::fd::OwnedFd;
+
 use forkd_proto::control::{Event, Persist, Refusal, Reply, Stage};
 
 use super::clone::Side;
@@ -18,25 +20,40 @@ impl Process {
         request: &Persist,
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
-        let cloned = clone_with(&mut descriptors, request.cgroup);
-        if let Ok((control, Side::Child)) = cloned {
-            if self.adopt(control).is_err() {
-                return Ok(Done::Over);
+        match clone_with(&mut descriptors, request.cgroup) {
+            Ok((control, Side::Child)) => {
+                self.write(&frozen, control, request, descriptors);
+                Ok(Done::Over)
             }
-            last_words::enter(Stage::Persist);
-            // Without it the writing is only less polite.
-            let _ = rustix::process::nice(NICE);
-            let control = &self.control;
-            match persist(&frozen, request, &mut descriptors, || !control.is_abandoned()) {
-                Ok(persisted) => self.control.say(Event::Persisted(persisted)),
-                Err(error) => self.say_failed(Stage::Persist, &error),
+            Ok((_, Side::Parent { pid, pidfd })) => {
+                self.state = State::Zygote(frozen);
+                Ok(Done::Reply(Reply::Forked { pid }, vec![pidfd]))
             }
-            return Ok(Done::Over);
+            Err(refusal) => {
+                self.state = State::Zygote(frozen);
+                Err(refusal)
+            }
         }
-        self.state = State::Zygote(frozen);
-        match cloned? {
-            (_, Side::Parent { pid, pidfd }) => Ok(Done::Reply(Reply::Forked { pid }, vec![pidfd])),
-            (_, Side::Child) => Ok(Done::Over),
+    }
+
+    /// All that the new process does.
+    fn write(
+        &mut self,
+        frozen: &FrozenVm,
+        control: OwnedFd,
+        request: &Persist,
+        mut descriptors: Descriptors,
+    ) {
+        if self.adopt(control).is_err() {
+            return;
+        }
+        last_words::enter(Stage::Persist);
+        // Without it the writing is only less polite.
+        let _ = rustix::process::nice(NICE);
+        let control = &self.control;
+        match persist(frozen, request, &mut descriptors, || !control.is_abandoned()) {
+            Ok(persisted) => self.control.say(Event::Persisted(persisted)),
+            Err(error) => self.say_failed(Stage::Persist, &error),
         }
     }
 }

@@ -130,6 +130,7 @@ impl TestMachine {
         let home = Home::new(root);
         let name: Name = name.parse()?;
         let binaries = binaries::directory();
+        let library = root.join("library");
         let host = kvm::probe(&binaries)?;
         let current = match Machine::open(&home, &name) {
             Ok(machine) => Some(machine),
@@ -145,7 +146,7 @@ impl TestMachine {
             Some(machine) => machine,
             None => forkd_machine::init(&home, &name, &InitOptions::default(), &host, &Report)?,
         };
-        let test_machine = TestMachine { home, machine, options: StartOptions { binaries, host } };
+        let test_machine = TestMachine { home, machine, options: StartOptions { binaries, library, host } };
         // One that is left from an earlier run has that run's binaries, and perhaps its troubles.
         test_machine.restart()?;
         Ok(test_machine)

@@ -22,6 +22,17 @@ pub fn directory() -> Result<PathBuf, NoHome> {
         .ok_or(NoHome)
 }
 
+/// The environment variable that names another directory of kernels and images.
+pub const LIBRARY_VARIABLE: &str = "FORKD_LIBRARY";
+
+/// The directory of kernels and images: `$FORKD_LIBRARY`, else `library` among forkd's files. The machine sees the same one.
+pub fn library() -> Result<PathBuf, NoHome> {
+    match env::var_os(LIBRARY_VARIABLE).map(PathBuf::from).filter(|path| path.is_absolute()) {
+        Some(library) => Ok(library),
+        None => Ok(directory()?.join("library")),
+    }
+}
+
 /// The directory that forkd's binaries lie in: that of the running one.
 pub fn binaries() -> io::Result<PathBuf> {
     let executable = env::current_exe()?;

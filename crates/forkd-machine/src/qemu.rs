@@ -73,11 +73,18 @@ impl Accelerator {
     }
 }
 
+/// Directories of the host that the machine can read.
+#[derive(Debug)]
+pub(crate) struct Shares<'a> {
+    pub binaries: &'a Path,
+    pub library: &'a Path,
+}
+
 /// The command that runs a machine. Its working directory is the machine's own, so most paths are plain names.
 pub(crate) fn command(
     machine: &Machine,
     image: &Image,
-    binaries: &Path,
+    shares: &Shares<'_>,
     accelerator: Accelerator,
     tsc_khz: u64,
 ) -> Result<Command, MissingTool> {
@@ -110,7 +117,12 @@ pub(crate) fn command(
     qemu.args(["-device", "virtio-net-device,netdev=net"]);
     qemu.args(["-device", "virtio-rng-device"]);
 
-    for (tag, path) in [("forkd-host", Path::new("host")), ("forkd-bin", binaries)] {
+    let shares = [
+        ("forkd-host", Path::new("host")),
+        ("forkd-bin", shares.binaries),
+        ("forkd-library", shares.library),
+    ];
+    for (tag, path) in shares {
         let mut share = OsString::from(format!("local,id={tag},security_model=none,readonly=on,path="));
         share.push(escape_commas(path));
         qemu.arg("-fsdev").arg(share);

@@ -89,6 +89,24 @@ pub(crate) fn exec(machine: &Machine, port: u16, words: &[String]) -> Result<Com
     Ok(ssh)
 }
 
+/// The same, with ports of the machine's loopback on the same ports of this host's while it runs.
+pub(crate) fn exec_with_ports(
+    machine: &Machine,
+    port: u16,
+    words: &[String],
+    ports: &[u16],
+) -> Result<Command, SshError> {
+    let mut ssh = client(machine, port)?;
+    // A connection of its own: the shared one would keep the ports.
+    ssh.args(["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]);
+    for port in ports {
+        ssh.args(["-L", &format!("127.0.0.1:{port}:127.0.0.1:{port}")]);
+    }
+    // With a terminal, so that what runs there ends with this.
+    ssh.args(["-tt", ADDRESS, "--", &remote_command(words)]);
+    Ok(ssh)
+}
+
 /// A command that opens a login shell in the machine on this terminal.
 pub(crate) fn shell(machine: &Machine, port: u16) -> Result<Command, SshError> {
     let mut ssh = client(machine, port)?;

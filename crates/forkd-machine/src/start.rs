@@ -45,6 +45,8 @@ const DISK_HEADROOM: u64 = 64 << 20;
 pub struct StartOptions {
     /// The directory that the machine sees as /opt/forkd/bin.
     pub binaries: PathBuf,
+    /// The directory of kernels and images that the machine sees as /srv/forkd. It is made if it is not there.
+    pub library: PathBuf,
     /// What the host's CPU and KVM can do.
     pub host: ProbeReport,
 }
@@ -196,7 +198,9 @@ fn launch(machine: &Machine, image: &Image, options: &StartOptions) -> Result<Ru
     let log = File::create(&log_path).map_err(FileError::at("write", &log_path))?;
     let accelerator = Accelerator::choose(&options.host.kvm);
     let binaries = Share::of(&options.binaries)?;
-    let mut qemu = qemu::command(machine, image, &binaries.path, accelerator, options.host.tsc_khz)?;
+    fs::create_dir_all(&options.library).map_err(FileError::at("create", &options.library))?;
+    let shares = qemu::Shares { binaries: &binaries.path, library: &options.library };
+    let mut qemu = qemu::command(machine, image, &shares, accelerator, options.host.tsc_khz)?;
     let mut child = qemu
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(FileError::at("write", &log_path))?)

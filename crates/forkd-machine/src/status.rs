@@ -155,6 +155,15 @@ impl Machine {
         Ok(ssh::exec(self, self.reachable()?, words)?)
     }
 
+    /// The same, with ports of the machine's loopback on the same ports of this host's while it runs.
+    pub fn exec_with_ports(
+        &self,
+        words: &[String],
+        ports: &[u16],
+    ) -> Result<std::process::Command, NotRunning> {
+        Ok(ssh::exec_with_ports(self, self.reachable()?, words, ports)?)
+    }
+
     /// A command that opens a shell in the machine on this process's terminal.
     pub fn shell(&self) -> Result<std::process::Command, NotRunning> {
         Ok(ssh::shell(self, self.reachable()?)?)

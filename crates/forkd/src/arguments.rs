@@ -83,6 +83,9 @@ pub struct DevOptions {
     /// What the guest may write to its disk.
     #[arg(long, default_value = "4G", value_parser = parse_mib)]
     pub disk: u64,
+    /// The machine to use where this host's own KVM cannot run guests.
+    #[arg(long, default_value = "default")]
+    pub machine: Name,
     /// The port for envd.
     #[arg(long, default_value_t = 49983)]
     pub envd_port: u16,

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
 use forkd_engine::boot::{Plan, boot};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
-use forkd_host::home;
+use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
 use forkd_image::kernels::KernelStore;
+use forkd_machine::{Home, Machine};
+use forkd_proto::probe::KvmFinding;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
 
@@ -27,14 +29,22 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// the interrupt shadow of STI, so a vCPU may sleep with work to do: the soft lockup detector's timer wakes it.
 const EMULATED: &str = " noxsave nmi_watchdog=0 watchdog_thresh=30 tsc=reliable mitigations=off";
 
+/// Where the machine sees this host's kernels and images, and forkd's binaries.
+const MACHINE_LIBRARY: &str = "/srv/forkd";
+const MACHINE_FORKD: &str = "/opt/forkd/bin/forkd";
+
 pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
-    let home = home::directory()?;
+    let library = home::library()?;
     let binaries = home::binaries().map_err(CliError::Binaries)?;
-    let image = ImageStore::new(&home).find(&options.image)?;
+    let image = ImageStore::new(&library).find(&options.image)?;
     let progress = Progress::new();
-    let kernel = KernelStore::new(&home).ensure_default(&progress)?;
+    let kernel = KernelStore::new(&library).ensure_default(&progress)?;
     let initramfs = kernel.initramfs(&binaries.join("guest/forkd-agent"), &progress)?;
     progress.finish();
+    match kvm::probe(&binaries)?.kvm {
+        KvmFinding::Good { .. } => {}
+        _ => return in_machine(options),
+    }
 
     let directory = tempfile::tempdir().map_err(|error| CliError::Io("make a directory", error))?;
     let emulated = if forkd_host::is_emulated() { EMULATED } else { "" };
@@ -53,6 +63,27 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Io("start", error))?;
     runtime.block_on(serve(options, &plan, &image))
+}
+
+/// The same command in the machine, which finds everything made by this one. Its ports are this host's.
+fn in_machine(options: &DevOptions) -> Result<Exit, CliError> {
+    let machine = Machine::open(&Home::new(home::directory()?), &options.machine)?;
+    let library = format!("{}={MACHINE_LIBRARY}", home::LIBRARY_VARIABLE);
+    let mut words: Vec<String> =
+        ["env", &library, MACHINE_FORKD, "dev", &options.image].map(String::from).into();
+    for (name, value) in [
+        ("--vcpus", u64::from(options.vcpus)),
+        ("--memory", options.memory),
+        ("--disk", options.disk),
+        ("--envd-port", u64::from(options.envd_port)),
+        ("--interpreter-port", u64::from(options.interpreter_port)),
+    ] {
+        words.extend([name.to_owned(), value.to_string()]);
+    }
+    say(&format!("This host's KVM cannot run guests; machine {} will.", machine.name));
+    let mut command = machine.exec_with_ports(&words, &[options.envd_port, options.interpreter_port])?;
+    let status = command.status().map_err(|error| CliError::Io("start ssh", error))?;
+    Ok(Exit::from(status))
 }
 
 async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit, CliError> {

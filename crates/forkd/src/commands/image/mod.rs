@@ -15,7 +15,7 @@ use crate::arguments::Output;
 use crate::error::CliError;
 
 fn store() -> Result<ImageStore, CliError> {
-    Ok(ImageStore::new(&home::directory()?))
+    Ok(ImageStore::new(&home::library()?))
 }
 
 /// Prints the id of a new image, or everything as JSON.

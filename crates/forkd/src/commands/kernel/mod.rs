@@ -13,7 +13,7 @@ use crate::arguments::Output;
 use crate::error::CliError;
 
 fn store() -> Result<KernelStore, CliError> {
-    Ok(KernelStore::new(&home::directory()?))
+    Ok(KernelStore::new(&home::library()?))
 }
 
 /// Prints the id, or everything as JSON.

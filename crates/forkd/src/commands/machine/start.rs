@@ -22,8 +22,12 @@ pub fn run(options: &StartOptions) -> Result<Exit, CliError> {
     let binaries = home::binaries().map_err(CliError::Binaries)?;
     let host = kvm::probe(&binaries)?;
     let progress = Progress::new();
-    let started =
-        start(&machine_home()?, &machine, &forkd_machine::StartOptions { binaries, host }, &progress)?;
+    let started = start(
+        &machine_home()?,
+        &machine,
+        &forkd_machine::StartOptions { binaries, library: home::library()?, host },
+        &progress,
+    )?;
     progress.finish();
     if options.output.json {
         print_json(&Answer { start: started, machine: machine.status()? })?;

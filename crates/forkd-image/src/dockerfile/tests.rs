@@ -295,7 +295,7 @@ fn bases_are_told_apart() {
     assert_eq!(Base::parse("scratch"), Base::Scratch);
     assert_eq!(Base::parse("debian:bookworm"), Base::Debian("bookworm".into()));
     assert_eq!(Base::parse("debian:12-slim"), Base::Image("debian:12-slim".into()));
-    assert_eq!(Base::parse("ghcr.io/debian:sid"), Base::Image("ghcr.io/debian:sid".into()));
+    assert_eq!(Base::parse("registry.example/debian:sid"), Base::Image("registry.example/debian:sid".into()));
 }
 
 proptest! {

@@ -221,7 +221,7 @@ mod tests {
             assert!(is_loopback(registry), "{registry}");
         }
         for registry in
-            ["localhost.example", "10.0.0.1:5000", "127.0.0.1.example:80", "[::2]:1", "ghcr.io", ""]
+            ["localhost.example", "10.0.0.1:5000", "127.0.0.1.example:80", "[::2]:1", "registry.example", ""]
         {
             assert!(!is_loopback(registry), "{registry}");
         }

@@ -10,7 +10,7 @@ use crate::size::parse_mib;
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Pull an image from a registry, as docker would: python:3.12, ghcr.io/owner/name:tag.
+    /// Pull an image from a registry, as docker would: python:3.12, registry.example/owner/name:tag.
     ///
     /// Credentials are read from the Docker config file. Plain http is spoken with this host only.
     Pull(ImagePullOptions),

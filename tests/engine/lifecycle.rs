@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use forkd_proto::control::{Branch, Command, Event, ExitReason, RefusalCode, Stage, StateName};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order, pair};
 use forkd_tests::engine::process::{Control, Failure, TinyVm, boot, boot_with, start};
+use forkd_tests::measure::huge_kib;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::json;
 
@@ -49,6 +50,49 @@ fn a_vm_has_32_vcpus_at_most() -> Result<(), Failure> {
     all_go_on(&mut zygote.fork()?)?;
     let error = boot_with(VCPUS + 1, MEMORY).err().ok_or("33 vCPUs")?;
     assert!(error.to_string().contains("1 to 32 vCPUs, not 33"), "{error}");
+    Ok(())
+}
+
+/// Writing after a branch takes huge pages apart. They are whole again soon, also while the branch lives, and as long as it
+/// shares a part of one with the guest, that one is left alone.
+#[test]
+fn huge_pages_are_mended_after_a_branch() -> Result<(), Failure> {
+    const WRITTEN: u64 = 32 << 20;
+    let begin = FREE_MEMORY.next_multiple_of(2 << 20);
+    let (_process, mut vm) = boot(MEMORY)?;
+    vm.mailbox.order(Order::Dirty, begin, WRITTEN >> 12)?;
+    // The guest's code and stack are in another huge page, of which it only ever writes a part.
+    let whole = WRITTEN >> 10;
+    let before = huge_kib(vm.pid)?;
+    assert!(before >= whole, "this host gave {before} KiB of huge pages");
+    let (mut zygote, _) = vm.branch()?;
+    let wait_for = |wanted: u64| -> Result<(), Failure> {
+        let give_up = Instant::now() + PATIENCE;
+        while huge_kib(vm.pid)? < wanted {
+            assert!(Instant::now() < give_up, "{} of {wanted} KiB of huge pages", huge_kib(vm.pid)?);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    };
+    // All of them but one page of the last.
+    vm.mailbox.order(Order::Dirty, begin, (WRITTEN >> 12) - 1)?;
+    wait_for(whole - 2048)?;
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(huge_kib(vm.pid)?, whole - 2048, "a page that is partly shared has been copied");
+    vm.mailbox.order(Order::Dirty, begin, WRITTEN >> 12)?;
+    wait_for(whole)?;
+    // Each has its own content still.
+    vm.mailbox.order(Order::Write, begin, 1234)?;
+    let mut child = zygote.fork()?;
+    for at in (begin..begin + WRITTEN).step_by(1 << 20).skip(1) {
+        assert_eq!(
+            vm.mailbox.order(Order::Read, at, 0)?,
+            child.mailbox.order(Order::Read, at, 0)?,
+            "at {at:#x}"
+        );
+    }
+    assert_eq!(vm.mailbox.order(Order::Read, begin, 0)?, 1234);
+    assert_ne!(child.mailbox.order(Order::Read, begin, 0)?, 1234);
     Ok(())
 }
 

@@ -24,6 +24,11 @@ pub fn private_kib(pid: i32) -> Result<u64, Failure> {
     Ok(["Private_Clean:", "Private_Dirty:"].iter().map(|name| field(&rollup, name)).sum())
 }
 
+/// KiB that this process has in huge pages.
+pub fn huge_kib(pid: i32) -> Result<u64, Failure> {
+    Ok(field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, "AnonHugePages:"))
+}
+
 /// KiB that the host could still give to somebody.
 pub fn available_kib() -> Result<u64, Failure> {
     Ok(field(&fs::read_to_string("/proc/meminfo")?, "MemAvailable:"))

@@ -5,8 +5,11 @@
 
 mod layout;
 mod mapping;
+mod mend;
+mod pagemap;
 mod populated;
 mod ram;
 
 pub use layout::{Layout, LayoutError, Region};
+pub use mend::Mender;
 pub use ram::{GuestRam, RamError, RamRegion};

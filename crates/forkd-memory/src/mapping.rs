@@ -42,6 +42,21 @@ pub(crate) fn map_private(len: usize) -> io::Result<*mut u8> {
     }
 }
 
+/// Puts `len` bytes at `address`, both multiples of a huge page, on huge pages, by copying them. What cannot be moved now,
+/// because the kernel uses it or has no huge page left, stays where it is.
+pub(crate) fn collapse(address: usize, len: usize) {
+    // SAFETY: the advice moves content to other pages of the process; at every address it stays the same, also for whoever
+    // writes there meanwhile. An address that is not mapped is refused.
+    unsafe { libc::madvise(ptr::without_provenance_mut(address), len, libc::MADV_COLLAPSE) };
+}
+
+/// Takes one page back, and with it apart the huge page that it is in.
+#[cfg(test)]
+pub(crate) fn drop_page(address: usize) {
+    // SAFETY: the page is of a test's own mapping, which reads as zeroes there from now on.
+    unsafe { libc::madvise(ptr::without_provenance_mut(address), 4096, libc::MADV_DONTNEED) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,48 +1,36 @@
 //! Which pages of guest RAM hold anything, as the kernel's page tables know it.
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
+use crate::pagemap::{Entry, PAGE, Pagemap};
 use crate::ram::GuestRam;
 
-const PAGE: u64 = 4096;
-/// Bytes of `pagemap` for a page.
-const ENTRY: u64 = 8;
-/// In memory, or swapped out.
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
-/// Entries read at a time: 32 MiB of memory.
+/// Pages looked at together: 32 MiB of memory.
 const BATCH: u64 = 8192;
 
 impl GuestRam {
     /// Ranges of pages, ascending, that may hold something; the others are zero. Pages are numbered one after another, across
     /// the holes between regions. Where the kernel does not tell, that is all of them.
     pub fn populated(&self) -> impl Iterator<Item = Range<u64>> {
-        let pagemap = File::open("/proc/self/pagemap").ok();
+        let pagemap = Pagemap::open().ok();
         let mut first = 0;
         let mut batches = Vec::new();
         for region in self.regions() {
             let pages = region.len / PAGE;
             for begin in (0..pages).step_by(usize::try_from(BATCH).unwrap_or(1)) {
-                batches.push((first + begin, region.host / PAGE + begin, BATCH.min(pages - begin)));
+                batches.push((first + begin, region.host + begin * PAGE, BATCH.min(pages - begin)));
             }
             first += pages;
         }
-        batches.into_iter().flat_map(move |(page, virtual_page, count)| {
-            let there = pagemap.as_ref().and_then(|pagemap| read(pagemap, virtual_page, count));
-            let there = there.unwrap_or_else(|| vec![true; usize::try_from(count).unwrap_or_default()]);
+        batches.into_iter().flat_map(move |(page, address, count)| {
+            let entries = pagemap.as_ref().and_then(|pagemap| pagemap.read(address, count).ok());
+            let there = match entries {
+                Some(entries) => entries.into_iter().map(Entry::is_populated).collect(),
+                None => vec![true; usize::try_from(count).unwrap_or_default()],
+            };
             runs(&there).map(|run| page + run.start..page + run.end).collect::<Vec<_>>()
         })
     }
-}
-
-/// Which of the pages are there.
-fn read(pagemap: &File, first: u64, count: u64) -> Option<Vec<bool>> {
-    let mut entries = vec![0; usize::try_from(count * ENTRY).ok()?];
-    pagemap.read_exact_at(&mut entries, first * ENTRY).ok()?;
-    let (entries, _) = entries.as_chunks::<8>();
-    Some(entries.iter().map(|entry| u64::from_ne_bytes(*entry) & (PRESENT | SWAPPED) != 0).collect())
 }
 
 /// The runs of pages that are there.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Reply, Stage};
 
 use super::clone::Side;
+use super::mending::Mending;
 use super::{Done, Process, State, clone_with, failed, last_words};
 use crate::vm::devices::Descriptors;
 use crate::vm::live::{LiveVm, Saved};
@@ -23,6 +24,7 @@ impl Process {
             Ok(Ok((saved, ()))) => {
                 vm.take_notices().into_iter().for_each(|event| self.control.say(event));
                 let disk_layer = saved.disk_layer;
+                self.mending = None;
                 self.state = State::Zygote(saved.with(vm.end()));
                 Ok(Done::Reply(Reply::Frozen { disk_layer }, Vec::new()))
             }
@@ -51,6 +53,7 @@ impl Process {
                 if self.adopt(control).is_err() {
                     return Ok(Done::Over);
                 }
+                self.mending = None;
                 self.state = State::Zygote(saved.with(vm.forget()));
                 self.control.say(Event::Zygote);
                 Ok(Done::Silent)
@@ -58,7 +61,9 @@ impl Process {
             Ok((saved, (_, Side::Parent { pid, pidfd }))) => {
                 // Before the vCPUs are let go: they may run at once, and this thread only after them.
                 let pause_us = u64::try_from(paused_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+                let ram = vm.ram.clone();
                 self.put_back(vm, was_running);
+                self.mending = Mending::new(&ram);
                 let disk_layer = saved.disk_layer;
                 Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layer }, vec![pidfd]))
             }

@@ -9,6 +9,7 @@ mod control;
 mod fork;
 mod hand_over;
 mod last_words;
+mod mending;
 mod persist;
 
 use std::fs::File;
@@ -20,7 +21,7 @@ use forkd_proto::control::{
     Boot, Command, Descriptor, Event, ExitReason, Load, Message, Refusal, RefusalCode, Reply, Request,
     RequestHeader, Stage, StateName, Stats, VERSION,
 };
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Deserialize;
 
@@ -30,6 +31,7 @@ use crate::vm::devices::Descriptors;
 use crate::vm::live::{FrozenVm, LiveVm};
 use clone::Side;
 use control::ControlSocket;
+use mending::Mending;
 
 /// The process has nobody to talk to.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,7 @@ pub fn run() -> Result<(), ControlError> {
     allow_descriptors();
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
-    let mut process = Process { control, state: State::Empty };
+    let mut process = Process { control, state: State::Empty, mending: None };
     last_words::install();
     loop {
         match process.step() {
@@ -106,6 +108,8 @@ impl State {
 struct Process {
     control: ControlSocket,
     state: State,
+    /// Of a VM that has been branched.
+    mending: Option<Mending>,
 }
 
 enum Next {
@@ -131,7 +135,11 @@ impl Process {
         if let State::Running(vm) | State::Paused(vm) = &self.state {
             events.push(PollFd::new(&vm.ready, PollFlags::IN));
         }
-        rustix::io::retry_on_intr(|| poll(&mut events, None))?;
+        let wait = self.mending.as_ref().and_then(|mending| Timespec::try_from(mending.wait()).ok());
+        if rustix::io::retry_on_intr(|| poll(&mut events, wait.as_ref()))? == 0 {
+            self.mending = self.mending.take().and_then(Mending::step);
+            return Ok(Next::Again);
+        }
         if events.get(1).is_some_and(|ready| !ready.revents().is_empty()) {
             return Ok(self.report());
         }

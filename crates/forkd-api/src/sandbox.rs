@@ -1,0 +1,205 @@
+//! Sandboxes: VMs that run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::error::ErrorBody;
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    pub id: String,
+    /// The snapshot that it was forked from.
+    pub snapshot_tag: String,
+    pub state: SandboxState,
+    pub created_at_unix: u64,
+    /// When it will be ended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at_unix: Option<u64>,
+    pub vcpus: u8,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+    /// Its VM process on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// Its own branches, the oldest first.
+    pub branches: Vec<String>,
+    pub metadata: BTreeMap<String, String>,
+    /// Why it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxState {
+    /// It has not taken its identity yet.
+    Starting,
+    Running,
+    Paused,
+    /// Its VM is gone; what is known of it is kept for a while.
+    Ended,
+}
+
+/// Why a VM has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Ended {
+    pub reason: EndReason,
+    pub detail: String,
+    pub at_unix: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// The guest switched itself off.
+    Shutdown,
+    /// The guest reset itself.
+    Reset,
+    /// Its VM process failed.
+    Failed,
+    /// Its VM process was killed from outside.
+    Killed,
+    /// It had too little memory.
+    OutOfMemory,
+    /// Its time was over.
+    Expired,
+}
+
+/// Asks for sandboxes, as one operation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSandboxes {
+    /// The snapshot to fork from. Either this or `from_sandbox`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_tag: Option<String>,
+    /// A sandbox that is branched first: the new ones are its copies, and it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_sandbox: Option<String>,
+    /// How many.
+    #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 1000, default = 1)]
+    pub n: u32,
+    /// Whether those that came up are kept when others did not.
+    #[serde(default)]
+    pub partial: bool,
+    /// Seconds until they are ended by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub ttl_secs: Option<u64>,
+    /// The caller's own words, which lists can be filtered by.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    /// Added to the environment of everything that is started in them.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What a sandbox may use. What is not said is as the snapshot has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// What it may write to its disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<u64>,
+}
+
+/// What became of a request for sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedSandboxes {
+    pub sandboxes: Vec<Sandbox>,
+    /// Those that did not come up, if the others were to be kept.
+    #[serde(default)]
+    pub failures: Vec<ErrorBody>,
+    pub timing: CreateTiming,
+}
+
+/// How long it took, from the moment the request was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateTiming {
+    /// Until every VM ran.
+    pub restored_us: u64,
+    /// Until every guest had its identity and was ready.
+    pub ready_us: u64,
+}
+
+/// Which sandboxes a list has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListSandboxes {
+    /// Only those in this state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<SandboxState>,
+    /// Only those that were forked from this snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_tag: Option<String>,
+    /// Only those with this metadata, as `key=value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<String>,
+    /// How many at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1, maximum = 1000)]
+    pub limit: Option<u32>,
+    /// Where the list goes on: `next` of the answer before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+/// Sandboxes, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxList {
+    pub sandboxes: Vec<Sandbox>,
+    /// There are more: ask again with this as `after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Changes when a sandbox is ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetTtl {
+    /// Seconds from now; `null` for never.
+    #[schema(minimum = 1)]
+    pub ttl_secs: Option<u64>,
+}
+
+/// Makes a snapshot of a sandbox, which goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BranchSandbox {
+    /// The snapshot's name. Without one, it gets one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
+    #[serde(default)]
+    pub wait: bool,
+}
+
+/// Takes a sandbox back to one of its own branches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rollback {
+    pub tag: String,
+}
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxStats {
+    /// CPU time of the VM process so far.
+    pub cpu_us: u64,
+    /// Memory that is its own.
+    pub memory_private_bytes: u64,
+    /// Memory that it shares with its parent.
+    pub memory_shared_bytes: u64,
+    /// What it has written to its disk since its last branch.
+    pub disk_bytes: u64,
+}

@@ -1,0 +1,139 @@
+//! Snapshots: what sandboxes are forked from.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::code::Language;
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    pub tag: String,
+    pub status: SnapshotStatus,
+    pub created_at_unix: u64,
+    /// The snapshot that this one is a change of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// The snapshots that are changes of this one.
+    pub children: Vec<String>,
+    /// The sandbox that it is a branch of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branched_from: Option<String>,
+    /// The image that it was booted from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    pub vcpus: u8,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+    /// How long the sandbox stood still for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_us: Option<u64>,
+    /// What it takes on disk, as far as it is there.
+    pub size: SnapshotSize,
+    /// Whether a process is there to fork from at once.
+    pub loaded: bool,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotStatus {
+    /// It can be forked from, and is gone with the host.
+    Live,
+    /// The same, and it is being written to disk.
+    Persisting,
+    /// It is on disk.
+    Ready,
+    /// It cannot be used.
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotSize {
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+}
+
+/// Boots an image, warms it up and freezes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSnapshot {
+    pub tag: String,
+    /// A name or an id of an image.
+    pub image: String,
+    /// A name of a kernel; without one, the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 32)]
+    pub vcpus: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 64)]
+    pub memory_mib: Option<u64>,
+    /// What its sandboxes may write to their disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<u64>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// A program that runs from the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadyProbe>,
+    /// Code to run, one after another, before the guest is frozen.
+    #[serde(default)]
+    pub warm_up: Vec<WarmUp>,
+    /// Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub wait: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// When the guest is ready: when both that are given hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadyProbe {
+    /// Somebody listens on this port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// This command ends with 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_secs: Option<u64>,
+}
+
+/// Code for one of the guest's interpreters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUp {
+    pub language: Language,
+    pub code: String,
+}
+
+/// A line of the stream that is the answer when `application/x-ndjson` is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Progress {
+    /// What is being done now.
+    Step(String),
+    /// A line of what a step prints.
+    Output(String),
+    /// The last line: it is done.
+    Snapshot(Box<Snapshot>),
+    /// The last line: it failed.
+    Error(crate::error::ErrorBody),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotList {
+    pub snapshots: Vec<Snapshot>,
+}

@@ -64,19 +64,29 @@ impl Agent {
         body: &impl Serialize,
         limit: Duration,
     ) -> Result<T, AgentError> {
-        let body = serde_json::to_vec(body).map_err(AgentError::Request)?;
-        self.ask(Method::POST, path, body, limit).await
+        self.ask(Method::POST, path, || serde_json::to_vec(body), limit).await
+    }
+
+    /// The same for a body that is made at the last moment, when the agent already listens. Asks again while the guest has
+    /// no listener or loses its connections, as one does that was just forked.
+    pub async fn post_when_connected<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: impl Fn() -> Result<Vec<u8>, serde_json::Error>,
+        limit: Duration,
+    ) -> Result<T, AgentError> {
+        self.patiently(limit, async || self.ask(Method::POST, path, &body, limit).await).await
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, limit: Duration) -> Result<T, AgentError> {
-        self.ask(Method::GET, path, Vec::new(), limit).await
+        self.ask(Method::GET, path, || Ok(Vec::new()), limit).await
     }
 
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
-        body: Vec<u8>,
+        body: impl FnOnce() -> Result<Vec<u8>, serde_json::Error>,
         limit: Duration,
     ) -> Result<T, AgentError> {
         let asked = tokio::time::timeout(limit, self.exchange(method, path, body)).await;
@@ -93,12 +103,13 @@ impl Agent {
         &self,
         method: Method,
         path: &str,
-        body: Vec<u8>,
+        body: impl FnOnce() -> Result<Vec<u8>, serde_json::Error>,
     ) -> Result<(StatusCode, Bytes), AgentError> {
         let stream = self.guest.connect(ENVD).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // Ends with the exchange: nothing keeps the sender.
         let connection = tokio::spawn(connection);
+        let body = body().map_err(AgentError::Request)?;
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -115,11 +126,21 @@ impl Agent {
 
     /// Waits until the agent answers at all, however often it must be asked: a guest that boots has no listener yet.
     pub async fn wait_for_answer(&self, limit: Duration) -> Result<(), AgentError> {
+        self.patiently(limit, async || self.get::<serde_json::Value>("/health", limit).await).await?;
+        Ok(())
+    }
+
+    /// Asks until there is an answer, or an error that time does not mend.
+    async fn patiently<T>(
+        &self,
+        limit: Duration,
+        ask: impl AsyncFn() -> Result<T, AgentError>,
+    ) -> Result<T, AgentError> {
         let begun = tokio::time::Instant::now();
         let mut pause = Duration::from_millis(2);
         loop {
-            let error = match self.get::<serde_json::Value>("/health", limit).await {
-                Ok(_) => return Ok(()),
+            let error = match ask().await {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             let patient = match &error {

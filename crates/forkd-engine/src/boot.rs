@@ -1,17 +1,14 @@
 //! The recipe that boots a guest from a kernel and an image, up to the point where its agent answers.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_proto::control::{Boot, Command, Devices, Disk, Event, Vsock};
+use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Vsock};
 
 use crate::agent::{Agent, AgentError};
 use crate::control::CallError;
 use crate::guest::Guest;
+use crate::own::{CONSOLE, FileError, Own, open};
 use crate::process::{StartError, VmProcess};
 
 /// What a guest is booted from.
@@ -37,8 +34,8 @@ pub struct Plan {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    #[error("cannot open {}", path.display())]
-    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
@@ -54,12 +51,8 @@ pub enum BootError {
 pub struct BootedVm {
     pub process: VmProcess,
     pub agent: Agent,
+    pub(crate) devices: Devices,
 }
-
-/// The name of the console's log in a VM's directory.
-pub const CONSOLE: &str = "console.log";
-const VSOCK: &str = "vsock";
-const TOP: &str = "top";
 
 /// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
 const CID: u32 = 3;
@@ -71,44 +64,38 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     let kernel = open(&plan.kernel)?;
     let initramfs = open(&plan.initramfs)?;
     let base = open(&plan.base)?;
-    let base_bytes = base.metadata().map_err(failed(&plan.base))?.len();
+    let base_bytes = base.metadata().map_err(FileError::at(&plan.base))?.len();
     let disk = Disk { bytes: base_bytes.max(plan.disk_bytes), limit_bytes: plan.disk_bytes, base: true };
-    let console = create(&plan.directory.join(CONSOLE))?;
-    let top = create(&plan.directory.join(TOP))?;
-    let socket = plan.directory.join(VSOCK);
-    let listener = UnixListener::bind(&socket).map_err(failed(&socket))?;
-    let entropy = open(Path::new("/dev/urandom"))?;
+    let devices = Devices {
+        console: true,
+        disk: Some(disk),
+        vsock: Some(Vsock { cid: CID }),
+        entropy: true,
+        ..Devices::default()
+    };
+    let own = Own::create(&plan.directory)?;
+    let socket = own.socket.clone();
 
     let mut process = VmProcess::start(&plan.program)?;
-    let request = Boot {
+    let command = Command::Boot(Boot {
         vcpus: plan.vcpus,
         memory_bytes: plan.memory_bytes,
         command_line: plan.command_line.clone(),
         initramfs: true,
-        devices: Devices {
-            console: true,
-            disk: Some(disk),
-            vsock: Some(Vsock { cid: CID }),
-            entropy: true,
-            ..Devices::default()
-        },
-    };
-    // In the order that `Command::descriptors` names.
-    let descriptors: [OwnedFd; 7] = [
-        kernel.into(),
-        initramfs.into(),
-        console.into(),
-        base.into(),
-        top.into(),
-        listener.into(),
-        entropy.into(),
+        devices: devices.clone(),
+    });
+    let shared = [
+        (Descriptor::Kernel, kernel.into()),
+        (Descriptor::Initramfs, initramfs.into()),
+        (Descriptor::DiskBase, base.into()),
     ];
-    process.control.call(Command::Boot(request), &descriptors).await?;
+    let descriptors = own.descriptors(&command, shared);
+    process.control.call(command, &descriptors).await?;
     drop(descriptors);
 
     let agent = Agent::new(Guest::new(socket));
     wait_for_agent(plan, &mut process, &agent).await?;
-    Ok(BootedVm { process, agent })
+    Ok(BootedVm { process, agent, devices })
 }
 
 /// Waits for the agent's first answer, or for the end of a guest that does not get that far.
@@ -131,18 +118,6 @@ async fn wait_for_agent(plan: &Plan, process: &mut VmProcess, agent: &Agent) -> 
             },
         }
     }
-}
-
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> BootError {
-    move |source| BootError::File { path: path.into(), source }
-}
-
-fn open(path: &Path) -> Result<File, BootError> {
-    File::open(path).map_err(failed(path))
-}
-
-fn create(path: &Path) -> Result<File, BootError> {
-    OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(failed(path))
 }
 
 /// The end of a console's log.

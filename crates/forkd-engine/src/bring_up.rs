@@ -1,11 +1,12 @@
 //! From an agent that answers to a guest that is ready: the image's configuration, its start, its first identity.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, AgentError};
+use crate::identity::{Identity, give};
 
 /// What an image says about how its processes are started.
 #[derive(Debug, Clone, Default)]
@@ -29,12 +30,6 @@ struct Ready {
     detail: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Applied {
-    ok: bool,
-    steps: Value,
-}
-
 /// Tells the agent what image it is in, waits until the guest is ready, and gives it its identity.
 pub async fn bring_up(
     agent: &Agent,
@@ -55,16 +50,13 @@ pub async fn bring_up(
     }
     agent.post::<Value>("/forkd/config", &request, CALL).await?;
     wait_until_ready(agent, limit).await?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let identity = json!({
-        "version": VERSION,
-        "generation": 1,
-        "id": hostname,
-        "hostname": hostname,
-        "unix_time_ns": u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-    });
-    let applied: Applied = agent.post("/forkd/identity", &identity, CALL).await?;
-    if applied.ok { Ok(()) } else { Err(AgentError::NotReady(applied.steps.to_string())) }
+    let identity = Identity {
+        generation: 1,
+        id: hostname.into(),
+        hostname: Some(hostname.into()),
+        ..Identity::default()
+    };
+    give(agent, &identity, CALL).await
 }
 
 async fn wait_until_ready(agent: &Agent, limit: Duration) -> Result<(), AgentError> {

@@ -55,3 +55,34 @@ fn split<T>(result: Result<T, ChannelError>) -> io::Result<Result<T, ChannelErro
         result => Ok(result),
     }
 }
+
+/// A process that tokio waits for, by a descriptor that came with a reply.
+#[derive(Debug)]
+pub struct AsyncPidfd(AsyncFd<Pidfd>);
+
+#[derive(Debug)]
+struct Pidfd(OwnedFd);
+
+impl AsRawFd for Pidfd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsyncPidfd {
+    pub fn new(pidfd: OwnedFd) -> io::Result<AsyncPidfd> {
+        // SAFETY: the descriptor is owned, so it is open and keeps its number until it is dropped; it moves into the result.
+        let registered = unsafe { AsyncFd::register_with_interest(Pidfd(pidfd), Interest::READABLE) };
+        Ok(AsyncPidfd(registered.map_err(|refused| refused.into_parts().1)?))
+    }
+
+    /// Waits for the end of the process.
+    pub async fn ended(&self) -> io::Result<()> {
+        self.0.readable().await.map(|mut ready| ready.retain_ready())
+    }
+
+    pub fn kill(&self) -> io::Result<()> {
+        let pidfd = self.0.get_ref().0.as_fd();
+        Ok(rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL)?)
+    }
+}

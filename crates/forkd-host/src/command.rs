@@ -4,6 +4,9 @@ use std::io::{self, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// What is kept of each stream.
+const KEPT: u64 = 1 << 20;
+
 /// How a command ended, and what it said.
 #[derive(Debug)]
 pub struct Outcome {
@@ -31,7 +34,7 @@ pub enum CommandError {
     Pipe { program: String, source: io::Error },
 }
 
-/// Runs a command that says little, feeds it `input` and ends it after `limit`.
+/// Runs a command, keeps the beginning of what it says, feeds it `input` and ends it after `limit`.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcome, CommandError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let start = |source| CommandError::Start { program: program.clone(), source };
@@ -43,8 +46,12 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcom
     let reader = |stream: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
             let mut text = Vec::new();
-            let read = stream.map_or(Ok(0), |stream| stream.take(1 << 20).read_to_end(&mut text));
-            read.map(|_| String::from_utf8_lossy(&text).into_owned())
+            if let Some(mut stream) = stream {
+                stream.by_ref().take(KEPT).read_to_end(&mut text)?;
+                // The rest is read too: a command whose reader has gone would be killed by its next word.
+                io::copy(&mut stream, &mut io::sink())?;
+            }
+            Ok(String::from_utf8_lossy(&text).into_owned())
         })
     };
     let stdout = reader(child.stdout.take().map(|stream| Box::new(stream) as _));
@@ -101,5 +108,13 @@ mod tests {
     fn a_command_that_ignores_its_input_is_no_error() {
         let input = "x".repeat(1 << 20);
         assert!(run(&mut Command::new("true"), &input, LONG).unwrap().status.success());
+    }
+
+    #[test]
+    fn a_command_that_says_more_than_is_kept_goes_on() {
+        let mut command = Command::new("sh");
+        let outcome = run(command.args(["-c", "head -c 3000000 /dev/zero; echo end >&2"]), "", LONG).unwrap();
+        assert!(outcome.status.success(), "{}", outcome.status);
+        assert_eq!((outcome.stdout.len() as u64, outcome.stderr.as_str()), (KEPT, "end\n"));
     }
 }

@@ -1,10 +1,11 @@
 //! A VM's place: who may talk to it, and who may take it over.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use forkd_proto::control::{Command, Event, Fork, Reply, Stage, StateName};
-use forkd_tests::engine::guest::{FREE_MEMORY, Order};
-use forkd_tests::engine::process::{Control, Failure, TinyVm, Zygote, boot, boot_listening};
+use forkd_tests::engine::guest::{FREE_MEMORY, Order, pair};
+use forkd_tests::engine::process::{Control, Failure, TinyVm, Zygote, boot, boot_listening, boot_with_disk};
 
 const MEMORY: u64 = 64 << 20;
 
@@ -116,4 +117,36 @@ fn a_vm_outlives_whoever_talks_to_it() -> Result<(), Failure> {
     assert_eq!(vm.mailbox.order(Order::Add, 0, 0)?, 5);
     vm.control.must(Command::Shutdown, &[])?;
     Ok(())
+}
+
+/// A process says who it is: to a daemon that lost its pidfd, and its count of layers in the middle of a branch.
+#[test]
+fn a_process_knows_itself_and_its_disk() -> Result<(), Failure> {
+    let (_process, mut vm) = boot_with_disk(2, MEMORY, 16 << 20, 16 << 20)?;
+    let tops = |vm: &TinyVm| Ok::<_, Failure>(vm.disk.as_ref().ok_or("no disk")?.top.metadata()?.ino());
+    let first = tops(&vm)?;
+    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![first]));
+    // Nothing was written: the layer is gone.
+    let (mut idle, _) = vm.branch()?;
+    let second = tops(&vm)?;
+    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![second]));
+    assert_eq!(identify(&mut idle.control)?, (idle.pid, vec![]));
+    vm.mailbox.order(Order::StartOthers, 1, 0)?;
+    while vm.mailbox.order(Order::Read, pair(1)[0], 0)? < 2 {}
+    let (mut zygote, _) = vm.branch()?;
+    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![second, tops(&vm)?]));
+    assert_eq!(identify(&mut zygote.control)?, (zygote.pid, vec![second]));
+    vm.control.must(Command::Pause, &[])?;
+    assert_eq!(identify(&mut vm.control)?.1.len(), 2);
+    Ok(())
+}
+
+/// What a process says of itself; its pidfd is its own.
+fn identify(control: &mut Control) -> Result<(i32, Vec<u64>), Failure> {
+    let (Reply::Identified { pid, disk }, Some(pidfd)) = control.must(Command::Identify, &[])? else {
+        return Err("not an identity".into());
+    };
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    assert!(info.contains(&format!("Pid:\t{pid}\n")), "{info}");
+    Ok((pid, disk))
 }

@@ -65,6 +65,8 @@ pub enum Command {
     Persist(Persist),
     /// Stops a VM and hands its place to a successor.
     HandOver,
+    /// Who the process is: for whoever finds its socket again.
+    Identify,
     /// What the process takes and has done.
     Stats,
     /// Ends the process.
@@ -292,9 +294,12 @@ impl Command {
             .chain(chain(&persist.base))
             .collect(),
             Command::HandOver => vec![Descriptor::Successor],
-            Command::Pause | Command::Resume | Command::Freeze | Command::Stats | Command::Shutdown => {
-                Vec::new()
-            }
+            Command::Pause
+            | Command::Resume
+            | Command::Freeze
+            | Command::Identify
+            | Command::Stats
+            | Command::Shutdown => Vec::new(),
         }
     }
 
@@ -310,6 +315,7 @@ impl Command {
             Command::Load(_) => "load",
             Command::Persist(_) => "persist",
             Command::HandOver => "hand over",
+            Command::Identify => "identify",
             Command::Stats => "stats",
             Command::Shutdown => "shutdown",
         }
@@ -347,6 +353,13 @@ pub enum Reply {
     /// The VM stands still. With the reply come its control socket and what [`Devices::own`] names.
     HandedOver {
         devices: Devices,
+    },
+    /// The process. Its pidfd comes with the reply.
+    Identified {
+        pid: i32,
+        /// The files of its disk by their inode numbers: the frozen layers from the bottom up, then the top layer. The image
+        /// below is not among them.
+        disk: Vec<u64>,
     },
     Stats(Stats),
 }

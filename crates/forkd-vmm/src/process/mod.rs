@@ -8,6 +8,7 @@ pub mod clone;
 mod control;
 mod fork;
 mod hand_over;
+mod identify;
 mod last_words;
 mod mending;
 mod persist;
@@ -217,6 +218,10 @@ impl Process {
             (state, Command::Stats) => {
                 self.state = state;
                 Ok(Done::Reply(Reply::Stats(self.stats()), Vec::new()))
+            }
+            (state, Command::Identify) => {
+                self.state = state;
+                self.identify()
             }
             (State::Empty, Command::Boot(boot)) => self.boot(&boot, descriptors),
             (State::Empty, Command::Load(load)) => self.load(&load, descriptors),

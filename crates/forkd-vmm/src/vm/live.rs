@@ -154,6 +154,11 @@ impl LiveVm {
         Ok((self.wanted.clone(), own))
     }
 
+    /// Looks at the files of the VM's disk, the top layer last. The image below is not among them.
+    pub fn disk_files<T>(&self, look: impl Fn(&File) -> io::Result<T>) -> io::Result<Vec<T>> {
+        self.crew.with_devices(|devices| devices.disk_files(look)).unwrap_or_else(|| Ok(Vec::new()))
+    }
+
     pub fn has_disk(&self) -> bool {
         self.wanted.disk.is_some()
     }

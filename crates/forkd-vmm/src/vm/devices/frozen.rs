@@ -78,6 +78,14 @@ impl Devices {
         }
     }
 
+    /// Looks at the files of the disk, the top layer last. The image below is not among them.
+    pub fn disk_files<T>(&self, look: impl Fn(&File) -> io::Result<T>) -> io::Result<Vec<T>> {
+        let Some(slot) = &self.disk else { return Ok(Vec::new()) };
+        let slot = slot.lock();
+        let disk = slot.device().disk();
+        disk.stack().layer_files().chain([disk.top_file()]).map(look).collect()
+    }
+
     /// A second descriptor of everything that a successor goes on with, in the order of `control::Devices::own`.
     pub fn own_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let mut own = Vec::new();

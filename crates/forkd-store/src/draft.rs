@@ -11,7 +11,7 @@ use crate::contents::{NewFiles, Written, kind, write_file};
 use crate::files;
 use crate::layout::Layout;
 use crate::manifest::{
-    Content, DiskLayer, FileEntry, Link, Manifest, SealedManifest, check_features, check_layers,
+    About, Content, DiskLayer, FileEntry, Link, Manifest, SealedManifest, check_features, check_layers,
 };
 use crate::store::{Store, StoreError};
 use crate::tag::Tag;
@@ -36,6 +36,8 @@ pub struct Description {
     /// In any order.
     pub cpu_features: Vec<String>,
     pub layout: Layout,
+    /// Anything else to be known again.
+    pub about: About,
     /// From the base up.
     pub disk_layers: Vec<DiskLayer>,
 }
@@ -175,6 +177,7 @@ impl Draft {
             created_unix_ms: description.created_unix_ms,
             cpu_features: description.cpu_features,
             layout: description.layout,
+            about: description.about,
             disk_layers: description.disk_layers,
             state: written.state,
             memory: written.memory,
@@ -211,6 +214,7 @@ mod tests {
             created_unix_ms: 1,
             cpu_features: vec!["sse4_2".into(), "avx2".into(), "avx2".into()],
             layout: memory.layout.clone(),
+            about: About::from_iter([("image".to_owned(), "debian".into())]),
             disk_layers: vec![],
         }
     }
@@ -247,6 +251,7 @@ mod tests {
         assert_eq!(count(&store), 2);
         let chain = Chain::load(&store, &tag("head")).unwrap();
         assert_eq!(*chain.head().sealed(), sealed);
+        assert_eq!(sealed.manifest.about["image"], "debian");
         assert_eq!(sealed.manifest.cpu_features, ["avx2", "sse4_2"]);
         let mut found = Memory::of_regions(&[3]);
         chain.assemble(&mut found).unwrap();

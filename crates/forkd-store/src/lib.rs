@@ -62,7 +62,7 @@ pub use contents::{NewContents, NewFiles, Written, write_contents};
 pub use digest::{Digest, DigestError};
 pub use draft::{Description, Draft};
 pub use layout::{Layout, LayoutError, MAX_MEMORY, MAX_REGIONS, PAGE_SIZE, Region};
-pub use manifest::{Content, DiskLayer, FileEntry, Link, Manifest, ManifestError, SealedManifest};
+pub use manifest::{About, Content, DiskLayer, FileEntry, Link, Manifest, ManifestError, SealedManifest};
 pub use page::{PageSink, PageSource};
 pub use page_map::{PageMap, PageMapError, Run, RunKind};
 pub use remove::RemoveError;

@@ -24,6 +24,8 @@ pub struct Manifest {
     /// What the guest may have seen of the CPU and will use again, sorted. The names are the VMM's.
     pub cpu_features: Vec<String>,
     pub layout: Layout,
+    /// What the owner of the store wants to know again. It means nothing here.
+    pub about: About,
     /// From the base up.
     pub disk_layers: Vec<DiskLayer>,
     /// `state.bin`
@@ -32,6 +34,9 @@ pub struct Manifest {
     pub memory: FileEntry,
     pub content: Content,
 }
+
+/// A JSON object.
+pub type About = serde_json::Map<String, serde_json::Value>;
 
 /// What `memory.bin` holds.
 #[derive(Debug, Clone, PartialEq, Eq)]

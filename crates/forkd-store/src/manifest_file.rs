@@ -13,6 +13,7 @@
 //!   "memory_size": 536870912,                                the sum of the regions
 //!   "regions": [{ "address": 0, "length": 536870912 }],
 //!   "files": { "state.bin": { "size": …, "digest": "…" }, "memory.bin": { … }, "memory.map": { … } },
+//!   "about": { … },                                          the owner's own words
 //!   "disk_layers": [{ "id": "…", "digest": "…", "size": … }],
 //!   "digest": "…"                                            blake3 of every byte up to and including the ] above
 //! }
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::layout::{Layout, PAGE_BYTES, Region};
 use crate::manifest::{
-    Content, DiskLayer, FileEntry, Link, MAX_MANIFEST, Manifest, ManifestError, SealedManifest,
+    About, Content, DiskLayer, FileEntry, Link, MAX_MANIFEST, Manifest, ManifestError, SealedManifest,
     check_features, check_layers,
 };
 use crate::page_map::PageMap;
@@ -58,6 +59,8 @@ struct Fields {
     memory_size: u64,
     regions: Vec<Region>,
     files: Files,
+    #[serde(default)]
+    about: About,
     disk_layers: Vec<DiskLayer>,
 }
 
@@ -201,6 +204,7 @@ impl TryFrom<Fields> for Manifest {
             created_unix_ms: fields.created_unix_ms,
             cpu_features: fields.cpu_features,
             layout: Layout::new(fields.regions)?,
+            about: fields.about,
             disk_layers: fields.disk_layers,
             state: fields.files.state,
             memory: fields.files.memory,
@@ -227,6 +231,7 @@ impl From<&Manifest> for Fields {
             memory_size: manifest.layout.size(),
             regions: manifest.layout.regions().to_vec(),
             files: Files { state: manifest.state, memory: manifest.memory, map },
+            about: manifest.about.clone(),
             disk_layers: manifest.disk_layers.clone(),
         }
     }
@@ -249,6 +254,7 @@ mod tests {
             created_unix_ms: 1_760_000_000_000,
             cpu_features: vec!["avx2".into(), "sse4_2".into()],
             layout: Layout::new(vec![region(0, 0x3000), region(0x1_0000_0000, 0x2000)]).unwrap(),
+            about: About::from_iter([("image".to_owned(), "debian".into())]),
             disk_layers: vec![DiskLayer {
                 id: "debian-12".parse().unwrap(),
                 digest: Digest::of(b"disk"),

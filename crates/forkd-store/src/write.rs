@@ -18,7 +18,7 @@ use crate::chain::{ChainError, MAX_CHAIN};
 use crate::contents::{NewContents, write_contents};
 use crate::digest::Digest;
 use crate::draft::Description;
-use crate::manifest::{DiskLayer, Link, ManifestError, SealedManifest};
+use crate::manifest::{About, DiskLayer, Link, ManifestError, SealedManifest};
 use crate::page::PageSource;
 use crate::page_map::PageMapError;
 use crate::state::MAX_STATE;
@@ -117,6 +117,7 @@ impl Store {
             created_unix_ms: new.created_unix_ms,
             cpu_features: new.cpu_features,
             layout: new.memory.layout().clone(),
+            about: About::new(),
             disk_layers: new.disk_layers,
         };
         let (parent, base) = new.base.map(|base| (base.parent, base.memory)).unzip();

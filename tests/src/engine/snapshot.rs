@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use forkd_proto::control::{Command, Event, Load, Persist, Persisted, Refusal, SnapshotParts, WrittenFile};
 use forkd_store::{
-    Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store, Tag,
-    Written,
+    About, Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store,
+    Tag, Written,
 };
 
 use super::process::{Control, Failure, Started, Zygote, start};
@@ -59,6 +59,7 @@ fn description(persisted: &Persisted, disk_layers: Vec<DiskLayer>) -> Result<Des
         created_unix_ms: 0,
         cpu_features: persisted.cpu_features.clone(),
         layout: Layout::new(regions.collect())?,
+        about: About::new(),
         disk_layers,
     })
 }

@@ -1,0 +1,153 @@
+//! VM processes that outlive the daemon.
+//!
+//! The control socket of such a process listens at a path in its directory. Whoever connects there commands it, one after
+//! another: a daemon that starts again finds all of them. Nothing here ends a process but [`Lasting::kill`].
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+
+use forkd_proto::channel::Channel;
+use forkd_proto::control::{Command, Event, Reply};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::sync::mpsc;
+
+use crate::control::{CallError, Control};
+use crate::socket::AsyncPidfd;
+
+/// The socket's name in a process' directory.
+pub const CONTROL: &str = "control";
+
+/// Clients that wait while another is served.
+const BACKLOG: i32 = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LastingError {
+    #[error("the control socket {}", path.display())]
+    Socket { path: PathBuf, source: io::Error },
+    #[error("{} cannot be started", program.display())]
+    Program { program: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("the VM process identifies itself with {0:?}")]
+    Answer(Reply),
+}
+
+/// A process. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct Lasting {
+    pub control: Arc<Control>,
+    pub pid: i32,
+    pidfd: Arc<AsyncPidfd>,
+}
+
+/// A process, and what happens in it by itself.
+pub type WithEvents = (Lasting, mpsc::Receiver<Event>);
+
+/// A process that was found again, and its disk: see [`Reply::Identified`].
+#[derive(Debug)]
+pub struct Found {
+    pub process: WithEvents,
+    pub disk: Vec<u64>,
+}
+
+/// A socket for a new process to listen at, in its directory.
+pub fn listen_in(directory: &Path) -> Result<OwnedFd, LastingError> {
+    let path = directory.join(CONTROL);
+    let listening = || {
+        let socket = seqpacket()?;
+        bind(&socket, &SocketAddrUnix::new(&path)?)?;
+        listen(&socket, BACKLOG)?;
+        Ok(socket)
+    };
+    listening().map_err(|errno: Errno| LastingError::Socket { path: path.clone(), source: errno.into() })
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+fn connect_in(directory: &Path) -> Result<Channel, LastingError> {
+    let path = directory.join(CONTROL);
+    let connected = || {
+        let socket = seqpacket()?;
+        connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        Ok(Channel::new(socket))
+    };
+    connected().map_err(|errno: Errno| LastingError::Socket { path: path.clone(), source: errno.into() })
+}
+
+impl Lasting {
+    /// Starts `forkd-vmm`, without a VM yet, in a directory of its own.
+    pub fn start(program: &Path, directory: &Path) -> Result<WithEvents, LastingError> {
+        let failed = |source| LastingError::Program { program: program.into(), source };
+        let listener = listen_in(directory)?;
+        let mut child = tokio::process::Command::new(program)
+            .arg("run")
+            .stdin(Stdio::from(listener))
+            .stdout(Stdio::null())
+            // Signals of a terminal are for the daemon.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        // Not reaped yet, so the number is its own.
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
+        // Somebody must collect its status.
+        tokio::spawn(async move { child.wait().await });
+        Lasting::take(directory, pid.as_raw_nonzero().get(), pidfd)
+    }
+
+    /// Takes over a process that was just forked and has its socket in this directory.
+    pub fn take(directory: &Path, pid: i32, pidfd: OwnedFd) -> Result<WithEvents, LastingError> {
+        let failed = |source| LastingError::Socket { path: directory.join(CONTROL), source };
+        let (control, events) = Control::new(connect_in(directory)?).map_err(failed)?;
+        let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
+        Ok((Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) }, events))
+    }
+
+    /// Finds the process of a directory again. `None` if it has ended.
+    pub async fn find(directory: &Path) -> Result<Option<Found>, LastingError> {
+        let channel = match connect_in(directory) {
+            Ok(channel) => channel,
+            Err(LastingError::Socket { source, .. })
+                if matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let failed = |source| LastingError::Socket { path: directory.join(CONTROL), source };
+        let (control, events) = Control::new(channel).map_err(failed)?;
+        let (reply, mut descriptors) = match control.call(Command::Identify, &[]).await {
+            Ok(answer) => answer,
+            Err(CallError::Gone) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let (Reply::Identified { pid, disk }, Some(pidfd)) = (reply.clone(), descriptors.pop()) else {
+            return Err(LastingError::Answer(reply));
+        };
+        let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
+        let process = Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) };
+        Ok(Some(Found { process: (process, events), disk }))
+    }
+
+    /// Ends the process at once.
+    pub fn kill(&self) {
+        // It may have ended already.
+        let _ = self.pidfd.kill();
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&self) {
+        // A descriptor that cannot be waited for is that of a process that cannot be waited for.
+        let _ = self.pidfd.ended().await;
+    }
+}

@@ -1,0 +1,113 @@
+//! Where the engine keeps what it knows.
+//!
+//! ```text
+//! ROOT/
+//!   snapshots/           a store of `forkd-store`
+//!   layers/ID            what VMs have written to their disks; a frozen one may be under many VMs
+//!   run/BOOT/            what ends with the host
+//!     sandboxes/ID/      record.json  control  vsock  console.log
+//!     zygotes/TAG/       record.json  control
+//! ```
+//!
+//! `BOOT` is of the host's boot id: whatever is beside it belongs to VMs that ended with the host, and is removed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forkd_store::Tag;
+
+use crate::ids::{LayerId, SandboxId};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Enough of it to tell boots apart; paths of sockets must be short.
+const BOOT_DIGITS: usize = 8;
+
+#[derive(Debug, Clone)]
+pub struct Places {
+    root: PathBuf,
+    run: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {}", path.display())]
+pub struct PlaceError {
+    pub verb: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+impl PlaceError {
+    pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
+        move |source| PlaceError { verb, path: path.into(), source }
+    }
+}
+
+impl Places {
+    /// Makes what is missing, and removes what ended with an earlier boot of the host.
+    pub fn new(root: &Path) -> Result<Places, PlaceError> {
+        let boot = fs::read_to_string(BOOT_ID).map_err(PlaceError::at("read", Path::new(BOOT_ID)))?;
+        let boot: String = boot.chars().take(BOOT_DIGITS).collect();
+        let runs = root.join("run");
+        let places = Places { root: root.into(), run: runs.join(&boot) };
+        for directory in
+            [places.snapshots(), places.layers(), places.run.join("sandboxes"), places.run.join("zygotes")]
+        {
+            fs::create_dir_all(&directory).map_err(PlaceError::at("create", &directory))?;
+        }
+        for entry in fs::read_dir(&runs).map_err(PlaceError::at("list", &runs))? {
+            let path = entry.map_err(PlaceError::at("list", &runs))?.path();
+            if path != places.run {
+                fs::remove_dir_all(&path).map_err(PlaceError::at("remove", &path))?;
+            }
+        }
+        Ok(places)
+    }
+
+    pub fn snapshots(&self) -> PathBuf {
+        self.root.join("snapshots")
+    }
+
+    pub fn layers(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    pub fn layer(&self, id: &LayerId) -> PathBuf {
+        self.layers().join(id.as_str())
+    }
+
+    pub fn sandboxes(&self) -> PathBuf {
+        self.run.join("sandboxes")
+    }
+
+    pub fn sandbox(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes().join(id.as_str())
+    }
+
+    pub fn zygotes(&self) -> PathBuf {
+        self.run.join("zygotes")
+    }
+
+    pub fn zygote(&self, tag: &Tag) -> PathBuf {
+        self.zygotes().join(tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_with_another_boot_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let old = root.path().join("run/00000000/sandboxes/i1/control");
+        fs::create_dir_all(&old).unwrap();
+        let id: SandboxId = "iabc".parse().unwrap();
+        let places = Places::new(root.path()).unwrap();
+        fs::create_dir(places.sandbox(&id)).unwrap();
+        let again = Places::new(root.path()).unwrap();
+        assert!(again.sandbox(&id).is_dir());
+        assert!(!old.exists());
+        assert_eq!(fs::read_dir(root.path().join("run")).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,158 @@
+//! What is written down of each VM process, so that a daemon that starts again knows what it finds.
+//!
+//! Records are replaced whole, and not synced: they are about processes, which end when the host does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use forkd_proto::control::Devices;
+use forkd_store::Tag;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{LayerId, SandboxId};
+use crate::places::PlaceError;
+
+const FILE: &str = "record.json";
+const NEW: &str = "record.json.new";
+const MAX_RECORD: u64 = 1 << 20;
+
+/// The hardware of a VM, and what it was booted from. The same for a whole family.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+    pub devices: Devices,
+    /// The id of the image below the disk.
+    pub image: Option<String>,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    pub id: SandboxId,
+    pub snapshot: Tag,
+    pub created_unix_ms: u64,
+    pub expires_unix_ms: Option<u64>,
+    pub metadata: BTreeMap<String, String>,
+    pub shape: Shape,
+    pub disk: Option<DiskRecord>,
+    pub branches: Vec<Tag>,
+    /// How many forks there were on the way here: see the agent's identity.
+    pub generation: u64,
+    /// Whether it was told to whoever asked for it. If not, nobody knows of it.
+    pub promised: bool,
+}
+
+/// The files of a sandbox's disk above the image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskRecord {
+    /// From the bottom up.
+    pub frozen: Vec<LayerId>,
+    pub top: LayerId,
+    /// During a branch: the top layer that may be in use already.
+    pub next: Option<LayerId>,
+}
+
+/// A process to fork from. With a snapshot on disk, the same is in its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZygoteRecord {
+    pub tag: Tag,
+    /// The snapshot that it is a change of.
+    pub parent: Option<Tag>,
+    pub branched_from: Option<SandboxId>,
+    pub created_unix_ms: u64,
+    pub pause_us: Option<u64>,
+    pub shape: Shape,
+    /// The frozen layers of its disk, from the bottom up.
+    pub layers: Vec<LayerId>,
+    pub generation: u64,
+    pub promised: bool,
+}
+
+/// Writes a record into a directory, in the place of the one that is there.
+pub fn write(directory: &Path, record: &impl Serialize) -> Result<(), PlaceError> {
+    let (new, path) = (directory.join(NEW), directory.join(FILE));
+    let text = serde_json::to_vec(record).map_err(io::Error::from);
+    let text = text.map_err(PlaceError::at("write", &path))?;
+    fs::write(&new, text).map_err(PlaceError::at("write", &new))?;
+    fs::rename(&new, &path).map_err(PlaceError::at("rename", &new))
+}
+
+/// The record in a directory. `None` if there is none, or none that can be read: it was never written to its end.
+pub fn read<T: DeserializeOwned>(directory: &Path) -> Option<T> {
+    let path = directory.join(FILE);
+    let metadata = fs::metadata(&path).ok()?;
+    if metadata.len() > MAX_RECORD {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(&path).ok()?).ok()
+}
+
+impl DiskRecord {
+    /// What is right after a branch of which only the beginning is known: the files that the VM process says it uses, by
+    /// their inode numbers, if they can be at all.
+    pub fn resolve(&self, used: &[u64], inode: impl Fn(&LayerId) -> Option<u64>) -> Option<DiskRecord> {
+        let Some(next) = &self.next else { return Some(self.clone()) };
+        let settled = |frozen: &[LayerId], top: &LayerId| DiskRecord {
+            frozen: frozen.into(),
+            top: top.clone(),
+            next: None,
+        };
+        let with_layer: Vec<_> = self.frozen.iter().chain([&self.top]).cloned().collect();
+        let possible =
+            [settled(&self.frozen, &self.top), settled(&self.frozen, next), settled(&with_layer, next)];
+        possible.into_iter().find(|disk| {
+            let files: Option<Vec<u64>> = disk.frozen.iter().chain([&disk.top]).map(&inode).collect();
+            files.is_some_and(|files| files == used)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(number: u64) -> LayerId {
+        format!("l{number}").try_into().unwrap()
+    }
+
+    fn number(layer: &LayerId) -> Option<u64> {
+        layer.as_str()[1..].parse().ok()
+    }
+
+    #[test]
+    fn a_branch_that_was_cut_short_is_resolved_by_what_is_in_use() {
+        let disk = DiskRecord { frozen: vec![layer(1)], top: layer(2), next: Some(layer(3)) };
+        let settled = |frozen: &[u64], top| DiskRecord {
+            frozen: frozen.iter().copied().map(layer).collect(),
+            top: layer(top),
+            next: None,
+        };
+        assert_eq!(disk.resolve(&[1, 2], number), Some(settled(&[1], 2)), "it never began");
+        assert_eq!(disk.resolve(&[1, 3], number), Some(settled(&[1], 3)), "nothing had been written");
+        assert_eq!(disk.resolve(&[1, 2, 3], number), Some(settled(&[1, 2], 3)));
+        // A process that was taken over says what it likes.
+        for lie in [&[][..], &[1], &[9], &[1, 9], &[2, 3], &[1, 2, 9], &[1, 2, 3, 4]] {
+            assert_eq!(disk.resolve(lie, number), None, "{lie:?}");
+        }
+        let quiet = settled(&[1], 2);
+        assert_eq!(quiet.resolve(&[9], number), Some(quiet.clone()), "nothing is in doubt");
+    }
+
+    #[test]
+    fn records_are_replaced_whole_and_nonsense_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(read::<DiskRecord>(directory.path()), None);
+        let mut disk = DiskRecord { frozen: vec![], top: layer(1), next: None };
+        write(directory.path(), &disk).unwrap();
+        disk.next = Some(layer(2));
+        write(directory.path(), &disk).unwrap();
+        assert_eq!(read(directory.path()), Some(disk));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        fs::write(directory.path().join(FILE), b"{").unwrap();
+        assert_eq!(read::<DiskRecord>(directory.path()), None);
+    }
+}

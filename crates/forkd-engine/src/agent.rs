@@ -75,7 +75,7 @@ impl Agent {
         body: impl Fn() -> Result<Vec<u8>, serde_json::Error>,
         limit: Duration,
     ) -> Result<T, AgentError> {
-        self.patiently(limit, async || self.ask(Method::POST, path, &body, limit).await).await
+        self.ask_patiently(Method::POST, path, body, limit).await
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, limit: Duration) -> Result<T, AgentError> {
@@ -126,20 +126,23 @@ impl Agent {
 
     /// Waits until the agent answers at all, however often it must be asked: a guest that boots has no listener yet.
     pub async fn wait_for_answer(&self, limit: Duration) -> Result<(), AgentError> {
-        self.patiently(limit, async || self.get::<serde_json::Value>("/health", limit).await).await?;
+        let no_body = || Ok(Vec::new());
+        self.ask_patiently::<serde_json::Value>(Method::GET, "/health", no_body, limit).await?;
         Ok(())
     }
 
     /// Asks until there is an answer, or an error that time does not mend.
-    async fn patiently<T>(
+    async fn ask_patiently<T: DeserializeOwned>(
         &self,
+        method: Method,
+        path: &str,
+        body: impl Fn() -> Result<Vec<u8>, serde_json::Error>,
         limit: Duration,
-        ask: impl AsyncFn() -> Result<T, AgentError>,
     ) -> Result<T, AgentError> {
         let begun = tokio::time::Instant::now();
         let mut pause = Duration::from_millis(2);
         loop {
-            let error = match ask().await {
+            let error = match self.ask(method.clone(), path, &body, limit).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };

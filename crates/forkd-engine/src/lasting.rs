@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forkd_proto::channel::Channel;
 use forkd_proto::control::{Command, Event, Reply};
@@ -23,6 +24,9 @@ use crate::socket::AsyncPidfd;
 
 /// The socket's name in a process' directory.
 pub const CONTROL: &str = "control";
+
+/// No process takes longer to end, however large.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Clients that wait while another is served.
 const BACKLOG: i32 = 4;
@@ -108,9 +112,18 @@ impl Lasting {
     /// Takes over a process that was just forked and has its socket in this directory.
     pub fn take(directory: &Path, pid: i32, pidfd: OwnedFd) -> Result<WithEvents, LastingError> {
         let failed = |source| LastingError::Socket { path: directory.join(CONTROL), source };
-        let (control, events) = Control::new(connect_in(directory)?).map_err(failed)?;
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
-        Ok((Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) }, events))
+        let connected = connect_in(directory).and_then(|channel| Control::new(channel).map_err(failed));
+        match connected {
+            Ok((control, events)) => {
+                Ok((Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) }, events))
+            }
+            Err(error) => {
+                // Nobody would ever end it.
+                let _ = pidfd.kill();
+                Err(error)
+            }
+        }
     }
 
     /// Finds the process of a directory again. `None` if it has ended.
@@ -143,6 +156,12 @@ impl Lasting {
     pub fn kill(&self) {
         // It may have ended already.
         let _ = self.pidfd.kill();
+    }
+
+    /// Ends the process and waits until it is gone. One that the kernel cannot end is left to it.
+    pub async fn end(&self) {
+        self.kill();
+        let _ = tokio::time::timeout(PATIENCE, self.ended()).await;
     }
 
     /// Waits for its end.

@@ -6,6 +6,7 @@ pub mod agent;
 pub mod boot;
 pub mod bring_up;
 pub mod control;
+pub mod engine;
 pub mod fork;
 pub mod guest;
 pub mod identity;

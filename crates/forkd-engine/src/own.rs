@@ -16,7 +16,7 @@ use forkd_proto::control::{Command, Descriptor};
 
 /// The name of the console's log in a VM's directory.
 pub const CONSOLE: &str = "console.log";
-const VSOCK: &str = "vsock";
+pub(crate) const VSOCK: &str = "vsock";
 const TOP: &str = "top";
 
 const ENTROPY: &str = "/dev/urandom";

@@ -64,6 +64,10 @@ impl Places {
         Ok(places)
     }
 
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     pub fn snapshots(&self) -> PathBuf {
         self.root.join("snapshots")
     }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use forkd_image::digest::Digest;
 use forkd_proto::control::Devices;
 use forkd_store::Tag;
 use serde::de::DeserializeOwned;
@@ -25,8 +26,8 @@ pub struct Shape {
     pub vcpus: u8,
     pub memory_bytes: u64,
     pub devices: Devices,
-    /// The id of the image below the disk.
-    pub image: Option<String>,
+    /// The image below the disk.
+    pub image: Option<Digest>,
 }
 
 /// A sandbox.
@@ -46,14 +47,20 @@ pub struct SandboxRecord {
     pub promised: bool,
 }
 
-/// The files of a sandbox's disk above the image.
+/// The disk of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRecord {
+    pub files: DiskFiles,
+    /// During a branch or a rollback: what the VM may be using already instead.
+    pub instead: Vec<DiskFiles>,
+}
+
+/// The files of a disk above the image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskFiles {
     /// From the bottom up.
     pub frozen: Vec<LayerId>,
     pub top: LayerId,
-    /// During a branch: the top layer that may be in use already.
-    pub next: Option<LayerId>,
 }
 
 /// A process to fork from. With a snapshot on disk, the same is in its manifest.
@@ -92,22 +99,30 @@ pub fn read<T: DeserializeOwned>(directory: &Path) -> Option<T> {
 }
 
 impl DiskRecord {
-    /// What is right after a branch of which only the beginning is known: the files that the VM process says it uses, by
-    /// their inode numbers, if they can be at all.
-    pub fn resolve(&self, used: &[u64], inode: impl Fn(&LayerId) -> Option<u64>) -> Option<DiskRecord> {
-        let Some(next) = &self.next else { return Some(self.clone()) };
-        let settled = |frozen: &[LayerId], top: &LayerId| DiskRecord {
-            frozen: frozen.into(),
-            top: top.clone(),
-            next: None,
+    pub fn new(frozen: Vec<LayerId>, top: LayerId) -> DiskRecord {
+        DiskRecord { files: DiskFiles { frozen, top }, instead: Vec::new() }
+    }
+
+    /// Every file that the disk is or may be made of.
+    pub fn all(&self) -> impl Iterator<Item = &LayerId> {
+        [&self.files]
+            .into_iter()
+            .chain(&self.instead)
+            .flat_map(|files| files.frozen.iter().chain([&files.top]))
+    }
+
+    /// What is right when only the beginning of a change is known: the files that the VM process says it uses, by their
+    /// inode numbers, if they can be at all.
+    pub fn resolve(self, used: &[u64], inode: impl Fn(&LayerId) -> Option<u64>) -> Option<DiskRecord> {
+        if self.instead.is_empty() {
+            return Some(self);
+        }
+        let is_used = |files: &DiskFiles| {
+            let inodes: Option<Vec<u64>> = files.frozen.iter().chain([&files.top]).map(&inode).collect();
+            inodes.is_some_and(|inodes| inodes == used)
         };
-        let with_layer: Vec<_> = self.frozen.iter().chain([&self.top]).cloned().collect();
-        let possible =
-            [settled(&self.frozen, &self.top), settled(&self.frozen, next), settled(&with_layer, next)];
-        possible.into_iter().find(|disk| {
-            let files: Option<Vec<u64>> = disk.frozen.iter().chain([&disk.top]).map(&inode).collect();
-            files.is_some_and(|files| files == used)
-        })
+        let files = [self.files].into_iter().chain(self.instead).find(is_used)?;
+        Some(DiskRecord { files, instead: Vec::new() })
     }
 }
 
@@ -123,32 +138,34 @@ mod tests {
         layer.as_str()[1..].parse().ok()
     }
 
+    fn files(frozen: &[u64], top: u64) -> DiskFiles {
+        DiskFiles { frozen: frozen.iter().copied().map(layer).collect(), top: layer(top) }
+    }
+
     #[test]
-    fn a_branch_that_was_cut_short_is_resolved_by_what_is_in_use() {
-        let disk = DiskRecord { frozen: vec![layer(1)], top: layer(2), next: Some(layer(3)) };
-        let settled = |frozen: &[u64], top| DiskRecord {
-            frozen: frozen.iter().copied().map(layer).collect(),
-            top: layer(top),
-            next: None,
-        };
-        assert_eq!(disk.resolve(&[1, 2], number), Some(settled(&[1], 2)), "it never began");
-        assert_eq!(disk.resolve(&[1, 3], number), Some(settled(&[1], 3)), "nothing had been written");
-        assert_eq!(disk.resolve(&[1, 2, 3], number), Some(settled(&[1, 2], 3)));
+    fn a_change_that_was_cut_short_is_resolved_by_what_is_in_use() {
+        let instead = vec![files(&[1], 3), files(&[1, 2], 3)];
+        let disk = DiskRecord { files: files(&[1], 2), instead };
+        let resolved = |used: &[u64]| disk.clone().resolve(used, number);
+        let settled = |files| Some(DiskRecord { files, instead: vec![] });
+        assert_eq!(resolved(&[1, 2]), settled(files(&[1], 2)), "it never began");
+        assert_eq!(resolved(&[1, 3]), settled(files(&[1], 3)), "nothing had been written");
+        assert_eq!(resolved(&[1, 2, 3]), settled(files(&[1, 2], 3)));
         // A process that was taken over says what it likes.
         for lie in [&[][..], &[1], &[9], &[1, 9], &[2, 3], &[1, 2, 9], &[1, 2, 3, 4]] {
-            assert_eq!(disk.resolve(lie, number), None, "{lie:?}");
+            assert_eq!(resolved(lie), None, "{lie:?}");
         }
-        let quiet = settled(&[1], 2);
-        assert_eq!(quiet.resolve(&[9], number), Some(quiet.clone()), "nothing is in doubt");
+        let quiet = DiskRecord { files: files(&[1], 2), instead: vec![] };
+        assert_eq!(quiet.clone().resolve(&[9], number), Some(quiet), "nothing is in doubt");
     }
 
     #[test]
     fn records_are_replaced_whole_and_nonsense_is_none() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read::<DiskRecord>(directory.path()), None);
-        let mut disk = DiskRecord { frozen: vec![], top: layer(1), next: None };
+        let mut disk = DiskRecord::new(vec![], layer(1));
         write(directory.path(), &disk).unwrap();
-        disk.next = Some(layer(2));
+        disk.instead.push(files(&[1], 2));
         write(directory.path(), &disk).unwrap();
         assert_eq!(read(directory.path()), Some(disk));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

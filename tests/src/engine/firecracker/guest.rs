@@ -1,11 +1,11 @@
-//! The guest that Firecracker runs: it writes the warm pages, says so on its serial port, and halts for good.
+//! A guest that needs nobody: it writes the warm pages, says so on its serial port, and halts for good.
 
 #![expect(unsafe_code, reason = "guest code is assembled here and its bytes are read")]
 
 use crate::engine::guest::{FREE_MEMORY, wrap};
 
-/// What the guest says when the pages are written. Firecracker hands it on to its own standard output.
-pub(super) const WARM: &str = "forkd: warm";
+/// What the guest says when the pages are written. Firecracker hands it on to its own standard output, forkd to the console's log.
+pub const WARM: &str = "forkd: warm";
 
 std::arch::global_asm!(
     r#"
@@ -56,7 +56,7 @@ fn code() -> &'static [u8] {
 }
 
 /// The guest as an ELF file, for this many warm pages.
-pub(super) fn elf(warm_pages: u64) -> Vec<u8> {
+pub fn elf(warm_pages: u64) -> Vec<u8> {
     let mut image = code().to_vec();
     image.extend_from_slice(&warm_pages.to_le_bytes());
     image.extend_from_slice(WARM.as_bytes());

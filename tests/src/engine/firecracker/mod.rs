@@ -12,7 +12,7 @@
 //! comparison leans towards Firecracker.
 
 mod api;
-mod guest;
+pub mod guest;
 mod process;
 
 use std::fs;

@@ -1,0 +1,124 @@
+//! Branch: a snapshot of a sandbox that goes on.
+
+use std::fs;
+use std::sync::Arc;
+
+use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
+use forkd_store::Tag;
+
+use super::descriptors::Named;
+use super::sandbox::Sandbox;
+use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
+use super::{EngineError, PATIENCE, unix_ms};
+use crate::lasting::{Lasting, WithEvents, listen_in};
+use crate::places::PlaceError;
+use crate::record::{self, DiskFiles, ZygoteRecord};
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct BranchOrder {
+    /// The snapshot's name; without one, it gets one of the sandbox's.
+    pub tag: Option<Tag>,
+}
+
+impl Sandbox {
+    pub(super) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
+        self.check_alive()?;
+        let tag = match order.tag {
+            Some(tag) => tag,
+            None => format!("{}-{}", self.record.id, self.record.branches.len() + 1).parse()?,
+        };
+        let shared = Arc::clone(&self.shared);
+        let name = shared.snapshots.reserve(&tag).ok_or_else(|| EngineError::NameTaken(tag.clone()))?;
+        let directory = shared.places.zygote(&tag);
+        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        let branched = self.branch_into(&tag).await;
+        let (record, process) = match branched {
+            Ok(branched) => branched,
+            Err(error) => {
+                // What cannot be removed now is removed by the next sweep.
+                let _ = fs::remove_dir_all(&directory);
+                return Err(error);
+            }
+        };
+        self.record.branches.push(tag);
+        self.save()?;
+        let zygote = Zygote { process: process.0, record };
+        let handle = snapshot::own(&shared, Arc::new(zygote), process.1, SnapshotStatus::Live);
+        name.fill(handle.clone());
+        Ok(handle)
+    }
+
+    /// Makes the process. The sandbox's record is right whatever happens: before, it says what may be; after, what is.
+    async fn branch_into(&mut self, tag: &Tag) -> Result<(ZygoteRecord, WithEvents), EngineError> {
+        let directory = self.shared.places.zygote(tag);
+        let control = listen_in(&directory)?;
+        let mut named = Named::default().with(Descriptor::Control, control);
+        let (mut next, mut top) = (None, None);
+        if let Some(disk) = &mut self.record.disk {
+            let (id, file) = self.shared.new_layer()?;
+            let DiskFiles { frozen, top: old } = disk.files.clone();
+            let with_top = frozen.iter().chain([&old]).cloned().collect();
+            top = Some(old);
+            disk.instead =
+                vec![DiskFiles { frozen, top: id.clone() }, DiskFiles { frozen: with_top, top: id }];
+            named = named.with(Descriptor::DiskTop, file);
+            next = Some(disk.instead.clone());
+        }
+        let mut record = ZygoteRecord {
+            tag: tag.clone(),
+            parent: Some(self.record.snapshot.clone()),
+            branched_from: Some(self.record.id.clone()),
+            created_unix_ms: unix_ms(),
+            pause_us: None,
+            shape: self.record.shape.clone(),
+            layers: Vec::new(),
+            generation: self.record.generation,
+            promised: false,
+        };
+        record::write(&directory, &record)?;
+        self.save()?;
+
+        let command = Command::Branch(Branch { cgroup: false, disk: next.is_some() });
+        let descriptors = named.for_command(&command);
+        let answer = self.process.control.call(command, &descriptors).await;
+        drop(descriptors);
+        let settle = |sandbox: &mut Sandbox, files: Option<DiskFiles>| {
+            if let Some(disk) = &mut sandbox.record.disk {
+                disk.instead.clear();
+                disk.files = files.unwrap_or_else(|| disk.files.clone());
+            }
+        };
+        let (pid, pidfd) = match answer {
+            Ok((Reply::Branched { pid, pause_us, disk_layer }, mut pidfds)) => {
+                record.pause_us = Some(pause_us);
+                let files = next.and_then(|next| next.into_iter().nth(usize::from(disk_layer)));
+                record.layers = files.as_ref().map(|files| files.frozen.clone()).unwrap_or_default();
+                settle(self, files);
+                if let Some(empty) = top.filter(|_| !disk_layer) {
+                    let _ = fs::remove_file(self.shared.places.layer(&empty));
+                }
+                (pid, pidfds.pop().ok_or(EngineError::Answer(Reply::Done))?)
+            }
+            Ok((reply, _)) => return Err(EngineError::Answer(reply)),
+            Err(error) => {
+                if let Some(unused) = next.and_then(|next| next.into_iter().next()) {
+                    let _ = fs::remove_file(self.shared.places.layer(&unused.top));
+                }
+                settle(self, None);
+                self.save()?;
+                return Err(error.into());
+            }
+        };
+        self.save()?;
+        let (process, mut events) = Lasting::take(&directory, pid, pidfd)?;
+        match tokio::time::timeout(PATIENCE, events.recv()).await {
+            Ok(Some(Event::Zygote)) => {}
+            Ok(other) => return Err(EngineError::Ended(format!("{other:?}"))),
+            Err(_) => return Err(EngineError::Timeout),
+        }
+        record.promised = true;
+        record::write(&directory, &record)?;
+        Ok((record, (process, events)))
+    }
+}

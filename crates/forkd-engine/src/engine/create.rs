@@ -1,0 +1,302 @@
+//! Create: sandboxes of one snapshot, as one operation.
+//!
+//! ```text
+//!   admit ─▶ lease the zygote ─▶ for each: record ─▶ Fork ─▶ runs ─▶ identity ─┐
+//!                                                                             ├─▶ all came up: promise them
+//!                                                                             └─▶ one did not: end those that did
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
+use forkd_store::Tag;
+use rustix::rand::{GetRandomFlags, getrandom};
+use tokio::task::JoinSet;
+
+use super::admission::{self, Present, Wanted};
+use super::descriptors::Named;
+use super::registry::Reservation;
+use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
+use super::snapshot::Zygote;
+use super::{Engine, EngineError, PATIENCE, Shared, unix_ms};
+use crate::identity::{self, Identity};
+use crate::ids::SandboxId;
+use crate::lasting::{Lasting, WithEvents, listen_in};
+use crate::places::PlaceError;
+use crate::record::{self, DiskRecord, SandboxRecord};
+
+/// What sandboxes are made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    Snapshot(String),
+    /// It is branched first.
+    Sandbox(String),
+}
+
+/// What is asked for. The daemon has checked the number.
+#[derive(Debug, Clone)]
+pub struct NewSandboxes {
+    pub source: Source,
+    pub count: u32,
+    /// Whether those that came up are kept when others did not.
+    pub partial: bool,
+    pub ttl: Option<Duration>,
+    pub metadata: BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Created {
+    pub sandboxes: Vec<SandboxView>,
+    pub failures: Vec<EngineError>,
+    /// From the admission until every VM ran, and until every guest was ready.
+    pub restored: Duration,
+    pub ready: Duration,
+}
+
+/// A VM that runs, and is nobody's yet. Dropped, it is gone.
+struct Forked {
+    shared: Arc<Shared>,
+    record: SandboxRecord,
+    process: Option<WithEvents>,
+    name: Option<Reservation<SandboxId, SandboxHandle>>,
+}
+
+impl Engine {
+    pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
+        let snapshot = match &new.source {
+            Source::Snapshot(tag) => self.snapshot(tag)?,
+            Source::Sandbox(id) => self.sandbox(id)?.branch(None).await?,
+        };
+        let shape = snapshot.view().record.shape;
+        let memory_bytes = shape.memory_bytes;
+        self.shared.admit(Wanted { sandboxes: new.count.into(), memory_bytes })?;
+        let begun = Instant::now();
+        let zygote = snapshot.lease().await?;
+        let forks = self.fork_all(&new, &zygote).await;
+        let restored = begun.elapsed();
+        let (mut up, mut failures) = give_identities(forks, &new).await;
+        let ready = begun.elapsed();
+        if !failures.is_empty() && (up.is_empty() || !new.partial) {
+            return Err(failures.swap_remove(0));
+        }
+        up.sort_by_key(|forked| forked.record.created_unix_ms);
+        let mut sandboxes = Vec::new();
+        for forked in up {
+            match forked.promise().await {
+                Ok(view) => sandboxes.push(view),
+                Err(error) => failures.push(error),
+            }
+        }
+        Ok(Created { sandboxes, failures, restored, ready })
+    }
+
+    /// Asks for all at once; the zygote takes them one after another and waits for none.
+    async fn fork_all(
+        &self,
+        new: &NewSandboxes,
+        zygote: &Arc<Zygote>,
+    ) -> Vec<(u32, Result<Forked, EngineError>)> {
+        let mut forks = JoinSet::new();
+        for index in 0..new.count {
+            let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
+            let (ttl, metadata) = (new.ttl, new.metadata.clone());
+            forks.spawn(async move { (index, fork(shared, &zygote, ttl, metadata).await) });
+        }
+        forks.join_all().await
+    }
+}
+
+impl Shared {
+    pub(super) fn admit(&self, wanted: Wanted) -> Result<(), EngineError> {
+        let present = Present {
+            sandboxes: self.sandboxes.len() as u64,
+            available_memory_bytes: available_memory(),
+            free_disk_bytes: free_disk(&self.places.layers())?,
+        };
+        Ok(admission::admit(wanted, present, self.limits)?)
+    }
+}
+
+fn available_memory() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    // Where the kernel does not tell, the limit alone decides.
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
+fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
+    let stat = rustix::fs::statvfs(path).map_err(|errno| PlaceError::at("inspect", path)(errno.into()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Forks one VM and waits until it runs.
+async fn fork(
+    shared: Arc<Shared>,
+    zygote: &Zygote,
+    ttl: Option<Duration>,
+    metadata: BTreeMap<String, String>,
+) -> Result<Forked, EngineError> {
+    let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
+    // Ids are random, so a second one of the same name would be a miracle.
+    let name = shared.sandboxes.reserve(&id).ok_or(EngineError::Removed)?;
+    let directory = shared.places.sandbox(&id);
+    fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+    let ZygoteParts { shape, layers, tag, generation } = zygote.parts();
+    let now = unix_ms();
+    let record = SandboxRecord {
+        id,
+        snapshot: tag,
+        created_unix_ms: now,
+        expires_unix_ms: ttl
+            .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
+        metadata,
+        disk: None,
+        shape,
+        branches: Vec::new(),
+        generation: generation + 1,
+        promised: false,
+    };
+    let mut forked = Forked { shared, record, process: None, name: Some(name) };
+    let devices = forked.record.shape.devices.clone();
+    let mut named = Named::of_vm(&devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
+    if devices.disk.is_some() {
+        let (top, file) = forked.shared.new_layer()?;
+        forked.record.disk = Some(DiskRecord::new(layers, top));
+        named = named.with(Descriptor::DiskTop, file);
+    }
+    record::write(&directory, &forked.record)?;
+    let command = Command::Fork(Fork { cgroup: false, successor: false, devices });
+    let descriptors = named.for_command(&command);
+    let (reply, mut pidfds) = zygote.process.control.call(command, &descriptors).await?;
+    drop(descriptors);
+    let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
+        return Err(EngineError::Answer(reply));
+    };
+    let process = forked.process.insert(Lasting::take(&directory, pid, pidfd)?);
+    match tokio::time::timeout(PATIENCE, process.1.recv()).await {
+        Ok(Some(Event::Running)) => Ok(forked),
+        Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
+        Err(_) => Err(EngineError::Timeout),
+    }
+}
+
+/// What a child takes from its zygote.
+pub(super) struct ZygoteParts {
+    pub shape: record::Shape,
+    pub layers: Vec<crate::ids::LayerId>,
+    pub tag: Tag,
+    pub generation: u64,
+}
+
+impl Zygote {
+    fn parts(&self) -> ZygoteParts {
+        let record = self.record.clone();
+        ZygoteParts {
+            shape: record.shape,
+            layers: record.layers,
+            tag: record.tag,
+            generation: record.generation,
+        }
+    }
+}
+
+/// Gives every guest its identity, all at the same time. A VM without a way into its guest has no agent, and needs none.
+async fn give_identities(
+    forks: Vec<(u32, Result<Forked, EngineError>)>,
+    new: &NewSandboxes,
+) -> (Vec<Forked>, Vec<EngineError>) {
+    let mut tasks = JoinSet::new();
+    let mut failures = Vec::new();
+    for (index, forked) in forks {
+        match forked {
+            Ok(forked) => {
+                let env = new.env.clone();
+                tasks.spawn(async move {
+                    if forked.record.shape.devices.vsock.is_some() {
+                        give_identity(&forked, index, env).await?;
+                    }
+                    Ok::<_, EngineError>(forked)
+                });
+            }
+            Err(error) => failures.push(error),
+        }
+    }
+    let mut up = Vec::new();
+    for forked in tasks.join_all().await {
+        match forked {
+            Ok(forked) => up.push(forked),
+            Err(error) => failures.push(error),
+        }
+    }
+    (up, failures)
+}
+
+async fn give_identity(
+    forked: &Forked,
+    index: u32,
+    env: BTreeMap<String, String>,
+) -> Result<(), EngineError> {
+    let directory = forked.shared.places.sandbox(&forked.record.id);
+    let agent = crate::agent::Agent::new(crate::guest::Guest::new(directory.join(crate::own::VSOCK)));
+    let identity = identity_of(&forked.record, index.into(), env)?;
+    Ok(identity::give(&agent, &identity, PATIENCE).await?)
+}
+
+/// Who a sandbox is, with random numbers that nobody else has.
+pub(super) fn identity_of(
+    record: &SandboxRecord,
+    index: u64,
+    env: BTreeMap<String, String>,
+) -> Result<Identity, EngineError> {
+    let mut random = [0u8; 80];
+    getrandom(&mut random, GetRandomFlags::empty())
+        .map_err(|errno| EngineError::io("get random numbers")(errno.into()))?;
+    let (machine, seed) = random.split_at(16);
+    let id = record.id.to_string();
+    Ok(Identity {
+        generation: record.generation,
+        hostname: Some(id.clone()),
+        machine_id: Some(machine.iter().map(|byte| format!("{byte:02x}")).collect()),
+        id,
+        index,
+        env,
+        access_token: None,
+        seed: Some(base64::engine::general_purpose::STANDARD.encode(seed)),
+    })
+}
+
+impl Forked {
+    /// Gives it its owner, and its name to everybody.
+    async fn promise(mut self) -> Result<SandboxView, EngineError> {
+        let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
+            return Err(EngineError::Removed);
+        };
+        let handle = sandbox::own(&self.shared, self.record.clone(), process, SandboxState::Starting);
+        let view = handle.promise().await?;
+        name.fill(handle);
+        Ok(view)
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        if self.name.is_none() {
+            return;
+        }
+        if let Some((process, _)) = &self.process {
+            process.kill();
+        }
+        // What cannot be removed now is removed by the next sweep.
+        let _ = fs::remove_dir_all(self.shared.places.sandbox(&self.record.id));
+        if let Some(disk) = &self.record.disk {
+            let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
+        }
+    }
+}

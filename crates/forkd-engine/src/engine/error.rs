@@ -1,0 +1,76 @@
+//! What can go wrong for whoever asks the engine.
+
+use std::io;
+
+use forkd_image::images::ImageError;
+use forkd_proto::control::Reply;
+use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
+
+use super::admission::Refusal;
+use super::persist::PersistError;
+use crate::agent::AgentError;
+use crate::control::CallError;
+use crate::lasting::LastingError;
+use crate::own::FileError;
+use crate::places::PlaceError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("there is no sandbox {0:?}")]
+    NoSandbox(String),
+    #[error("there is no snapshot {0:?}")]
+    NoSnapshot(String),
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    #[error("there is a snapshot {0} already")]
+    NameTaken(Tag),
+    #[error("snapshot {tag} is needed by {}", dependents.join(", "))]
+    HasDependents { tag: Tag, dependents: Vec<String> },
+    #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]
+    NotItsBranch { tag: Tag, sandbox: String },
+    #[error("the sandbox is {0}")]
+    WrongState(&'static str),
+    #[error("snapshot {tag} cannot be used: {reason}")]
+    Failed { tag: Tag, reason: String },
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the guest's agent")]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("a VM process answers {0:?}")]
+    Answer(Reply),
+    #[error("the VM did not come up: {0}")]
+    Ended(String),
+    #[error("the VM process did not answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Process(#[from] LastingError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("cannot {verb}")]
+    Io { verb: &'static str, source: io::Error },
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    #[error("the snapshot was not written")]
+    Persist(#[from] PersistError),
+    /// Its owner is gone, which happens when it is removed meanwhile.
+    #[error("it was removed meanwhile")]
+    Removed,
+}
+
+impl EngineError {
+    pub(super) fn io(verb: &'static str) -> impl FnOnce(io::Error) -> EngineError {
+        move |source| EngineError::Io { verb, source }
+    }
+}

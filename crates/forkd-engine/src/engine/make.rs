@@ -1,0 +1,171 @@
+//! Make: a snapshot from a kernel and an image, by booting them.
+//!
+//! ```text
+//!   boot ─▶ agent answers ─▶ image's start is ready ─▶ warm-up ─▶ gate closed ─▶ freeze ─▶ a live snapshot
+//! ```
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forkd_proto::control::{Boot, Command, Descriptor, Event, Reply};
+use forkd_store::Tag;
+use tokio::sync::mpsc;
+
+use super::admission::Wanted;
+use super::descriptors::Named;
+use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
+use super::{Engine, EngineError, Shared, unix_ms};
+use crate::agent::Agent;
+use crate::bring_up::{ImageConfig, bring_up};
+use crate::guest::Guest;
+use crate::ids::LayerId;
+use crate::lasting::Lasting;
+use crate::own::VSOCK;
+use crate::places::PlaceError;
+use crate::record::{self, Shape, ZygoteRecord};
+
+/// What to boot. The paths are the library's, never a caller's.
+#[derive(Debug, Clone)]
+pub struct NewSnapshot {
+    pub tag: Tag,
+    /// An ELF kernel.
+    pub kernel: PathBuf,
+    pub initramfs: Option<PathBuf>,
+    pub command_line: String,
+    pub shape: Shape,
+    /// What the image says about its processes. Only for a guest with a vsock, which has an agent.
+    pub config: ImageConfig,
+    /// How long the guest may take until it is ready.
+    pub limit: Duration,
+}
+
+/// What is told of the way.
+pub type Steps = mpsc::Sender<&'static str>;
+
+impl Engine {
+    /// Boots, and freezes what came up. The snapshot can be forked from when this returns, and is on disk later.
+    pub async fn make(&self, new: NewSnapshot, steps: &Steps) -> Result<SnapshotHandle, EngineError> {
+        let shared = &self.shared;
+        let name =
+            shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
+        shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes })?;
+        let directory = shared.places.zygote(&new.tag);
+        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        let mut making =
+            Making { shared: Arc::clone(shared), directory, process: None, top: None, done: false };
+        let (zygote, events) = making.boot_and_freeze(&new, steps).await?;
+        making.done = true;
+        let handle = snapshot::own(shared, Arc::new(zygote), events, SnapshotStatus::Live);
+        name.fill(handle.clone());
+        Ok(handle)
+    }
+}
+
+/// What is being made. Dropped before it is done, it is gone.
+struct Making {
+    shared: Arc<Shared>,
+    directory: PathBuf,
+    process: Option<Lasting>,
+    top: Option<LayerId>,
+    done: bool,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        if let Some(process) = &self.process {
+            process.kill();
+        }
+        // What cannot be removed now is removed by the next sweep.
+        let _ = fs::remove_dir_all(&self.directory);
+        if let Some(top) = &self.top {
+            let _ = fs::remove_file(self.shared.places.layer(top));
+        }
+    }
+}
+
+impl Making {
+    async fn boot_and_freeze(
+        &mut self,
+        new: &NewSnapshot,
+        steps: &Steps,
+    ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
+        let mut record = ZygoteRecord {
+            tag: new.tag.clone(),
+            parent: None,
+            branched_from: None,
+            created_unix_ms: unix_ms(),
+            pause_us: None,
+            shape: new.shape.clone(),
+            layers: Vec::new(),
+            generation: 1,
+            promised: false,
+        };
+        record::write(&self.directory, &record)?;
+        let (process, events) = Lasting::start(&self.shared.program, &self.directory)?;
+        self.process = Some(process.clone());
+        step(steps, "boot").await;
+        self.boot(new, &process).await?;
+        if new.shape.devices.vsock.is_some() {
+            let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
+            agent.wait_for_answer(new.limit).await?;
+            step(steps, "start").await;
+            bring_up(&agent, &new.config, new.tag.as_str(), new.limit).await?;
+            // Closed here, it is closed in every child: none serves anybody as its parent.
+            agent.post::<serde_json::Value>("/forkd/close", &(), new.limit).await?;
+        }
+        step(steps, "freeze").await;
+        let frozen = process.control.call(Command::Freeze, &[]).await?.0;
+        let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
+        match disk_layer {
+            true => record.layers.extend(self.top.take()),
+            false => self.forget_top(),
+        }
+        record.promised = true;
+        record::write(&self.directory, &record)?;
+        Ok((Zygote { process, record }, events))
+    }
+
+    /// An empty layer is not part of the disk.
+    fn forget_top(&mut self) {
+        if let Some(top) = self.top.take() {
+            let _ = fs::remove_file(self.shared.places.layer(&top));
+        }
+    }
+
+    async fn boot(&mut self, new: &NewSnapshot, process: &Lasting) -> Result<(), EngineError> {
+        let open = |path: &Path| File::open(path).map_err(PlaceError::at("open", path));
+        let devices = new.shape.devices.clone();
+        let mut named = Named::of_vm(&devices, &self.directory)?.with(Descriptor::Kernel, open(&new.kernel)?);
+        if let Some(initramfs) = &new.initramfs {
+            named = named.with(Descriptor::Initramfs, open(initramfs)?);
+        }
+        if let Some(image) = &new.shape.image {
+            named = named.with(Descriptor::DiskBase, self.shared.base(image)?);
+        }
+        if devices.disk.is_some() {
+            let (top, file) = self.shared.new_layer()?;
+            self.top = Some(top);
+            named = named.with(Descriptor::DiskTop, file);
+        }
+        let command = Command::Boot(Boot {
+            vcpus: new.shape.vcpus,
+            memory_bytes: new.shape.memory_bytes,
+            command_line: new.command_line.clone(),
+            initramfs: new.initramfs.is_some(),
+            devices,
+        });
+        let descriptors = named.for_command(&command);
+        process.control.call(command, &descriptors).await?;
+        Ok(())
+    }
+}
+
+/// Tells of a step. Whoever asked may not listen.
+async fn step(steps: &Steps, name: &'static str) {
+    let _ = steps.send(name).await;
+}

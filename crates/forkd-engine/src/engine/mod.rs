@@ -1,0 +1,168 @@
+//! The engine: every sandbox and every snapshot, by name.
+//!
+//! ```text
+//!   create ──▶ lease of a snapshot ──▶ Fork × n ──▶ identity ──▶ sandboxes, promised together
+//!   branch ──▶ the sandbox' task ────▶ Branch ────▶ a snapshot, live at once, on disk soon
+//! ```
+//!
+//! One task owns each sandbox (`sandbox.rs`) and each snapshot (`snapshot.rs`). Everybody else has a handle: it sends
+//! requests, and sees what the owner shows. The registries here only find handles by name, and reserve names.
+//!
+//! A record is written before a process is made and says `promised: false` until whoever asked can have been told. A daemon
+//! that finds such a record after it was killed removes what it is of: nobody knows it.
+
+mod admission;
+mod branch;
+mod create;
+mod descriptors;
+mod error;
+mod make;
+mod persist;
+mod recover;
+mod registry;
+mod remove;
+mod rollback;
+mod sandbox;
+mod snapshot;
+
+pub use admission::{Limits, Refusal};
+pub use create::{Created, NewSandboxes, Source};
+pub use error::EngineError;
+pub use make::{NewSnapshot, Steps};
+pub use recover::Recovered;
+pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
+pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forkd_image::digest::Digest;
+use forkd_image::images::ImageStore;
+use forkd_store::{DiskLayer, Store, Tag};
+use tokio::sync::broadcast;
+
+use crate::ids::SandboxId;
+use crate::places::Places;
+use registry::Registry;
+
+/// No VM takes longer to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Events that a slow reader may be behind.
+const EVENTS: usize = 1024;
+
+/// A handle to everything. Clones are the same engine.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What the engine is made of.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `forkd-vmm`.
+    pub program: PathBuf,
+    /// The directory of everything: see [`Places`].
+    pub root: PathBuf,
+    pub images: ImageStore,
+    pub limits: Limits,
+}
+
+#[derive(Debug)]
+struct Shared {
+    program: PathBuf,
+    places: Places,
+    store: Store,
+    images: ImageStore,
+    /// What manifests say of images, which takes long to find out.
+    bases: Mutex<HashMap<Digest, DiskLayer>>,
+    limits: Limits,
+    sandboxes: Registry<SandboxId, SandboxHandle>,
+    snapshots: Registry<Tag, SnapshotHandle>,
+    happened: broadcast::Sender<Happened>,
+}
+
+/// Something has happened. What a thing is now is asked of its handle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Happened {
+    Sandbox(SandboxId, SandboxState),
+    SandboxRemoved(SandboxId),
+    Panicked(SandboxId),
+    OutOfDisk(SandboxId, u64),
+    RolledBack(SandboxId, Tag),
+    Snapshot(Tag, SnapshotStatus),
+    SnapshotRemoved(Tag),
+}
+
+impl Engine {
+    /// Finds everything that is there again, and removes what nobody was promised.
+    pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
+        let Settings { program, root, images, limits } = settings;
+        let places = Places::new(&root)?;
+        let store = Store::new(places.snapshots());
+        let (happened, _) = broadcast::channel(EVENTS);
+        let (sandboxes, snapshots) = (Registry::default(), Registry::default());
+        let bases = Mutex::default();
+        let shared = Arc::new(Shared {
+            program,
+            places,
+            store,
+            images,
+            bases,
+            limits,
+            sandboxes,
+            snapshots,
+            happened,
+        });
+        let recovered = recover::recover(&shared).await?;
+        Ok((Engine { shared }, recovered))
+    }
+
+    pub fn sandbox(&self, id: &str) -> Result<SandboxHandle, EngineError> {
+        let unknown = || EngineError::NoSandbox(id.chars().take(80).collect());
+        let id: SandboxId = id.parse().map_err(|_| unknown())?;
+        self.shared.sandboxes.get(&id).ok_or_else(unknown)
+    }
+
+    /// All sandboxes by id.
+    pub fn sandboxes(&self) -> Vec<SandboxView> {
+        self.shared.sandboxes.all().iter().map(SandboxHandle::view).collect()
+    }
+
+    pub fn snapshot(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
+        self.shared.snapshot(tag)
+    }
+
+    /// All snapshots by tag.
+    pub fn snapshots(&self) -> Vec<SnapshotView> {
+        self.shared.snapshots.all().iter().map(SnapshotHandle::view).collect()
+    }
+
+    /// What happens from now on.
+    pub fn happenings(&self) -> broadcast::Receiver<Happened> {
+        self.shared.happened.subscribe()
+    }
+
+    pub fn root(&self) -> &Path {
+        self.shared.places.root()
+    }
+}
+
+impl Shared {
+    fn snapshot(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
+        let unknown = || EngineError::NoSnapshot(tag.chars().take(80).collect());
+        let tag: Tag = tag.parse().map_err(|_| unknown())?;
+        self.snapshots.get(&tag).ok_or_else(unknown)
+    }
+
+    fn tell(&self, happened: Happened) {
+        // Nobody may be listening.
+        let _ = self.happened.send(happened);
+    }
+}
+
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,243 @@
+//! Between a zygote and its files: persist writes them, load makes a process of them.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError};
+
+use forkd_proto::channel::{Channel, ChannelError};
+use forkd_proto::control::{
+    Command, Descriptor, Event, Load, Persist, Persisted, SnapshotParts, WrittenFile,
+};
+use forkd_store::{
+    Description, Digest, DigestError, DiskLayer, Draft, FileEntry, Layout, LayoutError, Region,
+    SnapshotFiles, Tag, Written,
+};
+
+use tokio::sync::oneshot;
+
+use super::descriptors::Named;
+use super::snapshot::{SnapshotStatus, Zygote};
+use super::{EngineError, PATIENCE, Shared};
+use crate::control::Control;
+use crate::lasting::{Lasting, WithEvents};
+use crate::places::PlaceError;
+use crate::record::{self, ZygoteRecord};
+
+#[derive(Debug, thiserror::Error)]
+pub enum PersistError {
+    #[error("a control socket cannot be made")]
+    Socket(#[from] ChannelError),
+    #[error("the writer says {0:?}")]
+    Writer(Option<Box<Event>>),
+    #[error("the writer gives a digest that is none")]
+    Digest(#[from] DigestError),
+    #[error("the writer gives memory that cannot be")]
+    Layout(#[from] LayoutError),
+    #[error("a layer of the disk cannot be read")]
+    Read(#[source] io::Error),
+    #[error("a task of the writing")]
+    Task(#[from] tokio::task::JoinError),
+    #[error("what is known of it cannot be written or read")]
+    About(#[from] serde_json::Error),
+}
+
+/// Writes a zygote's snapshot: a diff if its parent is on disk, else all of it. Given up when it is unwanted before it has
+/// its name; from then on it is there.
+pub(super) async fn persist(
+    shared: &Arc<Shared>,
+    zygote: &Zygote,
+    unwanted: oneshot::Receiver<()>,
+) -> Result<(), EngineError> {
+    let (draft, description, written) = tokio::select! {
+        prepared = prepare(shared, zygote) => prepared?,
+        _ = unwanted => return Err(EngineError::Removed),
+    };
+    // Syncs files.
+    let published = tokio::task::spawn_blocking(move || draft.publish(description, written));
+    published.await.map_err(PersistError::from)??;
+    Ok(())
+}
+
+/// Everything but the name.
+async fn prepare(
+    shared: &Arc<Shared>,
+    zygote: &Zygote,
+) -> Result<(Draft, Description, Written), EngineError> {
+    let record = &zygote.record;
+    let parent = match &record.parent {
+        Some(parent) => parent_on_disk(shared, parent).await,
+        None => None,
+    };
+    // A chain has an end; beyond it, and without a parent, all of the memory is written.
+    let diff = parent.and_then(|parent| {
+        let draft = shared.store.draft(&record.tag, Some(&parent)).ok()?;
+        Some((draft, shared.store.open_chain(&parent.tag).ok()?))
+    });
+    let (draft, base) = match diff {
+        Some(diff) => diff,
+        None => (shared.store.draft(&record.tag, None)?, Vec::new()),
+    };
+    let files = draft.files().map_err(EngineError::io("open the new files"))?;
+    let persisted = write(zygote, files, &base).await?;
+    let description = describe(shared, record, &persisted).await?;
+    Ok((draft, description, written(&persisted)?))
+}
+
+/// The parent, when its own writing has come to an end.
+async fn parent_on_disk(shared: &Shared, parent: &Tag) -> Option<forkd_store::Link> {
+    let handle = shared.snapshots.get(parent)?;
+    if handle.view().status != SnapshotStatus::Ready {
+        handle.durable().await.ok()?;
+    }
+    let listed = shared.store.list().ok()?.into_iter().find(|listed| listed.tag == *parent)?;
+    Some(listed.manifest.ok()?.link())
+}
+
+/// Has a clone of the zygote write the memory and the state.
+async fn write(
+    zygote: &Zygote,
+    files: forkd_store::NewFiles,
+    base: &[SnapshotFiles],
+) -> Result<Persisted, EngineError> {
+    let (ours, theirs) = Channel::pair().map_err(PersistError::from)?;
+    let mut named = Named::default()
+        .with(Descriptor::Control, theirs.into_inner())
+        .with(Descriptor::NewVmState, files.state)
+        .with(Descriptor::NewMemory, files.memory);
+    if let Some(map) = files.map {
+        named = named.with(Descriptor::NewPageMap, map);
+    }
+    let named = chain(named, base)?;
+    let command = Command::Persist(Persist { cgroup: false, base: parts(base) });
+    let descriptors = named.for_command(&command);
+    let (_writer, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
+    zygote.process.control.call(command, &descriptors).await?;
+    drop(descriptors);
+    match events.recv().await {
+        Some(Event::Persisted(persisted)) => Ok(persisted),
+        other => Err(PersistError::Writer(other.map(Box::new)).into()),
+    }
+}
+
+fn parts(chain: &[SnapshotFiles]) -> Vec<SnapshotParts> {
+    let part = |files: &SnapshotFiles| SnapshotParts {
+        name: files.name.display().to_string(),
+        diff: files.map.is_some(),
+    };
+    chain.iter().map(part).collect()
+}
+
+/// Adds the files of a chain, in its order.
+fn chain(mut named: Named, chain: &[SnapshotFiles]) -> Result<Named, EngineError> {
+    let again =
+        |file: &File| file.try_clone().map(OwnedFd::from).map_err(EngineError::io("open a file again"));
+    for files in chain {
+        named = named
+            .with(Descriptor::Manifest, again(&files.manifest)?)
+            .with(Descriptor::Memory, again(&files.memory)?);
+        if let Some(map) = &files.map {
+            named = named.with(Descriptor::PageMap, again(map)?);
+        }
+    }
+    if let Some(state) = chain.last().and_then(|head| head.state.as_ref()) {
+        named = named.with(Descriptor::VmState, again(state)?);
+    }
+    Ok(named)
+}
+
+async fn describe(
+    shared: &Arc<Shared>,
+    record: &ZygoteRecord,
+    persisted: &Persisted,
+) -> Result<Description, EngineError> {
+    let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
+    let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
+    let about = match serde_json::to_value(record).map_err(PersistError::from)? {
+        serde_json::Value::Object(about) => about,
+        _ => forkd_store::About::new(),
+    };
+    let (shared, wanted) = (Arc::clone(shared), record.clone());
+    let digests = tokio::task::spawn_blocking(move || disk_layers(&shared, &wanted));
+    let disk_layers = digests.await.map_err(PersistError::from)??;
+    let cpu_features = persisted.cpu_features.clone();
+    Ok(Description { created_unix_ms: record.created_unix_ms, cpu_features, layout, about, disk_layers })
+}
+
+/// What a manifest says of a disk: its image and its frozen layers, none of which is written to any more.
+fn disk_layers(shared: &Shared, record: &ZygoteRecord) -> Result<Vec<DiskLayer>, EngineError> {
+    let mut layers = Vec::new();
+    if let Some(image) = &record.shape.image {
+        layers.push(base_layer(shared, image)?);
+    }
+    for id in &record.layers {
+        let path = shared.places.layer(id);
+        let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
+        layers.push(layer(id.as_str(), &file)?);
+    }
+    Ok(layers)
+}
+
+fn base_layer(shared: &Shared, image: &forkd_image::digest::Digest) -> Result<DiskLayer, EngineError> {
+    let known = || shared.bases.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(layer) = known().get(image) {
+        return Ok(layer.clone());
+    }
+    let layer = layer(&image.hex(), &shared.base(image)?)?;
+    known().insert(*image, layer.clone());
+    Ok(layer)
+}
+
+fn layer(id: &str, file: &File) -> Result<DiskLayer, EngineError> {
+    let (size, digest) = Digest::of_image(file).map_err(PersistError::Read)?;
+    Ok(DiskLayer { id: id.parse()?, digest, size })
+}
+
+fn written(persisted: &Persisted) -> Result<Written, PersistError> {
+    let entry = |file: &WrittenFile| -> Result<FileEntry, PersistError> {
+        Ok(FileEntry { size: file.size, digest: file.digest.parse()? })
+    };
+    Ok(Written {
+        state: entry(&persisted.state)?,
+        memory: entry(&persisted.memory)?,
+        map: persisted.map.as_ref().map(entry).transpose()?,
+    })
+}
+
+/// Makes a process of a snapshot on disk.
+pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<WithEvents, EngineError> {
+    let files = shared.store.open_chain(&record.tag)?;
+    let directory = shared.places.zygote(&record.tag);
+    // Of one that has ended.
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+    record::write(&directory, record)?;
+    let mut named = chain(Named::default(), &files)?;
+    if let Some(image) = &record.shape.image {
+        named = named.with(Descriptor::DiskBase, shared.base(image)?);
+    }
+    for id in &record.layers {
+        let path = shared.places.layer(id);
+        named = named.with(Descriptor::DiskLayer, File::open(&path).map_err(PlaceError::at("open", &path))?);
+    }
+    let command = Command::Load(Load {
+        chain: parts(&files),
+        disk_base: record.shape.image.is_some(),
+        disk_layers: u8::try_from(record.layers.len()).unwrap_or(u8::MAX),
+        memory_limit_bytes: shared.limits.memory_bytes,
+    });
+    let (process, events) = Lasting::start(&shared.program, &directory)?;
+    let descriptors = named.for_command(&command);
+    let loaded = tokio::time::timeout(PATIENCE * 10, process.control.call(command, &descriptors)).await;
+    match loaded {
+        Ok(Ok(_)) => Ok((process, events)),
+        failed => {
+            process.kill();
+            let _ = fs::remove_dir_all(&directory);
+            match failed {
+                Ok(Err(error)) => Err(error.into()),
+                _ => Err(EngineError::Timeout),
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Recover: what a daemon that starts finds of the one before it.
+//!
+//! The order matters. Zygotes first: one that was asked for forks by a daemon that died answers a new client only when it
+//! has done all of them, so nothing appears later in a directory that was found empty. Then sandboxes, then what is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forkd_proto::control::{Command, Reply, StateName};
+use forkd_store::Tag;
+
+use super::sandbox::{self, SandboxState};
+use super::snapshot::{self, SnapshotStatus, Zygote};
+use super::{Engine, EngineError, Shared};
+use crate::ids::{LayerId, SandboxId};
+use crate::lasting::{Found, Lasting};
+use crate::places::PlaceError;
+use crate::record::{self, SandboxRecord, ZygoteRecord};
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recovered {
+    pub sandboxes: Vec<SandboxId>,
+    /// Snapshots with a process.
+    pub zygotes: Vec<Tag>,
+    /// Snapshots on disk.
+    pub stored: Vec<Tag>,
+    /// Directories, files and processes that were nobody's.
+    pub removed: usize,
+}
+
+pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineError> {
+    let mut recovered = Recovered { removed: shared.store.sweep()?, ..Recovered::default() };
+    let mut used = BTreeSet::new();
+    let stored = stored(shared)?;
+    for directory in directories(&shared.places.zygotes())? {
+        let record: Option<ZygoteRecord> =
+            record::read(&directory).filter(|found: &ZygoteRecord| found.promised);
+        match (record, Lasting::find(&directory).await?) {
+            (Some(record), Some(found)) => {
+                used.extend(record.layers.iter().cloned());
+                recovered.zygotes.push(record.tag.clone());
+                adopt_zygote(shared, record, found, &stored);
+            }
+            (_, found) => {
+                remove(&directory, found)?;
+                recovered.removed += 1;
+            }
+        }
+    }
+    for record in stored {
+        used.extend(record.layers.iter().cloned());
+        recovered.stored.push(record.tag.clone());
+        if let Some(name) = shared.snapshots.reserve(&record.tag) {
+            name.fill(snapshot::own_stored(shared, record));
+        }
+    }
+    for directory in directories(&shared.places.sandboxes())? {
+        let record: Option<SandboxRecord> =
+            record::read(&directory).filter(|found: &SandboxRecord| found.promised);
+        match (record, Lasting::find(&directory).await?) {
+            (Some(record), Some(found)) => match adopt_sandbox(shared, record, found).await {
+                Ok(record) => {
+                    used.extend(record.disk.iter().flat_map(|disk| disk.all()).cloned());
+                    recovered.sandboxes.push(record.id);
+                }
+                Err(found) => {
+                    remove(&directory, Some(found))?;
+                    recovered.removed += 1;
+                }
+            },
+            (_, found) => {
+                remove(&directory, found)?;
+                recovered.removed += 1;
+            }
+        }
+    }
+    recovered.removed += remove_unused(&shared.places.layers(), &used, Duration::ZERO)?;
+    Ok(recovered)
+}
+
+impl Engine {
+    /// Removes layers of disks that nobody has any more. Returns how many.
+    pub fn sweep(&self) -> Result<usize, EngineError> {
+        let shared = &self.shared;
+        let mut used: BTreeSet<LayerId> =
+            stored(shared)?.into_iter().flat_map(|record| record.layers).collect();
+        // What is written down, not what is known here: a sandbox that is being made is written down first.
+        for directory in directories(&shared.places.zygotes())? {
+            used.extend(
+                record::read::<ZygoteRecord>(&directory).into_iter().flat_map(|record| record.layers),
+            );
+        }
+        for directory in directories(&shared.places.sandboxes())? {
+            let disk = record::read::<SandboxRecord>(&directory).and_then(|record| record.disk);
+            used.extend(disk.iter().flat_map(|disk| disk.all()).cloned());
+        }
+        Ok(remove_unused(&shared.places.layers(), &used, MAKING)?)
+    }
+}
+
+/// A file that is younger may be of a VM that is not written down yet.
+const MAKING: Duration = Duration::from_secs(60);
+
+/// What is on disk, and was written by an engine.
+fn stored(shared: &Shared) -> Result<Vec<ZygoteRecord>, EngineError> {
+    let sealed = shared.store.list()?.into_iter().filter_map(|listed| listed.manifest.ok());
+    let about = sealed.map(|sealed| serde_json::Value::Object(sealed.manifest.about));
+    Ok(about.filter_map(|about| serde_json::from_value(about).ok()).collect())
+}
+
+fn adopt_zygote(shared: &Arc<Shared>, record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
+    let on_disk = stored.iter().any(|stored| stored.tag == record.tag);
+    let status = if on_disk { SnapshotStatus::Ready } else { SnapshotStatus::Live };
+    let (process, events) = found.process;
+    if let Some(name) = shared.snapshots.reserve(&record.tag) {
+        name.fill(snapshot::own(shared, Arc::new(Zygote { process, record }), events, status));
+    }
+}
+
+/// Takes a sandbox over. One whose disk cannot be what its process says is given back, to be ended.
+async fn adopt_sandbox(
+    shared: &Arc<Shared>,
+    mut record: SandboxRecord,
+    found: Found,
+) -> Result<SandboxRecord, Found> {
+    if let Some(disk) = record.disk.take() {
+        let inode = |id: &LayerId| fs::metadata(shared.places.layer(id)).ok().map(|file| file.ino());
+        match disk.resolve(&found.disk, inode) {
+            Some(disk) => record.disk = Some(disk),
+            None => return Err(found),
+        }
+    }
+    let state = match found.process.0.control.call(Command::Stats, &[]).await {
+        Ok((Reply::Stats(stats), _)) if stats.state == StateName::Running => SandboxState::Running,
+        Ok((Reply::Stats(stats), _)) if stats.state == StateName::Paused => SandboxState::Paused,
+        _ => return Err(found),
+    };
+    let Some(name) = shared.sandboxes.reserve(&record.id) else { return Err(found) };
+    // Written again: what was in doubt is not any more.
+    let _ = record::write(&shared.places.sandbox(&record.id), &record);
+    name.fill(sandbox::own(shared, record.clone(), found.process, state));
+    Ok(record)
+}
+
+fn directories(parent: &Path) -> Result<Vec<PathBuf>, PlaceError> {
+    let entries = fs::read_dir(parent).map_err(PlaceError::at("list", parent))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(PlaceError::at("list", parent)));
+    let mut paths = paths.collect::<Result<Vec<_>, _>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Ends what is in a directory, and removes it.
+fn remove(directory: &Path, found: Option<Found>) -> Result<(), PlaceError> {
+    if let Some(found) = found {
+        found.process.0.kill();
+    }
+    fs::remove_dir_all(directory).map_err(PlaceError::at("remove", directory))
+}
+
+/// Removes layers that no disk is made of and that are not too young.
+fn remove_unused(layers: &Path, used: &BTreeSet<LayerId>, age: Duration) -> Result<usize, PlaceError> {
+    let mut removed = 0;
+    for path in directories(layers)? {
+        let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let id = name.and_then(|name| LayerId::try_from(name).ok());
+        let written = fs::metadata(&path).and_then(|file| file.modified());
+        let old = written.is_ok_and(|written| written.elapsed().is_ok_and(|elapsed| elapsed >= age));
+        if old && id.is_none_or(|id| !used.contains(&id)) {
+            fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}

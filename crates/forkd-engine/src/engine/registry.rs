@@ -1,0 +1,110 @@
+//! Names, and who has them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Handles by name. A name can be reserved before there is anything to have it.
+pub struct Registry<K, V> {
+    entries: Arc<Mutex<BTreeMap<K, Entry<V>>>>,
+}
+
+enum Entry<V> {
+    Reserved,
+    There(V),
+}
+
+/// A name that nobody else can take. It is free again with this value, unless it was filled.
+pub struct Reservation<K: Ord + Clone, V> {
+    name: K,
+    entries: Arc<Mutex<BTreeMap<K, Entry<V>>>>,
+}
+
+impl<K, V> Default for Registry<K, V> {
+    fn default() -> Self {
+        Registry { entries: Arc::default() }
+    }
+}
+
+impl<K, V> fmt::Debug for Registry<K, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+fn lock<K, V>(entries: &Mutex<BTreeMap<K, Entry<V>>>) -> MutexGuard<'_, BTreeMap<K, Entry<V>>> {
+    // A panic while holding the lock leaves the map in order.
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K: Ord + Clone, V: Clone> Registry<K, V> {
+    pub fn get(&self, name: &K) -> Option<V> {
+        match lock(&self.entries).get(name)? {
+            Entry::There(value) => Some(value.clone()),
+            Entry::Reserved => None,
+        }
+    }
+
+    pub fn all(&self) -> Vec<V> {
+        let there = |entry: &Entry<V>| match entry {
+            Entry::There(value) => Some(value.clone()),
+            Entry::Reserved => None,
+        };
+        lock(&self.entries).values().filter_map(there).collect()
+    }
+
+    /// Names that are taken, also by what is still being made.
+    pub fn len(&self) -> usize {
+        lock(&self.entries).len()
+    }
+
+    /// Takes a name. `None` if somebody has it.
+    pub fn reserve(&self, name: &K) -> Option<Reservation<K, V>> {
+        let mut entries = lock(&self.entries);
+        if entries.contains_key(name) {
+            return None;
+        }
+        entries.insert(name.clone(), Entry::Reserved);
+        Some(Reservation { name: name.clone(), entries: Arc::clone(&self.entries) })
+    }
+
+    pub fn remove(&self, name: &K) {
+        lock(&self.entries).remove(name);
+    }
+}
+
+impl<K: Ord + Clone, V> Reservation<K, V> {
+    pub fn fill(self, value: V) {
+        lock(&self.entries).insert(self.name.clone(), Entry::There(value));
+    }
+}
+
+impl<K: Ord + Clone, V> Drop for Reservation<K, V> {
+    fn drop(&mut self) {
+        let mut entries = lock(&self.entries);
+        if matches!(entries.get(&self.name), Some(Entry::Reserved)) {
+            entries.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_s_until_it_is_given_back() {
+        let registry: Registry<String, u32> = Registry::default();
+        let name = "a".to_owned();
+        let reserved = registry.reserve(&name).unwrap();
+        assert!(registry.reserve(&name).is_none());
+        assert_eq!((registry.get(&name), registry.all().len(), registry.len()), (None, 0, 1));
+        drop(reserved);
+        assert_eq!(registry.len(), 0);
+        registry.reserve(&name).unwrap().fill(7);
+        assert!(registry.reserve(&name).is_none());
+        assert_eq!((registry.get(&name), registry.all()), (Some(7), vec![7]));
+        registry.remove(&name);
+        assert!(registry.reserve(&name).is_some());
+    }
+}

@@ -1,0 +1,353 @@
+//! A sandbox and the task that owns it.
+//!
+//! ```text
+//!   Starting ──▶ Running ◀──▶ Paused
+//!      │            │            │
+//!      └────────────┴─────┬──────┘   its process ends, or its time is over
+//!                         ▼
+//!                       Ended ──▶ removed: when asked, or after a while
+//! ```
+//!
+//! What its process says outranks requests: a request to a VM that has ended is answered with that.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forkd_proto::control::{Command, Event, ExitReason};
+use forkd_store::Tag;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::branch::BranchOrder;
+use super::snapshot::SnapshotHandle;
+use super::{EngineError, Happened, Shared, unix_ms};
+use crate::agent::Agent;
+use crate::guest::Guest;
+use crate::ids::SandboxId;
+use crate::lasting::{Lasting, WithEvents};
+use crate::own::VSOCK;
+use crate::record::{self, SandboxRecord};
+
+/// How long it is known that a sandbox has ended.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// Requests that wait for their turn.
+const QUEUE: usize = 16;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxState {
+    Starting,
+    Running,
+    Paused,
+    Ended,
+}
+
+/// Why and when it has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    pub reason: EndReason,
+    pub detail: String,
+    pub at_unix_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    Shutdown,
+    Reset,
+    Failed,
+    Killed,
+    Expired,
+}
+
+/// What is known of a sandbox.
+#[derive(Debug, Clone)]
+pub struct SandboxView {
+    pub record: SandboxRecord,
+    pub state: SandboxState,
+    pub pid: i32,
+    pub end: Option<End>,
+}
+
+type Answer<T> = oneshot::Sender<Result<T, EngineError>>;
+
+pub(super) enum Request {
+    /// Whoever asked is about to be told: it is a sandbox from now on.
+    Promise(Answer<SandboxView>),
+    Pause(Answer<()>),
+    Resume(Answer<()>),
+    SetExpiry(Option<u64>, Answer<()>),
+    Branch(BranchOrder, Answer<SnapshotHandle>),
+    Rollback(Tag, Answer<()>),
+    Remove(Answer<()>),
+}
+
+/// The way to a sandbox's owner.
+#[derive(Debug, Clone)]
+pub struct SandboxHandle {
+    requests: mpsc::Sender<Request>,
+    view: watch::Receiver<SandboxView>,
+    agent: Agent,
+}
+
+impl SandboxHandle {
+    pub fn view(&self) -> SandboxView {
+        self.view.borrow().clone()
+    }
+
+    /// What it is from now on, whenever that changes.
+    pub fn watch(&self) -> watch::Receiver<SandboxView> {
+        self.view.clone()
+    }
+
+    /// The agent in the guest, if it has one. Asked directly: it knows best what it can do at once.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    pub async fn pause(&self) -> Result<(), EngineError> {
+        self.ask(Request::Pause).await
+    }
+
+    pub async fn resume(&self) -> Result<(), EngineError> {
+        self.ask(Request::Resume).await
+    }
+
+    /// Changes when it is ended by itself.
+    pub async fn set_expiry(&self, unix_ms: Option<u64>) -> Result<(), EngineError> {
+        self.ask(|answer| Request::SetExpiry(unix_ms, answer)).await
+    }
+
+    /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
+    pub async fn branch(&self, tag: Option<Tag>) -> Result<SnapshotHandle, EngineError> {
+        self.ask(|answer| Request::Branch(BranchOrder { tag }, answer)).await
+    }
+
+    /// Takes it back to one of its own branches.
+    pub async fn rollback(&self, tag: Tag) -> Result<(), EngineError> {
+        self.ask(|answer| Request::Rollback(tag, answer)).await
+    }
+
+    /// Ends it and forgets it.
+    pub async fn remove(&self) -> Result<(), EngineError> {
+        self.ask(Request::Remove).await
+    }
+
+    pub(super) async fn promise(&self) -> Result<SandboxView, EngineError> {
+        self.ask(Request::Promise).await
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).await.map_err(|_| EngineError::Removed)?;
+        answered.await.map_err(|_| EngineError::Removed)?
+    }
+}
+
+/// The owner.
+pub(super) struct Sandbox {
+    pub shared: Arc<Shared>,
+    pub directory: PathBuf,
+    pub record: SandboxRecord,
+    pub process: Lasting,
+    pub events: mpsc::Receiver<Event>,
+    pub state: SandboxState,
+    end: Option<End>,
+    view: watch::Sender<SandboxView>,
+    requests: mpsc::Receiver<Request>,
+}
+
+/// Gives a sandbox its owner.
+pub(super) fn own(
+    shared: &Arc<Shared>,
+    record: SandboxRecord,
+    process: WithEvents,
+    state: SandboxState,
+) -> SandboxHandle {
+    let (process, events) = process;
+    let directory = shared.places.sandbox(&record.id);
+    let first = SandboxView { record: record.clone(), state, pid: process.pid, end: None };
+    let (view, seen) = watch::channel(first);
+    let (sender, requests) = mpsc::channel(QUEUE);
+    let agent = Agent::new(Guest::new(directory.join(VSOCK)));
+    let shared = Arc::clone(shared);
+    let sandbox = Sandbox { shared, directory, record, process, events, state, end: None, view, requests };
+    tokio::spawn(sandbox.run());
+    SandboxHandle { requests: sender, view: seen, agent }
+}
+
+impl Sandbox {
+    async fn run(mut self) {
+        loop {
+            let ended = self.state == SandboxState::Ended;
+            let timer = sleep_until(self.next_deadline());
+            tokio::select! {
+                biased;
+                Some(event) = self.events.recv(), if !ended => self.happened(event),
+                () = self.process.ended(), if !ended => self.ended(),
+                request = self.requests.recv() => {
+                    // The engine is gone; VMs are not.
+                    let Some(request) = request else { return };
+                    if let Some(answer) = self.serve(request).await {
+                        self.forget().await;
+                        // Whoever asked may have given up.
+                        let _ = answer.send(Ok(()));
+                        return;
+                    }
+                }
+                () = timer => match ended {
+                    true => return self.forget().await,
+                    false => {
+                        self.finish(EndReason::Expired, "its time was over".into());
+                        self.process.kill();
+                    }
+                },
+            }
+        }
+    }
+
+    /// When something is due by itself.
+    fn next_deadline(&self) -> Option<u64> {
+        match &self.end {
+            Some(end) => Some(end.at_unix_ms + u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX)),
+            None => self.record.expires_unix_ms,
+        }
+    }
+
+    /// Serves a request. Returns the one whose answer is that everything is gone.
+    async fn serve(&mut self, request: Request) -> Option<Answer<()>> {
+        match request {
+            Request::Remove(answer) => return Some(answer),
+            Request::Promise(answer) => {
+                let promised = self.promise();
+                let _ = answer.send(promised);
+            }
+            Request::Pause(answer) => {
+                let _ = answer.send(self.change(SandboxState::Paused, Command::Pause).await);
+            }
+            Request::Resume(answer) => {
+                let _ = answer.send(self.change(SandboxState::Running, Command::Resume).await);
+            }
+            Request::SetExpiry(expires, answer) => {
+                self.record.expires_unix_ms = expires;
+                let _ = answer.send(self.save());
+            }
+            Request::Branch(order, answer) => {
+                let branched = self.branch(order).await;
+                let _ = answer.send(branched);
+            }
+            Request::Rollback(tag, answer) => {
+                let back = self.rollback(tag).await;
+                let _ = answer.send(back);
+            }
+        }
+        None
+    }
+
+    fn promise(&mut self) -> Result<SandboxView, EngineError> {
+        self.check_alive()?;
+        self.record.promised = true;
+        self.save()?;
+        self.become_(SandboxState::Running);
+        Ok(self.view.borrow().clone())
+    }
+
+    /// Pauses or resumes. What it already is, it stays.
+    async fn change(&mut self, wanted: SandboxState, command: Command) -> Result<(), EngineError> {
+        self.check_alive()?;
+        if self.state != wanted {
+            self.process.control.call(command, &[]).await?;
+            self.become_(wanted);
+        }
+        Ok(())
+    }
+
+    pub fn check_alive(&self) -> Result<(), EngineError> {
+        match self.state {
+            SandboxState::Running | SandboxState::Paused | SandboxState::Starting => Ok(()),
+            SandboxState::Ended => Err(EngineError::WrongState("ended")),
+        }
+    }
+
+    /// Writes down what is known, and shows it.
+    pub fn save(&self) -> Result<(), EngineError> {
+        record::write(&self.directory, &self.record)?;
+        self.show();
+        Ok(())
+    }
+
+    fn show(&self) {
+        let (record, end) = (self.record.clone(), self.end.clone());
+        self.view.send_replace(SandboxView { record, state: self.state, pid: self.process.pid, end });
+    }
+
+    pub fn become_(&mut self, state: SandboxState) {
+        self.state = state;
+        self.show();
+        self.shared.tell(Happened::Sandbox(self.record.id.clone(), state));
+    }
+
+    /// What its process says by itself.
+    fn happened(&mut self, event: Event) {
+        let id = || self.record.id.clone();
+        match event {
+            Event::Panicked => self.shared.tell(Happened::Panicked(id())),
+            Event::OutOfDisk { limit_bytes } => self.shared.tell(Happened::OutOfDisk(id(), limit_bytes)),
+            Event::Exited { stage, reason, detail } => {
+                let reason = match reason {
+                    ExitReason::Shutdown => EndReason::Shutdown,
+                    ExitReason::Reset => EndReason::Reset,
+                    ExitReason::Error => EndReason::Failed,
+                };
+                self.finish(reason, format!("{detail} ({stage:?})"));
+            }
+            // The answers to requests that are waited for where they are made.
+            Event::Running | Event::Zygote | Event::Persisted(_) | Event::Kept => {}
+        }
+    }
+
+    /// Its process has ended, with last words or without.
+    fn ended(&mut self) {
+        // Last words may have come before the end was seen.
+        while let Ok(event) = self.events.try_recv() {
+            self.happened(event);
+        }
+        if self.state != SandboxState::Ended {
+            self.finish(EndReason::Killed, "its process was killed".into());
+        }
+    }
+
+    fn finish(&mut self, reason: EndReason, detail: String) {
+        if self.state == SandboxState::Ended {
+            return;
+        }
+        self.end = Some(End { reason, detail, at_unix_ms: unix_ms() });
+        self.become_(SandboxState::Ended);
+    }
+
+    /// Ends the process, if it has not ended, and removes everything that was only this sandbox's.
+    async fn forget(self) {
+        self.process.end().await;
+        let (id, shared) = (self.record.id.clone(), self.shared);
+        // What cannot be removed now is removed by the next sweep.
+        let _ = std::fs::remove_dir_all(&self.directory);
+        if let Some(disk) = &self.record.disk {
+            let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
+            tops.for_each(|top| drop(std::fs::remove_file(shared.places.layer(top))));
+        }
+        shared.sandboxes.remove(&id);
+        shared.tell(Happened::SandboxRemoved(id));
+    }
+}
+
+/// Waits until a time of day; for ever without one.
+async fn sleep_until(unix_ms_: Option<u64>) {
+    match unix_ms_ {
+        Some(at) => tokio::time::sleep(Duration::from_millis(at.saturating_sub(unix_ms()))).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl SandboxView {
+    pub fn id(&self) -> &SandboxId {
+        &self.record.id
+    }
+}

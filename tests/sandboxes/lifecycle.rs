@@ -1,0 +1,106 @@
+//! From a request to the end of a sandbox.
+
+use std::time::Duration;
+
+use forkd_engine::engine::{EndReason, EngineError, Happened, Refusal, SandboxState, Source};
+use forkd_tests::engine::process::Failure;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::world::{World, lives, request};
+
+#[test]
+fn sandboxes_come_and_go_and_leave_nothing() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 20)?;
+    let views = world.engine.sandboxes();
+    assert_eq!(views.len(), 20);
+    let mut pids: Vec<_> = views.iter().map(|view| view.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 20);
+    assert!(pids.iter().all(|pid| lives(*pid)));
+    assert!(views.iter().all(|view| view.state == SandboxState::Running && view.record.promised));
+    assert_eq!((world.names("sandboxes").len(), world.names("layers").len()), (20, 20));
+    for id in &ids {
+        world.run(world.engine.sandbox(id)?.remove())?;
+        assert!(matches!(world.engine.sandbox(id), Err(EngineError::NoSandbox(_))));
+    }
+    world.until("processes end", || !pids.iter().any(|pid| lives(*pid)));
+    assert_eq!((world.names("sandboxes").len(), world.names("layers").len()), (0, 0));
+    world.run(world.engine.remove_snapshot("base", false))?;
+    world.assert_empty();
+    Ok(())
+}
+
+#[test]
+fn a_sandbox_is_paused_and_resumed() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let sandbox = world.engine.sandbox(&id)?;
+    for _ in 0..2 {
+        world.run(sandbox.pause())?;
+        assert_eq!(sandbox.view().state, SandboxState::Paused);
+    }
+    world.run(sandbox.resume())?;
+    assert_eq!(sandbox.view().state, SandboxState::Running);
+    Ok(())
+}
+
+#[test]
+fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let mut happened = world.engine.happenings();
+    let mut wanted = request(Source::Snapshot("base".into()), 2);
+    wanted.ttl = Some(Duration::from_secs(1));
+    let created = world.run(world.engine.create(wanted))?;
+    let [short, long] = &created.sandboxes[..] else { return Err("not two".into()) };
+    world.run(world.engine.sandbox(long.id().as_str())?.set_expiry(None))?;
+    let sandbox = world.engine.sandbox(short.id().as_str())?;
+    world.until("it ends", || sandbox.view().state == SandboxState::Ended);
+    let end = sandbox.view().end.ok_or("no end")?;
+    assert_eq!(end.reason, EndReason::Expired);
+    world.until("its process ends", || !lives(short.pid));
+    assert!(matches!(world.run(sandbox.pause()), Err(EngineError::WrongState("ended"))));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(world.engine.sandbox(long.id().as_str())?.view().state, SandboxState::Running);
+    let mut told = Vec::new();
+    while let Ok(event) = happened.try_recv() {
+        told.push(event);
+    }
+    assert!(told.contains(&Happened::Sandbox(short.id().clone(), SandboxState::Ended)), "{told:?}");
+    Ok(())
+}
+
+#[test]
+fn a_killed_vm_is_noticed_and_hurts_nobody() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 3)?;
+    let victim = world.engine.sandbox(&ids[1])?;
+    kill_process(Pid::from_raw(victim.view().pid).ok_or("no pid")?, Signal::KILL)?;
+    world.until("it is noticed", || victim.view().state == SandboxState::Ended);
+    assert_eq!(victim.view().end.map(|end| end.reason), Some(EndReason::Killed));
+    for id in [&ids[0], &ids[2]] {
+        world.run(world.engine.sandbox(id)?.pause())?;
+    }
+    world.fork("base", 1)?;
+    Ok(())
+}
+
+#[test]
+fn what_is_too_much_is_refused_by_name_and_nothing_is_left() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let error = world.create(Source::Snapshot("base".into()), 101).unwrap_err();
+    assert!(matches!(error, EngineError::Refused(Refusal::Sandboxes { wanted: 101, .. })), "{error}");
+    let error = world.create(Source::Snapshot("other".into()), 1).unwrap_err();
+    assert!(matches!(error, EngineError::NoSnapshot(_)), "{error}");
+    let error = world.make("base").unwrap_err();
+    assert!(matches!(error, EngineError::NameTaken(_)), "{error}");
+    assert_eq!(world.names("sandboxes"), [""; 0]);
+    assert_eq!(world.names("zygotes"), ["base"]);
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! The engine's sandboxes and snapshots on this host's own /dev/kvm, with a guest that halts.
+
+mod lifecycle;
+mod recovery;
+mod snapshots;
+mod world;

@@ -1,0 +1,96 @@
+//! A daemon that dies, and the next one.
+
+use std::fs;
+
+use forkd_engine::engine::{EngineError, SandboxState, SnapshotStatus};
+use forkd_tests::engine::process::Failure;
+
+use crate::world::{World, lives};
+
+#[test]
+fn everything_is_found_again() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let base = world.make("base")?;
+    world.run(base.durable())?;
+    let ids = world.fork("base", 5)?;
+    let sandbox = world.engine.sandbox(&ids[0])?;
+    let branch = world.run(sandbox.branch(Some("branch".parse()?)))?;
+    world.run(branch.durable())?;
+    world.run(world.engine.sandbox(&ids[1])?.pause())?;
+    let mut before: Vec<_> =
+        world.engine.sandboxes().into_iter().map(|view| (view.record, view.state, view.pid)).collect();
+
+    let recovered = world.restart()?;
+    assert_eq!((recovered.sandboxes.len(), recovered.removed), (5, 0), "{recovered:?}");
+    assert_eq!(recovered.zygotes, ["base".parse()?, "branch".parse()?]);
+    let mut after: Vec<_> =
+        world.engine.sandboxes().into_iter().map(|view| (view.record, view.state, view.pid)).collect();
+    before.sort_by(|one, other| one.0.id.cmp(&other.0.id));
+    after.sort_by(|one, other| one.0.id.cmp(&other.0.id));
+    assert_eq!(before, after);
+    assert_eq!(world.engine.snapshot("branch")?.view().status, SnapshotStatus::Ready);
+
+    // And all of it goes on.
+    assert_eq!(world.engine.sandbox(&ids[1])?.view().state, SandboxState::Paused);
+    world.run(world.engine.sandbox(&ids[1])?.resume())?;
+    world.run(world.engine.sandbox(&ids[0])?.rollback("branch".parse()?))?;
+    world.fork("branch", 2)?;
+    for id in &ids {
+        world.run(world.engine.sandbox(id)?.remove())?;
+    }
+    assert!(!before.iter().any(|(_, _, pid)| lives(*pid)));
+    Ok(())
+}
+
+#[test]
+fn what_nobody_was_promised_is_removed() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let view = world.engine.sandbox(&id)?.view();
+    // As if the daemon had died before it could tell anybody.
+    let record = world.run_path("sandboxes").join(&id).join("record.json");
+    let text = fs::read_to_string(&record)?.replace("\"promised\":true", "\"promised\":false");
+    fs::write(&record, text)?;
+    fs::create_dir(world.run_path("sandboxes/ihalf"))?;
+    fs::create_dir(world.run_path("zygotes/half"))?;
+    fs::write(world.directory.path().join("layers/lnobody"), b"")?;
+    let recovered = world.restart()?;
+    assert_eq!((recovered.sandboxes.len(), recovered.removed), (0, 5), "{recovered:?}");
+    assert!(matches!(world.engine.sandbox(&id), Err(EngineError::NoSandbox(_))));
+    world.until("its process ends", || !lives(view.pid));
+    assert_eq!(world.names("sandboxes"), [""; 0]);
+    assert_eq!(world.names("zygotes"), ["base"]);
+    assert_eq!(world.names("layers"), [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn a_branch_that_was_not_written_is_written_by_the_next_daemon() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    world.run(world.engine.sandbox(&id)?.branch(Some("branch".parse()?)))?;
+    let recovered = world.restart()?;
+    assert_eq!(recovered.zygotes, ["base".parse()?, "branch".parse()?]);
+    world.run(world.engine.snapshot("branch")?.durable())?;
+    assert_eq!(world.names("snapshots"), ["base", "branch"]);
+    Ok(())
+}
+
+#[test]
+fn sandboxes_that_ended_while_nobody_looked_are_gone() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 2)?;
+    let pid = world.engine.sandbox(&ids[0])?.view().pid;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).ok_or("no pid")?,
+        rustix::process::Signal::KILL,
+    )?;
+    let recovered = world.restart()?;
+    assert_eq!(recovered.sandboxes.len(), 1, "{recovered:?}");
+    assert_eq!(world.engine.sandboxes().len(), 1);
+    assert_eq!(world.names("layers").len(), 1);
+    Ok(())
+}

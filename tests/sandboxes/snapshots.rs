@@ -1,0 +1,110 @@
+//! Branches, and what becomes of them on disk.
+
+use forkd_engine::engine::{EngineError, SandboxState, SnapshotStatus, Source};
+use forkd_tests::engine::process::Failure;
+
+use crate::world::{World, lives};
+
+#[test]
+fn a_branch_can_be_forked_at_once_and_is_on_disk_soon() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let sandbox = world.engine.sandbox(&id)?;
+    let branch = world.run(sandbox.branch(Some("branch".parse()?)))?;
+    world.fork("branch", 3)?;
+    let view = world.run(branch.durable())?;
+    assert_eq!(view.status, SnapshotStatus::Ready);
+    assert_eq!(view.record.parent.as_ref().map(|tag| tag.as_str()), Some("base"));
+    assert!(view.record.pause_us.is_some());
+    assert_eq!(world.names("snapshots"), ["base", "branch"]);
+    assert_eq!(sandbox.view().state, SandboxState::Running);
+    assert_eq!(sandbox.view().record.branches, ["branch".parse()?]);
+    // Branches get names of their own.
+    let second = world.run(sandbox.branch(None))?;
+    assert_eq!(second.tag().as_str(), format!("{id}-2"));
+    let error = world.run(sandbox.branch(Some("base".parse()?))).unwrap_err();
+    assert!(matches!(error, EngineError::NameTaken(_)), "{error}");
+    assert_eq!(sandbox.view().record.branches.len(), 2);
+    Ok(())
+}
+
+#[test]
+fn copies_of_a_running_sandbox_are_made_in_one_call() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let created = world.create(Source::Sandbox(id.clone()), 4)?;
+    assert_eq!(created.sandboxes.len(), 4);
+    assert!(created.restored <= created.ready);
+    let branch = format!("{id}-1");
+    assert!(created.sandboxes.iter().all(|view| view.record.snapshot.as_str() == branch));
+    assert!(created.sandboxes.iter().all(|view| view.record.generation == 3));
+    Ok(())
+}
+
+#[test]
+fn an_evicted_snapshot_is_loaded_again_when_it_is_needed() -> Result<(), Failure> {
+    let world = World::new()?;
+    let base = world.make("base")?;
+    world.run(base.durable())?;
+    let lease = world.run(base.lease())?;
+    assert!(!world.run(base.evict()), "evicted while in use");
+    let first = lease.process.pid;
+    drop(lease);
+    assert!(world.run(base.evict()));
+    assert!(!world.run(base.evict()), "there is nothing more to give");
+    world.until("its process ends", || !lives(first));
+    assert!(!base.view().loaded);
+    assert_eq!(world.names("zygotes"), [""; 0]);
+    world.fork("base", 2)?;
+    assert!(base.view().loaded);
+    assert_ne!(world.run(base.lease())?.process.pid, first);
+    Ok(())
+}
+
+#[test]
+fn a_sandbox_goes_back_to_its_own_branch_and_to_no_other() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 2)?;
+    let sandbox = world.engine.sandbox(&ids[0])?;
+    world.run(sandbox.branch(Some("one".parse()?)))?;
+    world.run(sandbox.branch(Some("two".parse()?)))?;
+    let before = sandbox.view();
+    world.run(sandbox.rollback("one".parse()?))?;
+    let after = sandbox.view();
+    assert_ne!(after.pid, before.pid);
+    world.until("the predecessor ends", || !lives(before.pid));
+    assert_eq!((after.id(), after.state), (before.id(), SandboxState::Running));
+    assert_eq!(after.record.branches, ["one".parse()?]);
+    assert_eq!(world.names("layers").len(), 2, "one top layer each");
+    world.run(sandbox.pause())?;
+    world.run(sandbox.branch(Some("three".parse()?)))?;
+    let other = world.engine.sandbox(&ids[1])?;
+    let error = world.run(other.rollback("one".parse()?)).unwrap_err();
+    assert!(matches!(error, EngineError::NotItsBranch { .. }), "{error}");
+    assert_eq!(other.view().state, SandboxState::Running);
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_that_others_need_is_not_removed() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let sandbox = world.engine.sandbox(&id)?;
+    let branch = world.run(sandbox.branch(Some("child".parse()?)))?;
+    world.run(branch.durable())?;
+    let grandchild = world.fork("child", 1)?.remove(0);
+    let branch = world.run(world.engine.sandbox(&grandchild)?.branch(Some("grandchild".parse()?)))?;
+    world.run(branch.durable())?;
+    let error = world.run(world.engine.remove_snapshot("base", false)).unwrap_err();
+    assert_eq!(error.to_string(), "snapshot base is needed by child, grandchild");
+    let removed = world.run(world.engine.remove_snapshot("base", true))?;
+    assert_eq!(removed, ["grandchild".parse()?, "child".parse()?, "base".parse()?]);
+    assert_eq!(world.names("snapshots"), [""; 0]);
+    assert_eq!(world.names("zygotes"), [""; 0]);
+    assert_eq!(sandbox.view().state, SandboxState::Running, "sandboxes go on");
+    Ok(())
+}

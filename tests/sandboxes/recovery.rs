@@ -94,3 +94,24 @@ fn sandboxes_that_ended_while_nobody_looked_are_gone() -> Result<(), Failure> {
     assert_eq!(world.names("layers").len(), 1);
     Ok(())
 }
+
+#[test]
+fn a_process_that_says_nothing_does_not_keep_the_others_from_being_found() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 3)?;
+    let stuck = rustix::process::Pid::from_raw(world.engine.sandbox(&ids[1])?.view().pid).ok_or("no pid")?;
+    rustix::process::kill_process(stuck, rustix::process::Signal::STOP)?;
+    let recovered = world.restart()?;
+    assert_eq!(
+        (recovered.sandboxes.len(), recovered.mute.len(), recovered.removed),
+        (2, 1, 0),
+        "{recovered:?}"
+    );
+    assert_eq!(world.names("layers").len(), 3, "its disk is left alone");
+    // Somebody has mended it.
+    rustix::process::kill_process(stuck, rustix::process::Signal::CONT)?;
+    let recovered = world.restart()?;
+    assert_eq!((recovered.sandboxes.len(), recovered.mute.len()), (3, 0), "{recovered:?}");
+    Ok(())
+}

@@ -29,8 +29,18 @@ pub struct Recovered {
     pub zygotes: Vec<Tag>,
     /// Snapshots on disk.
     pub stored: Vec<Tag>,
+    /// Directories of processes that do not answer. They are left as they are, and so is what they use.
+    pub mute: Vec<PathBuf>,
     /// Directories, files and processes that were nobody's.
     pub removed: usize,
+}
+
+/// What is in a directory.
+enum Seen {
+    Alive(Found),
+    Dead,
+    /// A process that is there and says nothing: stopped, or stuck.
+    Mute,
 }
 
 pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineError> {
@@ -38,18 +48,18 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
     let mut used = BTreeSet::new();
     let stored = stored(shared)?;
     for directory in directories(&shared.places.zygotes())? {
-        let record: Option<ZygoteRecord> =
-            record::read(&directory).filter(|found: &ZygoteRecord| found.promised);
-        match (record, Lasting::find(&directory).await?) {
-            (Some(record), Some(found)) => {
+        let record = record::read::<ZygoteRecord>(&directory);
+        match (record.filter(|record| record.promised), look(&directory).await) {
+            (Some(record), Seen::Alive(found)) => {
                 used.extend(record.layers.iter().cloned());
                 recovered.zygotes.push(record.tag.clone());
                 adopt_zygote(shared, record, found, &stored);
             }
-            (_, found) => {
-                remove(&directory, found)?;
-                recovered.removed += 1;
+            (record, Seen::Mute) => {
+                used.extend(record.into_iter().flat_map(|record| record.layers));
+                recovered.mute.push(directory);
             }
+            (_, seen) => recovered.removed += remove(&directory, seen)?,
         }
     }
     for record in stored {
@@ -60,23 +70,21 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         }
     }
     for directory in directories(&shared.places.sandboxes())? {
-        let record: Option<SandboxRecord> =
-            record::read(&directory).filter(|found: &SandboxRecord| found.promised);
-        match (record, Lasting::find(&directory).await?) {
-            (Some(record), Some(found)) => match adopt_sandbox(shared, record, found).await {
+        let record = record::read::<SandboxRecord>(&directory);
+        match (record.filter(|record| record.promised), look(&directory).await) {
+            (Some(record), Seen::Alive(found)) => match adopt_sandbox(shared, record, found).await {
                 Ok(record) => {
                     used.extend(record.disk.iter().flat_map(|disk| disk.all()).cloned());
                     recovered.sandboxes.push(record.id);
                 }
-                Err(found) => {
-                    remove(&directory, Some(found))?;
-                    recovered.removed += 1;
-                }
+                Err(found) => recovered.removed += remove(&directory, Seen::Alive(found))?,
             },
-            (_, found) => {
-                remove(&directory, found)?;
-                recovered.removed += 1;
+            (record, Seen::Mute) => {
+                let disk = record.and_then(|record| record.disk);
+                used.extend(disk.iter().flat_map(|disk| disk.all()).cloned());
+                recovered.mute.push(directory);
             }
+            (_, seen) => recovered.removed += remove(&directory, seen)?,
         }
     }
     recovered.removed += remove_unused(&shared.places.layers(), &used, Duration::ZERO)?;
@@ -103,6 +111,8 @@ impl Engine {
     }
 }
 
+/// No process that can be talked to takes longer to say who it is.
+const ANSWER: Duration = Duration::from_secs(10);
 /// A file that is younger may be of a VM that is not written down yet.
 const MAKING: Duration = Duration::from_secs(60);
 
@@ -155,12 +165,21 @@ fn directories(parent: &Path) -> Result<Vec<PathBuf>, PlaceError> {
     Ok(paths)
 }
 
-/// Ends what is in a directory, and removes it.
-fn remove(directory: &Path, found: Option<Found>) -> Result<(), PlaceError> {
-    if let Some(found) = found {
+async fn look(directory: &Path) -> Seen {
+    match tokio::time::timeout(ANSWER, Lasting::find(directory)).await {
+        Ok(Ok(Some(found))) => Seen::Alive(found),
+        Ok(Ok(None)) => Seen::Dead,
+        Ok(Err(_)) | Err(_) => Seen::Mute,
+    }
+}
+
+/// Ends what is in a directory, and removes it. Returns how many directories that makes.
+fn remove(directory: &Path, seen: Seen) -> Result<usize, PlaceError> {
+    if let Seen::Alive(found) = seen {
         found.process.0.kill();
     }
-    fs::remove_dir_all(directory).map_err(PlaceError::at("remove", directory))
+    fs::remove_dir_all(directory).map_err(PlaceError::at("remove", directory))?;
+    Ok(1)
 }
 
 /// Removes layers that no disk is made of and that are not too young.

@@ -8,9 +8,9 @@ use forkd_host::doctor::{self, Way};
 use forkd_host::{home, kvm};
 use forkd_machine::{Home, InitOptions, Machine, Name, Progress, StartOptions};
 
-use crate::binaries;
 use crate::watch::{Watched, report};
 use crate::{TestResult, check};
+use crate::{binaries, library};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -18,6 +18,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The environment variable that names the machine of the tests: two checkouts that are tested at once need two.
 const MACHINE_VARIABLE: &str = "FORKD_TEST_MACHINE";
+
+/// Where a machine sees its host's kernels and images.
+const MACHINE_LIBRARY: &str = "/srv/forkd";
 
 /// The machine of the tests.
 pub fn machine_name() -> String {
@@ -84,6 +87,14 @@ impl TestHost {
         self.run(&["sh", "-euc", script])
     }
 
+    /// Where the host sees the tests' kernel and images.
+    pub fn library(&self) -> PathBuf {
+        match self {
+            TestHost::Native => library::directory(),
+            TestHost::Machine(_) => PathBuf::from(MACHINE_LIBRARY),
+        }
+    }
+
     /// Leaves the host as it was found.
     pub fn release(&self) -> TestResult {
         match self {
@@ -130,7 +141,7 @@ impl TestMachine {
         let home = Home::new(root);
         let name: Name = name.parse()?;
         let binaries = binaries::directory();
-        let library = root.join("library");
+        let library = library::directory();
         let host = kvm::probe(&binaries)?;
         let current = match Machine::open(&home, &name) {
             Ok(machine) => Some(machine),

@@ -31,7 +31,7 @@ pub fn machine_name() -> String {
 #[derive(Debug)]
 pub enum TestHost {
     Native,
-    Machine(TestMachine),
+    Machine(Box<TestMachine>),
 }
 
 impl TestHost {
@@ -41,7 +41,7 @@ impl TestHost {
         let diagnosis = doctor::examine(&binaries::directory(), &root);
         match diagnosis.way {
             Way::Native => Ok(TestHost::Native),
-            Way::Machine => Ok(TestHost::Machine(TestMachine::acquire(&root, name)?)),
+            Way::Machine => Ok(TestHost::Machine(Box::new(TestMachine::acquire(&root, name)?))),
             Way::None => Err(format!("no KVM host: {}", diagnosis.reason.unwrap_or_default()).into()),
         }
     }

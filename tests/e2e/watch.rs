@@ -20,7 +20,7 @@ pub fn a_machine_that_stops_answering_is_restarted() -> TestResult {
     let patience = Patience { silence: Duration::from_secs(3), ..Patience::default() };
 
     let verdict = watch::run(victim, patience, || {
-        let Some(host @ TestHost::Machine(Box::new(victim))) = VICTIM.get() else {
+        let Some(host @ TestHost::Machine(victim)) = VICTIM.get() else {
             return Err("no victim".into());
         };
         if RUNS.fetch_add(1, Ordering::SeqCst) == 0 {

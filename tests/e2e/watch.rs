@@ -16,7 +16,7 @@ static RUNS: AtomicU32 = AtomicU32::new(0);
 
 pub fn a_machine_that_stops_answering_is_restarted() -> TestResult {
     let victim = TestMachine::acquire(&home::directory()?, &format!("{}-victim", machine_name()))?;
-    let victim = VICTIM.get_or_init(|| TestHost::Machine(victim));
+    let victim = VICTIM.get_or_init(|| TestHost::Machine(Box::new(victim)));
     let patience = Patience { silence: Duration::from_secs(3), ..Patience::default() };
 
     let verdict = watch::run(victim, patience, || {

@@ -6,6 +6,7 @@ Every function named test_* is a test. It gets a sandbox and a directory of its 
 
 import asyncio
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -28,6 +29,10 @@ from e2b import (
 )
 
 
+# How many times longer everything may take: a guest in an emulator is slow.
+SLOWNESS = float(os.environ.get("FORKD_TEST_SLOWNESS", "1"))
+
+
 def raises(kind, call):
     try:
         call()
@@ -38,7 +43,7 @@ def raises(kind, call):
 
 def until(condition, seconds=10):
     """Waits for something that takes a moment."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * SLOWNESS
     while time.monotonic() < end:
         if condition():
             return True
@@ -148,14 +153,14 @@ def test_connect_after_the_end(sandbox, directory):
 def test_timeout_kills(sandbox, directory):
     started = time.monotonic()
     raises(TimeoutException, lambda: sandbox.commands.run("sleep 30; sleep 30", timeout=1))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 10 * SLOWNESS
     assert until(lambda: not [process for process in sandbox.commands.list() if "sleep 30" in str(process.args)])
 
 
 def test_a_daemon_does_not_hold_the_call(sandbox, directory):
     started = time.monotonic()
-    result = sandbox.commands.run(f"(sleep 2; echo late; echo late > {directory}/late) & echo started")
-    assert result.stdout == "started\n" and time.monotonic() - started < 1.5
+    result = sandbox.commands.run(f"(sleep {2 * SLOWNESS}; echo late; echo late > {directory}/late) & echo started")
+    assert result.stdout == "started\n" and time.monotonic() - started < 1.5 * SLOWNESS
     assert until(lambda: sandbox.files.exists(f"{directory}/late")), "writing to a stream nobody reads must not kill"
 
 
@@ -344,7 +349,7 @@ def test_watch_as_a_stream(sandbox, directory):
         events = []
         handle = await asynchronous.files.watch_dir(directory, on_event=events.append)
         await asynchronous.files.write(f"{directory}/file", "x")
-        for _ in range(200):
+        for _ in range(int(200 * SLOWNESS)):
             if any(event.name == "file" and event.type == FilesystemEventType.WRITE for event in events):
                 break
             await asyncio.sleep(0.02)
@@ -392,12 +397,12 @@ def test_terminal(sandbox, directory):
     sandbox.pty.send_stdin(terminal.pid, b"stty size\n")
     assert seen("40 120"), output
     sandbox.pty.send_stdin(terminal.pid, b"sleep 60\n")
-    time.sleep(0.3)
+    time.sleep(0.3 * SLOWNESS)
     sandbox.pty.send_stdin(terminal.pid, b"\x03")
     sandbox.pty.send_stdin(terminal.pid, b"echo interrupted-$((40 + 2))\n")
     assert seen("interrupted-42"), output
     sandbox.pty.send_stdin(terminal.pid, b"exit 0\n")
-    thread.join(10)
+    thread.join(10 * SLOWNESS)
     assert not thread.is_alive()
 
 
@@ -405,7 +410,7 @@ def test_terminal_kill(sandbox, directory):
     terminal = sandbox.pty.create(PtySize(rows=24, cols=80))
     output, thread = collect(terminal)
     assert sandbox.pty.kill(terminal.pid) is True
-    thread.join(10)
+    thread.join(10 * SLOWNESS)
     assert not thread.is_alive()
     assert until(lambda: sandbox.pty.kill(terminal.pid) is False)
 
@@ -418,7 +423,7 @@ def test_terminal_connect(sandbox, directory):
     sandbox.pty.send_stdin(terminal.pid, b"echo back-$((1 + 1))\n")
     assert until(lambda: b"back-2" in b"".join(output)), output
     sandbox.pty.kill(terminal.pid)
-    thread.join(10)
+    thread.join(10 * SLOWNESS)
 
 
 # Running them

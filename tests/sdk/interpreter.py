@@ -6,6 +6,7 @@ Every function named test_* is a test.
 """
 
 import base64
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,9 @@ import traceback
 import urllib.request
 
 from e2b_code_interpreter import Sandbox
+
+# How many times longer everything may take: a guest in an emulator is slow.
+SLOWNESS = float(os.environ.get("FORKD_TEST_SLOWNESS", "1"))
 
 sandbox = Sandbox.create()
 
@@ -108,14 +112,14 @@ def test_contexts_run_side_by_side():
     contexts = [sandbox.create_code_context() for _ in range(3)]
     begun = time.monotonic()
     threads = [
-        threading.Thread(target=sandbox.run_code, args=("import time; time.sleep(1)",), kwargs={"context": context})
+        threading.Thread(target=sandbox.run_code, args=(f"import time; time.sleep({SLOWNESS})",), kwargs={"context": context})
         for context in contexts
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 2.5 * SLOWNESS
     for context in contexts:
         sandbox.remove_code_context(context)
 
@@ -129,7 +133,7 @@ def test_a_client_that_leaves_interrupts():
         assert "imeout" in type(error).__name__, error
     else:
         raise AssertionError("an endless loop ended")
-    assert sandbox.run_code("kept", context=context, timeout=10).text == "state"
+    assert sandbox.run_code("kept", context=context, timeout=10 * SLOWNESS).text == "state"
     sandbox.remove_code_context(context)
 
 

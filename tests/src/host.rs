@@ -8,9 +8,9 @@ use forkd_host::doctor::{self, Way};
 use forkd_host::{home, kvm};
 use forkd_machine::{Home, InitOptions, Machine, Name, Progress, StartOptions};
 
-use crate::binaries;
 use crate::watch::{Watched, report};
 use crate::{TestResult, check};
+use crate::{binaries, library};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -18,6 +18,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The environment variable that names the machine of the tests: two checkouts that are tested at once need two.
 const MACHINE_VARIABLE: &str = "FORKD_TEST_MACHINE";
+
+/// Where a machine sees its host's kernels and images.
+const MACHINE_LIBRARY: &str = "/srv/forkd";
 
 /// The machine of the tests.
 pub fn machine_name() -> String {
@@ -29,7 +32,7 @@ pub fn machine_name() -> String {
 #[expect(clippy::large_enum_variant, reason = "a run of tests has one")]
 pub enum TestHost {
     Native,
-    Machine(TestMachine),
+    Machine(Box<TestMachine>),
 }
 
 impl TestHost {
@@ -39,7 +42,7 @@ impl TestHost {
         let diagnosis = doctor::examine(&binaries::directory(), &root);
         match diagnosis.way {
             Way::Native => Ok(TestHost::Native),
-            Way::Machine => Ok(TestHost::Machine(TestMachine::acquire(&root, name)?)),
+            Way::Machine => Ok(TestHost::Machine(Box::new(TestMachine::acquire(&root, name)?))),
             Way::None => Err(format!("no KVM host: {}", diagnosis.reason.unwrap_or_default()).into()),
         }
     }
@@ -83,6 +86,14 @@ impl TestHost {
     /// Runs a shell script that must succeed and returns what it printed.
     pub fn script(&self, script: &str) -> Result<String, Error> {
         self.run(&["sh", "-euc", script])
+    }
+
+    /// Where the host sees the tests' kernel and images.
+    pub fn library(&self) -> PathBuf {
+        match self {
+            TestHost::Native => library::directory(),
+            TestHost::Machine(_) => PathBuf::from(MACHINE_LIBRARY),
+        }
     }
 
     /// Leaves the host as it was found.
@@ -131,7 +142,7 @@ impl TestMachine {
         let home = Home::new(root);
         let name: Name = name.parse()?;
         let binaries = binaries::directory();
-        let library = root.join("library");
+        let library = library::directory();
         let host = kvm::probe(&binaries)?;
         let current = match Machine::open(&home, &name) {
             Ok(machine) => Some(machine),

@@ -3,6 +3,7 @@
 pub mod binaries;
 pub mod engine;
 pub mod host;
+pub mod library;
 pub mod measure;
 pub mod process;
 pub mod scale;

@@ -1,4 +1,4 @@
-//! The agent in a guest, asked over a new connection for each request.
+//! The agent in a guest, asked over a new connection for each request, or over one for several.
 
 use std::io;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::task::AbortHandle;
 
 use crate::guest::{ConnectError, Guest};
 
@@ -64,85 +65,37 @@ impl Agent {
         body: &impl Serialize,
         limit: Duration,
     ) -> Result<T, AgentError> {
-        self.ask(Method::POST, path, || serde_json::to_vec(body), limit).await
-    }
-
-    /// The same for a body that is made at the last moment, when the agent already listens. Asks again while the guest has
-    /// no listener or loses its connections, as one does that was just forked.
-    pub async fn post_when_connected<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: impl Fn() -> Result<Vec<u8>, serde_json::Error>,
-        limit: Duration,
-    ) -> Result<T, AgentError> {
-        self.ask_patiently(Method::POST, path, body, limit).await
+        within(limit, async { self.connect().await?.post(path, body).await }).await
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str, limit: Duration) -> Result<T, AgentError> {
-        self.ask(Method::GET, path, || Ok(Vec::new()), limit).await
+        within(limit, async { self.connect().await?.get(path).await }).await
     }
 
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: impl FnOnce() -> Result<Vec<u8>, serde_json::Error>,
-        limit: Duration,
-    ) -> Result<T, AgentError> {
-        let asked = tokio::time::timeout(limit, self.exchange(method, path, body)).await;
-        let (status, body) = asked.map_err(|_| AgentError::Timeout(limit))??;
-        if !status.is_success() {
-            let message = String::from_utf8_lossy(&body).trim().chars().take(500).collect();
-            return Err(AgentError::Status { path: path.into(), status, message });
-        }
-        let body = if body.is_empty() { &b"null"[..] } else { &body };
-        serde_json::from_slice(body).map_err(AgentError::Json)
-    }
-
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: impl FnOnce() -> Result<Vec<u8>, serde_json::Error>,
-    ) -> Result<(StatusCode, Bytes), AgentError> {
+    /// A connection for several requests, one after the other.
+    pub async fn connect(&self) -> Result<Connection, AgentError> {
         let stream = self.guest.connect(ENVD).await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Ends with the exchange: nothing keeps the sender.
-        let connection = tokio::spawn(connection);
-        let body = body().map_err(AgentError::Request)?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "guest")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| AgentError::Answer(error.into()))?;
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        connection.abort();
-        Ok((status, body.map_err(AgentError::Answer)?.to_bytes()))
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        Ok(Connection { sender, task: tokio::spawn(connection).abort_handle() })
     }
 
-    /// Waits until the agent answers at all, however often it must be asked: a guest that boots has no listener yet.
+    /// Waits until the agent answers at all, however often it must be asked.
     pub async fn wait_for_answer(&self, limit: Duration) -> Result<(), AgentError> {
-        let no_body = || Ok(Vec::new());
-        self.ask_patiently::<serde_json::Value>(Method::GET, "/health", no_body, limit).await?;
+        self.patiently(limit, || self.get::<serde_json::Value>("/health", limit)).await?;
         Ok(())
     }
 
-    /// Asks until there is an answer, or an error that time does not mend.
-    async fn ask_patiently<T: DeserializeOwned>(
+    /// Asks until there is an answer, or an error that time does not mend: a guest that boots has no listener yet, and one
+    /// that was forked loses its connections.
+    pub(crate) async fn patiently<T, F: Future<Output = Result<T, AgentError>>>(
         &self,
-        method: Method,
-        path: &str,
-        body: impl Fn() -> Result<Vec<u8>, serde_json::Error>,
         limit: Duration,
+        ask: impl Fn() -> F,
     ) -> Result<T, AgentError> {
         let begun = tokio::time::Instant::now();
         let mut pause = Duration::from_millis(2);
         loop {
-            let error = match self.ask(method.clone(), path, &body, limit).await {
+            let error = match ask().await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -162,5 +115,123 @@ impl Agent {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(100));
         }
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, AgentError>>,
+) -> Result<T, AgentError> {
+    tokio::time::timeout(limit, asked).await.unwrap_or(Err(AgentError::Timeout(limit)))
+}
+
+/// One connection to an agent. It ends with this value.
+#[derive(Debug)]
+pub struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    task: AbortHandle,
+}
+
+impl Connection {
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, AgentError> {
+        self.ask(Method::GET, path, Vec::new()).await
+    }
+
+    pub async fn post<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, AgentError> {
+        self.ask(Method::POST, path, serde_json::to_vec(body).map_err(AgentError::Request)?).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<T, AgentError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "guest")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| AgentError::Answer(error.into()))?;
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(AgentError::Answer)?.to_bytes();
+        if !status.is_success() {
+            let message = String::from_utf8_lossy(&body).trim().chars().take(500).collect();
+            return Err(AgentError::Status { path: path.into(), status, message });
+        }
+        let body = if body.is_empty() { &b"null"[..] } else { &body };
+        serde_json::from_slice(body).map_err(AgentError::Json)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    /// An agent whose first `deaf` connections are closed, and whose others answer every request with this.
+    fn answering(deaf: usize, answer: &'static str) -> (tempfile::TempDir, Agent) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vsock");
+        let listener = UnixListener::bind(&path).unwrap();
+        tokio::spawn(async move {
+            let mut seen = 0;
+            while let Ok((mut client, _)) = listener.accept().await {
+                seen += 1;
+                if seen <= deaf {
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let mut bytes = [0; 4096];
+                    assert!(client.read(&mut bytes).await.unwrap() > 0);
+                    client.write_all(b"OK 1\n").await.unwrap();
+                    while client.read(&mut bytes).await.is_ok_and(|read| read > 0) {
+                        client.write_all(answer.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        (directory, Agent::new(Guest::new(path)))
+    }
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn a_connection_carries_several_requests() {
+        let (_directory, agent) = answering(0, "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{\"a\":1}");
+        let mut connection = agent.connect().await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(connection.get::<Value>("/").await.unwrap(), json!({ "a": 1 }));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_refuses_is_asked_again() {
+        let (_directory, agent) = answering(3, "HTTP/1.1 204 No Content\r\n\r\n");
+        assert!(matches!(agent.get::<Value>("/", LIMIT).await, Err(AgentError::Connect(_))));
+        agent.wait_for_answer(LIMIT).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_an_agent_refuses_is_said_and_not_asked_again() {
+        let (_directory, agent) = answering(0, "HTTP/1.1 409 Conflict\r\nContent-Length: 4\r\n\r\nno!\n");
+        let error = agent.wait_for_answer(LIMIT).await.unwrap_err();
+        assert_eq!(error.to_string(), "the agent answered /health with 409 Conflict: no!");
     }
 }

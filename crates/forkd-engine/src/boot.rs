@@ -57,6 +57,17 @@ pub struct BootedVm {
 /// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
 const CID: u32 = 3;
 
+/// A guest reboots by ending, and its console is the log.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+/// QEMU's emulated SVM does not intercept XSETBV; a guest that does not ask for vector state does not miss it. And it forgets
+/// the interrupt shadow of STI, so a vCPU may sleep with work to do: the soft lockup detector's timer wakes it.
+const EMULATED: &str = " noxsave nmi_watchdog=0 watchdog_thresh=30 tsc=reliable mitigations=off";
+
+/// The kernel's command line, on a CPU or in an emulator.
+pub fn command_line(emulated: bool) -> String {
+    format!("{COMMAND_LINE}{}", if emulated { EMULATED } else { "" })
+}
+
 /// The console's last lines are what one looks at first.
 const CONSOLE_SHOWN: usize = 2000;
 

@@ -1,7 +1,7 @@
 //! Who a guest is: what its agent is told before it serves anybody.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,16 +44,33 @@ struct Applied {
     steps: Value,
 }
 
+/// Questions before the identity. The first one finds the agent's memory cold.
+const QUESTIONS: usize = 2;
+
 /// Gives a guest its identity and the time of day. From then on it serves.
 pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result<(), AgentError> {
-    let applied: Applied = agent.post_when_connected("/forkd/identity", || request(identity), limit).await?;
+    let given = agent.patiently(limit, || try_to_give(agent, identity));
+    let applied = tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
     if applied.ok { Ok(()) } else { Err(AgentError::NotReady(applied.steps.to_string())) }
 }
 
-fn request(identity: &Identity) -> Result<Vec<u8>, serde_json::Error> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let unix_time_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    serde_json::to_vec(&Request { version: VERSION, unix_time_ns, identity })
+/// Given twice, an identity is taken once: the agent knows its generation.
+async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<Applied, AgentError> {
+    let mut connection = agent.connect().await?;
+    // The guest's clock will be as late as the request takes to get there. A question of the same kind shows how long that is.
+    let mut round_trip = Duration::ZERO;
+    for _ in 0..QUESTIONS {
+        let asked = Instant::now();
+        connection.get::<Value>("/forkd/ready").await?;
+        round_trip = asked.elapsed();
+    }
+    connection.post("/forkd/identity", &request(identity, round_trip / 2)).await
+}
+
+fn request(identity: &Identity, delay: Duration) -> Request<'_> {
+    let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + delay;
+    let unix_time_ns = u64::try_from(then.as_nanos()).unwrap_or(u64::MAX);
+    Request { version: VERSION, unix_time_ns, identity }
 }
 
 #[cfg(test)]
@@ -76,7 +93,7 @@ mod tests {
             access_token: word("access_token"),
             seed: word("seed"),
         };
-        let mut written: Value = serde_json::from_slice(&request(&identity).unwrap()).unwrap();
+        let mut written: Value = serde_json::to_value(request(&identity, Duration::ZERO)).unwrap();
         assert!(written["unix_time_ns"].as_u64() > expected["unix_time_ns"].as_u64());
         for message in [&mut written, &mut expected] {
             message["unix_time_ns"] = json!(0);

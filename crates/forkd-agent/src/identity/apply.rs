@@ -47,9 +47,10 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
 
 async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> Vec<Step> {
     let mut steps = Vec::new();
-    // First, because every moment makes it staler, and because hooks and logs should see the right time.
+    // First, because every moment makes it staler, and because hooks and logs should see the right time. Here, because a
+    // thread would have to be started.
     if let Some(time) = request.unix_time_ns {
-        steps.push(system(agent, StepName::Clock, move |guest| guest.set_clock(time)).await);
+        steps.push(outcome(StepName::Clock, agent.guest.set_clock(time)));
     }
     // Before anything that might draw a random number.
     if let Some(seed) = request.seed.clone() {
@@ -100,9 +101,15 @@ async fn system(
 ) -> Step {
     let agent = Arc::clone(agent);
     match blocking(move || change(&*agent.guest)).await {
-        Ok(Ok(())) => done(step, Vec::new()),
-        Ok(Err(GuestError::Foreign)) => Step { step, ok: true, skipped: true, error: None },
-        Ok(Err(error)) => done(step, vec![error.to_string()]),
+        Ok(result) => outcome(step, result),
+        Err(error) => done(step, vec![error.to_string()]),
+    }
+}
+
+fn outcome(step: StepName, result: Result<(), GuestError>) -> Step {
+    match result {
+        Ok(()) => done(step, Vec::new()),
+        Err(GuestError::Foreign) => Step { step, ok: true, skipped: true, error: None },
         Err(error) => done(step, vec![error.to_string()]),
     }
 }

@@ -1,7 +1,7 @@
 //! What of the guest's system an identity changes.
 //!
 //! Only PID 1 of a guest may do that. An agent that runs as an ordinary process must not touch its host, so there it gets
-//! [`Foreign`]. All of it blocks.
+//! [`Foreign`]. All of it blocks but the clock.
 
 use std::fmt;
 use std::fs;

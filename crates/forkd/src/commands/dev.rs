@@ -1,10 +1,11 @@
 //! `forkd dev`: one guest, with its agent on ports of the loopback.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
-use forkd_engine::boot::{Plan, boot};
+use forkd_engine::boot::{Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
 use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
@@ -13,6 +14,7 @@ use forkd_machine::{Home, Machine};
 use forkd_proto::probe::KvmFinding;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::say;
 use crate::arguments::DevOptions;
@@ -22,12 +24,6 @@ use crate::progress::Progress;
 
 /// How long a guest may take to boot, also in an emulator.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// A guest reboots by ending, and its console is the log.
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
-/// QEMU's emulated SVM does not intercept XSETBV; a guest that does not ask for vector state does not miss it. And it forgets
-/// the interrupt shadow of STI, so a vCPU may sleep with work to do: the soft lockup detector's timer wakes it.
-const EMULATED: &str = " noxsave nmi_watchdog=0 watchdog_thresh=30 tsc=reliable mitigations=off";
 
 /// Where the machine sees this host's kernels and images, and forkd's binaries.
 const MACHINE_LIBRARY: &str = "/srv/forkd";
@@ -47,7 +43,6 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     }
 
     let directory = tempfile::tempdir().map_err(|error| CliError::Io("make a directory", error))?;
-    let emulated = if forkd_host::is_emulated() { EMULATED } else { "" };
     let plan = Plan {
         program: binaries.join("forkd-vmm"),
         kernel: kernel.vmlinux(),
@@ -56,7 +51,7 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
         disk_bytes: options.disk << 20,
         vcpus: options.vcpus,
         memory_bytes: options.memory << 20,
-        command_line: format!("{COMMAND_LINE}{emulated}"),
+        command_line: command_line(forkd_host::is_emulated()),
         directory: directory.path().into(),
         limit: LIMIT,
     };
@@ -82,8 +77,8 @@ fn in_machine(options: &DevOptions) -> Result<Exit, CliError> {
     }
     say(&format!("This host's KVM cannot run guests; machine {} will.", machine.name));
     let mut command = machine.exec_with_ports(&words, &[options.envd_port, options.interpreter_port])?;
-    let status = command.status().map_err(|error| CliError::Io("start ssh", error))?;
-    Ok(Exit::from(status))
+    // In this process's place: whoever ends this ends what runs there.
+    Err(CliError::Io("start ssh", command.exec()))
 }
 
 async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit, CliError> {
@@ -102,12 +97,26 @@ async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit,
         options.image, options.envd_port, options.interpreter_port
     ));
     tokio::select! {
-        _ = tokio::signal::ctrl_c() => Ok(Exit::Success),
+        asked = asked_to_end() => asked.map(|()| Exit::Success),
         status = vm.process.ended() => {
             let status = status.map_err(|error| CliError::Io("wait for the VM", error))?;
             Err(CliError::Io("go on", io::Error::other(format!("the VM has ended with {status}"))))
         }
     }
+}
+
+/// Ctrl-C, an ordinary end, or the end of the terminal: in the machine that is the end of the connection.
+async fn asked_to_end() -> Result<(), CliError> {
+    let stream = |kind| signal(kind).map_err(|error| CliError::Io("wait for signals", error));
+    let mut interrupt = stream(SignalKind::interrupt())?;
+    let mut terminate = stream(SignalKind::terminate())?;
+    let mut hangup = stream(SignalKind::hangup())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    Ok(())
 }
 
 fn config(image: &Image) -> ImageConfig {

@@ -1,0 +1,18 @@
+//! Real images with the agent in them, on a KVM host, native or machine. `make e2e-agent` runs them; they need root, as
+//! making images does.
+
+mod guest;
+mod registry;
+mod sdk;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forkd_tests::suite::main(&[
+        ("guest::debian_boots_to_ready", guest::debian_boots_to_ready),
+        ("guest::children_of_a_warm_parent_differ", guest::children_of_a_warm_parent_differ),
+        ("guest::the_agent_stays_up_under_pressure", guest::the_agent_stays_up_under_pressure),
+        ("registry::an_image_from_a_registry_boots", registry::an_image_from_a_registry_boots),
+        ("sdk::the_official_clients_drive_a_guest", sdk::the_official_clients_drive_a_guest),
+    ])
+}

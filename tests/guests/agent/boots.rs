@@ -1,0 +1,31 @@
+//! A Debian image boots to ready: how long it takes, and what the agent takes.
+
+use std::time::Instant;
+
+use forkd_tests::check;
+use forkd_tests::measure::print;
+use serde_json::json;
+
+use super::client::Client;
+use super::world::{Failure, World};
+
+const MEMORY: u64 = 512 << 20;
+/// What the agent may take of a guest's memory when nothing goes on.
+const MAX_AGENT_KIB: u64 = 6 << 10;
+
+pub async fn test(world: &World) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let vm = world.bring_up("boots", MEMORY, false).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let client = Client::new(&vm.agent);
+    let resident_kib = client.agent_kib("VmRSS").await?;
+    let anonymous_kib = client.agent_kib("RssAnon").await?;
+    let numpy = client.python("import numpy\nnumpy.arange(4).sum()").await?;
+    print(&json!({
+        "measure": "boot_to_ready", "seconds": seconds, "agent_resident_kib": resident_kib,
+        "agent_anonymous_kib": anonymous_kib, "agent_resident_after_kib": client.agent_kib("VmRSS").await?,
+    }))?;
+    check!(resident_kib < MAX_AGENT_KIB, "the agent takes {resident_kib} KiB");
+    check!(numpy.text.ends_with('6'), "{numpy:?}");
+    Ok(())
+}

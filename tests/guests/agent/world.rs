@@ -1,0 +1,89 @@
+//! What guests are made of on this host.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forkd_engine::boot::{BootedVm, Plan, boot, command_line};
+use forkd_engine::bring_up::{ImageConfig, bring_up};
+use forkd_host::is_emulated;
+use forkd_image::Silent;
+use forkd_image::images::{Image, ImageStore};
+use forkd_image::kernels::KernelStore;
+use forkd_tests::binaries;
+
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long anything may take, also in an emulator.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a guest may write to its disk.
+const DISK: u64 = 4 << 30;
+
+pub struct World {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    image: Image,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    pub fn open(library: &str, image: &str) -> Result<World, Failure> {
+        let library = Path::new(library);
+        let kernel = KernelStore::new(library).ensure_default(&Silent)?;
+        let initramfs = kernel.initramfs(&binaries::directory().join("guest/forkd-agent"), &Silent)?;
+        Ok(World {
+            kernel: kernel.vmlinux(),
+            initramfs,
+            image: ImageStore::new(library).find(image)?,
+            directory: tempfile::tempdir_in("/var/tmp")?,
+        })
+    }
+
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// A new directory for the files of one VM.
+    pub fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
+        let path = self.directory.path().join(name);
+        std::fs::create_dir(&path)?;
+        Ok(path)
+    }
+
+    /// Boots the image, up to its agent's first answer.
+    pub async fn boot(&self, name: &str, memory_bytes: u64) -> Result<BootedVm, Failure> {
+        let plan = Plan {
+            program: binaries::directory().join("forkd-vmm"),
+            kernel: self.kernel.clone(),
+            initramfs: self.initramfs.clone(),
+            base: self.image.base(),
+            disk_bytes: DISK,
+            vcpus: 1,
+            memory_bytes,
+            command_line: command_line(is_emulated()),
+            directory: self.directory(name)?,
+            limit: LIMIT,
+        };
+        Ok(boot(&plan).await?)
+    }
+
+    /// The same up to ready, with the image's configuration and, if asked for, its entrypoint.
+    pub async fn bring_up(
+        &self,
+        name: &str,
+        memory_bytes: u64,
+        with_entrypoint: bool,
+    ) -> Result<BootedVm, Failure> {
+        let vm = self.boot(name, memory_bytes).await?;
+        let config = &self.image.metadata.config;
+        let command = [config.entrypoint.clone(), config.cmd.clone()].concat();
+        let config = ImageConfig {
+            env: config.env.clone(),
+            user: Some(self.image.metadata.default_user.clone()),
+            workdir: config.workdir.clone(),
+            start: with_entrypoint.then_some(command),
+        };
+        bring_up(&vm.agent, &config, name, LIMIT).await?;
+        Ok(vm)
+    }
+}

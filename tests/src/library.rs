@@ -1,0 +1,57 @@
+//! The kernel and the images of guests in tests: made on this host, once, and kept beside the binaries.
+
+use std::path::PathBuf;
+
+use forkd_image::Progress;
+use forkd_image::debian::{Debian, debian};
+use forkd_image::images::{ImageStore, Source};
+use forkd_image::kernels::KernelStore;
+
+use crate::TestResult;
+use crate::binaries;
+use crate::watch::report;
+
+/// The Debian image of all tests.
+pub const DEBIAN: &str = "forkd-tests-debian:latest";
+
+const SUITE: &str = "bookworm";
+/// What the official clients' tests use: arrays, plots, tables, JavaScript.
+const PACKAGES: [&str; 5] = ["python3", "python3-numpy", "python3-matplotlib", "python3-pandas", "nodejs"];
+
+/// The library, whose kernel and images are made by [`prepare`].
+pub fn directory() -> PathBuf {
+    binaries::directory().join("test-library")
+}
+
+/// Sees to it that there are a kernel, an initial RAM disk with the agent, and the Debian image.
+pub fn prepare() -> TestResult {
+    let library = directory();
+    let kernel = KernelStore::new(&library).ensure_default(&Report)?;
+    kernel.initramfs(&binaries::directory().join("guest/forkd-agent"), &Report)?;
+
+    let store = ImageStore::new(&library);
+    let include: Vec<String> = PACKAGES.map(String::from).into();
+    let source = Source::Debian { suite: SUITE.into(), include: include.clone(), mirror: None };
+    // Packages may have become newer since; the tests do not ask for that.
+    if store.find(DEBIAN).is_ok_and(|image| image.metadata.source == source) {
+        return Ok(());
+    }
+    let wanted =
+        Debian { suite: SUITE.into(), include, mirror: None, name: Some(DEBIAN.parse()?), min_mib: None };
+    debian(&store, &wanted, &Report)?;
+    Ok(())
+}
+
+/// Steps and warnings as lines on stderr.
+#[derive(Debug)]
+pub struct Report;
+
+impl Progress for Report {
+    fn step(&self, what: &str) {
+        report(what);
+    }
+    fn detail(&self, _: &str) {}
+    fn warn(&self, what: &str) {
+        report(what);
+    }
+}

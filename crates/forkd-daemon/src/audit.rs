@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `who` is `-` when nobody was recognised, `status` is missing when the caller went away before there was one, and
-//! `latency_us` ends when the answer's head is ready. Queries, headers and bodies are never in it, so no secret is.
+//! `latency_us` ends when the answer's head is ready. Queries, headers and bodies are never in it, and a token that
+//! somebody has put into a path or an id is taken out.
 //!
 //! A thread of its own writes. When it cannot follow, requests wait for their place in its queue: a log that loses lines under
 //! load is no audit log. But they wait for [`PATIENCE`] only, since a disk that hangs must not take the daemon away from its
@@ -23,6 +24,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
+
+use crate::auth::redact;
 
 /// Lines that wait for the disk.
 const QUEUE: usize = 1024;
@@ -64,19 +67,21 @@ pub(crate) fn timestamp() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
-/// A path without its query, and not endless.
+/// A path without its query, without secrets, and not endless.
 pub(crate) fn short(path: &str) -> String {
-    if path.len() <= MAX_PATH {
-        return path.to_owned();
+    let mut path = redact(path);
+    if path.len() > MAX_PATH {
+        path.truncate(path.floor_char_boundary(MAX_PATH));
+        path.push('…');
     }
-    format!("{}…", &path[..path.floor_char_boundary(MAX_PATH)])
+    path
 }
 
 /// The sandbox that a path names.
 pub(crate) fn sandbox_in(path: &str) -> Option<String> {
     let id = path.strip_prefix(forkd_api::PREFIX)?.strip_prefix("/sandboxes/")?.split('/').next()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    ((1..=64).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
+    ((1..=64).contains(&id.len()) && id.bytes().all(plain)).then(|| redact(id))
 }
 
 enum Order {

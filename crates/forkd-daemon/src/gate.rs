@@ -37,10 +37,13 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     let span = tracing::info_span!("request", id = id.as_str(), %method, path = %record.line.path);
 
     let caller = recognise(&app, route, &request);
-    let response = match caller {
+    if let Ok(caller) = &caller {
+        record.line.who.clone_from(&caller.name);
+    }
+    let allowed = caller.and_then(|caller| caller.require(auth::least(&method)).map(|()| caller));
+    let response = match allowed {
         Err(error) => error.into_response(),
         Ok(caller) => {
-            record.line.who.clone_from(&caller.name);
             request.extensions_mut().insert(id.clone());
             request.extensions_mut().insert(caller);
             guarded(next.run(request)).instrument(span.clone()).await
@@ -74,9 +77,7 @@ fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Cal
     let Some(peer) = request.extensions().get::<Peer>() else {
         return Err(ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request from nowhere"));
     };
-    let caller = auth::authenticate(&app.tokens, peer, request.headers())?;
-    caller.require(auth::least(request.method()))?;
-    Ok(caller)
+    auth::authenticate(&app.tokens, peer, request.headers())
 }
 
 /// A handler that panics is an answer, too, and does not take the connection with it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::auth::{hex, random};
+use crate::auth::{hex, random, redact};
 
 /// The header that has it, in requests and in answers.
 pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
@@ -17,7 +17,7 @@ pub struct RequestId(Arc<str>);
 
 impl RequestId {
     /// The caller's own, if it is one: 1 to 64 letters, digits, dots, dashes and underscores. Otherwise a new one, so that
-    /// nobody writes something else into the logs.
+    /// nobody writes something else into the logs, a token least of all.
     pub fn of(headers: &HeaderMap) -> RequestId {
         let given = headers.get(HEADER).and_then(|value| value.to_str().ok()).filter(|text| is_id(text));
         given.map_or_else(RequestId::new, |text| RequestId(text.into()))
@@ -44,7 +44,7 @@ impl RequestId {
 
 fn is_id(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=MAX_LENGTH).contains(&text.len()) && text.bytes().all(plain)
+    (1..=MAX_LENGTH).contains(&text.len()) && text.bytes().all(plain) && redact(text) == text
 }
 
 #[cfg(test)]

@@ -84,6 +84,17 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
+/// A text without the secrets that are in it: somebody may send theirs where it does not belong.
+pub(crate) fn redact(text: &str) -> String {
+    let mut parts = text.split(PREFIX);
+    let mut clean = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        clean += PREFIX;
+        clean += part.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    }
+    clean
+}
+
 /// The kernel gave no random bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("the kernel gives no random bytes")]
@@ -141,6 +152,14 @@ mod tests {
         for wrong in ["\"\"", "\"abc\"", "7", &text.replace('"', "\"0")] {
             assert!(serde_json::from_str::<Fingerprint>(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn secrets_do_not_stay_in_a_text() {
+        let secret = Secret::generate().unwrap();
+        let secret = secret.expose();
+        assert_eq!(redact("/v1/sandboxes"), "/v1/sandboxes");
+        assert_eq!(redact(&format!("/{secret}/x/{secret}{secret}")), "/e2b_/x/e2b_e2b_");
     }
 
     proptest::proptest! {

@@ -19,7 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -87,26 +87,22 @@ pub(crate) fn sandbox_in(path: &str) -> Option<String> {
 enum Order {
     Line(Box<Line>),
     Reopen(oneshot::Sender<Result<(), AuditError>>),
+    Flush(oneshot::Sender<()>),
 }
 
 /// Where lines go. Without a file, nowhere.
 #[derive(Debug)]
 pub struct Audit {
-    writer: Option<Writer>,
+    /// The thread at its other end goes when this does.
+    queue: Option<mpsc::Sender<Order>>,
     lost: Arc<AtomicU64>,
-}
-
-#[derive(Debug)]
-struct Writer {
-    queue: mpsc::Sender<Order>,
-    thread: JoinHandle<()>,
 }
 
 impl Audit {
     /// Opens the file, which is made if it is not there, for its owner to read.
     pub fn open(path: Option<&Path>) -> Result<Audit, AuditError> {
         let lost = Arc::new(AtomicU64::new(0));
-        let Some(path) = path else { return Ok(Audit { writer: None, lost }) };
+        let Some(path) = path else { return Ok(Audit { queue: None, lost }) };
         let mut log =
             Log { path: path.to_owned(), file: open(path)?, lost: Arc::clone(&lost), failing: false };
         let (queue, mut orders) = mpsc::channel(QUEUE);
@@ -115,14 +111,14 @@ impl Audit {
                 log.carry_out(order);
             }
         });
-        let thread = thread.map_err(|source| AuditError { path: path.to_owned(), source })?;
-        Ok(Audit { writer: Some(Writer { queue, thread }), lost })
+        thread.map_err(|source| AuditError { path: path.to_owned(), source })?;
+        Ok(Audit { queue: Some(queue), lost })
     }
 
     /// Leaves a line.
     pub async fn record(&self, line: Line) {
-        let Some(writer) = &self.writer else { return };
-        let sent = writer.queue.send_timeout(Order::Line(Box::new(line)), PATIENCE).await;
+        let Some(queue) = &self.queue else { return };
+        let sent = queue.send_timeout(Order::Line(Box::new(line)), PATIENCE).await;
         if sent.is_err() {
             self.lose();
         }
@@ -130,8 +126,8 @@ impl Audit {
 
     /// Leaves a line if there is a place for it at once: for requests that nobody waits for any more.
     pub fn record_now(&self, line: Line) {
-        let Some(writer) = &self.writer else { return };
-        if writer.queue.try_send(Order::Line(Box::new(line))).is_err() {
+        let Some(queue) = &self.queue else { return };
+        if queue.try_send(Order::Line(Box::new(line))).is_err() {
             self.lose();
         }
     }
@@ -144,21 +140,24 @@ impl Audit {
 
     /// Opens the file by its name again, after somebody has moved it. If that fails, the old one is written to further.
     pub async fn reopen(&self) -> Result<(), AuditError> {
-        let Some(writer) = &self.writer else { return Ok(()) };
+        let Some(queue) = &self.queue else { return Ok(()) };
         let (done, result) = oneshot::channel();
-        if writer.queue.send(Order::Reopen(done)).await.is_err() {
+        if queue.send(Order::Reopen(done)).await.is_err() {
             return Ok(());
         }
         result.await.unwrap_or(Ok(()))
     }
 
-    /// Waits until all that was left is written. Blocks.
-    pub fn close(self) {
-        if let Some(Writer { queue, thread }) = self.writer {
-            drop(queue);
-            // A panic in it was printed where it happened.
-            let _ = thread.join();
-        }
+    /// Waits until all that was left so far is written, or [`PATIENCE`] is over.
+    pub async fn flush(&self) {
+        let Some(queue) = &self.queue else { return };
+        let (done, result) = oneshot::channel();
+        let flush = async {
+            if queue.send(Order::Flush(done)).await.is_ok() {
+                let _ = result.await;
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, flush).await;
     }
 }
 
@@ -189,6 +188,8 @@ impl Log {
                 // Who asked may be gone.
                 let _ = done.send(result);
             }
+            // Each line is written when its turn has come.
+            Order::Flush(done) => drop(done.send(())),
         }
     }
 
@@ -255,7 +256,7 @@ mod tests {
         audit.record(line("/to the old one")).await;
         audit.reopen().await.unwrap();
         audit.record(line("/to the new one")).await;
-        tokio::task::spawn_blocking(|| audit.close()).await.unwrap();
+        audit.flush().await;
         let paths = |path: &Path| -> Vec<String> {
             let text = std::fs::read_to_string(path).unwrap();
             let parse = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
@@ -277,7 +278,7 @@ mod tests {
         audit.lose();
         audit.lose();
         audit.record(line("/")).await;
-        audit.close();
+        audit.flush().await;
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.lines().next().unwrap().ends_with("\"lost_lines\":2}"), "{text}");
         assert_eq!(text.lines().count(), 2);

@@ -174,7 +174,8 @@ impl Server {
         };
         tokio::join!(over_unix, over_tcp);
         drop(chores);
-        flush_usage(app).await;
+        flush_usage(app.clone()).await;
+        app.audit.flush().await;
     }
 }
 

@@ -36,10 +36,15 @@ pub enum AppError {
 impl App {
     /// Reads the tokens and opens the audit log.
     pub fn new(config: &Config) -> Result<Shared, AppError> {
+        let audit = Audit::open(config.audit.as_deref())?;
+        let metrics = Metrics::default();
+        metrics.register(|registry| {
+            registry.register("audit_lost_lines", "Lines that the audit log misses", audit.lost());
+        });
         Ok(Arc::new(App {
             tokens: Tokens::open(TokenFile::new(&config.home))?,
-            audit: Audit::open(config.audit.as_deref())?,
-            metrics: Metrics::default(),
+            audit,
+            metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
             stopping: watch::Sender::new(false),

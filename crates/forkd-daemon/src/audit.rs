@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -96,15 +97,22 @@ pub struct Audit {
     /// The thread at its other end goes when this does.
     queue: Option<mpsc::Sender<Order>>,
     lost: Arc<AtomicU64>,
+    all_lost: Counter,
 }
 
 impl Audit {
     /// Opens the file, which is made if it is not there, for its owner to read.
     pub fn open(path: Option<&Path>) -> Result<Audit, AuditError> {
         let lost = Arc::new(AtomicU64::new(0));
-        let Some(path) = path else { return Ok(Audit { queue: None, lost }) };
-        let mut log =
-            Log { path: path.to_owned(), file: open(path)?, lost: Arc::clone(&lost), failing: false };
+        let all_lost = Counter::default();
+        let Some(path) = path else { return Ok(Audit { queue: None, lost, all_lost }) };
+        let mut log = Log {
+            path: path.to_owned(),
+            file: open(path)?,
+            lost: Arc::clone(&lost),
+            all_lost: all_lost.clone(),
+            failing: false,
+        };
         let (queue, mut orders) = mpsc::channel(QUEUE);
         let thread = thread::Builder::new().name("audit".into()).spawn(move || {
             while let Some(order) = orders.blocking_recv() {
@@ -112,7 +120,7 @@ impl Audit {
             }
         });
         thread.map_err(|source| AuditError { path: path.to_owned(), source })?;
-        Ok(Audit { queue: Some(queue), lost })
+        Ok(Audit { queue: Some(queue), lost, all_lost })
     }
 
     /// Leaves a line.
@@ -132,7 +140,13 @@ impl Audit {
         }
     }
 
+    /// How many lines were lost since the start, for the metrics.
+    pub fn lost(&self) -> Counter {
+        self.all_lost.clone()
+    }
+
     fn lose(&self) {
+        self.all_lost.inc();
         if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!("the audit log cannot follow: lines are lost");
         }
@@ -170,6 +184,7 @@ struct Log {
     path: PathBuf,
     file: File,
     lost: Arc<AtomicU64>,
+    all_lost: Counter,
     failing: bool,
 }
 
@@ -209,6 +224,7 @@ impl Log {
             Ok(()) => self.failing = false,
             Err(error) => {
                 self.lost.fetch_add(lost + 1, Ordering::Relaxed);
+                self.all_lost.inc();
                 if !std::mem::replace(&mut self.failing, true) {
                     tracing::error!(path = %self.path.display(), %error, "the audit log cannot be written");
                 }
@@ -288,7 +304,13 @@ mod tests {
     fn a_full_disk_costs_lines_and_nothing_else() {
         let lost = Arc::new(AtomicU64::new(0));
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut log = Log { path: "/dev/full".into(), file: full, lost: Arc::clone(&lost), failing: false };
+        let mut log = Log {
+            path: "/dev/full".into(),
+            file: full,
+            lost: Arc::clone(&lost),
+            all_lost: Counter::default(),
+            failing: false,
+        };
         log.write(&line("/a"));
         log.write(&line("/b"));
         assert_eq!(lost.load(Ordering::Relaxed), 2);

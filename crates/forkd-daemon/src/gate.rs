@@ -71,13 +71,14 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
 }
 
 fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Caller, ApiError> {
-    if route.is_some_and(|route| PUBLIC.contains(&route)) && request.method().is_safe() {
-        return Ok(Caller { name: "-".into(), scope: Scope::Read });
-    }
     let Some(peer) = request.extensions().get::<Peer>() else {
         return Err(ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request from nowhere"));
     };
-    auth::authenticate(&app.tokens, peer, request.headers())
+    let caller = auth::authenticate(&app.tokens, peer, request.headers());
+    if route.is_some_and(|route| PUBLIC.contains(&route)) && request.method().is_safe() {
+        return Ok(caller.unwrap_or(Caller { name: "-".into(), scope: Scope::Read }));
+    }
+    caller
 }
 
 /// A handler that panics is an answer, too, and does not take the connection with it.

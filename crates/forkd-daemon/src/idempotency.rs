@@ -28,6 +28,7 @@ use http_body::Body as _;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::app::Shared;
 use crate::auth::Caller;
@@ -153,14 +154,15 @@ async fn keyed(app: &Shared, key: HeaderValue, request: Request, next: Next) -> 
     };
     let request = Request::from_parts(parts, Body::from(body));
     let bounds = app.idempotency.bounds;
-    let work = tokio::spawn(async move {
+    let work = async move {
         let response = next.run(request).await;
         let (response, kept) = keep(response, bounds.answer_bytes).await;
         if let Some(kept) = kept {
             running.answer(kept);
         }
         response
-    });
+    };
+    let work = tokio::spawn(work.in_current_span());
     work.await.map_err(|error| ApiError::internal(&error))
 }
 

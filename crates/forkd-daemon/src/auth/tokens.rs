@@ -14,10 +14,20 @@ use super::secret::Secret;
 pub struct Tokens {
     file: TokenFile,
     current: RwLock<Arc<Version>>,
-    /// A version that could not be read, so that it is complained about once.
-    refused: Mutex<Option<Stamp>>,
+    /// What was complained about already.
+    complained: Mutex<Complaint>,
     /// When tokens were used since this was last written.
     used: Mutex<BTreeMap<String, u64>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Complaint {
+    #[default]
+    Nothing,
+    /// The file could not be looked at.
+    Unseen,
+    /// This version of it could not be read.
+    Unread(Option<Stamp>),
 }
 
 /// Whose request it is, by its token.
@@ -31,7 +41,7 @@ impl Tokens {
     /// A file that is damaged from the start is an error: whoever wrote it wanted to be protected.
     pub fn open(file: TokenFile) -> Result<Tokens, TokenError> {
         let current = RwLock::new(Arc::new(file.read()?));
-        Ok(Tokens { file, current, refused: Mutex::default(), used: Mutex::default() })
+        Ok(Tokens { file, current, complained: Mutex::default(), used: Mutex::default() })
     }
 
     /// Whether there are any.
@@ -56,32 +66,29 @@ impl Tokens {
     /// that were stay so until somebody has repaired it.
     fn current(&self) -> Arc<Version> {
         let held = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
-        let stamp = match self.file.stamp() {
-            Ok(stamp) if stamp == held.stamp => return held,
-            Ok(stamp) => stamp,
-            Err(error) => {
-                tracing::error!(error = %crate::error::chain(&error), "the tokens stay as they were");
-                return held;
-            }
-        };
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if stamp.is_some() && *refused == stamp {
+        let seen = self.file.stamp();
+        if seen.as_ref().is_ok_and(|stamp| *stamp == held.stamp) {
             return held;
         }
-        match self.file.read() {
-            Ok(version) => {
-                tracing::info!(tokens = version.entries.len(), "the tokens have changed");
-                *refused = None;
-                let version = Arc::new(version);
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&version);
-                version
-            }
-            Err(error) => {
-                tracing::error!(error = %crate::error::chain(&error), "the tokens stay as they were");
-                *refused = stamp;
-                held
-            }
-        }
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        let (complaint, error) = match seen {
+            Ok(stamp) if *complained == Complaint::Unread(stamp) => return held,
+            Ok(stamp) => match self.file.read() {
+                Ok(version) => {
+                    tracing::info!(tokens = version.entries.len(), "the tokens have changed");
+                    *complained = Complaint::Nothing;
+                    let version = Arc::new(version);
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&version);
+                    return version;
+                }
+                Err(error) => (Complaint::Unread(stamp), error),
+            },
+            Err(_) if *complained == Complaint::Unseen => return held,
+            Err(error) => (Complaint::Unseen, error),
+        };
+        tracing::error!(error = %crate::error::chain(&error), "the tokens stay as they were");
+        *complained = complaint;
+        held
     }
 
     /// Writes when tokens were last used. Blocks; called now and then, and at the end.

@@ -1,7 +1,7 @@
 //! One connection, from its first byte to its last.
 
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::extract::Request;
@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::stream::Stream;
+use super::stream::{AnswerBody, Answers, Stream};
 use crate::app::Shared;
 use crate::auth::Peer;
 
@@ -26,13 +26,14 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let _counted = app.metrics.connection();
-    let served = Arc::new(AtomicBool::new(false));
-    let stream = Stream::new(stream, app.limits.write_time, Arc::clone(&served));
+    let answers = Arc::new(Answers::default());
+    let stream = Stream::new(stream, app.limits.write_time, Arc::clone(&answers));
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        served.store(true, Ordering::Relaxed);
+        let answer = answers.begin();
         request.extensions_mut().insert(peer.clone());
-        router.call(request)
+        let response = router.call(request);
+        async move { Ok::<_, Infallible>(response.await?.map(|body| AnswerBody::new(body, answer))) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -20,7 +20,7 @@ use std::time::Duration;
 use axum::Router;
 use forkd_api::error::ErrorCode;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -61,7 +61,7 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct Server {
     app: Shared,
-    unix: Option<unix::BoundSocket>,
+    unix: Option<(UnixListener, unix::SocketFile)>,
     tcp: Option<BoundTcp>,
 }
 
@@ -121,6 +121,9 @@ impl Server {
                 if !address.ip().is_loopback() && !app.tokens.any() {
                     return Err(BindError::Unprotected(address));
                 }
+                if !address.ip().is_loopback() && tcp.tls.is_none() {
+                    tracing::warn!(%address, "tokens travel in the clear: without TLS, listen on networks you trust");
+                }
                 let tls = match &tcp.tls {
                     None => None,
                     Some(files) => {
@@ -146,7 +149,7 @@ impl Server {
     }
 
     pub fn socket(&self) -> Option<&Path> {
-        self.unix.as_ref().map(|unix| unix.path())
+        self.unix.as_ref().map(|(_, file)| file.path())
     }
 
     pub fn handle(&self) -> Handle {
@@ -162,9 +165,10 @@ impl Server {
         if let Some((certificate, _)) = tcp.as_ref().and_then(|tcp| tcp.tls.as_ref()) {
             chores.spawn(watch(Arc::clone(certificate)));
         }
+        let (unix, _file) = unix.unzip();
         let over_unix = async {
-            if let Some(socket) = &unix {
-                accept_unix(socket, &app, &router).await;
+            if let Some(listener) = unix {
+                accept_unix(listener, &app, &router).await;
             }
         };
         let over_tcp = async {
@@ -179,9 +183,9 @@ impl Server {
     }
 }
 
-async fn accept_unix(socket: &unix::BoundSocket, app: &Shared, router: &Router) {
+async fn accept_unix(listener: UnixListener, app: &Shared, router: &Router) {
     let mut connections = Connections::new(app);
-    while let Some((stream, _)) = connections.next(|| socket.listener.accept()).await {
+    while let Some((stream, _)) = connections.next(|| listener.accept()).await {
         let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
         let Some(place) = connections.place() else {
             refuse_unix(stream);
@@ -193,6 +197,7 @@ async fn accept_unix(socket: &unix::BoundSocket, app: &Shared, router: &Router) 
             drop(place);
         });
     }
+    drop(listener);
     connections.finish().await;
 }
 

@@ -1,19 +1,92 @@
 //! A connection's bytes, with patience for those who do not read, and with our shape for what hyper says by itself.
 //!
-//! hyper answers what is not HTTP before anybody else sees it, with a status and nothing more. Such an answer to the first
-//! request of a connection can be told with certainty, since nothing else has been written to it, and gets a body here. Later
-//! ones stay empty: an answer might be in the same write.
+//! hyper answers what is not HTTP before anybody else sees it, with a status and nothing more. What is written while no
+//! answer of the router's is on its way can only be that, and gets a body here. (Garbage that comes in the same breath as a
+//! request stays with an empty answer: it may share a write with the answer before.)
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::HeaderMap;
+use bytes::Bytes;
 use forkd_api::error::{ErrorBody, ErrorCode};
+use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
+
+use crate::request_id::{self, RequestId};
+
+/// What the router is doing on a connection.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// Requests whose answers hyper has not taken to their end.
+    open: AtomicUsize,
+    /// From such a request until all of its answer is with the kernel.
+    on_their_way: AtomicBool,
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct OpenAnswer(Arc<Answers>);
+
+impl Answers {
+    pub fn begin(self: &Arc<Self>) -> OpenAnswer {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.on_their_way.store(true, Ordering::Relaxed);
+        OpenAnswer(Arc::clone(self))
+    }
+
+    /// hyper has nothing left to write.
+    fn flushed(&self) {
+        if self.open.load(Ordering::Relaxed) == 0 {
+            self.on_their_way.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for OpenAnswer {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer, which is open as long as hyper has this.
+#[derive(Debug)]
+pub(super) struct AnswerBody {
+    body: Body,
+    _answer: OpenAnswer,
+}
+
+impl AnswerBody {
+    pub fn new(body: Body, answer: OpenAnswer) -> AnswerBody {
+        AnswerBody { body, _answer: answer }
+    }
+}
+
+impl http_body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// A stream on which a write may wait only so long.
 #[derive(Debug)]
@@ -21,15 +94,14 @@ pub(super) struct Stream<S> {
     inner: S,
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Whether a request has come as far as the router.
-    served: Arc<AtomicBool>,
+    answers: Arc<Answers>,
     /// What is written instead of an answer of hyper's, and what is left of it.
     refusal: Option<(Vec<u8>, usize)>,
 }
 
 impl<S> Stream<S> {
-    pub fn new(inner: S, patience: Duration, served: Arc<AtomicBool>) -> Stream<S> {
-        Stream { inner, patience, stalled: None, served, refusal: None }
+    pub fn new(inner: S, patience: Duration, answers: Arc<Answers>) -> Stream<S> {
+        Stream { inner, patience, stalled: None, answers, refusal: None }
     }
 
     /// Lets a write wait, but not for ever.
@@ -76,7 +148,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.refusal.is_none() && !self.served.load(Ordering::Relaxed) {
+        if self.refusal.is_none() && !self.answers.on_their_way.load(Ordering::Relaxed) {
             self.refusal = refusal(buffer).map(|text| (text, 0));
         }
         if self.refusal.is_some() {
@@ -94,7 +166,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.inner).poll_flush(context) {
             Poll::Pending => self.wait(context).map_ok(|_| ()),
-            ready => ready,
+            ready => {
+                self.answers.flushed();
+                ready
+            }
         }
     }
 
@@ -121,10 +196,12 @@ pub(super) fn plain_answer(code: ErrorCode, text: &str) -> Vec<u8> {
     let reason =
         axum::http::StatusCode::from_u16(code.status()).ok().and_then(|status| status.canonical_reason());
     format!(
-        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n{}: {}\r\n\r\n{body}",
         code.status(),
         reason.unwrap_or("Error"),
         body.len(),
+        request_id::HEADER,
+        RequestId::of(&HeaderMap::new()).as_str(),
     )
     .into_bytes()
 }
@@ -135,8 +212,10 @@ mod tests {
 
     use super::*;
 
-    fn stream<S>(inner: S, served: bool) -> Stream<S> {
-        Stream::new(inner, Duration::from_secs(5), Arc::new(AtomicBool::new(served)))
+    fn stream<S>(inner: S, busy: bool) -> Stream<S> {
+        let answers = Arc::new(Answers::default());
+        answers.on_their_way.store(busy, Ordering::Relaxed);
+        Stream::new(inner, Duration::from_secs(5), answers)
     }
 
     #[tokio::test(start_paused = true)]
@@ -168,10 +247,10 @@ mod tests {
 
     #[tokio::test]
     async fn only_hypers_own_answers_get_our_shape() {
-        for (served, ours) in [(false, true), (true, false)] {
+        for (busy, ours) in [(false, true), (true, false)] {
             // Less room than the answer needs.
             let (near, mut far) = tokio::io::duplex(16);
-            let mut stream = stream(near, served);
+            let mut stream = stream(near, busy);
             let empty = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
             let writer = tokio::spawn(async move { stream.write_all(empty).await });
             let mut read = String::new();

@@ -26,17 +26,16 @@ pub enum SocketError {
     Io { verb: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// A socket that is this daemon's. Its file is removed with it.
+/// A socket's file that is this daemon's. It is removed with this value.
 #[derive(Debug)]
-pub(super) struct BoundSocket {
-    pub listener: UnixListener,
+pub(super) struct SocketFile {
     path: PathBuf,
     inode: u64,
     /// Says that a daemon lives, also between the moments when a socket could be asked.
     _lock: File,
 }
 
-pub(super) fn bind(socket: &Socket) -> Result<BoundSocket, SocketError> {
+pub(super) fn bind(socket: &Socket) -> Result<(UnixListener, SocketFile), SocketError> {
     let path = &socket.path;
     let failed = |verb: &'static str| move |source| SocketError::Io { verb, path: path.clone(), source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -70,7 +69,7 @@ pub(super) fn bind(socket: &Socket) -> Result<BoundSocket, SocketError> {
         Ok(fs::symlink_metadata(path)?.ino())
     };
     let inode = publish().inspect_err(|_| drop(fs::remove_file(&temporary))).map_err(failed("make"))?;
-    Ok(BoundSocket { listener, path: path.clone(), inode, _lock: lock })
+    Ok((listener, SocketFile { path: path.clone(), inode, _lock: lock }))
 }
 
 /// Refuses a path on which somebody answers, whoever that is.
@@ -97,13 +96,13 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-impl BoundSocket {
+impl SocketFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for BoundSocket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // Somebody may have put another one there.
         if fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode) {
@@ -156,6 +155,6 @@ mod tests {
         let bound = bind(&Socket { path: path.clone(), group: Some(own) }).unwrap();
         let metadata = fs::metadata(&path).unwrap();
         assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, own));
-        assert_eq!(bound.path(), path);
+        assert_eq!(bound.1.path(), path);
     }
 }

@@ -95,6 +95,22 @@ impl Answer {
         Answer::parse(&text).unwrap_or_else(|| panic!("no answer: {text:?}"))
     }
 
+    /// Reads one answer, of a connection that goes on.
+    pub async fn read_one(stream: &mut (impl AsyncRead + Unpin)) -> Answer {
+        let mut text = String::new();
+        let read = async {
+            loop {
+                if let Some(answer) = Answer::parse(&text)
+                    && answer.headers["content-length"] == answer.body.len().to_string()
+                {
+                    return answer;
+                }
+                text.push(char::from(stream.read_u8().await.expect("more of the answer")));
+            }
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("the daemon answers")
+    }
+
     fn parse(text: &str) -> Option<Answer> {
         let (head, body) = text.split_once("\r\n\r\n")?;
         let mut lines = head.split("\r\n");

@@ -115,3 +115,51 @@ async fn a_request_keeps_its_id_or_gets_one() {
     let lines = daemon.audit(6).await;
     assert_eq!((&lines[0]["request_id"], &lines[1]["request_id"]), (&"build-7.a_b".into(), &"mine".into()));
 }
+
+#[tokio::test]
+async fn garbage_after_a_request_is_refused_in_the_shape_too() {
+    let daemon = Daemon::start().await;
+    for path in ["/version", "/no/such", "/test/plain"] {
+        let mut stream = daemon.tcp().connect().await;
+        for _ in 0..3 {
+            stream
+                .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())
+                .await
+                .unwrap();
+            let answer = Answer::read_one(&mut stream).await;
+            assert!(answer.headers.contains_key("x-request-id") && !answer.body.is_empty());
+        }
+        stream.write_all(b"\x01\r\n\r\n").await.unwrap();
+        let answer = Answer::read(&mut stream).await;
+        assert_eq!(answer.code(), ErrorCode::Malformed);
+        assert_eq!(answer.headers["x-request-id"].len(), 32);
+    }
+}
+
+#[tokio::test]
+async fn odd_requests_are_answered() {
+    let daemon = Daemon::start().await;
+    for line in [
+        "CONNECT example:443",
+        "OPTIONS *",
+        "GET //",
+        "GET /%00",
+        "GET http://localhost/no/such",
+        "TRACE /version",
+    ] {
+        let mut stream = daemon.tcp().connect().await;
+        let request = format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let answer = Answer::read(&mut stream).await;
+        assert!(
+            matches!(answer.code(), ErrorCode::NotFound | ErrorCode::MethodNotAllowed),
+            "{line}: {answer:?}"
+        );
+    }
+    let head = Request::new("HEAD", "/healthz").send(daemon.tcp()).await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    let old = "GET /version HTTP/1.0\r\n\r\n";
+    let mut stream = daemon.tcp().connect().await;
+    stream.write_all(old.as_bytes()).await.unwrap();
+    assert_eq!(Answer::read(&mut stream).await.status, 200);
+}

@@ -104,6 +104,22 @@ async fn refusals_are_kept_and_failures_that_may_pass_are_not() {
 }
 
 #[tokio::test]
+async fn large_answers_are_remembered_for_less_long_or_not_at_all() {
+    let daemon = Daemon::start_with(|config| config.limits.idempotency.bytes = 2000).await;
+    let ask = async |key: &str| create(key, "{}").send(daemon.tcp()).await.body;
+    let first = ask("first").await;
+    assert_eq!(ask("first").await, first);
+    for number in 0..20 {
+        ask(&number.to_string()).await;
+    }
+    assert_ne!(ask("first").await, first);
+
+    let daemon = Daemon::start_with(|config| config.limits.idempotency.answer_bytes = 3).await;
+    let ask = async |key: &str| create(key, "{}").send(daemon.tcp()).await.body;
+    assert_ne!(ask("k").await, ask("k").await);
+}
+
+#[tokio::test]
 async fn what_is_remembered_is_bounded() {
     let daemon = Daemon::start_with(|config| {
         config.limits.idempotency.count = 3;

@@ -29,7 +29,7 @@ where
     let answers = Arc::new(Answers::default());
     let stream = Stream::new(stream, app.limits.write_time, Arc::clone(&answers));
     let router = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         let answer = answers.begin();
         request.extensions_mut().insert(peer.clone());
         let response = router.call(request);
@@ -45,7 +45,10 @@ where
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = app.stopping() => {
-            // What is being answered is answered; nothing new is taken.
+            // What is being answered is answered; nothing new is taken, half a head least of all.
+            if !answers.any() {
+                return;
+            }
             connection.as_mut().graceful_shutdown();
             connection.await
         }

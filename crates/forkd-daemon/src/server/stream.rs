@@ -41,6 +41,11 @@ impl Answers {
         OpenAnswer(Arc::clone(self))
     }
 
+    /// Whether somebody waits for an answer, or for the rest of one.
+    pub fn any(&self) -> bool {
+        self.on_their_way.load(Ordering::Relaxed)
+    }
+
     /// hyper has nothing left to write.
     fn flushed(&self) {
         if self.open.load(Ordering::Relaxed) == 0 {
@@ -148,7 +153,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.refusal.is_none() && !self.answers.on_their_way.load(Ordering::Relaxed) {
+        if self.refusal.is_none() && !self.answers.any() {
             self.refusal = refusal(buffer).map(|text| (text, 0));
         }
         if self.refusal.is_some() {

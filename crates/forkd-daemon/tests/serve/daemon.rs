@@ -104,6 +104,7 @@ fn more(app: &Shared) -> Router<Shared> {
         .route("/test/admin", admin)
         .route("/test/create", create)
         .route("/test/slow", get(slow))
+        .route("/test/stuck", get(std::future::pending::<()>))
         .route("/test/upload", post(upload))
         .route("/test/panic", get(panics))
         .route(

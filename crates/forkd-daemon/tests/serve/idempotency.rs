@@ -51,7 +51,7 @@ async fn keys_are_the_callers_own() {
 #[tokio::test]
 async fn many_at_once_create_one() {
     let daemon = Daemon::start().await;
-    let request = create("at-once", r#"{"delay_ms": 300}"#);
+    let request = create("at-once", r#"{"delay_ms": 2000}"#);
     let address = daemon.address;
     let tasks: Vec<_> = (0..20)
         .map(|_| {
@@ -63,7 +63,7 @@ async fn many_at_once_create_one() {
     // Another request with the key does not have to wait to be refused.
     let begun = std::time::Instant::now();
     assert_eq!(create("at-once", "{}").send(daemon.tcp()).await.code(), ErrorCode::IdempotencyMismatch);
-    assert!(begun.elapsed() < Duration::from_millis(190));
+    assert!(begun.elapsed() < Duration::from_millis(1500));
     let mut answers = std::collections::BTreeSet::new();
     let mut replayed = 0;
     for task in tasks {
@@ -123,7 +123,7 @@ async fn large_answers_are_remembered_for_less_long_or_not_at_all() {
 async fn what_is_remembered_is_bounded() {
     let daemon = Daemon::start_with(|config| {
         config.limits.idempotency.count = 3;
-        config.limits.idempotency.age = Duration::from_millis(400);
+        config.limits.idempotency.age = Duration::from_secs(2);
     })
     .await;
     let ask = async |key: &str| create(key, "{}").send(daemon.tcp()).await;
@@ -135,6 +135,6 @@ async fn what_is_remembered_is_bounded() {
     ask("d").await;
     let second = ask("a").await.body;
     assert_ne!(second, first);
-    tokio::time::sleep(Duration::from_millis(450)).await;
+    tokio::time::sleep(Duration::from_millis(2100)).await;
     assert_ne!(ask("a").await.body, second);
 }

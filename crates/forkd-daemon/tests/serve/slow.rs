@@ -8,12 +8,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::client::{Answer, Request, read_all};
 use crate::daemon::Daemon;
 
-/// Patience for half a second.
+/// Patience for a second.
 async fn impatient() -> Daemon {
     Daemon::start_with(|config| {
-        config.limits.head_time = Duration::from_millis(500);
-        config.limits.body_time = Duration::from_millis(500);
-        config.limits.write_time = Duration::from_millis(500);
+        config.limits.head_time = Duration::from_secs(1);
+        config.limits.body_time = Duration::from_secs(1);
+        config.limits.write_time = Duration::from_secs(1);
     })
     .await
 }
@@ -26,7 +26,7 @@ async fn a_head_that_never_ends_is_cut_off() {
     stream.write_all(b"GET /version HTTP/1.1\r\n").await.unwrap();
     // A byte now and then does not buy time.
     for _ in 0..20 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let _ = stream.write_all(b"x").await;
     }
     assert_eq!(read_all(&mut stream).await, "");
@@ -64,7 +64,7 @@ async fn an_upload_may_be_larger_than_json_and_slow_but_steady() {
     let mut stream = daemon.tcp().connect().await;
     stream.write_all(b"POST /test/upload HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 10\r\n\r\n").await.unwrap();
     for _ in 0..10 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(150)).await;
         stream.write_all(b"x").await.unwrap();
     }
     assert_eq!(Answer::read(&mut stream).await.body, "10");
@@ -93,7 +93,7 @@ async fn an_answer_that_nobody_reads_is_given_up() {
     let daemon = impatient().await;
     let mut stream = daemon.tcp().connect().await;
     stream.write_all(&Request::get("/test/large").bytes()).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
     assert!(bytes.len() < 32 << 20, "{}", bytes.len());

@@ -10,7 +10,7 @@
 //! somebody has put into a path or an id is taken out.
 //!
 //! A thread of its own writes. When it cannot follow, requests wait for their place in its queue: a log that loses lines under
-//! load is no audit log. But they wait for [`PATIENCE`] only, since a disk that hangs must not take the daemon away from its
+//! load is no audit log. But they wait for `PATIENCE` only, since a disk that hangs must not take the daemon away from its
 //! sandboxes; from then on lines are lost, and the number of them is the next line that can be written.
 
 use std::fs::{File, OpenOptions};
@@ -162,7 +162,7 @@ impl Audit {
         result.await.unwrap_or(Ok(()))
     }
 
-    /// Waits until all that was left so far is written, or [`PATIENCE`] is over.
+    /// Waits until all that was left so far is written, or `PATIENCE` is over.
     pub async fn flush(&self) {
         let Some(queue) = &self.queue else { return };
         let (done, result) = oneshot::channel();

@@ -2,7 +2,7 @@
 //!
 //! An [`ApiError`] has two messages. The text and the hint go to the caller; the detail goes to the log, once, under the
 //! request's id. Every answer of 400 and above has the shape of [`ErrorBody`]: those that handlers make, those of the frame
-//! around them, and those of extractors, which [`shape`] replaces. Only what a guest has answered through a proxy passes as
+//! around them, and those of extractors, which `shape` replaces. Only what a guest has answered through a proxy passes as
 //! it is, with [`PassThrough`] on it.
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! What every request passes, in this order: it gets its name, its caller is recognised, the handler runs, its answer gets
 //! the shape, and what happened is counted, logged and left in the audit log.
 //!
-//! Handlers find [`RequestId`] and [`Caller`] among the request's extensions.
+//! Handlers find [`RequestId`] and [`Caller`] among the request's extensions, and middlewares find the daemon's state there.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -46,6 +46,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
         Ok(caller) => {
             request.extensions_mut().insert(id.clone());
             request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(app.clone());
             guarded(next.run(request)).instrument(span.clone()).await
         }
     };

@@ -17,8 +17,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -120,9 +121,9 @@ struct Running {
     answered: bool,
 }
 
-/// The middleware for routes that create something:
-/// `.route_layer(from_fn_with_state(app, idempotency::once))`.
-pub async fn once(State(app): State<Shared>, request: Request, next: Next) -> Response {
+/// The middleware for routes that create something: `routes!(create).layer(from_fn(idempotency::once))`. It has the daemon's
+/// state from the gate, so that routes can be listed without a daemon.
+pub async fn once(Extension(app): Extension<Shared>, request: Request, next: Next) -> Response {
     let Some(key) = request.headers().get(HEADER) else { return next.run(request).await };
     match keyed(&app, key.clone(), request, next).await {
         Ok(response) => response,

@@ -3,8 +3,9 @@
 //! A route of a new resource: a file here with a `routes` function, a line in `all`, the types in `forkd-api`, and the
 //! document written anew (`openapi.rs` says how). What a handler may rely on: it has passed the gate (`gate.rs`), so there are
 //! a `Caller` with at least the scope that its method needs and a `RequestId` among the extensions; a route that needs more adds
-//! [`crate::auth::require`], one that creates something adds [`crate::idempotency::once`]. It takes its input with the
-//! extractors of [`crate::extract`], and fails with [`crate::error::ApiError`].
+//! [`crate::auth::require`], one that creates something adds [`crate::idempotency::once`] and names the header
+//! `Idempotency-Key` among its parameters. It takes its input with the extractors of [`crate::extract`], fails with
+//! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made.
 
 mod system;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use forkd_api::error::ErrorCode;
 use forkd_api::token::Scope;
@@ -57,7 +57,7 @@ impl Daemon {
             server.socket().expect("a socket").to_owned(),
             server.handle(),
         );
-        let task = tokio::spawn(server.serve(routes::router_with(&app, more(&app))));
+        let task = tokio::spawn(server.serve(routes::router_with(&app, more())));
         let tokens = TokenFile::new(directory.path());
         Daemon { directory, address, socket, handle, tokens, task }
     }
@@ -93,8 +93,8 @@ impl Daemon {
     }
 }
 
-fn more(app: &Shared) -> Router<Shared> {
-    let create = post(create).route_layer(from_fn_with_state(app.clone(), idempotency::once));
+fn more() -> Router<Shared> {
+    let create = post(create).route_layer(from_fn(idempotency::once));
     let admin = post(async || "done").route_layer(from_fn(auth::require(Scope::Admin)));
     Router::new()
         .route("/test/echo", post(async |Json(value): Json<Value>| Json(value)))

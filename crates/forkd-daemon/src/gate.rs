@@ -34,7 +34,8 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     let route = route.as_ref().map(MatchedPath::as_str);
     let method = request.method().clone();
     let mut record = Record::begin(&app, &request, &id);
-    let span = tracing::info_span!("request", id = id.as_str(), %method, path = %record.line.path);
+    let Line { method: verb, path, .. } = &record.line;
+    let span = tracing::info_span!("request", id = id.as_str(), method = %verb, %path);
 
     let caller = recognise(&app, route, &request);
     if let Ok(caller) = &caller {

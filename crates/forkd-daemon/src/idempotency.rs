@@ -121,8 +121,9 @@ struct Running {
     answered: bool,
 }
 
-/// The middleware for routes that create something: `routes!(create).layer(from_fn(idempotency::once))`. It has the daemon's
-/// state from the gate, so that routes can be listed without a daemon.
+/// The middleware for routes that create something:
+/// `OpenApiRouter::new().routes(routes!(create)).route_layer(from_fn(idempotency::once))`, merged with the others. It has the
+/// daemon's state from the gate, so that routes can be listed without a daemon.
 pub async fn once(Extension(app): Extension<Shared>, request: Request, next: Next) -> Response {
     let Some(key) = request.headers().get(HEADER) else { return next.run(request).await };
     match keyed(&app, key.clone(), request, next).await {

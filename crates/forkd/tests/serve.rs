@@ -108,6 +108,8 @@ fn tokens_are_made_listed_and_removed() {
     assert_eq!(run(home, &["token", "rm", "ci"]), (0, String::new(), "Token ci is removed.\n".into()));
     let gone = run(home, &["token", "rm", "ci"]);
     assert_eq!(gone, (1, String::new(), "forkd: there is no token named ci (forkd token ls)\n".into()));
+    let (_, _, note) = run(home, &["token", "rm", "boss"]);
+    assert!(note.contains("It was the last"), "{note}");
     assert_eq!(run(home, &["token", "create", "a b"]).0, 1);
     assert_eq!(run(home, &["token", "create", "x", "--scope", "root"]).0, 2);
     let everything =

@@ -57,3 +57,27 @@ async fn wrong_method(method: Method) -> impl IntoResponse {
     ApiError::new(ErrorCode::MethodNotAllowed, format!("this path does not have the method {method}"))
         .hint("the header allow says which it has")
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::middleware::from_fn;
+    use utoipa_axum::routes;
+
+    use super::*;
+
+    #[utoipa::path(get, path = "/things", responses((status = 200)))]
+    async fn list() {}
+
+    #[utoipa::path(post, path = "/things", responses((status = 200)))]
+    async fn create() {}
+
+    /// Methods of one path may have different layers.
+    #[test]
+    fn what_creates_can_be_apart() {
+        let creating: OpenApiRouter<Shared> =
+            OpenApiRouter::new().routes(routes!(create)).route_layer(from_fn(crate::idempotency::once));
+        let (_, document) = OpenApiRouter::new().routes(routes!(list)).merge(creating).split_for_parts();
+        let item = &document.paths.paths["/things"];
+        assert!(item.get.is_some() && item.post.is_some());
+    }
+}

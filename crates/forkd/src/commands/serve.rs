@@ -32,7 +32,10 @@ async fn serve(config: &Config) -> Result<Exit, CliError> {
     }
     if let Some(address) = server.address() {
         let tls = config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some());
-        tracing::info!(%address, tls, tokens = app.tokens.any(), "listening");
+        tracing::info!(%address, tls, "listening");
+        if !app.tokens.any() {
+            tracing::warn!("there are no tokens: every user of this host may use {address}");
+        }
     }
     tokio::select! {
         () = server.serve(routes::router(&app)) => tracing::info!("stopped"),

@@ -15,11 +15,15 @@ struct Removed<'a> {
 
 pub fn run(options: &TokenRmOptions) -> Result<Exit, CliError> {
     let name = &options.name;
-    tokens()?.remove(name)?;
+    let tokens = tokens()?;
+    tokens.remove(name)?;
     if options.output.json {
         print_json(&Removed { name })?;
     } else {
         say(&format!("Token {name} is removed."));
+        if tokens.list()?.is_empty() {
+            say("It was the last: a daemon on the loopback now serves every user of this host.");
+        }
     }
     Ok(Exit::Success)
 }

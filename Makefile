@@ -44,6 +44,8 @@ unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of ima
 	$(CARGO) build --locked --package forkd --package forkd-vmm
 	$(CARGO) test --locked --package forkd-tests --test architecture --test engine --test sandboxes
 	$(CARGO) test --locked --package forkd-agent --test serve
+	$(CARGO) test --locked --package forkd-daemon --test serve
+	$(CARGO) test --locked --package forkd --test serve
 	$(CARGO) test --locked --package forkd-image --test '*'
 
 e2e: build ## tests of the machine, and tests on a KVM host

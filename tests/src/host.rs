@@ -29,7 +29,6 @@ pub fn machine_name() -> String {
 
 /// Where commands of a test run.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a run of tests has one")]
 pub enum TestHost {
     Native,
     Machine(Box<TestMachine>),

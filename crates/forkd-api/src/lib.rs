@@ -15,6 +15,7 @@ pub mod library;
 pub mod sandbox;
 pub mod snapshot;
 pub mod system;
+pub mod token;
 
 /// The prefix of every path with a version.
 pub const PREFIX: &str = "/v1";

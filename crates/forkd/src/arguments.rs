@@ -2,9 +2,13 @@
 
 mod image;
 mod kernel;
+mod serve;
+mod token;
 
 pub use image::*;
 pub use kernel::*;
+pub use serve::*;
+pub use token::*;
 
 use clap::{Args, Parser, Subcommand};
 use forkd_machine::Name;
@@ -29,6 +33,15 @@ pub enum Command {
     ///
     /// The official E2B SDKs reach it there in their debug mode.
     Dev(DevOptions),
+    /// Be the daemon: answer the API until SIGTERM.
+    ///
+    /// SIGHUP opens the audit log and the certificate again.
+    Serve(ServeOptions),
+    /// Tokens: who may do what over TCP.
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// A Linux host with KVM in software, for hosts whose own KVM cannot run sandboxes.
     Machine {
         #[command(subcommand)]

@@ -46,6 +46,16 @@ pub enum CliError {
     Boot(#[from] forkd_engine::boot::BootError),
     #[error(transparent)]
     Agent(#[from] forkd_engine::agent::AgentError),
+    #[error(transparent)]
+    Token(#[from] forkd_daemon::auth::TokenError),
+    #[error(transparent)]
+    Daemon(#[from] forkd_daemon::app::AppError),
+    #[error(transparent)]
+    Listen(#[from] forkd_daemon::server::BindError),
+    #[error("there is no group named {0} on this host")]
+    NoGroup(String),
+    #[error("{0:?} is no log filter; give a level (error, warn, info, debug, trace), or levels by module")]
+    LogFilter(String),
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }

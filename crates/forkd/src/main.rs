@@ -4,12 +4,13 @@ mod arguments;
 mod commands;
 mod error;
 mod exit;
+mod logging;
 mod progress;
 mod size;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command, ImageCommand, KernelCommand, MachineCommand};
+use arguments::{Arguments, Command, ImageCommand, KernelCommand, MachineCommand, TokenCommand};
 use clap::Parser;
 use error::CliError;
 use exit::Exit;
@@ -28,6 +29,12 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
     match arguments.command {
         Command::Dev(options) => commands::dev::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
+        Command::Serve(options) => commands::serve::run(&options),
+        Command::Token { command } => match command {
+            TokenCommand::Create(options) => commands::token::create::run(&options),
+            TokenCommand::Ls(options) => commands::token::ls::run(&options),
+            TokenCommand::Rm(options) => commands::token::rm::run(&options),
+        },
         Command::Machine { command } => match command {
             MachineCommand::Init(options) => commands::machine::init::run(&options),
             MachineCommand::Start(options) => commands::machine::start::run(&options),

@@ -5,6 +5,8 @@ pub mod doctor;
 pub mod image;
 pub mod kernel;
 pub mod machine;
+pub mod serve;
+pub mod token;
 
 use std::io::{self, Write};
 

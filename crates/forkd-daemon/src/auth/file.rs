@@ -1,0 +1,348 @@
+//! The file that tokens are kept in.
+//!
+//! ```json
+//! {"version": 1, "tokens": [{"name": "ci", "scope": "run", "sha256": "…", "created_at_unix": 1760000000}]}
+//! ```
+//!
+//! Both the command line and the daemon write it: the whole file each time, under a lock, with a rename at the end. Whoever
+//! reads it sees one version or the next.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forkd_api::token::{Scope, Token};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use super::secret::{Fingerprint, NoRandomness, Secret};
+
+const VERSION: u32 = 1;
+/// Thousands of tokens. A larger file is not ours.
+const MAX_BYTES: u64 = 1 << 20;
+const MAX_TOKENS: usize = 1000;
+const MAX_NAME: usize = 64;
+
+/// Tokens could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("cannot {verb} {}", path.display())]
+    Io { verb: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} is damaged; repair it, or remove it and make new tokens", path.display())]
+    Damaged { path: PathBuf, source: Damage },
+    #[error("there is a token named {0} already; remove it first (forkd token rm {0})")]
+    NameTaken(String),
+    #[error("there is no token named {0} (forkd token ls)")]
+    NoSuchToken(String),
+    #[error("{0:?} is no name for a token: 1 to {MAX_NAME} letters, digits, dots, dashes and underscores")]
+    BadName(String),
+    #[error("there are {MAX_TOKENS} tokens already; remove some (forkd token rm)")]
+    TooMany,
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+}
+
+/// What is wrong with a token file.
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    #[error("it is larger than {MAX_BYTES} bytes")]
+    TooLarge,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it has version {0}, and this forkd knows version {VERSION}")]
+    Version(u32),
+    #[error("it has more than {MAX_TOKENS} tokens")]
+    TooMany,
+    #[error("{0:?} is no name for a token")]
+    Name(String),
+    #[error("two tokens are named {0}")]
+    Twice(String),
+}
+
+/// A token as it is kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Entry {
+    #[serde(flatten)]
+    pub token: Token,
+    pub sha256: Fingerprint,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Content {
+    version: u32,
+    tokens: Vec<Entry>,
+}
+
+/// One version of a file: no two have the same while one of them is held open, since only then its inode is not used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    pub fn of(metadata: &fs::Metadata) -> Stamp {
+        Stamp {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// What was read, from which version of the file; it is held open so that the stamp stays its own.
+#[derive(Debug, Default)]
+pub struct Version {
+    pub stamp: Option<Stamp>,
+    pub entries: Vec<Entry>,
+    _file: Option<File>,
+}
+
+/// The file of tokens.
+#[derive(Debug, Clone)]
+pub struct TokenFile {
+    path: PathBuf,
+}
+
+impl TokenFile {
+    /// The file of tokens in this directory.
+    pub fn new(home: &Path) -> TokenFile {
+        TokenFile { path: home.join("tokens.json") }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which version there is now; `None` if there is no file.
+    pub fn stamp(&self) -> Result<Option<Stamp>, TokenError> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) => Ok(Some(Stamp::of(&metadata))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("read")(error)),
+        }
+    }
+
+    /// Reads the file. No file is no tokens.
+    pub fn read(&self) -> Result<Version, TokenError> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Version::default()),
+            Err(error) => return Err(self.failed("read")(error)),
+        };
+        let metadata = file.metadata().map_err(self.failed("read"))?;
+        let mut text = Vec::new();
+        (&file).take(MAX_BYTES + 1).read_to_end(&mut text).map_err(self.failed("read"))?;
+        let entries =
+            parse(&text).map_err(|source| TokenError::Damaged { path: self.path.clone(), source })?;
+        Ok(Version { stamp: Some(Stamp::of(&metadata)), entries, _file: Some(file) })
+    }
+
+    /// The tokens, in the order of their names.
+    pub fn list(&self) -> Result<Vec<Token>, TokenError> {
+        let mut tokens: Vec<Token> = self.read()?.entries.into_iter().map(|entry| entry.token).collect();
+        tokens.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(tokens)
+    }
+
+    /// Makes a token. The secret is nowhere else.
+    pub fn create(&self, name: &str, scope: Scope) -> Result<(Token, Secret), TokenError> {
+        if !is_name(name) {
+            return Err(TokenError::BadName(name.to_owned()));
+        }
+        let secret = Secret::generate()?;
+        let token =
+            Token { name: name.to_owned(), scope, created_at_unix: now_unix(), last_used_at_unix: None };
+        self.change(|entries| {
+            if entries.iter().any(|entry| entry.token.name == name) {
+                return Err(TokenError::NameTaken(name.to_owned()));
+            }
+            if entries.len() >= MAX_TOKENS {
+                return Err(TokenError::TooMany);
+            }
+            entries.push(Entry { token: token.clone(), sha256: secret.fingerprint() });
+            Ok(())
+        })?;
+        Ok((token, secret))
+    }
+
+    /// Removes a token. A daemon that runs refuses it from its next request on.
+    pub fn remove(&self, name: &str) -> Result<(), TokenError> {
+        self.change(|entries| {
+            let before = entries.len();
+            entries.retain(|entry| entry.token.name != name);
+            if entries.len() == before { Err(TokenError::NoSuchToken(name.to_owned())) } else { Ok(()) }
+        })
+    }
+
+    /// Reads, changes and replaces the file, while nobody else does.
+    pub(super) fn change(
+        &self,
+        change: impl FnOnce(&mut Vec<Entry>) -> Result<(), TokenError>,
+    ) -> Result<(), TokenError> {
+        let home = self.path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(home).map_err(self.failed("make the directory of"))?;
+        // Not the file itself, which is another one after each change.
+        let lock = File::create(home.join("tokens.lock")).map_err(self.failed("lock"))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|errno| self.failed("lock")(errno.into()))?;
+        let mut tokens = self.read()?.entries;
+        change(&mut tokens)?;
+        let mut text = serde_json::to_vec_pretty(&Content { version: VERSION, tokens })
+            .map_err(|error| self.failed("write")(error.into()))?;
+        text.push(b'\n');
+        let replace = || {
+            // Readable by its owner only, as temporary files are.
+            let mut file = tempfile::NamedTempFile::with_prefix_in(".tokens-", home)?;
+            file.write_all(&text)?;
+            file.as_file().sync_all()?;
+            file.persist(&self.path)?;
+            File::open(home)?.sync_all()
+        };
+        replace().map_err(self.failed("write"))
+    }
+
+    fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> TokenError {
+        move |source| TokenError::Io { verb, path: self.path.clone(), source }
+    }
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Entry>, Damage> {
+    if u64::try_from(text.len()).is_ok_and(|length| length > MAX_BYTES) {
+        return Err(Damage::TooLarge);
+    }
+    let content: Content = serde_json::from_slice(text)?;
+    if content.version != VERSION {
+        return Err(Damage::Version(content.version));
+    }
+    if content.tokens.len() > MAX_TOKENS {
+        return Err(Damage::TooMany);
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for Entry { token, .. } in &content.tokens {
+        if !is_name(&token.name) {
+            return Err(Damage::Name(token.name.clone()));
+        }
+        if !names.insert(&token.name) {
+            return Err(Damage::Twice(token.name.clone()));
+        }
+    }
+    Ok(content.tokens)
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
+}
+
+pub(super) fn now_unix() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn tokens_come_and_go() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        assert!(file.list().unwrap().is_empty());
+        let (token, secret) = file.create("ci", Scope::Run).unwrap();
+        file.create("a.b-c_1", Scope::Read).unwrap();
+        assert!(matches!(file.create("ci", Scope::Read), Err(TokenError::NameTaken(_))));
+        for name in ["", "a b", "ü", "a/b", &"x".repeat(65)] {
+            assert!(matches!(file.create(name, Scope::Read), Err(TokenError::BadName(_))), "{name}");
+        }
+        let names: Vec<String> = file.list().unwrap().into_iter().map(|token| token.name).collect();
+        assert_eq!(names, ["a.b-c_1", "ci"]);
+        assert_eq!(file.list().unwrap()[1], token);
+        let text = fs::read_to_string(file.path()).unwrap();
+        assert!(!text.contains(&secret.expose()[4..]));
+        assert_eq!(fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        file.remove("ci").unwrap();
+        assert!(matches!(file.remove("ci"), Err(TokenError::NoSuchToken(_))));
+        assert_eq!(file.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn every_version_has_its_own_stamp() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        assert_eq!(file.stamp().unwrap(), None);
+        // The same size each time, as quickly as it goes.
+        for _ in 0..50 {
+            file.change(|_| Ok(())).unwrap();
+            let version = file.read().unwrap();
+            assert_eq!(file.stamp().unwrap(), version.stamp);
+            file.change(|_| Ok(())).unwrap();
+            assert_ne!(file.stamp().unwrap(), version.stamp);
+        }
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let entry = |name: &str| {
+            format!(r#"{{"name":"{name}","scope":"run","created_at_unix":1,"sha256":"{}"}}"#, "0".repeat(64))
+        };
+        let content = |version: u32, entries: &[String]| {
+            format!(r#"{{"version":{version},"tokens":[{}]}}"#, entries.join(","))
+        };
+        assert_eq!(parse(content(1, &[entry("a"), entry("b")]).as_bytes()).unwrap().len(), 2);
+        let check = |text: String| parse(text.as_bytes()).unwrap_err();
+        assert!(matches!(check("{".into()), Damage::Json(_)));
+        assert!(matches!(check(content(2, &[])), Damage::Version(2)));
+        assert!(matches!(check(content(1, &[entry("a b")])), Damage::Name(_)));
+        assert!(matches!(check(content(1, &[entry("a"), entry("a")])), Damage::Twice(_)));
+        assert!(matches!(check(content(1, &[entry("a").replace("run", "root")])), Damage::Json(_)));
+        assert!(matches!(check(" ".repeat(1 << 21)), Damage::TooLarge));
+        let many: Vec<String> = (0..=MAX_TOKENS).map(|i| entry(&i.to_string())).collect();
+        assert!(matches!(check(content(1, &many)), Damage::TooMany));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn what_is_written_is_read(
+            names in proptest::collection::btree_set("[a-zA-Z0-9._-]{1,64}", 0..20),
+            place: prop::sample::Index,
+        ) {
+            let entries: Vec<Entry> = names.iter().map(|name| Entry {
+                token: Token {
+                    name: name.clone(),
+                    scope: Scope::Admin,
+                    created_at_unix: 7,
+                    last_used_at_unix: (name.len() % 2 == 0).then_some(9),
+                },
+                sha256: Secret::generate().unwrap().fingerprint(),
+            }).collect();
+            let text = serde_json::to_vec(&Content { version: VERSION, tokens: entries.clone() }).unwrap();
+            let read = parse(&text).unwrap();
+            prop_assert_eq!(read.len(), entries.len());
+            for (read, written) in read.iter().zip(&entries) {
+                prop_assert_eq!(&read.token, &written.token);
+                prop_assert!(read.sha256.matches(&written.sha256));
+            }
+            // A bit that is wrong is seen or harmless, never a panic.
+            let mut text = text;
+            let index = place.index(text.len());
+            text[index] ^= 1;
+            let _ = parse(&text);
+        }
+    }
+}

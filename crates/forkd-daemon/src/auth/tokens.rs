@@ -1,0 +1,157 @@
+//! The tokens that are good now.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use forkd_api::token::Scope;
+
+use super::file::{Stamp, TokenError, TokenFile, Version, now_unix};
+use super::secret::Secret;
+
+/// The daemon's view of the token file. Each request looks whether the file is still the one that was read: one stat(2),
+/// and a removed token is refused from the very next request on. A watch (inotify) would be told later than it happens.
+#[derive(Debug)]
+pub struct Tokens {
+    file: TokenFile,
+    current: RwLock<Arc<Version>>,
+    /// What was complained about already.
+    complained: Mutex<Complaint>,
+    /// When tokens were used since this was last written.
+    used: Mutex<BTreeMap<String, u64>>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Complaint {
+    #[default]
+    Nothing,
+    /// The file could not be looked at.
+    Unseen,
+    /// This version of it could not be read.
+    Unread(Option<Stamp>),
+}
+
+/// Whose request it is, by its token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub name: String,
+    pub scope: Scope,
+}
+
+impl Tokens {
+    /// A file that is damaged from the start is an error: whoever wrote it wanted to be protected.
+    pub fn open(file: TokenFile) -> Result<Tokens, TokenError> {
+        let current = RwLock::new(Arc::new(file.read()?));
+        Ok(Tokens { file, current, complained: Mutex::default(), used: Mutex::default() })
+    }
+
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        !self.current().entries.is_empty()
+    }
+
+    /// Whose secret this is.
+    pub fn holder(&self, secret: &Secret) -> Option<Holder> {
+        let fingerprint = secret.fingerprint();
+        let version = self.current();
+        // All of them are looked at, so that the time says nothing about which one it was.
+        let found = version.entries.iter().fold(None, |found, entry| {
+            if entry.sha256.matches(&fingerprint) { Some(&entry.token) } else { found }
+        })?;
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.insert(found.name.clone(), now_unix());
+        Some(Holder { name: found.name.clone(), scope: found.scope })
+    }
+
+    /// The newest version that can be read. One that cannot leaves what was: no token becomes good by damage, and those
+    /// that were stay so until somebody has repaired it.
+    fn current(&self) -> Arc<Version> {
+        let held = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let seen = self.file.stamp();
+        if seen.as_ref().is_ok_and(|stamp| *stamp == held.stamp) {
+            return held;
+        }
+        let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        let (complaint, error) = match seen {
+            Ok(stamp) if *complained == Complaint::Unread(stamp) => return held,
+            Ok(stamp) => match self.file.read() {
+                Ok(version) => {
+                    tracing::info!(tokens = version.entries.len(), "the tokens have changed");
+                    *complained = Complaint::Nothing;
+                    let version = Arc::new(version);
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&version);
+                    return version;
+                }
+                Err(error) => (Complaint::Unread(stamp), error),
+            },
+            Err(_) if *complained == Complaint::Unseen => return held,
+            Err(error) => (Complaint::Unseen, error),
+        };
+        tracing::error!(error = %crate::error::chain(&error), "the tokens stay as they were");
+        *complained = complaint;
+        held
+    }
+
+    /// Writes when tokens were last used. Blocks; called now and then, and at the end.
+    pub fn write_usage(&self) -> Result<(), TokenError> {
+        let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner));
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.file.change(|entries| {
+            for entry in entries {
+                let last = used.get(&entry.token.name).copied();
+                entry.token.last_used_at_unix = entry.token.last_used_at_unix.max(last);
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_the_file_are_seen_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        let tokens = Tokens::open(file.clone()).unwrap();
+        assert!(!tokens.any());
+        let (_, secret) = file.create("one", Scope::Run).unwrap();
+        let (_, other) = file.create("two", Scope::Read).unwrap();
+        assert_eq!(tokens.holder(&secret), Some(Holder { name: "one".into(), scope: Scope::Run }));
+        assert_eq!(tokens.holder(&Secret::generate().unwrap()), None);
+        file.remove("one").unwrap();
+        assert_eq!(tokens.holder(&secret), None);
+        assert!(tokens.holder(&other).is_some());
+    }
+
+    #[test]
+    fn damage_leaves_what_was() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        let (_, secret) = file.create("one", Scope::Run).unwrap();
+        let tokens = Tokens::open(file.clone()).unwrap();
+        std::fs::write(file.path(), "{").unwrap();
+        assert!(tokens.holder(&secret).is_some());
+        assert!(tokens.any());
+        assert!(matches!(Tokens::open(file.clone()), Err(TokenError::Damaged { .. })));
+        std::fs::remove_file(file.path()).unwrap();
+        assert!(!tokens.any());
+    }
+
+    #[test]
+    fn usage_is_written_and_removed_tokens_stay_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        let (_, one) = file.create("one", Scope::Run).unwrap();
+        let (_, two) = file.create("two", Scope::Run).unwrap();
+        let tokens = Tokens::open(file.clone()).unwrap();
+        assert!(tokens.holder(&one).is_some() && tokens.holder(&two).is_some());
+        file.remove("two").unwrap();
+        tokens.write_usage().unwrap();
+        let listed = file.list().unwrap();
+        assert_eq!(listed.len(), 1);
+        assert!(listed[0].last_used_at_unix.is_some_and(|at| at >= listed[0].created_at_unix));
+    }
+}

@@ -1,0 +1,72 @@
+//! What the daemon is told when it starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::idempotency::Bounds;
+
+/// Where the daemon listens, and what it keeps. It does not read files or the environment for it: the command line does.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The directory of forkd's files, with the tokens.
+    pub home: PathBuf,
+    pub socket: Option<Socket>,
+    pub tcp: Option<Tcp>,
+    /// The audit log; without one, none is kept.
+    pub audit: Option<PathBuf>,
+    pub limits: Limits,
+}
+
+/// A Unix socket. Whoever may connect to it is an admin.
+#[derive(Debug, Clone)]
+pub struct Socket {
+    pub path: PathBuf,
+    /// The group that may connect, beside the daemon's own user.
+    pub group: Option<u32>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Tcp {
+    pub address: SocketAddr,
+    pub tls: Option<TlsFiles>,
+}
+
+/// Files in PEM: the chain of certificates, the daemon's own first, and its key.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// What a client can make the daemon spend.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// A JSON body.
+    pub json_bytes: usize,
+    /// The head of a request, and the pause between two requests of a connection.
+    pub head_time: Duration,
+    /// A JSON body, or the next piece of an upload.
+    pub body_time: Duration,
+    /// How long an answer waits for a client that does not read it.
+    pub write_time: Duration,
+    /// Open connections, for each listener: those of the TCP port cannot lock out the Unix socket.
+    pub connections: usize,
+    /// What requests get to come to their end when the daemon is to stop.
+    pub stop_time: Duration,
+    pub idempotency: Bounds,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            json_bytes: 1 << 20,
+            head_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(30),
+            write_time: Duration::from_secs(60),
+            connections: 4096,
+            stop_time: Duration::from_secs(10),
+            idempotency: Bounds::default(),
+        }
+    }
+}

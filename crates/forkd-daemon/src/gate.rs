@@ -1,0 +1,162 @@
+//! What every request passes, in this order: it gets its name, its caller is recognised, the handler runs, its answer gets
+//! the shape, and what happened is counted, logged and left in the audit log.
+//!
+//! Handlers find [`RequestId`] and [`Caller`] among the request's extensions, and middlewares find the daemon's state there.
+
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use forkd_api::error::ErrorCode;
+use forkd_api::token::Scope;
+use tracing::Instrument;
+
+use crate::app::Shared;
+use crate::audit::{self, Line};
+use crate::auth::{self, Caller, Peer};
+use crate::error::{ApiError, Failure, shape};
+use crate::request_id::{self, RequestId};
+
+/// What anybody may ask: load balancers have no token, and the document is no secret.
+const PUBLIC: [&str; 2] = ["/healthz", "/openapi.json"];
+
+/// The outermost layer of the router.
+pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let id = RequestId::of(request.headers());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map(MatchedPath::as_str);
+    let method = request.method().clone();
+    let mut record = Record::begin(&app, &request, &id);
+    let Line { method: verb, path, .. } = &record.line;
+    let span = tracing::info_span!("request", id = id.as_str(), method = %verb, %path);
+
+    let caller = recognise(&app, route, &request);
+    if let Ok(caller) = &caller {
+        record.line.who.clone_from(&caller.name);
+    }
+    let allowed = caller.and_then(|caller| caller.require(auth::least(&method)).map(|()| caller));
+    let response = match allowed {
+        Err(error) => error.into_response(),
+        Ok(caller) => {
+            request.extensions_mut().insert(id.clone());
+            request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(app.clone());
+            guarded(next.run(request)).instrument(span.clone()).await
+        }
+    };
+    let mut response = shape(response);
+
+    let latency = record.begun.elapsed();
+    app.metrics.answered(route, &method, response.status(), latency);
+    if let Some(Failure { code, text, detail }) = response.extensions().get::<Failure>() {
+        app.metrics.failed(*code);
+        let detail = detail.as_deref().unwrap_or("");
+        let _entered = span.enter();
+        match code.status() {
+            500.. => tracing::error!(%text, %detail, "the request failed"),
+            _ => tracing::debug!(%text, %detail, "the request was refused"),
+        }
+    }
+    let headers = response.headers_mut();
+    headers.insert(request_id::HEADER, id.header());
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let line = record.finish(&response);
+    app.audit.record(line).await;
+    response
+}
+
+fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Caller, ApiError> {
+    let Some(peer) = request.extensions().get::<Peer>() else {
+        return Err(ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request from nowhere"));
+    };
+    let caller = auth::authenticate(&app.tokens, peer, request.headers());
+    if route.is_some_and(|route| PUBLIC.contains(&route)) && request.method().is_safe() {
+        return Ok(caller.unwrap_or(Caller { name: "-".into(), scope: Scope::Read }));
+    }
+    caller
+}
+
+/// A handler that panics is an answer, too, and does not take the connection with it.
+async fn guarded(handler: impl Future<Output = Response>) -> Response {
+    let mut handler = pin!(handler);
+    let result = poll_fn(|context| {
+        match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            // It is not polled again.
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    });
+    result.await.unwrap_or_else(|panic| {
+        ApiError::new(ErrorCode::Internal, "the daemon failed")
+            .hint("the daemon's log has the reason, under this answer's x-request-id")
+            .detail(format!("a handler panicked: {}", words(&*panic)))
+            .into_response()
+    })
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("")
+}
+
+/// A line of the audit log in the making. It is left there also when the caller goes away in between.
+struct Record {
+    app: Shared,
+    begun: Instant,
+    line: Line,
+    finished: bool,
+}
+
+impl Record {
+    fn begin(app: &Shared, request: &Request, id: &RequestId) -> Record {
+        let path = request.uri().path();
+        let from = match request.extensions().get::<Peer>() {
+            Some(Peer::Tcp { address, .. }) => address.to_string(),
+            Some(Peer::Unix { .. }) => "unix".to_owned(),
+            None => "-".to_owned(),
+        };
+        let method: String = request.method().as_str().chars().take(16).collect();
+        let line = Line {
+            time: audit::timestamp(),
+            who: "-".into(),
+            from,
+            method,
+            path: audit::short(path),
+            sandboxes: audit::sandbox_in(path).into_iter().collect(),
+            status: None,
+            latency_us: 0,
+            request_id: id.as_str().to_owned(),
+        };
+        Record { app: app.clone(), begun: Instant::now(), line, finished: false }
+    }
+
+    fn finish(mut self, response: &Response) -> Line {
+        self.line.status = Some(response.status().as_u16());
+        if let Some(audit::Sandboxes(ids)) = response.extensions().get() {
+            self.line.sandboxes.clone_from(ids);
+        }
+        self.take()
+    }
+
+    fn take(&mut self) -> Line {
+        self.finished = true;
+        self.line.latency_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.line.clone()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.finished {
+            let line = self.take();
+            self.app.audit.record_now(line);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The daemon's front door: HTTP in, answers out, and no decision in between.
+//!
+//! ```text
+//! connection (server)  ──▶  gate  ──▶  route  ──▶  the engine
+//!  Unix socket or TCP,      id, caller,   routes/, one file a resource:
+//!  TLS, limits, patience    audit,        converts, asks, converts back
+//!                           metrics, shape of errors
+//! ```
+//!
+//! Logs go through `tracing`. Their levels: **error** is for the operator, who has to do something; **warn** is for the
+//! operator, too, when something went on in a lesser way; **info** is what a running daemon does that is not a request (start,
+//! stop, reload, tokens changed); **debug** has requests that were refused and connections that broke, which is the callers'
+//! business. Requests themselves are in the audit log. A failure is logged once, at the gate, under its request's id.
+
+pub mod app;
+pub mod audit;
+pub mod auth;
+pub mod config;
+pub mod error;
+pub mod extract;
+mod gate;
+pub mod idempotency;
+pub mod metrics;
+mod openapi;
+pub mod request_id;
+pub mod routes;
+pub mod server;
+pub mod signals;
+
+pub use app::{App, Shared};
+pub use server::Server;

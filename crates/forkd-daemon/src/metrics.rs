@@ -1,0 +1,251 @@
+//! What is counted and timed, in the text format that Prometheus reads.
+//!
+//! Names begin with `forkd_`. The frame counts requests; what sandboxes and snapshots do is reported through
+//! [`EngineMetrics`], by whoever calls the engine. Anything else is added with [`Metrics::register`].
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use forkd_api::error::ErrorCode;
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+/// The type of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The route of requests that have none: unknown paths are the callers' to invent, so they are no label.
+const NO_ROUTE: &str = "none";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: String,
+    method: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: String,
+    method: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabels {
+    code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+/// All metrics of the daemon.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    requests: Family<RequestLabels, Counter>,
+    latency: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    errors: Family<CodeLabels, Counter>,
+    connections: Gauge,
+    pub engine: EngineMetrics,
+}
+
+/// What sandboxes and snapshots do.
+#[derive(Debug, Clone)]
+pub struct EngineMetrics {
+    forks: Counter,
+    fork_time: Histogram,
+    ready_time: Histogram,
+    branch_pause: Histogram,
+    exec_time: Histogram,
+    zygote_loads: Counter,
+    sandboxes: Family<StateLabels, Gauge>,
+    snapshots: Family<StateLabels, Gauge>,
+}
+
+/// 100 µs to 26 s, each twice the one before.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.0001, 2.0, 19))
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let mut registry = Registry::with_prefix("forkd");
+        registry.register("build", "What runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let metrics = Metrics {
+            requests: Family::default(),
+            latency: Family::new_with_constructor(seconds),
+            errors: Family::default(),
+            connections: Gauge::default(),
+            engine: EngineMetrics::new(&mut registry),
+            registry: Mutex::default(),
+        };
+        registry.register("http_requests", "Requests that were answered", metrics.requests.clone());
+        let latency = metrics.latency.clone();
+        registry.register_with_unit("http_latency", "Until the head of the answer", Unit::Seconds, latency);
+        registry.register("errors", "Answers that were errors, by their code", metrics.errors.clone());
+        registry.register("http_connections", "Open connections", metrics.connections.clone());
+        Metrics { registry: Mutex::new(registry), ..metrics }
+    }
+}
+
+impl Metrics {
+    /// Adds metrics of somebody else's.
+    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
+        add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// All metrics as text.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut buffer = String::new();
+        text::encode(&mut buffer, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Ok(buffer)
+    }
+
+    /// A request was answered. The route is its template, as `/v1/sandboxes/{id}`.
+    pub fn answered(&self, route: Option<&str>, method: &Method, status: StatusCode, latency: Duration) {
+        let route = route.unwrap_or(NO_ROUTE).to_owned();
+        let method = known(method);
+        let labels = RequestLabels { route: route.clone(), method, status: status.as_u16() };
+        self.requests.get_or_create(&labels).inc();
+        self.latency.get_or_create(&RouteLabels { route, method }).observe(latency.as_secs_f64());
+    }
+
+    /// An answer was an error.
+    pub fn failed(&self, code: ErrorCode) {
+        let name = serde_json::to_value(code).ok();
+        let code = name.as_ref().and_then(|name| name.as_str()).unwrap_or("unknown").to_owned();
+        self.errors.get_or_create(&CodeLabels { code }).inc();
+    }
+
+    /// Counts a connection until the value is dropped.
+    pub fn connection(&self) -> OpenConnection {
+        self.connections.inc();
+        OpenConnection(self.connections.clone())
+    }
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+pub struct OpenConnection(Gauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl EngineMetrics {
+    fn new(registry: &mut Registry) -> EngineMetrics {
+        let metrics = EngineMetrics {
+            forks: Counter::default(),
+            fork_time: seconds(),
+            ready_time: seconds(),
+            branch_pause: seconds(),
+            exec_time: seconds(),
+            zygote_loads: Counter::default(),
+            sandboxes: Family::default(),
+            snapshots: Family::default(),
+        };
+        registry.register("forks", "Sandboxes that were forked", metrics.forks.clone());
+        registry.register(
+            "zygote_loads",
+            "Snapshots that were loaded from disk",
+            metrics.zygote_loads.clone(),
+        );
+        for (name, help, histogram) in [
+            ("fork", "Until every VM of a request ran", &metrics.fork_time),
+            ("ready", "Until every guest of a request had answered", &metrics.ready_time),
+            ("branch_pause", "How long a sandbox stood still to be branched", &metrics.branch_pause),
+            ("exec", "How long commands ran", &metrics.exec_time),
+        ] {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+        registry.register("sandboxes", "Sandboxes, by their state", metrics.sandboxes.clone());
+        registry.register("snapshots", "Snapshots, by their status", metrics.snapshots.clone());
+        metrics
+    }
+
+    /// A request has made so many sandboxes.
+    pub fn forked(&self, count: u64, restored: Duration, ready: Duration) {
+        self.forks.inc_by(count);
+        self.fork_time.observe(restored.as_secs_f64());
+        self.ready_time.observe(ready.as_secs_f64());
+    }
+
+    pub fn branched(&self, pause: Duration) {
+        self.branch_pause.observe(pause.as_secs_f64());
+    }
+
+    pub fn executed(&self, time: Duration) {
+        self.exec_time.observe(time.as_secs_f64());
+    }
+
+    pub fn zygote_loaded(&self) {
+        self.zygote_loads.inc();
+    }
+
+    /// How many sandboxes are in this state now.
+    pub fn set_sandboxes(&self, state: &'static str, count: i64) {
+        self.sandboxes.get_or_create(&StateLabels { state }).set(count);
+    }
+
+    /// How many snapshots have this status now.
+    pub fn set_snapshots(&self, state: &'static str, count: i64) {
+        self.snapshots.get_or_create(&StateLabels { state }).set(count);
+    }
+}
+
+/// Methods are the callers' to invent, too.
+fn known(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_is_in_the_text() {
+        let metrics = Metrics::default();
+        metrics.answered(Some("/v1/x/{id}"), &Method::GET, StatusCode::OK, Duration::from_millis(3));
+        let invented = Method::from_bytes(b"BREW").unwrap();
+        metrics.answered(None, &invented, StatusCode::NOT_FOUND, Duration::ZERO);
+        metrics.failed(ErrorCode::NotFound);
+        metrics.engine.forked(100, Duration::from_millis(30), Duration::from_millis(90));
+        metrics.engine.set_sandboxes("running", 7);
+        let open = metrics.connection();
+        let text = metrics.text().unwrap();
+        for line in [
+            r#"forkd_http_requests_total{route="/v1/x/{id}",method="GET",status="200"} 1"#,
+            r#"forkd_http_requests_total{route="none",method="other",status="404"} 1"#,
+            r#"forkd_http_latency_seconds_count{route="/v1/x/{id}",method="GET"} 1"#,
+            r#"forkd_errors_total{code="not_found"} 1"#,
+            "forkd_forks_total 100",
+            "forkd_fork_seconds_count 1",
+            r#"forkd_sandboxes{state="running"} 7"#,
+            "forkd_http_connections 1",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|is| is == line), "{line} is not in\n{text}");
+        }
+        assert!(text.contains(&format!("forkd_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
+        drop(open);
+        assert!(metrics.text().unwrap().contains("forkd_http_connections 0"));
+    }
+}

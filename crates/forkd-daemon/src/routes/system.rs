@@ -1,0 +1,95 @@
+//! The daemon itself.
+
+use std::sync::LazyLock;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use forkd_api::error::ErrorCode;
+use forkd_api::system::{Health, Version};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Shared;
+use crate::error::{Answer, ApiError};
+use crate::extract::Json;
+use crate::metrics;
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(health))
+        .routes(routes!(version))
+        .routes(routes!(metrics_text))
+        .routes(routes!(document))
+}
+
+/// Whether the daemon takes requests.
+///
+/// Needs no token.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "system",
+    operation_id = "health",
+    security(()),
+    responses(
+        (status = 200, description = "It does", body = Health),
+        (status = 503, description = "It is about to stop", body = forkd_api::error::ErrorBody),
+    )
+)]
+async fn health(State(app): State<Shared>) -> Answer<Json<Health>> {
+    if app.is_stopping() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the daemon is about to stop"));
+    }
+    Ok(Json(Health { ok: true }))
+}
+
+/// Which daemon this is.
+#[utoipa::path(
+    get,
+    path = "/version",
+    tag = "system",
+    operation_id = "version",
+    responses((status = 200, description = "Its version and that of the API", body = Version))
+)]
+async fn version() -> Json<Version> {
+    Json(Version {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        api: forkd_api::PREFIX.trim_start_matches('/').to_owned(),
+    })
+}
+
+/// Counters, gauges and histograms, as Prometheus reads them.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "system",
+    operation_id = "metrics",
+    responses((
+        status = 200,
+        description = "In the OpenMetrics text format",
+        body = String,
+        content_type = "application/openmetrics-text"
+    ))
+)]
+async fn metrics_text(State(app): State<Shared>) -> Answer<impl IntoResponse> {
+    let text = app.metrics.text().map_err(|error| ApiError::internal(&error))?;
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
+}
+
+/// This document.
+///
+/// Needs no token.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "system",
+    operation_id = "openapi",
+    security(()),
+    responses((status = 200, description = "The API, in OpenAPI 3.1", body = serde_json::Value))
+)]
+async fn document() -> Answer<impl IntoResponse> {
+    static TEXT: LazyLock<Result<String, serde_json::Error>> = LazyLock::new(|| super::document().to_json());
+    let text = TEXT.as_ref().map_err(|error| ApiError::internal(error))?;
+    Ok(([(CONTENT_TYPE, "application/json")], text.as_str()))
+}

@@ -1,0 +1,11 @@
+//! A real daemon on a socket and a port, and clients of every kind.
+
+mod audit;
+mod auth;
+mod client;
+mod daemon;
+mod errors;
+mod idempotency;
+mod slow;
+mod stop;
+mod tls;

@@ -1,0 +1,64 @@
+//! `forkd serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub struct ServeOptions {
+    /// The TCP address, or `none`. One that is not the loopback's needs a token (forkd token create).
+    #[arg(long, default_value = "127.0.0.1:8889", value_parser = parse_listen)]
+    pub listen: Listen,
+    /// The Unix socket [default: forkd.sock among forkd's files].
+    #[arg(long, value_name = "PATH", env = "FORKD_SOCKET")]
+    pub socket: Option<PathBuf>,
+    /// A group, by name or number, that may use the Unix socket too. Its members can do everything.
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+    /// Speak TLS on the TCP address, with these certificates in PEM.
+    #[arg(long, value_name = "PATH", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key in PEM.
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Leave a line of JSON in this file for every request.
+    #[arg(long, value_name = "PATH")]
+    pub audit_log: Option<PathBuf>,
+    /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
+    #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Where to listen for TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    Nowhere,
+    At(SocketAddr),
+}
+
+fn parse_listen(text: &str) -> Result<Listen, String> {
+    if text == "none" {
+        return Ok(Listen::Nowhere);
+    }
+    let address = text.replace("localhost:", "127.0.0.1:").parse();
+    address
+        .map(Listen::At)
+        .map_err(|_| "an address and a port are needed, as in 127.0.0.1:8889, or none".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_ports() {
+        assert_eq!(parse_listen("none"), Ok(Listen::Nowhere));
+        for good in ["127.0.0.1:1", "localhost:1", "[::1]:8889", "0.0.0.0:80"] {
+            assert!(parse_listen(good).is_ok(), "{good}");
+        }
+        for bad in ["", "127.0.0.1", ":8889", "8889", "host:1", "localhost:x"] {
+            assert!(parse_listen(bad).is_err(), "{bad}");
+        }
+    }
+}

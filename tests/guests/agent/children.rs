@@ -36,7 +36,7 @@ const DIFFERENT: &str = "print(json.dumps({
     'random': random.random(),
     'numpy': numpy.random.rand(),
     'uuid4': str(uuid.uuid4()),
-    'boot_id': open('/proc/sys/kernel/random/uuid').read(),
+    'kernel_uuid': open('/proc/sys/kernel/random/uuid').read(),
 }))";
 
 pub async fn test(world: &World, count: u32) -> Result<(), Failure> {

@@ -25,6 +25,9 @@ use crate::progress::Progress;
 /// How long a guest may take to boot, also in an emulator.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// Where the guest's files are made. What it writes to its disk may be large, and /tmp is often memory.
+const DIRECTORY: &str = "/var/tmp";
+
 /// Where the machine sees this host's kernels and images, and forkd's binaries.
 const MACHINE_LIBRARY: &str = "/srv/forkd";
 const MACHINE_FORKD: &str = "/opt/forkd/bin/forkd";
@@ -42,7 +45,8 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
         _ => return in_machine(options),
     }
 
-    let directory = tempfile::tempdir().map_err(|error| CliError::Io("make a directory", error))?;
+    let directory = tempfile::Builder::new().prefix("forkd-dev-").tempdir_in(DIRECTORY);
+    let directory = directory.map_err(|error| CliError::Io("make a directory", error))?;
     let plan = Plan {
         program: binaries.join("forkd-vmm"),
         kernel: kernel.vmlinux(),

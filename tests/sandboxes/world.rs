@@ -69,6 +69,7 @@ impl World {
             command_line: String::new(),
             shape: Shape { vcpus: 1, memory_bytes: MEMORY, devices, image: None },
             config: Default::default(),
+            warm_up: Vec::new(),
             limit: PATIENCE,
         };
         self.run(self.engine.make(new, &steps))

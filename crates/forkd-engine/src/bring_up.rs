@@ -16,6 +16,23 @@ pub struct ImageConfig {
     pub workdir: Option<String>,
     /// A program that runs beside the agent.
     pub start: Option<Vec<String>>,
+    /// When the guest is ready; without one, it is at once.
+    pub ready: Option<ReadyProbe>,
+}
+
+/// When a guest is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadyProbe {
+    pub probe: Probe,
+    pub timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// Somebody listens on this port.
+    Port(u16),
+    /// This command ends with 0.
+    Command(Vec<String>),
 }
 
 /// One call takes no longer, beside those that wait.
@@ -43,6 +60,7 @@ pub async fn bring_up(
         ("user", config.user.as_ref().map(|user| json!(user))),
         ("workdir", config.workdir.as_ref().map(|workdir| json!(workdir))),
         ("start", start),
+        ("ready", config.ready.as_ref().map(ready)),
     ] {
         if let Some(value) = value {
             request[name] = value;
@@ -57,6 +75,14 @@ pub async fn bring_up(
         ..Identity::default()
     };
     give(agent, &identity, CALL).await
+}
+
+fn ready(ready: &ReadyProbe) -> Value {
+    let probe = match &ready.probe {
+        Probe::Port(port) => json!({ "port": port }),
+        Probe::Command(command) => json!({ "command": command }),
+    };
+    json!({ "probe": probe, "timeout_ms": u64::try_from(ready.timeout.as_millis()).unwrap_or(u64::MAX) })
 }
 
 async fn wait_until_ready(agent: &Agent, limit: Duration) -> Result<(), AgentError> {

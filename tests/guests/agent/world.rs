@@ -82,6 +82,7 @@ impl World {
             user: Some(self.image.metadata.default_user.clone()),
             workdir: config.workdir.clone(),
             start: with_entrypoint.then_some(command),
+            ready: None,
         };
         bring_up(&vm.agent, &config, name, LIMIT).await?;
         Ok(vm)

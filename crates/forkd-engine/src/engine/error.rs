@@ -13,6 +13,7 @@ use crate::control::CallError;
 use crate::lasting::LastingError;
 use crate::own::FileError;
 use crate::places::PlaceError;
+use crate::warm_up::WarmUpError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -36,6 +37,8 @@ pub enum EngineError {
     Refused(#[from] Refusal),
     #[error("the guest's agent")]
     Agent(#[from] AgentError),
+    #[error(transparent)]
+    WarmUp(#[from] WarmUpError),
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("a VM process answers {0:?}")]

@@ -130,6 +130,7 @@ fn config(image: &Image) -> ImageConfig {
         user: Some(image.metadata.default_user.clone()),
         workdir: config.workdir.clone(),
         start: None,
+        ready: None,
     }
 }
 

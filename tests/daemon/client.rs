@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_tests::engine::process::Failure;
@@ -38,6 +39,14 @@ fn begin(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> R
         body.len()
     )?;
     Ok(stream)
+}
+
+/// Sends a request and does not wait for its answer.
+pub fn abandon(socket: &Path, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {
+    let stream = begin(socket, request, "", Some(body))?;
+    std::thread::sleep(patience);
+    drop(stream);
+    Ok(())
 }
 
 /// A stream of lines that goes on.

@@ -1,5 +1,7 @@
 //! Daemons end in every way; VMs do not.
 
+use std::time::Duration;
+
 use forkd_api::sandbox::{Sandbox, SandboxState};
 use forkd_api::snapshot::Snapshot;
 use forkd_tests::engine::process::Failure;
@@ -52,7 +54,7 @@ fn time_that_was_over_while_no_daemon_looked_is_over() -> Result<(), Failure> {
     let created = world.create(json!({ "snapshot_tag": "base", "ttl_secs": 1 }))?;
     let sandbox = created.sandboxes.first().ok_or("none")?;
     world.end(Signal::KILL)?;
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    std::thread::sleep(Duration::from_millis(1200));
     assert!(sandbox.pid.is_some_and(lives));
     world.start(&[])?;
     world.until("it ends", |_| Ok(!sandbox.pid.is_some_and(lives)))
@@ -74,4 +76,27 @@ fn a_snapshot_without_a_process_is_loaded_and_counted() -> Result<(), Failure> {
     world.until("it is counted", |world| {
         Ok(world.ask("GET /metrics")?.body.contains("forkd_zygote_loads_total 1"))
     })
+}
+
+#[test]
+fn who_goes_away_leaves_no_vm_that_nobody_knows() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let body = json!({ "snapshot_tag": "base", "n": 20 });
+    for milliseconds in [0, 1, 3, 5, 8, 13, 21] {
+        world.abandon("POST /v1/sandboxes", &body, Duration::from_millis(milliseconds))?;
+    }
+    world.until_none_is_lost()?;
+    // The same for a daemon that is stopped, or killed, in the middle of it.
+    for (signal, milliseconds) in
+        [(Signal::TERM, 0), (Signal::TERM, 8), (Signal::KILL, 3), (Signal::KILL, 12)]
+    {
+        for sandbox in world.sandboxes("?limit=1000")? {
+            world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
+        }
+        world.abandon("POST /v1/sandboxes", &body, Duration::from_millis(milliseconds))?;
+        world.end(signal)?;
+        world.start(&[])?;
+        world.until_none_is_lost()?;
+    }
+    Ok(())
 }

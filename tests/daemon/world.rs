@@ -95,6 +95,20 @@ impl World {
         client::send(&self.socket(), request, headers, Some(&body))
     }
 
+    pub fn abandon(&self, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {
+        client::abandon(&self.socket(), request, body, patience)
+    }
+
+    /// Every VM that runs is a sandbox that is listed, once no request is under way.
+    pub fn until_none_is_lost(&self) -> Result<(), Failure> {
+        self.until("every VM is a sandbox", |world| {
+            let mut known: Vec<i32> =
+                world.sandboxes("?limit=1000")?.iter().filter_map(|it| it.pid).collect();
+            known.sort_unstable();
+            Ok(known == tiny::vms(&world.root()))
+        })
+    }
+
     pub fn lines(&self, request: &str) -> Result<Lines, Failure> {
         Lines::open(&self.socket(), request)
     }

@@ -1,0 +1,93 @@
+//! The two calls.
+
+use std::path::PathBuf;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Query, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::pack::{self, PackRequest};
+use super::pipe::{Chunks, Reader, Writer};
+use super::place::{self, Owner};
+use crate::envd::{RestError, SharedBody};
+use crate::runtime::blocking;
+use crate::users::Users;
+
+const MAX_REQUEST: usize = 1 << 20;
+/// Chunks that wait for the other side.
+const QUEUE: usize = 2;
+
+#[derive(Debug, Deserialize)]
+pub struct PlaceQuery {
+    /// The directory that names in the archive begin at. The root without one.
+    #[serde(default)]
+    into: Option<String>,
+    /// Who all of it belongs to, by name or number, as the image knows them. Without one, the archive's numbers hold.
+    #[serde(default)]
+    owner: Option<String>,
+}
+
+pub async fn place(Query(query): Query<PlaceQuery>, request: Request) -> Response {
+    let body = SharedBody::new(request.into_body());
+    let result = receive(query, body.clone()).await;
+    // What follows the archive's end, or all that was not wanted any more: most clients listen only after they have sent.
+    body.drain().await;
+    match result {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn receive(query: PlaceQuery, body: SharedBody) -> Result<(), RestError> {
+    let into = PathBuf::from(query.into.unwrap_or_else(|| "/".into()));
+    if !into.is_absolute() {
+        return Err(RestError::bad_request("the directory to place files in is not absolute"));
+    }
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let work = tokio::spawn(blocking(move || {
+        let owner = match query.owner {
+            Some(name) => {
+                let user = Users::read().find(&name);
+                let user = user.map_err(|unknown| RestError::bad_request(unknown.to_string()))?;
+                Some(Owner { uid: user.uid, gid: user.gid })
+            }
+            None => None,
+        };
+        place::place(Reader::new(receiver), &into, owner)
+    }));
+    while let Some(chunk) = body.next().await {
+        let broken = chunk.is_err();
+        if sender.send(chunk).await.is_err() || broken {
+            break;
+        }
+    }
+    drop(sender);
+    let failed = |error: &dyn std::error::Error| RestError::bad_request(error.to_string());
+    work.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?
+}
+
+pub async fn pack(request: Request) -> Response {
+    match send(request).await {
+        Ok(body) => body.into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn send(request: Request) -> Result<Body, RestError> {
+    let bytes = to_bytes(request.into_body(), MAX_REQUEST).await;
+    let bytes = bytes.map_err(|error| RestError::bad_request(error.to_string()))?;
+    let request: PackRequest = serde_json::from_slice(&bytes)
+        .map_err(|error| RestError::bad_request(format!("not understood: {error}")))?;
+    let found = blocking(move || pack::find(&request)).await;
+    let found = found.map_err(|error| RestError::bad_request(error.to_string()))??;
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    tokio::spawn(blocking(move || {
+        let mut writer = Writer::new(sender);
+        let written = pack::write(&found, &mut writer);
+        writer.finish(written);
+    }));
+    Ok(Body::from_stream(Chunks(receiver)))
+}

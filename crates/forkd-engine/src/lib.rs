@@ -6,6 +6,11 @@ pub mod agent;
 pub mod boot;
 pub mod bring_up;
 pub mod control;
+pub mod exec;
 pub mod guest;
+pub mod layered;
 pub mod process;
 mod socket;
+#[cfg(test)]
+mod testing;
+pub mod transfer;

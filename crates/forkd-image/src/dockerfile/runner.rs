@@ -73,7 +73,7 @@ pub struct CopyFromStep {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError<E: std::error::Error + 'static> {
-    #[error("line {line}: {source}")]
+    #[error("line {line}")]
     Word { line: usize, source: WordError },
     #[error("line {line}: {problem}")]
     Wrong { line: usize, problem: String },

@@ -30,17 +30,29 @@ pub struct Pack<'a> {
     pub destination: &'a str,
 }
 
-/// Unpacks an archive in the guest, below the directory `into`. Everything belongs to `owner` if there is one, as the guest's
-/// users are called or numbered, and else to whom the archive says.
+/// How an archive is unpacked in a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The directory that its names begin at.
+    pub into: &'a str,
+    /// Who everything belongs to, as the guest's users are called or numbered. Without one, the archive's numbers hold.
+    pub owner: Option<&'a str>,
+    /// The mode of all files and directories. Without one, the archive's hold.
+    pub mode: Option<u32>,
+}
+
+/// Unpacks an archive in the guest.
 pub async fn place(
     agent: &Agent,
-    into: &str,
-    owner: Option<&str>,
+    place: &Place<'_>,
     archive: mpsc::Receiver<Piece>,
 ) -> Result<(), AgentError> {
-    let mut path = format!("/forkd/place?into={}", encoded(into));
-    if let Some(owner) = owner {
+    let mut path = format!("/forkd/place?into={}", encoded(place.into));
+    if let Some(owner) = place.owner {
         path += &format!("&owner={}", encoded(owner));
+    }
+    if let Some(mode) = place.mode {
+        path += &format!("&mode={mode:o}");
     }
     let response = ask(agent, &path, Pieces(archive)).await?;
     check(&path, response).await.map(drop)
@@ -161,10 +173,14 @@ mod tests {
             }
             drop(sender);
         };
-        let (placed, ()) = tokio::join!(place(&agent, "/a b", Some("app:app"), receiver), send);
+        let wanted = Place { into: "/a b", owner: Some("app:app"), mode: Some(0o640) };
+        let (placed, ()) = tokio::join!(place(&agent, &wanted, receiver), send);
         placed.unwrap();
         let request = request.await.unwrap();
-        assert!(request.starts_with("POST /forkd/place?into=/a%20b&owner=app%3Aapp HTTP/1.1"), "{request}");
+        assert!(
+            request.starts_with("POST /forkd/place?into=/a%20b&owner=app%3Aapp&mode=640 HTTP/1.1"),
+            "{request}"
+        );
         assert!(request.contains("one") && request.contains("two"), "{request}");
     }
 
@@ -174,7 +190,8 @@ mod tests {
             answering("400 Bad Request", br#"{"code":400,"message":"there is no user 'x'"}"#.to_vec());
         let (sender, receiver) = mpsc::channel(1);
         drop(sender);
-        let error = place(&agent, "/", Some("x"), receiver).await.unwrap_err().to_string();
+        let wanted = Place { into: "/", owner: Some("x"), mode: None };
+        let error = place(&agent, &wanted, receiver).await.unwrap_err().to_string();
         assert!(error.ends_with("there is no user 'x'"), "{error}");
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::pack::{self, PackRequest};
 use super::pipe::{Chunks, Reader, Writer};
-use super::place::{self, Owner};
+use super::place::{self, Dress, Owner};
 use crate::envd::{RestError, SharedBody};
 use crate::runtime::blocking;
 use crate::users::Users;
@@ -28,6 +28,9 @@ pub struct PlaceQuery {
     /// Who all of it belongs to, by name or number, as the image knows them. Without one, the archive's numbers hold.
     #[serde(default)]
     owner: Option<String>,
+    /// The mode of all files and directories, in octal. Without one, the archive's hold.
+    #[serde(default)]
+    mode: Option<String>,
 }
 
 pub async fn place(Query(query): Query<PlaceQuery>, request: Request) -> Response {
@@ -46,6 +49,10 @@ async fn receive(query: PlaceQuery, body: SharedBody) -> Result<(), RestError> {
     if !into.is_absolute() {
         return Err(RestError::bad_request("the directory to place files in is not absolute"));
     }
+    let mode = match query.mode.map(|text| u32::from_str_radix(&text, 8)).transpose() {
+        Ok(mode) if mode.is_none_or(|mode| mode <= 0o7777) => mode,
+        _ => return Err(RestError::bad_request("the mode is not one")),
+    };
     let (sender, receiver) = mpsc::channel(QUEUE);
     let work = tokio::spawn(blocking(move || {
         let owner = match query.owner {
@@ -56,7 +63,7 @@ async fn receive(query: PlaceQuery, body: SharedBody) -> Result<(), RestError> {
             }
             None => None,
         };
-        place::place(Reader::new(receiver), &into, owner)
+        place::place(Reader::new(receiver), &into, &Dress { owner, mode })
     }));
     while let Some(chunk) = body.next().await {
         let broken = chunk.is_err();

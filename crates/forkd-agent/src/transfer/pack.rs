@@ -189,7 +189,7 @@ impl Read for Exactly {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::super::place::place;
+    use super::super::place::{Dress, place};
     use super::*;
 
     fn request(sources: &[&Path], destination: &str) -> PackRequest {
@@ -223,7 +223,7 @@ mod tests {
             rustix::fs::setxattr(path("d/f"), "user.note", b"kept", rustix::fs::XattrFlags::empty());
         let archive = packed(&[&path("d")], "/to/here");
         let to = tempfile::tempdir().unwrap();
-        place(&archive[..], to.path(), None).unwrap();
+        place(&archive[..], to.path(), &Dress::default()).unwrap();
         let placed = |name: &str| to.path().join("to/here").join(name);
         assert_eq!(fs::read_to_string(placed("sub/again")).unwrap(), "text");
         assert_eq!(fs::metadata(placed("f")).unwrap().nlink(), 2);

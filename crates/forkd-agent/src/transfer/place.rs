@@ -29,9 +29,17 @@ pub struct Owner {
     pub gid: u32,
 }
 
+/// What holds for all entries, whatever the archive says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dress {
+    pub owner: Option<Owner>,
+    /// Of files and directories.
+    pub mode: Option<u32>,
+}
+
 const ROOT: Owner = Owner { uid: 0, gid: 0 };
 
-pub fn place(archive: impl Read, into: &Path, owner: Option<Owner>) -> Result<(), RestError> {
+pub fn place(archive: impl Read, into: &Path, wanted: &Dress) -> Result<(), RestError> {
     let mut archive = tar::Archive::new(archive);
     let unreadable = |error: io::Error| RestError::bad_request(format!("the archive: {error}"));
     // What is placed in a directory changes its time, so new ones get theirs at the end.
@@ -41,7 +49,7 @@ pub fn place(archive: impl Read, into: &Path, owner: Option<Owner>) -> Result<()
         let name = PathBuf::from(OsStr::from_bytes(&entry.path_bytes()));
         let failed = |error: io::Error| RestError::system(&name.display().to_string(), &error);
         let target = below(into, &name).ok_or_else(|| climbs(&name))?;
-        if place_one(&mut entry, &target, into, owner).map_err(failed)? {
+        if place_one(&mut entry, &target, into, wanted).map_err(failed)? {
             directories.push((target, entry.header().mtime().unwrap_or(0)));
         }
     }
@@ -73,7 +81,7 @@ fn place_one<R: Read>(
     entry: &mut Entry<'_, R>,
     target: &Path,
     into: &Path,
-    owner: Option<Owner>,
+    wanted: &Dress,
 ) -> io::Result<bool> {
     let kind = entry.header().entry_type();
     if matches!(kind, EntryType::XGlobalHeader) {
@@ -84,10 +92,9 @@ fn place_one<R: Read>(
         return Ok(false);
     }
     if let Some(parent) = target.parent() {
-        make_directories(parent, owner.unwrap_or(ROOT))?;
+        make_directories(parent, wanted.owner.unwrap_or(ROOT))?;
     }
     make_room(target, is_directory)?;
-    let mode = entry.header().mode()? & 0o7777;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     match kind {
         EntryType::Directory => fs::create_dir(target)?,
@@ -113,7 +120,7 @@ fn place_one<R: Read>(
         EntryType::Fifo => rustix::fs::mknodat(CWD, target, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?,
         other => return Err(invalid(&format!("an entry of the type {:?}", char::from(other.as_byte())))),
     }
-    dress(entry, target, owner, mode)?;
+    dress(entry, target, wanted)?;
     Ok(is_directory)
 }
 
@@ -151,12 +158,13 @@ fn make_directories(path: &Path, owner: Owner) -> io::Result<()> {
 }
 
 /// Owner, mode, attributes and time, in this order: a new owner takes the set-user-id bit and capabilities away.
-fn dress<R: Read>(entry: &mut Entry<'_, R>, path: &Path, owner: Option<Owner>, mode: u32) -> io::Result<()> {
+fn dress<R: Read>(entry: &mut Entry<'_, R>, path: &Path, wanted: &Dress) -> io::Result<()> {
     let header = entry.header();
     let number = |value: io::Result<u64>| u32::try_from(value?).map_err(io::Error::other);
     let archived = Owner { uid: number(header.uid())?, gid: number(header.gid())? };
     let (is_link, time) = (header.entry_type() == EntryType::Symlink, header.mtime().unwrap_or(0));
-    own(path, owner.unwrap_or(archived))?;
+    let mode = wanted.mode.map_or_else(|| header.mode(), Ok)? & 0o7777;
+    own(path, wanted.owner.unwrap_or(archived))?;
     if !is_link {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
@@ -232,7 +240,7 @@ mod tests {
         }
 
         fn place(self, into: &Path) -> Result<(), RestError> {
-            place(&self.0.into_inner().unwrap()[..], into, None)
+            place(&self.0.into_inner().unwrap()[..], into, &Dress::default())
         }
     }
 
@@ -259,6 +267,22 @@ mod tests {
         assert_eq!(fs::read_link(path("s")).unwrap(), Path::new("/nowhere"));
         assert_eq!(fs::read(path("h")).unwrap(), b"text");
         assert_eq!(fs::metadata(path("p")).unwrap().mode() & 0o7777, 0o622);
+    }
+
+    #[test]
+    fn owner_and_mode_can_be_others_than_the_archive_s() {
+        let root = tempfile::tempdir().unwrap();
+        let archive =
+            Archive::new().file("way/f", "x").link("s", EntryType::Symlink, "f").0.into_inner().unwrap();
+        let wanted = Dress { owner: Some(Owner { uid: 3, gid: 4 }), mode: Some(0o4751) };
+        place(&archive[..], root.path(), &wanted).unwrap();
+        let stat = |name: &str| fs::symlink_metadata(root.path().join(name)).unwrap();
+        assert_eq!((stat("way/f").mode() & 0o7777, stat("way").mode() & 0o7777), (0o4751, 0o755));
+        if rustix::process::geteuid().is_root() {
+            for name in ["way", "way/f", "s"] {
+                assert_eq!((stat(name).uid(), stat(name).gid()), (3, 4), "{name}");
+            }
+        }
     }
 
     #[test]
@@ -295,8 +319,8 @@ mod tests {
             assert!(Archive::new().file(name, "x").place(&into).is_err(), "{name}");
         }
         let whole = Archive::new().file("f", &"x".repeat(3000)).0.into_inner().unwrap();
-        assert!(place(&whole[..1500], &into, None).is_err());
-        assert!(place(&b"nonsense".repeat(100)[..], &into, None).is_err());
+        assert!(place(&whole[..1500], &into, &Dress::default()).is_err());
+        assert!(place(&b"nonsense".repeat(100)[..], &into, &Dress::default()).is_err());
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
 
@@ -304,7 +328,7 @@ mod tests {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
             let root = tempfile::tempdir().unwrap();
-            let _ = place(&bytes[..], root.path(), None);
+            let _ = place(&bytes[..], root.path(), &Dress::default());
         }
     }
 }

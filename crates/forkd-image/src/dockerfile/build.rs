@@ -200,7 +200,7 @@ where
         let mut first = 0;
         for (number, (line, key, _)) in actions.iter().enumerate().rev() {
             if let Some(kept) = self.runner.cached(*key).map_err(failed(*line))? {
-                self.progress.detail(&format!("{} steps are kept from before", number + 1));
+                self.progress.step(&format!("{} steps are kept from before", number + 1));
                 (disk, first) = (kept, number + 1);
                 break;
             }

@@ -27,8 +27,8 @@ const END: u8 = 2;
 /// The agent sends chunks of output far smaller than this.
 const MAX_MESSAGE: usize = 4 << 20;
 const MAX_ERROR: usize = 64 << 10;
-/// How long a guest may say nothing at all: it sends a sign of life three times as often.
-const SILENCE: Duration = Duration::from_secs(90);
+/// How long a guest may say nothing at all: it sends signs of life ten times as often, but an emulated one may be slow.
+const SILENCE: Duration = Duration::from_secs(300);
 const KEEPALIVE_SECONDS: &str = "30";
 
 /// What to run. Whoever the agent's default user is runs it.

@@ -212,6 +212,8 @@ where
             disk = self.carry_out(disk, line, action)?;
             self.runner.keep(key, &disk).map_err(failed(line))?;
         }
+        let last = stage.instructions.last().map_or(stage.line, |line| line.line);
+        let disk = self.runner.settle(state.key, disk).map_err(failed(last))?;
         Ok(Built { disk, config: state.config, key: state.key })
     }
 

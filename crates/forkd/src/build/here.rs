@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use forkd_engine::agent::Agent;
 use forkd_engine::boot::{BootedVm, Plan};
 use forkd_engine::layered;
+use tokio::runtime::Runtime;
 
 use super::LIMIT;
-use super::guests::GuestsError;
+use super::guests::{Guests, GuestsError, RunningGuest};
 
 /// A guest reboots by ending, and its console is the log.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
@@ -25,10 +27,9 @@ pub struct Machinery {
 }
 
 /// A guest, with the directory that its socket and its console are in.
-#[derive(Debug)]
-pub struct Guest {
-    pub vm: BootedVm,
-    pub directory: tempfile::TempDir,
+struct Guest {
+    vm: BootedVm,
+    directory: tempfile::TempDir,
 }
 
 impl Machinery {
@@ -58,12 +59,34 @@ impl Machinery {
     ) -> Result<BootedVm, GuestsError> {
         Ok(layered::boot(&self.plan(base, directory), layers, top).await?)
     }
+}
 
-    /// Boots a guest in a directory of its own. Not beside its disk: the path of a socket must be short.
-    pub async fn start(&self, base: &Path, layers: &[PathBuf], top: &Path) -> Result<Guest, GuestsError> {
+impl Guests for Machinery {
+    fn start(
+        &self,
+        runtime: &Runtime,
+        base: &Path,
+        layers: &[PathBuf],
+        top: &Path,
+    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
+        // Not beside its disk: the path of a socket must be short.
         let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
         let directory = directory.map_err(|error| GuestsError::Io("make a directory", error))?;
-        let vm = self.boot(base, layers, top, directory.path()).await?;
-        Ok(Guest { vm, directory })
+        let vm = runtime.block_on(self.boot(base, layers, top, directory.path()))?;
+        Ok(Box::new(Guest { vm, directory }))
+    }
+}
+
+impl RunningGuest for Guest {
+    fn agent(&self) -> &Agent {
+        &self.vm.agent
+    }
+
+    fn console(&self) -> Option<String> {
+        Some(layered::last_words(self.directory.path()))
+    }
+
+    fn finish(self: Box<Self>, runtime: &Runtime) -> Result<(), GuestsError> {
+        Ok(runtime.block_on(layered::shut_down(self.vm, LIMIT))?)
     }
 }

@@ -18,10 +18,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use forkd_engine::agent::Agent;
 use forkd_engine::guest::Guest;
+use forkd_engine::layered;
 use forkd_machine::Machine;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
 
-use super::guests::GuestsError;
+use super::guests::{Guests, GuestsError, RunningGuest};
 use super::here::Machinery;
 use super::sparse::read_sparse;
 use super::{END, READY};
@@ -45,10 +47,19 @@ pub struct GuestRequest {
     pub memory_bytes: u64,
 }
 
+/// Guests in a machine.
+#[derive(Debug)]
+pub struct InMachine {
+    pub machine: Machine,
+    pub machinery: Machinery,
+    pub library: PathBuf,
+}
+
 /// A guest in the machine.
 #[derive(Debug)]
-pub struct RemoteGuest {
-    pub agent: Agent,
+struct RemoteGuest {
+    agent: Agent,
+    top: PathBuf,
     ssh: Ssh,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -74,14 +85,15 @@ fn there(library: &Path, path: &Path) -> Result<PathBuf, GuestsError> {
     Ok(Path::new(LIBRARY).join(inside))
 }
 
-impl RemoteGuest {
-    pub fn start(
-        machine: &Machine,
-        library: &Path,
-        machinery: &Machinery,
+impl Guests for InMachine {
+    fn start(
+        &self,
+        _: &Runtime,
         base: &Path,
         layers: &[PathBuf],
-    ) -> Result<RemoteGuest, GuestsError> {
+        top: &Path,
+    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
+        let InMachine { machine, machinery, library } = self;
         let failed = |what| move |error| GuestsError::Io(what, error);
         let request = GuestRequest {
             kernel: there(library, &machinery.kernel)?,
@@ -99,7 +111,7 @@ impl RemoteGuest {
         let name = directory.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let remote = format!("{DIRECTORY}/{name}");
         let words = [FORKD, "build-guest", &remote].map(String::from);
-        let remote_socket = format!("{remote}/{}", forkd_engine::layered::VSOCK);
+        let remote_socket = format!("{remote}/{}", layered::VSOCK);
         let mut command = machine.exec_with_socket(&words, &socket, &remote_socket)?;
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut ssh = Ssh(child.map_err(failed("start ssh"))?);
@@ -117,14 +129,30 @@ impl RemoteGuest {
         }
         let agent = Agent::new(Guest::new(&socket));
         let largest = size + size / 4096 + LAYER_OVERHEAD;
-        Ok(RemoteGuest { agent, ssh, orders, answers, _directory: directory, largest })
+        let guest =
+            RemoteGuest { agent, top: top.into(), ssh, orders, answers, _directory: directory, largest };
+        Ok(Box::new(guest))
     }
 
-    /// After the guest was asked to end: waits for it, and takes its top layer.
-    pub fn finish(mut self, top: &Path) -> Result<(), GuestsError> {
+    /// The machine believes that files of the library never change.
+    fn forget_files(&self) {
+        let words = ["sh", "-c", "echo 3 >/proc/sys/vm/drop_caches"].map(String::from);
+        if let Ok(mut command) = self.machine.exec(&words) {
+            let _ = command.status();
+        }
+    }
+}
+
+impl RunningGuest for RemoteGuest {
+    fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    fn finish(mut self: Box<Self>, runtime: &Runtime) -> Result<(), GuestsError> {
+        runtime.block_on(layered::ask_for_end(&self.agent)).map_err(GuestsError::Ask)?;
         let lost = |error| GuestsError::Io("get the disk out of the machine", error);
         writeln!(self.orders, "{END}").map_err(lost)?;
-        let file = File::options().create_new(true).read(true).write(true).open(top).map_err(lost)?;
+        let file = File::options().create_new(true).read(true).write(true).open(&self.top).map_err(lost)?;
         read_sparse(&mut self.answers, &file, self.largest).map_err(lost)?;
         let status = self.ssh.0.wait().map_err(lost)?;
         if status.success() { Ok(()) } else { Err(lost(std::io::Error::other(status.to_string()))) }

@@ -1,9 +1,18 @@
-//! Carries out the steps of a build, each in a guest of its own.
+//! Carries out the steps of a build in guests.
+//!
+//! ```text
+//!   WORKDIR  COPY  RUN │ RUN │ COPY  COPY  RUN │ COPY (the stage ends)
+//!   ──── one guest ─── │     │                 │
+//!                      └─────┴── the guest ends in order; what it wrote is a layer, kept under the key of the last step
+//! ```
+//!
+//! A command is the last thing that a guest does: nothing that it has started lives on, and its result is kept before the
+//! next one can fail. Placing files takes less than booting, so files wait in the guest for the command that follows them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
@@ -23,7 +32,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::archive::{self, Entry, Pieces};
-use super::guests::{Guests, GuestsError, GuestsOptions, RunningGuest};
+use super::guests::{self, Guests, GuestsError, GuestsOptions, RunningGuest};
 use super::host_environment;
 use super::output::Lines;
 use crate::progress::Progress;
@@ -68,22 +77,33 @@ pub enum RunError {
 }
 
 /// A disk: a base image and what steps have written. Clones are the same disk.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Disk {
     base: PathBuf,
     state: Rc<RefCell<State>>,
 }
 
-#[derive(Debug)]
 struct State {
     ground: Ground,
     default_user: String,
-    /// What the last step has written, until it is kept; then it is part of the ground.
+    /// What the last guest has written, until it is kept; then it is part of the ground.
     fresh: Option<StepDraft>,
+    /// A guest that has placed files, and waits for what comes next.
+    live: Option<Live>,
+}
+
+/// A guest at work, and where the disk that it writes is.
+struct Live {
+    guest: Box<dyn RunningGuest>,
+    draft: StepDraft,
 }
 
 impl Disk {
-    pub fn base(&self) -> &std::path::Path {
+    fn new(base: PathBuf, state: State) -> Disk {
+        Disk { base, state: Rc::new(RefCell::new(state)) }
+    }
+
+    pub fn base(&self) -> &Path {
         &self.base
     }
 
@@ -110,7 +130,7 @@ pub struct GuestRunner<'a> {
     host: Option<HostEnvironment>,
     options: GuestsOptions,
     /// Found when the first step needs one.
-    guests: Option<Guests>,
+    guests: Option<Box<dyn Guests>>,
     /// What this build has made or found.
     made: BTreeMap<Digest, Disk>,
     runtime: Runtime,
@@ -142,41 +162,56 @@ impl<'a> GuestRunner<'a> {
     }
 
     /// The guests, if any step needed one.
-    pub fn guests(&self) -> Option<&Guests> {
-        self.guests.as_ref()
+    pub fn guests(&self) -> Option<&dyn Guests> {
+        self.guests.as_deref()
     }
 
-    fn start(&mut self, disk: &Disk, top: &std::path::Path) -> Result<RunningGuest, RunError> {
+    fn start(&mut self, disk: &Disk, top: &Path) -> Result<Box<dyn RunningGuest>, RunError> {
         let guests = match self.guests.take() {
             Some(guests) => guests,
-            None => Guests::find(&self.options, self.progress)?,
+            None => guests::find(&self.options, self.progress)?,
         };
         let guests = self.guests.insert(guests);
         Ok(guests.start(&self.runtime, disk.base(), &disk.layers(self.cache), top)?)
     }
 
-    /// Does something in a guest with a disk; what comes out is the next disk.
-    fn change(
-        &mut self,
-        disk: &Disk,
-        act: impl FnOnce(&mut Self, &RunningGuest) -> Result<(), RunError>,
-    ) -> Result<Disk, RunError> {
+    /// The guest that waits with a disk, or a new one.
+    fn enter(&mut self, disk: &Disk) -> Result<Live, RunError> {
+        if let Some(live) = disk.state.borrow_mut().live.take() {
+            return Ok(live);
+        }
         let draft = self.cache.draft()?;
         let guest = self.start(disk, &draft.path().join(TOP))?;
-        let now = json!({
-            "defaultUser": "root",
-            "timestamp": humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
-        });
-        self.runtime.block_on(guest.agent().post::<Value>("/init", &now, CALL))?;
-        act(self, &guest)?;
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let init = json!({ "defaultUser": "root", "timestamp": now });
+        self.runtime.block_on(guest.agent().post::<Value>("/init", &init, CALL))?;
+        Ok(Live { guest, draft })
+    }
+
+    /// Places files in a guest, which then waits with the disk.
+    fn place(
+        &mut self,
+        disk: &Disk,
+        act: impl FnOnce(&mut Self, &Agent) -> Result<(), RunError>,
+    ) -> Result<Disk, RunError> {
+        let live = self.enter(disk)?;
+        act(self, live.guest.agent())?;
+        let ground = disk.state.borrow().ground.clone();
+        let state = State { ground, default_user: disk.default_user(), fresh: None, live: Some(live) };
+        Ok(Disk::new(disk.base.clone(), state))
+    }
+
+    /// Ends a guest: what it wrote is the next disk's.
+    fn end(&self, disk: &Disk, live: Live) -> Result<Disk, RunError> {
+        let Live { guest, draft } = live;
         let passwd = self.runtime.block_on(transfer::read_file(guest.agent(), "/etc/passwd", MAX_PASSWD));
         // One that is too large or odd has no users.
         let passwd = passwd.ok().flatten().unwrap_or_default();
         let default_user = default_user(&Config::default(), &String::from_utf8_lossy(&passwd));
         guest.finish(&self.runtime)?;
         let ground = disk.state.borrow().ground.clone();
-        let state = State { ground, default_user, fresh: Some(draft) };
-        Ok(Disk { base: disk.base.clone(), state: Rc::new(RefCell::new(state)) })
+        let state = State { ground, default_user, fresh: Some(draft), live: None };
+        Ok(Disk::new(disk.base.clone(), state))
     }
 
     fn place_small(&self, agent: &Agent, entries: &[Entry<'_>]) -> Result<(), RunError> {
@@ -222,7 +257,7 @@ impl<'a> GuestRunner<'a> {
         }
     }
 
-    fn run_in(&self, guest: &RunningGuest, step: &RunStep) -> Result<(), RunError> {
+    fn run_in(&self, guest: &dyn RunningGuest, step: &RunStep) -> Result<(), RunError> {
         let agent = guest.agent();
         let mut env = step.env.clone();
         if let Some(host) = &self.host {
@@ -308,8 +343,9 @@ impl Runner for GuestRunner<'_> {
             ground: Ground::of(&image),
             default_user: image.metadata.default_user.clone(),
             fresh: None,
+            live: None,
         };
-        let disk = Disk { base: image.base(), state: Rc::new(RefCell::new(state)) };
+        let disk = Disk::new(image.base(), state);
         let id = image.id();
         Ok((disk, image.metadata.config, id))
     }
@@ -326,14 +362,18 @@ impl Runner for GuestRunner<'_> {
         let image = image.ok_or_else(|| ImageError::Unknown(step.ground.image.to_string()))?;
         let mut ground = step.ground;
         ground.steps.push(step.name);
-        let state = State { ground, default_user: step.default_user, fresh: None };
-        let disk = Disk { base: image.base(), state: Rc::new(RefCell::new(state)) };
+        let state = State { ground, default_user: step.default_user, fresh: None, live: None };
+        let disk = Disk::new(image.base(), state);
         self.made.insert(key, disk.clone());
         Ok(Some(disk))
     }
 
     fn keep(&mut self, key: Digest, disk: &Disk) -> Result<(), RunError> {
         let mut state = disk.state.borrow_mut();
+        if state.live.is_some() {
+            // The next step goes on in this guest, and this disk will never be seen.
+            return Ok(());
+        }
         if let Some(draft) = state.fresh.take() {
             let (ground, user) = (state.ground.clone(), state.default_user.clone());
             let step = self.cache.keep(&draft, &draft.path().join(TOP), key, ground, user)?;
@@ -344,23 +384,32 @@ impl Runner for GuestRunner<'_> {
         Ok(())
     }
 
+    fn settle(&mut self, key: Digest, disk: Disk) -> Result<Disk, RunError> {
+        let live = disk.state.borrow_mut().live.take();
+        let Some(live) = live else { return Ok(disk) };
+        let disk = self.end(&disk, live)?;
+        self.keep(key, &disk)?;
+        Ok(disk)
+    }
+
     fn run(&mut self, disk: Disk, step: &RunStep) -> Result<Disk, RunError> {
-        self.change(&disk, |runner, guest| runner.run_in(guest, step))
+        let live = self.enter(&disk)?;
+        self.run_in(live.guest.as_ref(), step)?;
+        self.end(&disk, live)
     }
 
     fn copy(&mut self, disk: Disk, context: &Context, step: &CopyStep) -> Result<Disk, RunError> {
         let (archives, plain): (Vec<Item>, Vec<Item>) =
             step.items.iter().cloned().partition(|item| item.unpacks);
         let placed = |into| Place { into, owner: step.owner.as_deref(), mode: step.mode };
-        self.change(&disk, |runner, guest| {
+        self.place(&disk, |runner, agent| {
             if !plain.is_empty() {
-                runner.place_written(guest.agent(), &placed("/"), |to| {
-                    Ok(context.write_tar(&plain, (0, 0), to)?)
-                })?;
+                runner
+                    .place_written(agent, &placed("/"), |to| Ok(context.write_tar(&plain, (0, 0), to)?))?;
             }
             for item in &archives {
                 let into = if item.destination.is_empty() { "/" } else { &item.destination };
-                runner.place_written(guest.agent(), &placed(into), |to| {
+                runner.place_written(agent, &placed(into), |to| {
                     let mut from = decompressed(context.open_file(&item.source)?)?;
                     archive::copy(&mut from, to).map_err(|error| RunError::Io("read the archive", error))
                 })?;
@@ -373,13 +422,13 @@ impl Runner for GuestRunner<'_> {
         // What the other guest writes is nobody's.
         let scratch = self.cache.draft()?;
         let other = self.start(from, &scratch.path().join(TOP))?;
-        self.change(&disk, |runner, guest| {
+        self.place(&disk, |runner, agent| {
             let (sender, receiver) = mpsc::channel::<Piece>(QUEUE);
             let what = Pack { sources: &step.sources, destination: &step.destination };
             let placed = Place { into: "/", owner: step.owner.as_deref(), mode: step.mode };
             let copy = async {
                 let pack = transfer::pack(other.agent(), &what, sender);
-                let place = transfer::place(guest.agent(), &placed, receiver);
+                let place = transfer::place(agent, &placed, receiver);
                 tokio::join!(pack, place)
             };
             match runner.runtime.block_on(copy) {
@@ -390,6 +439,9 @@ impl Runner for GuestRunner<'_> {
     }
 
     fn make_directory(&mut self, disk: Disk, path: &str) -> Result<Disk, RunError> {
-        self.change(&disk, |runner, guest| runner.place_small(guest.agent(), &[Entry::Directory(path)]))
+        self.place(&disk, |runner, agent| runner.place_small(agent, &[Entry::Directory(path)]))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,6 +54,8 @@ pub enum RunError {
     Refused(String),
     #[error("the command was cut off{console}")]
     CutOff { console: String, source: ExecError },
+    #[error("interrupted")]
+    Interrupted,
     #[error("files cannot be placed: {0}")]
     Place(String),
     #[error(transparent)]
@@ -276,9 +278,15 @@ impl<'a> GuestRunner<'a> {
         let program = Program { arguments: &step.arguments, env: &env, workdir: &step.workdir };
         let mut lines = Lines::default();
         let show = |line: &str| self.progress.output(line);
-        let ended = self.runtime.block_on(exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)));
+        let ended = self.runtime.block_on(async {
+            tokio::select! {
+                ended = exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)) => Some(ended),
+                // A command may take for ever. The guest and all that it wrote go with the error.
+                _ = tokio::signal::ctrl_c() => None,
+            }
+        });
         let output = lines.finish(show);
-        match ended {
+        match ended.ok_or(RunError::Interrupted)? {
             Ok(ended) if ended.code == 0 => Ok(()),
             Ok(ended) => Err(RunError::Failed { status: ended.status, output }),
             Err(ExecError::Refused(why)) => Err(RunError::Refused(why)),

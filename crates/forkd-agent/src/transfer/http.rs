@@ -98,3 +98,61 @@ async fn send(request: Request) -> Result<Body, RestError> {
     }));
     Ok(Body::from_stream(Chunks(receiver)))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    async fn packed(sources: &[&str], destination: &str) -> (StatusCode, Vec<u8>) {
+        let request = json!({ "sources": sources, "destination": destination }).to_string();
+        let response = pack(Request::new(request.into())).await;
+        let status = response.status();
+        (status, to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec())
+    }
+
+    async fn placed(
+        into: &str,
+        owner: Option<&str>,
+        mode: Option<&str>,
+        archive: Vec<u8>,
+    ) -> (StatusCode, String) {
+        let text = |text: &str| Some(text.to_owned());
+        let query = PlaceQuery { into: text(into), owner: owner.and_then(text), mode: mode.and_then(text) };
+        let response = place(Query(query), Request::new(archive.into())).await;
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn files_go_out_and_in() {
+        let from = tempfile::tempdir().unwrap();
+        let content: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(from.path().join("large"), &content).unwrap();
+        std::fs::write(from.path().join("small"), "x").unwrap();
+        let source = from.path().display().to_string();
+        let (status, archive) = packed(&[&source], "/there").await;
+        assert_eq!(status, StatusCode::OK);
+        let to = tempfile::tempdir().unwrap();
+        let into = to.path().display().to_string();
+        let answer = placed(&into, None, Some("640"), archive.clone()).await;
+        assert_eq!(answer, (StatusCode::NO_CONTENT, String::new()));
+        assert!(std::fs::read(to.path().join("there/large")).unwrap() == content);
+
+        let (status, said) = placed(&into, Some("no-such-user"), None, archive.clone()).await;
+        assert!(
+            status == StatusCode::BAD_REQUEST && said.contains("there is no user 'no-such-user'"),
+            "{said}"
+        );
+        for (into, mode) in [("relative", "640"), (&into[..], "rwx"), (&into[..], "10000")] {
+            let (status, said) = placed(into, None, Some(mode), archive.clone()).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{said}");
+        }
+        let (status, _) = placed(&into, None, None, archive[..archive.len() / 2].to_vec()).await;
+        assert!(!status.is_success());
+        assert_eq!(packed(&["/no/such/file"], "/x").await.0, StatusCode::BAD_REQUEST);
+        assert_eq!(packed(&["relative"], "/x").await.0, StatusCode::BAD_REQUEST);
+    }
+}

@@ -200,7 +200,8 @@ where
         let mut first = 0;
         for (number, (line, key, _)) in actions.iter().enumerate().rev() {
             if let Some(kept) = self.runner.cached(*key).map_err(failed(*line))? {
-                self.progress.step(&format!("{} steps are kept from before", number + 1));
+                let how_many = format!("{} of {} steps are kept from before", number + 1, actions.len());
+                self.progress.step(&how_many);
                 (disk, first) = (kept, number + 1);
                 break;
             }

@@ -74,15 +74,18 @@ fn build_image(
         default_user: done.disk.default_user(),
         name: options.tag.clone(),
     };
-    if options.no_cache {
-        images.forget_built(&built)?;
-    } else if let Some(image) = images.find_built(&built)? {
+    if !options.no_cache
+        && let Some(image) = images.find_built(&built)?
+    {
         return Ok(image);
     }
     forkd_image::Progress::step(&progress, "making the image");
     let draft = cache.draft()?;
     let flat = draft.path().join("flat");
     flatten(done.disk.base(), &done.disk.layers(cache), &flat)?;
+    if options.no_cache {
+        images.forget_built(&built)?;
+    }
     let image = images.adopt(&flat, built)?;
     if let Some(guests) = runner.guests().filter(|_| options.no_cache) {
         guests.forget_files();

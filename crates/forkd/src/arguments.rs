@@ -57,6 +57,9 @@ pub enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
+    /// In the machine: keep one guest of a build, told what to do on stdin.
+    #[command(hide = true)]
+    BuildGuest(BuildGuestOptions),
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,6 +108,12 @@ pub struct DevOptions {
     /// The port for the code interpreter.
     #[arg(long, default_value_t = 49999)]
     pub interpreter_port: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct BuildGuestOptions {
+    /// A new directory for the guest's socket and what it writes; it is removed at the end.
+    pub directory: std::path::PathBuf,
 }
 
 #[derive(Debug, Args)]

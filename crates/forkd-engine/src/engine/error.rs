@@ -11,7 +11,6 @@ use super::persist::PersistError;
 use crate::agent::AgentError;
 use crate::control::CallError;
 use crate::lasting::LastingError;
-use crate::own::FileError;
 use crate::places::PlaceError;
 
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +47,6 @@ pub enum EngineError {
     Process(#[from] LastingError),
     #[error(transparent)]
     Place(#[from] PlaceError),
-    #[error(transparent)]
-    File(#[from] FileError),
     #[error("cannot {verb}")]
     Io { verb: &'static str, source: io::Error },
     #[error(transparent)]

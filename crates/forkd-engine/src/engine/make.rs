@@ -14,15 +14,14 @@ use forkd_store::Tag;
 use tokio::sync::mpsc;
 
 use super::admission::Wanted;
-use super::descriptors::Named;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
 use crate::bring_up::{ImageConfig, bring_up};
+use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
 use crate::ids::LayerId;
 use crate::lasting::Lasting;
-use crate::own::VSOCK;
 use crate::places::PlaceError;
 use crate::record::{self, Shape, ZygoteRecord};
 

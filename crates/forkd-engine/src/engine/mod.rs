@@ -14,8 +14,8 @@
 mod admission;
 mod branch;
 mod create;
-mod descriptors;
 mod error;
+mod layers;
 mod make;
 mod persist;
 mod recover;

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
-use forkd_engine::boot::{Plan, boot, command_line};
+use forkd_engine::boot::{DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
 use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
@@ -51,8 +51,7 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
         program: binaries.join("forkd-vmm"),
         kernel: kernel.vmlinux(),
         initramfs,
-        base: image.base(),
-        disk_bytes: options.disk << 20,
+        disk: DiskPlan { base: image.base(), layers: Vec::new(), top: None, bytes: options.disk << 20 },
         vcpus: options.vcpus,
         memory_bytes: options.memory << 20,
         command_line: command_line(forkd_host::is_emulated()),

@@ -50,7 +50,9 @@ impl World {
         let context = tempfile::tempdir()?;
         let source = context.path().join("src");
         fs::create_dir(&source)?;
-        fs::write(source.join("tool"), "#!/bin/sh\n")?;
+        // Another one in every run: what an earlier run has kept is none of this one's.
+        let stamp = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        fs::write(source.join("tool"), format!("#!/bin/sh\n# {stamp}\n"))?;
         fs::set_permissions(source.join("tool"), fs::Permissions::from_mode(0o755))?;
         fs::write(source.join("note"), "note")?;
         Ok(World { context, home: home::directory()? })

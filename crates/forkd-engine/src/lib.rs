@@ -8,6 +8,7 @@ pub mod bring_up;
 pub mod control;
 pub mod descriptors;
 pub mod engine;
+pub mod eval;
 pub mod exec;
 pub mod fork;
 pub mod guest;

@@ -17,7 +17,7 @@ pub(crate) fn answering(status: &str, body: Vec<u8>) -> (tempfile::TempDir, Agen
         let (mut client, _) = listener.accept().await.unwrap();
         let mut greeting = [0; 14];
         client.read_exact(&mut greeting).await.unwrap();
-        assert_eq!(&greeting, b"CONNECT 49983\n");
+        assert!(greeting.starts_with(b"CONNECT 499"), "{greeting:?}");
         client.write_all(b"OK 1\n").await.unwrap();
         let mut request = Vec::new();
         while !is_whole(&request) {

@@ -80,6 +80,17 @@ pub enum Language {
     Bash,
 }
 
+impl Language {
+    /// As the interpreter knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Python => "python",
+            Language::Javascript => "javascript",
+            Language::Bash => "bash",
+        }
+    }
+}
+
 /// A recipe in an image's metadata. The version is looked at before the rest means anything.
 #[derive(Serialize, Deserialize)]
 struct Stored {

@@ -90,15 +90,15 @@ pub enum MachineCommand {
 pub struct DevOptions {
     /// An image, by name or id.
     pub image: String,
-    /// vCPUs of the guest.
-    #[arg(long, default_value_t = 1)]
-    pub vcpus: u8,
-    /// Memory of the guest, in MiB or with a unit: 512, 2G.
-    #[arg(long, default_value = "512", value_parser = parse_mib)]
-    pub memory: u64,
-    /// What the guest may write to its disk.
-    #[arg(long, default_value = "4G", value_parser = parse_mib)]
-    pub disk: u64,
+    /// vCPUs of the guest; as the image's recipe says, else 1.
+    #[arg(long)]
+    pub vcpus: Option<u8>,
+    /// Memory of the guest, in MiB or with a unit (512, 2G); as the image's recipe says, else 512.
+    #[arg(long, value_parser = parse_mib)]
+    pub memory: Option<u64>,
+    /// The guest's disk; as the image's recipe says, else 4G.
+    #[arg(long, value_parser = parse_mib)]
+    pub disk: Option<u64>,
     /// The machine to use where this host's own KVM cannot run guests.
     #[arg(long, default_value = "default")]
     pub machine: Name,

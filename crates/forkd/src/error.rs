@@ -68,6 +68,8 @@ pub enum CliError {
     #[error(transparent)]
     Boot(#[from] forkd_engine::boot::BootError),
     #[error(transparent)]
+    BringUp(#[from] forkd_engine::bring_up::BringUpError),
+    #[error(transparent)]
     Agent(#[from] forkd_engine::agent::AgentError),
     #[error(transparent)]
     Token(#[from] forkd_daemon::auth::TokenError),

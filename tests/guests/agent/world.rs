@@ -74,14 +74,9 @@ impl World {
         with_entrypoint: bool,
     ) -> Result<BootedVm, Failure> {
         let vm = self.boot(name, memory_bytes).await?;
-        let config = &self.image.metadata.config;
-        let command = [config.entrypoint.clone(), config.cmd.clone()].concat();
-        let config = ImageConfig {
-            env: config.env.clone(),
-            user: Some(self.image.metadata.default_user.clone()),
-            workdir: config.workdir.clone(),
-            start: with_entrypoint.then_some(command),
-        };
+        let metadata = &self.image.metadata;
+        let command = [metadata.config.entrypoint.clone(), metadata.config.cmd.clone()].concat();
+        let config = ImageConfig { start: with_entrypoint.then_some(command), ..ImageConfig::of(metadata) };
         bring_up(&vm.agent, &config, name, LIMIT).await?;
         Ok(vm)
     }

@@ -9,6 +9,7 @@ use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError
 use super::admission::Refusal;
 use super::persist::PersistError;
 use crate::agent::AgentError;
+use crate::bring_up::BringUpError;
 use crate::control::CallError;
 use crate::lasting::LastingError;
 use crate::places::PlaceError;
@@ -33,6 +34,8 @@ pub enum EngineError {
     Failed { tag: Tag, reason: String },
     #[error(transparent)]
     Refused(#[from] Refusal),
+    #[error("the guest did not come up")]
+    BringUp(#[from] BringUpError),
     #[error("the guest's agent")]
     Agent(#[from] AgentError),
     #[error(transparent)]

@@ -22,6 +22,7 @@ mod server;
 mod startup;
 #[cfg(test)]
 mod testing;
+mod transfer;
 mod users;
 
 use std::io::{self, Write};

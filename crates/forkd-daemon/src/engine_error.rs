@@ -2,10 +2,11 @@
 
 use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
+use forkd_engine::bring_up::BringUpError;
 use forkd_engine::control::CallError;
 use forkd_engine::engine::{EngineError, Refusal};
+use forkd_engine::eval::EvalError;
 use forkd_engine::library::LibraryError;
-use forkd_engine::warm_up::WarmUpError;
 use forkd_image::images::ImageError;
 use forkd_image::kernels::KernelStoreError;
 use forkd_proto::control::RefusalCode;
@@ -49,14 +50,12 @@ impl From<EngineError> for ApiError {
                 .hint("remove sandboxes first, or start the daemon with a higher --max-memory"),
             EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
                 .hint("remove snapshots or images first, or start the daemon with a lower --free-disk"),
-            EngineError::Agent(error) | EngineError::WarmUp(WarmUpError::Agent(error)) => of_agent(&error),
-            EngineError::WarmUp(WarmUpError::Code { .. }) => {
-                ApiError::new(Code::GuestFailed, shortened(text))
+            EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(&error),
+            EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
+                ApiError::new(Code::GuestFailed, shortened(error.to_string()))
                     .hint("the code runs in the image as it is; try it in a sandbox first")
             }
-            EngineError::WarmUp(WarmUpError::BrokeOff(_) | WarmUpError::Line) => {
-                ApiError::new(Code::GuestFailed, text).hint(TRY_AGAIN)
-            }
+            EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(&source),
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Image(error) => of_image(&error),
@@ -65,7 +64,6 @@ impl From<EngineError> for ApiError {
             | EngineError::Timeout
             | EngineError::Process(_)
             | EngineError::Place(_)
-            | EngineError::File(_)
             | EngineError::Io { .. }
             | EngineError::Store(_)
             | EngineError::Chain(_)
@@ -122,6 +120,19 @@ fn of_agent(error: &AgentError) -> ApiError {
     }
 }
 
+fn of_eval(error: &EvalError) -> ApiError {
+    match error {
+        EvalError::Agent(error) => of_agent(error),
+        EvalError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
+        EvalError::Refused { .. } => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
+        EvalError::Protocol(_) => {
+            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                .hint(TRY_AGAIN)
+                .detail(chain(error))
+        }
+    }
+}
+
 fn of_call(error: &CallError) -> ApiError {
     match error {
         CallError::Refused { refusal, .. } if refusal.code == RefusalCode::State => {
@@ -161,7 +172,8 @@ mod tests {
                 refusal: Refused { code, message: "no".into() },
             })
         };
-        let code = |language: &'static str| WarmUpError::Code { language, message: "x".into() };
+        let warm_up = BringUpError::WarmUp { language: "python".into(), error: "x".into() };
+        let eval = |source| BringUpError::Eval { language: "python".into(), source };
         let second = Duration::from_secs(1);
         for (error, code, hint) in [
             (EngineError::NoSandbox("x".into()), ErrorCode::NotFound, true),
@@ -177,9 +189,10 @@ mod tests {
             (Refusal::Disk { free_mib: 0, kept_mib: 1 }.into(), ErrorCode::NoDisk, true),
             (AgentError::Timeout(second).into(), ErrorCode::GuestTimeout, false),
             (AgentError::NotReady("x".into()).into(), ErrorCode::GuestFailed, true),
-            (EngineError::WarmUp(code("python")), ErrorCode::GuestFailed, true),
-            (EngineError::WarmUp(WarmUpError::Line), ErrorCode::GuestFailed, true),
-            (EngineError::WarmUp(AgentError::Timeout(second).into()), ErrorCode::GuestTimeout, false),
+            (warm_up.into(), ErrorCode::GuestFailed, true),
+            (eval(EvalError::Protocol("x".into())).into(), ErrorCode::GuestFailed, true),
+            (eval(EvalError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
+            (BringUpError::Agent(AgentError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
             (refused(RefusalCode::State), ErrorCode::WrongState, false),
             (refused(RefusalCode::Failed), ErrorCode::Internal, true),
             (EngineError::Call(CallError::Gone), ErrorCode::WrongState, true),

@@ -7,8 +7,9 @@ use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Vsoc
 
 use crate::agent::{Agent, AgentError};
 use crate::control::CallError;
+use crate::descriptors::{CONSOLE, Named, TOP, VSOCK, create, open};
 use crate::guest::Guest;
-use crate::own::{CONSOLE, FileError, Own, open};
+use crate::places::PlaceError;
 use crate::process::{StartError, VmProcess};
 
 /// What a guest is booted from.
@@ -19,23 +20,42 @@ pub struct Plan {
     /// An ELF kernel.
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
-    /// The image that the guest's disk begins as.
-    pub base: PathBuf,
-    /// The disk is as large as this, or as the image if that is larger.
-    pub disk_bytes: u64,
+    pub disk: DiskPlan,
     pub vcpus: u8,
     pub memory_bytes: u64,
     pub command_line: String,
-    /// An empty directory for the VM's socket, its console and what it writes.
+    /// An empty directory for the VM's socket and its console.
     pub directory: PathBuf,
     /// How long the guest may take until its agent answers.
     pub limit: Duration,
 }
 
+/// What a guest's disk is made of.
+///
+/// ```text
+///   base ── layer 1 ── … ── layer n ── top     earlier guests have written the layers; this one writes the top
+/// ```
+#[derive(Debug, Clone)]
+pub struct DiskPlan {
+    /// An image.
+    pub base: PathBuf,
+    /// The oldest first.
+    pub layers: Vec<PathBuf>,
+    /// A file that is made. Without one, it is in the guest's directory.
+    pub top: Option<PathBuf>,
+    /// The disk is as large as this, or as the image if that is larger.
+    pub bytes: u64,
+}
+
+/// The most layers below a top: their descriptors travel in one message, beside those of the other devices.
+pub const MAX_LAYERS: usize = 240;
+
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
+    #[error("a disk of {0} layers; {MAX_LAYERS} at most can be booted from")]
+    Layers(usize),
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] PlaceError),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
@@ -72,20 +92,30 @@ pub fn command_line(emulated: bool) -> String {
 const CONSOLE_SHOWN: usize = 2000;
 
 pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
-    let kernel = open(&plan.kernel)?;
-    let initramfs = open(&plan.initramfs)?;
-    let base = open(&plan.base)?;
-    let base_bytes = base.metadata().map_err(FileError::at(&plan.base))?.len();
-    let disk = Disk { bytes: base_bytes.max(plan.disk_bytes), limit_bytes: plan.disk_bytes, base: true };
+    let DiskPlan { base: image, layers, top, bytes } = &plan.disk;
+    let disk_layers = match u8::try_from(layers.len()) {
+        Ok(count) if layers.len() <= MAX_LAYERS => count,
+        _ => return Err(BootError::Layers(layers.len())),
+    };
+    let base = open(image)?;
+    let bytes = base.metadata().map_err(PlaceError::at("inspect", image))?.len().max(*bytes);
     let devices = Devices {
         console: true,
-        disk: Some(disk),
+        disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
+        disk_layers,
         vsock: Some(Vsock { cid: CID }),
         entropy: true,
         ..Devices::default()
     };
-    let own = Own::create(&plan.directory)?;
-    let socket = own.socket.clone();
+    let top = top.clone().unwrap_or_else(|| plan.directory.join(TOP));
+    let mut named = Named::of_vm(&devices, &plan.directory)?
+        .with(Descriptor::Kernel, open(&plan.kernel)?)
+        .with(Descriptor::Initramfs, open(&plan.initramfs)?)
+        .with(Descriptor::DiskBase, base)
+        .with(Descriptor::DiskTop, create(&top)?);
+    for layer in layers {
+        named = named.with(Descriptor::DiskLayer, open(layer)?);
+    }
 
     let mut process = VmProcess::start(&plan.program)?;
     let command = Command::Boot(Boot {
@@ -95,15 +125,11 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         initramfs: true,
         devices: devices.clone(),
     });
-    let shared = [
-        (Descriptor::Kernel, kernel.into()),
-        (Descriptor::Initramfs, initramfs.into()),
-        (Descriptor::DiskBase, base.into()),
-    ];
-    let descriptors = own.descriptors(&command, shared);
+    let descriptors = named.for_command(&command);
     process.control.call(command, &descriptors).await?;
     drop(descriptors);
 
+    let socket = plan.directory.join(VSOCK);
     let agent = Agent::new(Guest::new(socket));
     wait_for_agent(plan, &mut process, &agent).await?;
     Ok(BootedVm { process, agent, devices })
@@ -111,7 +137,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
 
 /// Waits for the agent's first answer, or for the end of a guest that does not get that far.
 async fn wait_for_agent(plan: &Plan, process: &mut VmProcess, agent: &Agent) -> Result<(), BootError> {
-    let console = || last_words_of(&plan.directory.join(CONSOLE));
+    let console = || last_words(&plan.directory);
     let answer = agent.wait_for_answer(plan.limit);
     tokio::pin!(answer);
     loop {
@@ -131,9 +157,9 @@ async fn wait_for_agent(plan: &Plan, process: &mut VmProcess, agent: &Agent) -> 
     }
 }
 
-/// The end of a console's log.
-fn last_words_of(path: &Path) -> String {
-    let text = std::fs::read(path).unwrap_or_default();
+/// The end of the console's log in a VM's directory.
+pub fn last_words(directory: &Path) -> String {
+    let text = std::fs::read(directory.join(CONSOLE)).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let skipped = text.chars().count().saturating_sub(CONSOLE_SHOWN);
     text.chars().skip(skipped).collect()

@@ -1,71 +1,80 @@
-//! From an agent that answers to a guest that is ready: the image's configuration, its start, its first identity.
+//! From an agent that answers to a guest that is ready: the image's configuration, its start, its warm-up, its first identity.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use forkd_image::images::Metadata;
+use forkd_image::recipe;
+use forkd_proto::agent::VERSION;
+use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, Start, State};
+use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
+use crate::eval::{Code, EvalError, eval};
 use crate::identity::{Identity, give};
 
-/// What an image says about how its processes are started.
+/// What an image says about how its processes are started, and what is done before it is of use.
 #[derive(Debug, Clone, Default)]
 pub struct ImageConfig {
-    pub env: std::collections::BTreeMap<String, String>,
+    pub env: BTreeMap<String, String>,
     pub user: Option<String>,
     pub workdir: Option<String>,
     /// A program that runs beside the agent.
     pub start: Option<Vec<String>>,
-    /// When the guest is ready; without one, it is at once.
-    pub ready: Option<ReadyProbe>,
+    /// When that is ready.
+    pub ready: Option<Ready>,
+    /// Code to run in the default contexts of these languages, in this order.
+    pub warm_up: Vec<(String, String)>,
 }
 
-/// When a guest is ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReadyProbe {
-    pub probe: Probe,
-    pub timeout: Duration,
+impl ImageConfig {
+    /// What an image says, with the recipe that it came with.
+    pub fn of(image: &Metadata) -> ImageConfig {
+        let recipe = image.recipe.clone().unwrap_or_default();
+        let ready = recipe.ready.map(|ready| Ready {
+            probe: match ready.probe {
+                recipe::Probe::Port(port) => Probe::Port(port),
+                recipe::Probe::Command(words) => Probe::Command(words),
+            },
+            timeout_ms: ready.timeout_seconds.saturating_mul(1000),
+        });
+        let warm_up = recipe.warm_up.into_iter().map(|(language, code)| (language.name().into(), code));
+        ImageConfig {
+            env: image.config.env.clone(),
+            user: Some(recipe.user.unwrap_or_else(|| image.default_user.clone())),
+            workdir: image.config.workdir.clone(),
+            start: recipe.start,
+            ready,
+            warm_up: warm_up.collect(),
+        }
+    }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Probe {
-    /// Somebody listens on this port.
-    Port(u16),
-    /// This command ends with 0.
-    Command(Vec<String>),
+#[derive(Debug, thiserror::Error)]
+pub enum BringUpError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("the warm-up in {language}")]
+    Eval { language: String, source: EvalError },
+    #[error("the warm-up in {language} failed: {error}")]
+    WarmUp { language: String, error: String },
 }
 
 /// One call takes no longer, beside those that wait.
 const CALL: Duration = Duration::from_secs(30);
 /// How long one question whether the guest is ready waits for a change.
 const WAIT_MS: u64 = 10_000;
-const VERSION: u32 = 1;
 
-#[derive(Debug, Deserialize)]
-struct Ready {
-    state: String,
-    detail: Option<String>,
-}
-
-/// Tells the agent what image it is in, waits until the guest is ready, and gives it its identity.
+/// Tells the agent what image it is in, waits until the guest is ready, warms it up, and gives it its identity.
 pub async fn bring_up(
     agent: &Agent,
     config: &ImageConfig,
     hostname: &str,
     limit: Duration,
-) -> Result<(), AgentError> {
-    let start = config.start.as_ref().map(|command| json!({ "command": command }));
-    let mut request = json!({ "version": VERSION, "env": config.env });
-    for (name, value) in [
-        ("user", config.user.as_ref().map(|user| json!(user))),
-        ("workdir", config.workdir.as_ref().map(|workdir| json!(workdir))),
-        ("start", start),
-        ("ready", config.ready.as_ref().map(ready)),
-    ] {
-        if let Some(value) = value {
-            request[name] = value;
-        }
-    }
+) -> Result<(), BringUpError> {
+    let ImageConfig { env, user, workdir, start, ready, warm_up } = config.clone();
+    let start = start.map(|command| Start { command, user: None, workdir: None });
+    let request = ConfigRequest { version: VERSION, env, user, workdir, start, ready };
     agent.post::<Value>("/forkd/config", &request, CALL).await?;
     wait_until_ready(agent, limit).await?;
     let identity = Identity {
@@ -74,27 +83,39 @@ pub async fn bring_up(
         hostname: Some(hostname.into()),
         ..Identity::default()
     };
-    give(agent, &identity, CALL).await
+    give(agent, &identity, CALL).await?;
+    for (language, code) in warm_up {
+        run(agent, language, &code, limit).await?;
+    }
+    Ok(())
 }
 
-fn ready(ready: &ReadyProbe) -> Value {
-    let probe = match &ready.probe {
-        Probe::Port(port) => json!({ "port": port }),
-        Probe::Command(command) => json!({ "command": command }),
-    };
-    json!({ "probe": probe, "timeout_ms": u64::try_from(ready.timeout.as_millis()).unwrap_or(u64::MAX) })
+async fn run(agent: &Agent, language: String, code: &str, limit: Duration) -> Result<(), BringUpError> {
+    let code = Code { code, language: Some(&language), ..Code::default() };
+    match eval(agent, &code, limit).await {
+        Ok(evaluated) => match evaluated.error {
+            None => Ok(()),
+            Some(error) => {
+                let error = format!("{}: {}", error.name, error.value);
+                Err(BringUpError::WarmUp { language, error })
+            }
+        },
+        Err(source) => Err(BringUpError::Eval { language, source }),
+    }
 }
 
 async fn wait_until_ready(agent: &Agent, limit: Duration) -> Result<(), AgentError> {
     let begun = tokio::time::Instant::now();
     loop {
         let path = format!("/forkd/ready?wait_ms={WAIT_MS}");
-        let answer: Ready = agent.get(&path, CALL + Duration::from_millis(WAIT_MS)).await?;
-        match answer.state.as_str() {
-            "ready" => return Ok(()),
-            "failed" => return Err(AgentError::NotReady(answer.detail.unwrap_or_default())),
-            _ if begun.elapsed() > limit => return Err(AgentError::Timeout(limit)),
-            _ => {}
+        let answer: ReadyResponse = agent.get(&path, CALL + Duration::from_millis(WAIT_MS)).await?;
+        match answer.state {
+            State::Ready => return Ok(()),
+            State::Failed => return Err(AgentError::NotReady(answer.detail.unwrap_or_default())),
+            State::Unconfigured | State::Starting if begun.elapsed() > limit => {
+                return Err(AgentError::Timeout(limit));
+            }
+            State::Unconfigured | State::Starting => {}
         }
     }
 }

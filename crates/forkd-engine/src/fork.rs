@@ -6,7 +6,6 @@
 //!             gate closed first          (any number)  behind the gate, its parent's twin
 //! ```
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,8 +15,9 @@ use forkd_proto::control::{Command, Descriptor, Devices, Event, Fork, Reply};
 use crate::agent::{Agent, AgentError};
 use crate::boot::BootedVm;
 use crate::control::CallError;
+use crate::descriptors::{Named, TOP, VSOCK, create};
 use crate::guest::Guest;
-use crate::own::{FileError, Own};
+use crate::places::PlaceError;
 use crate::process::{StartError, VmProcess};
 
 /// A frozen guest. It ends with this value; what was forked from it does not.
@@ -38,7 +38,7 @@ pub enum FreezeError {
 #[derive(Debug, thiserror::Error)]
 pub enum ForkError {
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] PlaceError),
     #[error("a control socket cannot be made")]
     Socket(#[from] ChannelError),
     #[error(transparent)]
@@ -70,13 +70,13 @@ impl Zygote {
     /// Forks a guest whose files go into an empty directory, and waits until it runs. Its agent serves nobody before it has
     /// an identity ([`crate::identity::give`]).
     pub async fn fork(&self, directory: &Path, limit: Duration) -> Result<BootedVm, ForkError> {
-        let own = Own::create(directory)?;
-        let socket = own.socket.clone();
         let (ours, theirs) = Channel::pair()?;
         let devices = self.devices.clone();
         let command = Command::Fork(Fork { cgroup: false, successor: false, devices: devices.clone() });
-        let control: OwnedFd = theirs.into_inner();
-        let descriptors = own.descriptors(&command, [(Descriptor::Control, control)]);
+        let descriptors = Named::of_vm(&devices, directory)?
+            .with(Descriptor::Control, theirs.into_inner())
+            .with(Descriptor::DiskTop, create(&directory.join(TOP))?)
+            .for_command(&command);
         let (reply, mut received) = self.process.control.call(command, &descriptors).await?;
         drop(descriptors);
         let (pid, pidfd) = match (reply, received.pop()) {
@@ -90,6 +90,6 @@ impl Zygote {
             Some(event) => return Err(ForkError::Ended(format!("{event:?}"))),
             None => return Err(ForkError::Ended("its process is gone".into())),
         }
-        Ok(BootedVm { process, agent: Agent::new(Guest::new(socket)), devices })
+        Ok(BootedVm { process, agent: Agent::new(Guest::new(directory.join(VSOCK))), devices })
     }
 }

@@ -3,45 +3,26 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use forkd_proto::agent::VERSION;
+use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse};
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
 
-const VERSION: u32 = 1;
-
 /// An identity. What is not there stays as it was in the parent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Grows with every fork on the way from the first boot.
     pub generation: u64,
     pub id: String,
     /// Which of the children of one call.
     pub index: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
     pub env: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub access_token: Option<String>,
     /// Base64 of 64 bytes or more that nobody else gets.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Request<'a> {
-    version: u32,
-    unix_time_ns: u64,
-    #[serde(flatten)]
-    identity: &'a Identity,
-}
-
-#[derive(Debug, Deserialize)]
-struct Applied {
-    ok: bool,
-    steps: Value,
 }
 
 /// Questions before the identity. The first one finds the agent's memory cold.
@@ -51,11 +32,14 @@ const QUESTIONS: usize = 2;
 pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result<(), AgentError> {
     let given = agent.patiently(limit, || try_to_give(agent, identity));
     let applied = tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
-    if applied.ok { Ok(()) } else { Err(AgentError::NotReady(applied.steps.to_string())) }
+    let failed = applied.steps.iter().filter(|step| !step.ok);
+    let failed: Vec<_> =
+        failed.map(|step| format!("{:?}: {}", step.step, step.error.as_deref().unwrap_or("?"))).collect();
+    if applied.ok { Ok(()) } else { Err(AgentError::NotReady(failed.join("; "))) }
 }
 
 /// Given twice, an identity is taken once: the agent knows its generation.
-async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<Applied, AgentError> {
+async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<IdentityResponse, AgentError> {
     let mut connection = agent.connect().await?;
     // The guest's clock will be as late as the request takes to get there. A question of the same kind shows how long that is.
     let mut round_trip = Duration::ZERO;
@@ -67,10 +51,22 @@ async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<Applied, Agen
     connection.post("/forkd/identity", &request(identity, round_trip / 2)).await
 }
 
-fn request(identity: &Identity, delay: Duration) -> Request<'_> {
+fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
     let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + delay;
-    let unix_time_ns = u64::try_from(then.as_nanos()).unwrap_or(u64::MAX);
-    Request { version: VERSION, unix_time_ns, identity }
+    let Identity { generation, id, index, hostname, machine_id, env, access_token, seed } = identity.clone();
+    IdentityRequest {
+        version: VERSION,
+        generation,
+        id,
+        index,
+        hostname,
+        machine_id,
+        unix_time_ns: u64::try_from(then.as_nanos()).ok(),
+        env,
+        access_token,
+        network: None,
+        seed,
+    }
 }
 
 #[cfg(test)]
@@ -80,7 +76,7 @@ mod tests {
 
     #[test]
     fn it_is_written_as_agents_of_the_first_generation_read_it() {
-        let text = include_str!("../../forkd-agent/protocol/gen-1/identity-request.json");
+        let text = include_str!("../../forkd-proto/protocol/gen-1/identity-request.json");
         let mut expected: Value = serde_json::from_str(text).unwrap();
         let word = |name: &str| expected[name].as_str().map(str::to_owned);
         let identity = Identity {

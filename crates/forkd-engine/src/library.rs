@@ -7,14 +7,14 @@ use std::time::Duration;
 use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
+use forkd_proto::agent::startup::Ready;
 use forkd_proto::control::{Devices, Disk, Vsock};
 use forkd_store::Tag;
 
 use crate::boot::{CID, command_line};
-use crate::bring_up::{ImageConfig, ReadyProbe};
+use crate::bring_up::ImageConfig;
 use crate::engine::NewSnapshot;
 use crate::record::Shape;
-use crate::warm_up::WarmUp;
 
 const VCPUS: u8 = 1;
 const MEMORY_MIB: u64 = 512;
@@ -46,8 +46,9 @@ pub struct Recipe {
     /// Beside the image's own.
     pub env: BTreeMap<String, String>,
     pub start: Option<Vec<String>>,
-    pub ready: Option<ReadyProbe>,
-    pub warm_up: Vec<WarmUp>,
+    pub ready: Option<Ready>,
+    /// Languages and code, after the image's own.
+    pub warm_up: Vec<(String, String)>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -67,25 +68,30 @@ impl Library {
             None => self.kernels.ensure_default(progress)?,
         };
         let initramfs = kernel.initramfs(&self.agent, progress)?;
+        let (tag, shape) = (recipe.tag.clone(), shape(&recipe, &image));
+        let config = config(recipe, &image);
+        let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
         Ok(NewSnapshot {
+            tag,
             kernel: kernel.vmlinux(),
             initramfs: Some(initramfs),
             command_line: command_line(self.emulated),
-            shape: shape(&recipe, &image),
-            limit: LIMIT + recipe.ready.as_ref().map_or(Duration::ZERO, |ready| ready.timeout),
-            config: config(recipe.env, recipe.start, recipe.ready, &image),
-            warm_up: recipe.warm_up,
-            tag: recipe.tag,
+            shape,
+            config,
+            limit: LIMIT + Duration::from_millis(ready),
         })
     }
 }
 
+/// What the guest gets: as it is asked for, else as the image's recipe says.
 fn shape(recipe: &Recipe, image: &Image) -> Shape {
-    let limit_bytes = recipe.disk_mib.unwrap_or(DISK_MIB) << 20;
+    let own = image.metadata.recipe.clone().unwrap_or_default();
+    let vcpus = own.vcpus.and_then(|vcpus| u8::try_from(vcpus).ok());
+    let limit_bytes = recipe.disk_mib.or(own.disk_mib).unwrap_or(DISK_MIB) << 20;
     let disk = Disk { bytes: limit_bytes.max(image.metadata.size), limit_bytes, base: true };
     Shape {
-        vcpus: recipe.vcpus.unwrap_or(VCPUS),
-        memory_bytes: recipe.memory_mib.unwrap_or(MEMORY_MIB) << 20,
+        vcpus: recipe.vcpus.or(vcpus).unwrap_or(VCPUS),
+        memory_bytes: recipe.memory_mib.or(own.memory_mib).unwrap_or(MEMORY_MIB) << 20,
         devices: Devices {
             console: true,
             disk: Some(disk),
@@ -97,19 +103,14 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
     }
 }
 
-fn config(
-    env: BTreeMap<String, String>,
-    start: Option<Vec<String>>,
-    ready: Option<ReadyProbe>,
-    image: &Image,
-) -> ImageConfig {
-    let Image { metadata, .. } = image;
+fn config(recipe: Recipe, image: &Image) -> ImageConfig {
+    let own = ImageConfig::of(&image.metadata);
     ImageConfig {
-        env: metadata.config.env.clone().into_iter().chain(env).collect(),
-        user: Some(metadata.default_user.clone()),
-        workdir: metadata.config.workdir.clone(),
-        start,
-        ready,
+        env: own.env.into_iter().chain(recipe.env).collect(),
+        start: recipe.start.or(own.start),
+        ready: recipe.ready.or(own.ready),
+        warm_up: own.warm_up.into_iter().chain(recipe.warm_up).collect(),
+        ..own
     }
 }
 
@@ -118,10 +119,11 @@ mod tests {
     use forkd_image::Silent;
     use forkd_image::digest::Digest;
     use forkd_image::images::{Config, Metadata, Source};
+    use forkd_image::recipe;
 
     use super::*;
 
-    fn recipe() -> Recipe {
+    fn asked() -> Recipe {
         Recipe {
             tag: "t".parse().unwrap(),
             image: "none".into(),
@@ -150,24 +152,38 @@ mod tests {
             content: 0,
             inodes: 0,
             digest: Digest::of(b"disk"),
+            recipe: None,
         };
         Image { names: vec![], disk: 0, path: "/x".into(), metadata }
     }
 
     #[test]
     fn what_is_not_said_has_a_default_and_a_disk_holds_its_image() {
-        let small = shape(&recipe(), &image(1 << 20));
+        let small = shape(&asked(), &image(1 << 20));
         assert_eq!((small.vcpus, small.memory_bytes), (VCPUS, MEMORY_MIB << 20));
         let disk = small.devices.disk.unwrap();
         assert_eq!((disk.bytes, disk.limit_bytes), (DISK_MIB << 20, DISK_MIB << 20));
-        let large = shape(&Recipe { disk_mib: Some(1), ..recipe() }, &image(8 << 20)).devices.disk.unwrap();
+        let large = shape(&Recipe { disk_mib: Some(1), ..asked() }, &image(8 << 20)).devices.disk.unwrap();
         assert_eq!((large.bytes, large.limit_bytes), (8 << 20, 1 << 20));
     }
 
     #[test]
-    fn a_recipe_s_environment_outranks_the_image_s() {
-        let config = config(recipe().env, None, None, &image(0));
+    fn what_is_asked_for_outranks_what_the_image_says() {
+        let mut image = image(0);
+        let own = recipe::Recipe {
+            memory_mib: Some(77),
+            start: Some(vec!["own".into()]),
+            warm_up: [(recipe::Language::Python, "first".into())].into(),
+            ..recipe::Recipe::default()
+        };
+        image.metadata.recipe = Some(own);
+        let asked = Recipe { warm_up: vec![("bash".into(), "second".into())], ..asked() };
+        assert_eq!(shape(&asked, &image).memory_bytes, 77 << 20);
+        let config = config(asked, &image);
         assert_eq!((config.env["A"].as_str(), config.env["B"].as_str()), ("recipe", "image"));
+        assert_eq!(config.start, Some(vec!["own".into()]));
+        let code: Vec<&str> = config.warm_up.iter().map(|(_, code)| code.as_str()).collect();
+        assert_eq!(code, ["first", "second"]);
     }
 
     #[test]
@@ -179,7 +195,7 @@ mod tests {
             agent: empty.path().join("agent"),
             emulated: false,
         };
-        let error = library.prepare(recipe(), &Silent).unwrap_err();
+        let error = library.prepare(asked(), &Silent).unwrap_err();
         assert!(matches!(error, LibraryError::Image(ImageError::Unknown(name)) if name == "none"));
     }
 }

@@ -8,8 +8,10 @@
 //! | [`images`] | images as ext4 file systems, by digest and by name |
 //! | [`registry`], [`import`], [`debian`] | where they come from |
 //! | [`dockerfile`], [`recipe`], [`host_environment`] | what a build is made from |
+//! | [`builds`] | steps of builds, kept by key |
 
 pub mod archive;
+pub mod builds;
 pub mod debian;
 pub mod digest;
 pub mod dockerfile;

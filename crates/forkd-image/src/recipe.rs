@@ -19,11 +19,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The file's name, beside the Dockerfile.
 pub const FILE: &str = "forkd.toml";
 
+const STORED_VERSION: u32 = 1;
 const MAX_FILE: u64 = 1 << 20;
 const MAX_VCPUS: u32 = 64;
 const MIN_MEMORY_MIB: u64 = 64;
@@ -40,8 +41,9 @@ pub enum RecipeError {
     Wrong { path: PathBuf, field: &'static str, problem: String },
 }
 
-/// What a parent needs. What is not said is left to whoever starts it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What a parent needs. What is not said is left to whoever starts it. An image keeps it in its metadata.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
 pub struct Recipe {
     pub vcpus: Option<u32>,
     pub memory_mib: Option<u64>,
@@ -54,13 +56,14 @@ pub struct Recipe {
 }
 
 /// When a parent is ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     pub probe: Probe,
     pub timeout_seconds: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Probe {
     /// Something listens on this TCP port.
     Port(u16),
@@ -69,12 +72,66 @@ pub enum Probe {
 }
 
 /// The languages of warm contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
     Python,
     Javascript,
     Bash,
+}
+
+impl Language {
+    /// As the interpreter knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Python => "python",
+            Language::Javascript => "javascript",
+            Language::Bash => "bash",
+        }
+    }
+}
+
+/// A recipe in an image's metadata. The version is looked at before the rest means anything.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    #[serde(default)]
+    vcpus: Option<u32>,
+    #[serde(default)]
+    memory_mib: Option<u64>,
+    #[serde(default)]
+    disk_mib: Option<u64>,
+    #[serde(default)]
+    start: Option<Vec<String>>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    ready: Option<Ready>,
+    #[serde(default)]
+    warm_up: BTreeMap<Language, String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a recipe of version {0}; this forkd knows version {STORED_VERSION}")]
+struct UnknownVersion(u32);
+
+impl TryFrom<Stored> for Recipe {
+    type Error = UnknownVersion;
+
+    fn try_from(stored: Stored) -> Result<Recipe, UnknownVersion> {
+        let Stored { version, vcpus, memory_mib, disk_mib, start, user, ready, warm_up } = stored;
+        match version {
+            STORED_VERSION => Ok(Recipe { vcpus, memory_mib, disk_mib, start, user, ready, warm_up }),
+            version => Err(UnknownVersion(version)),
+        }
+    }
+}
+
+impl From<Recipe> for Stored {
+    fn from(recipe: Recipe) -> Stored {
+        let Recipe { vcpus, memory_mib, disk_mib, start, user, ready, warm_up } = recipe;
+        Stored { version: STORED_VERSION, vcpus, memory_mib, disk_mib, start, user, ready, warm_up }
+    }
 }
 
 #[derive(Deserialize)]
@@ -265,6 +322,15 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(message), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_stored_recipe_comes_back_and_another_version_is_refused() {
+        let recipe = parse("vcpus = 2\nstart = \"x\"\n[ready]\nport = 80\n[warmup]\nbash = \"y\"").unwrap();
+        let text = serde_json::to_string(&recipe).unwrap();
+        assert_eq!(serde_json::from_str::<Recipe>(&text).unwrap(), recipe);
+        let error = serde_json::from_str::<Recipe>(&text.replace("\"version\":1", "\"version\":2"));
+        assert_eq!(error.unwrap_err().to_string(), "a recipe of version 2; this forkd knows version 1");
     }
 
     #[test]

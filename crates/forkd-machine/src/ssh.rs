@@ -3,6 +3,7 @@
 //! `start` leaves one connection open; later commands go through it, which spares each the half second that a key
 //! exchange takes in an emulator. Without it ssh connects by itself.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -104,6 +105,25 @@ pub(crate) fn exec_with_ports(
     }
     // With a terminal, so that what runs there ends with this.
     ssh.args(["-tt", ADDRESS, "--", &remote_command(words)]);
+    Ok(ssh)
+}
+
+/// A command that runs `words` in the machine with the streams that it is given, and meanwhile listens on a socket of this
+/// host that leads to one of the machine's.
+pub(crate) fn exec_with_socket(
+    machine: &Machine,
+    port: u16,
+    words: &[String],
+    local: &Path,
+    remote: &str,
+) -> Result<Command, SshError> {
+    let mut ssh = client(machine, port)?;
+    // A connection of its own: the shared one would keep the socket.
+    ssh.args(["-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes"]);
+    let mut forward = OsString::from(local);
+    forward.push(":");
+    forward.push(remote);
+    ssh.arg("-L").arg(forward).args(["-T", ADDRESS, "--", &remote_command(words)]);
     Ok(ssh)
 }
 

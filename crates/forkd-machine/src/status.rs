@@ -164,6 +164,16 @@ impl Machine {
         Ok(ssh::exec_with_ports(self, self.reachable()?, words, ports)?)
     }
 
+    /// The same, with a socket of this host that leads to one of the machine's while it runs. Neither path may have a colon.
+    pub fn exec_with_socket(
+        &self,
+        words: &[String],
+        local: &std::path::Path,
+        remote: &str,
+    ) -> Result<std::process::Command, NotRunning> {
+        Ok(ssh::exec_with_socket(self, self.reachable()?, words, local, remote)?)
+    }
+
     /// A command that opens a shell in the machine on this process's terminal.
     pub fn shell(&self) -> Result<std::process::Command, NotRunning> {
         Ok(ssh::shell(self, self.reachable()?)?)

@@ -141,6 +141,9 @@ pub struct Devices {
     #[serde(default)]
     pub console_input: bool,
     pub disk: Option<Disk>,
+    /// How many frozen layers are between the disk's image and its top, the oldest first.
+    #[serde(default)]
+    pub disk_layers: u8,
     pub net: Option<Net>,
     pub vsock: Option<Vsock>,
     pub entropy: bool,
@@ -171,24 +174,31 @@ pub struct Vsock {
 impl Devices {
     /// The descriptors that a VM hands to its successor, in order: all but those of the disk.
     pub fn own(&self) -> Vec<Descriptor> {
-        Devices { disk: None, ..self.clone() }.descriptors(false).collect()
+        Devices { disk: None, disk_layers: 0, ..self.clone() }.descriptors(false).collect()
     }
 
-    /// The descriptors of the devices, in order. A VM that is forked has its disk's image already.
+    /// The descriptors of the devices, in order. A VM that is forked has its disk's image and frozen layers already.
     fn descriptors(&self, with_base: bool) -> impl Iterator<Item = Descriptor> {
         let base = with_base && self.disk.is_some_and(|disk| disk.base);
-        [
+        let layers = if with_base { self.disk_layers } else { 0 };
+        let before = [
             (self.console, Descriptor::Console),
             (self.console_input, Descriptor::ConsoleInput),
             (base, Descriptor::DiskBase),
+        ];
+        let after = [
             (self.disk.is_some(), Descriptor::DiskTop),
             (self.net.is_some(), Descriptor::Tap),
             (self.vsock.is_some(), Descriptor::Vsock),
             (self.entropy, Descriptor::Entropy),
             (self.mailbox, Descriptor::Mailbox),
-        ]
-        .into_iter()
-        .filter_map(|(wanted, descriptor)| wanted.then_some(descriptor))
+        ];
+        let layers = (0..layers).map(|_| (true, Descriptor::DiskLayer));
+        before
+            .into_iter()
+            .chain(layers)
+            .chain(after)
+            .filter_map(|(wanted, descriptor)| wanted.then_some(descriptor))
     }
 }
 
@@ -479,7 +489,7 @@ mod tests {
     #[test]
     fn descriptors_are_named_in_order() {
         let disk = Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true });
-        let devices = Devices { disk, mailbox: true, ..Devices::default() };
+        let devices = Devices { disk, disk_layers: 2, mailbox: true, ..Devices::default() };
         let fork = Command::Fork(Fork { cgroup: true, successor: true, devices: devices.clone() });
         assert_eq!(
             fork.descriptors(),
@@ -495,7 +505,14 @@ mod tests {
             Boot { vcpus: 1, memory_bytes: 1 << 26, command_line: String::new(), initramfs: false, devices };
         assert_eq!(
             Command::Boot(boot).descriptors(),
-            [Descriptor::Kernel, Descriptor::DiskBase, Descriptor::DiskTop, Descriptor::Mailbox]
+            [
+                Descriptor::Kernel,
+                Descriptor::DiskBase,
+                Descriptor::DiskLayer,
+                Descriptor::DiskLayer,
+                Descriptor::DiskTop,
+                Descriptor::Mailbox
+            ]
         );
         assert!(Command::Pause.descriptors().is_empty());
         let part = |diff| SnapshotParts { name: "base".into(), diff };
@@ -546,6 +563,7 @@ mod tests {
             console: true,
             console_input: false,
             disk: Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true }),
+            disk_layers: 0,
             net: Some(Net { mac: [2, 0, 0, 0, 0, 1], mtu: Some(1400) }),
             vsock: Some(Vsock { cid: 3 }),
             entropy: true,

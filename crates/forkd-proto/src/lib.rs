@@ -1,5 +1,6 @@
 //! Messages between forkd's processes, and the socket that carries them.
 
+pub mod agent;
 pub mod channel;
 pub mod control;
 pub mod probe;

@@ -57,6 +57,9 @@ pub enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
+    /// In the machine: keep one guest of a build, told what to do on stdin.
+    #[command(hide = true)]
+    BuildGuest(BuildGuestOptions),
 }
 
 #[derive(Debug, Subcommand)]
@@ -87,15 +90,15 @@ pub enum MachineCommand {
 pub struct DevOptions {
     /// An image, by name or id.
     pub image: String,
-    /// vCPUs of the guest.
-    #[arg(long, default_value_t = 1)]
-    pub vcpus: u8,
-    /// Memory of the guest, in MiB or with a unit: 512, 2G.
-    #[arg(long, default_value = "512", value_parser = parse_mib)]
-    pub memory: u64,
-    /// What the guest may write to its disk.
-    #[arg(long, default_value = "4G", value_parser = parse_mib)]
-    pub disk: u64,
+    /// vCPUs of the guest; as the image's recipe says, else 1.
+    #[arg(long)]
+    pub vcpus: Option<u8>,
+    /// Memory of the guest, in MiB or with a unit (512, 2G); as the image's recipe says, else 512.
+    #[arg(long, value_parser = parse_mib)]
+    pub memory: Option<u64>,
+    /// The guest's disk; as the image's recipe says, else 4G.
+    #[arg(long, value_parser = parse_mib)]
+    pub disk: Option<u64>,
     /// The machine to use where this host's own KVM cannot run guests.
     #[arg(long, default_value = "default")]
     pub machine: Name,
@@ -105,6 +108,12 @@ pub struct DevOptions {
     /// The port for the code interpreter.
     #[arg(long, default_value_t = 49999)]
     pub interpreter_port: u16,
+}
+
+#[derive(Debug, Args)]
+pub struct BuildGuestOptions {
+    /// A new directory for the guest's socket and what it writes; it is removed at the end.
+    pub directory: std::path::PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -40,10 +40,35 @@ pub enum CliError {
     Import(#[from] forkd_image::import::ImportError),
     #[error(transparent)]
     Debian(#[from] forkd_image::debian::DebianError),
+    #[error("the Dockerfile {} cannot be read", path.display())]
+    Dockerfile { path: std::path::PathBuf, source: io::Error },
+    #[error(transparent)]
+    Parse(#[from] forkd_image::dockerfile::ParseError),
+    #[error(transparent)]
+    Context(#[from] forkd_image::dockerfile::ContextError),
+    #[error(transparent)]
+    Recipe(#[from] forkd_image::recipe::RecipeError),
+    #[error(transparent)]
+    HostEnvironment(#[from] forkd_image::host_environment::HostEnvironmentError),
+    #[error("{}", dockerfile.display())]
+    Build {
+        dockerfile: std::path::PathBuf,
+        source: Box<forkd_image::dockerfile::BuildError<crate::build::RunError>>,
+    },
+    #[error(transparent)]
+    Runner(#[from] crate::build::RunError),
+    #[error(transparent)]
+    Flatten(#[from] crate::build::FlattenError),
+    #[error(transparent)]
+    BuildCache(#[from] forkd_image::builds::BuildCacheError),
+    #[error(transparent)]
+    BuildGuest(#[from] crate::build::GuestsError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
     NameNeeded(String),
     #[error(transparent)]
     Boot(#[from] forkd_engine::boot::BootError),
+    #[error(transparent)]
+    BringUp(#[from] forkd_engine::bring_up::BringUpError),
     #[error(transparent)]
     Agent(#[from] forkd_engine::agent::AgentError),
     #[error(transparent)]

@@ -1,6 +1,7 @@
 //! The `forkd` command: arguments in, one verb out.
 
 mod arguments;
+mod build;
 mod commands;
 mod error;
 mod exit;
@@ -56,9 +57,12 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             ImageCommand::Pull(options) => commands::image::pull::run(&options),
             ImageCommand::Debian(options) => commands::image::debian::run(&options),
             ImageCommand::Import(options) => commands::image::import::run(&options),
+            ImageCommand::Build(options) => commands::image::build::run(&options),
             ImageCommand::Ls(options) => commands::image::ls::run(&options),
             ImageCommand::Inspect(options) => commands::image::inspect::run(&options),
             ImageCommand::Rm(options) => commands::image::rm::run(&options),
+            ImageCommand::Prune(options) => commands::image::prune::run(&options),
         },
+        Command::BuildGuest(options) => commands::build_guest::run(&options),
     }
 }

@@ -31,6 +31,11 @@ impl Progress {
         }
     }
 
+    /// A line that a step of a build has printed.
+    pub fn output(&self, line: &str) {
+        self.line(&format!("  {line}"));
+    }
+
     fn line(&self, line: &str) {
         match self {
             Progress::Spinner(spinner) => spinner.println(line),

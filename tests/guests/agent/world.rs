@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::boot::{BootedVm, Plan, boot, command_line};
+use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
 use forkd_host::is_emulated;
 use forkd_image::Silent;
@@ -56,8 +56,7 @@ impl World {
             program: binaries::directory().join("forkd-vmm"),
             kernel: self.kernel.clone(),
             initramfs: self.initramfs.clone(),
-            base: self.image.base(),
-            disk_bytes: DISK,
+            disk: DiskPlan { base: self.image.base(), layers: Vec::new(), top: None, bytes: DISK },
             vcpus: 1,
             memory_bytes,
             command_line: command_line(is_emulated()),
@@ -75,15 +74,9 @@ impl World {
         with_entrypoint: bool,
     ) -> Result<BootedVm, Failure> {
         let vm = self.boot(name, memory_bytes).await?;
-        let config = &self.image.metadata.config;
-        let command = [config.entrypoint.clone(), config.cmd.clone()].concat();
-        let config = ImageConfig {
-            env: config.env.clone(),
-            user: Some(self.image.metadata.default_user.clone()),
-            workdir: config.workdir.clone(),
-            start: with_entrypoint.then_some(command),
-            ready: None,
-        };
+        let metadata = &self.image.metadata;
+        let command = [metadata.config.entrypoint.clone(), metadata.config.cmd.clone()].concat();
+        let config = ImageConfig { start: with_entrypoint.then_some(command), ..ImageConfig::of(metadata) };
         bring_up(&vm.agent, &config, name, LIMIT).await?;
         Ok(vm)
     }

@@ -42,7 +42,6 @@ pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError>
         command_line: String::new(),
         shape: Shape { vcpus: 1, memory_bytes: MEMORY, devices, image: None },
         config: Default::default(),
-        warm_up: Vec::new(),
         limit: PATIENCE,
     })
 }

@@ -20,9 +20,11 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 pub use caller::token_is_right;
+pub use files::SharedBody;
 pub use filesystem::Watchers;
 pub use metrics::LastTimes;
 pub use process::Processes;
+pub use rest::RestError;
 
 use crate::agent::Agent;
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::guest::{self, Guest, GuestError};
 use super::hooks;
-use super::messages::{IdentityRequest, IdentityResponse, Step, StepName, VERSION};
 use crate::agent::Agent;
 use crate::interpreter::ForkIdentity;
 use crate::runtime::blocking;
+use forkd_proto::agent::VERSION;
+use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse, Step, StepName};
 
 const MAX_ID: usize = 200;
 
@@ -128,7 +129,7 @@ mod tests {
 
     use super::*;
     use crate::agent::Settings;
-    use crate::network::Network;
+    use forkd_proto::agent::Network;
 
     /// Notes what it was asked to do.
     #[derive(Debug)]
@@ -167,7 +168,8 @@ mod tests {
     }
 
     fn request() -> IdentityRequest {
-        serde_json::from_str(include_str!("../../protocol/gen-1/identity-request.json")).unwrap()
+        serde_json::from_str(include_str!("../../../forkd-proto/protocol/gen-1/identity-request.json"))
+            .unwrap()
     }
 
     fn with_agent<F: Future<Output = ()>>(

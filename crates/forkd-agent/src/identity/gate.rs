@@ -20,8 +20,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::messages::IdentityResponse;
 use crate::agent::Agent;
+use forkd_proto::agent::identity::IdentityResponse;
 
 /// How long a request waits at the closed gate.
 const PATIENCE: Duration = Duration::from_secs(10);

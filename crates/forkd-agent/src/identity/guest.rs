@@ -12,7 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use rustix::time::{ClockId, Timespec, clock_settime};
 
 use super::entropy;
-use crate::network::{self, Network, NetworkError};
+use forkd_proto::agent::Network;
+
+use crate::network::{self, NetworkError};
 
 const HOOKS: &str = "/etc/forkd/fork.d";
 const NANOSECONDS: u64 = 1_000_000_000;

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::messages::IdentityRequest;
 use crate::agent::Agent;
 use crate::children::{Exit, Signal, Source, Spec, Stdio, Target};
 use crate::listing;
 use crate::runtime::blocking;
 use crate::users;
+use forkd_proto::agent::identity::IdentityRequest;
 
 const LIMIT: Duration = Duration::from_secs(10);
 const MAX_HOOKS: usize = 100;

@@ -9,8 +9,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::apply::{IdentityError, apply};
-use super::messages::{Header, IdentityRequest, VERSION};
 use crate::agent::Agent;
+use forkd_proto::agent::identity::IdentityRequest;
+use forkd_proto::agent::{Header, VERSION};
 
 const MAX_BODY: usize = 1 << 20;
 

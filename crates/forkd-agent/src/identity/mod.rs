@@ -9,7 +9,6 @@ mod gate;
 mod guest;
 mod hooks;
 mod http;
-mod messages;
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::agent::{Agent, Settings};
 use crate::network::{self, NetworkError};
-use crate::{dial, routers, runtime, server};
+use crate::{dial, routers, runtime, server, transfer};
 
 /// Until the host says what the image's is.
 const DEFAULT_USER: &str = "root";
@@ -83,7 +83,8 @@ async fn serve() -> Result<(), InitError> {
     let agent = Arc::new(Agent::start(settings, true).map_err(InitError::Serve)?);
     let listen = |port| server::listen_vsock(port).map_err(|source| InitError::Listen { port, source });
     let asked_by_host = Arc::new(Notify::new());
-    let envd = routers::envd(&agent).merge(shutdown_route(Arc::clone(&asked_by_host)));
+    let envd =
+        routers::envd(&agent).merge(shutdown_route(Arc::clone(&asked_by_host))).merge(transfer::routes());
     tokio::spawn(server::serve(listen(routers::ENVD)?, envd));
     tokio::spawn(server::serve(listen(routers::INTERPRETER)?, routers::interpreter(&agent)));
     tokio::spawn(dial::serve(listen(dial::PORT)?, Arc::clone(&agent)));

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
+use forkd_proto::agent::Network;
 
 use socket::RouteSocket;
 
@@ -17,24 +17,6 @@ const LOOPBACK: &str = "lo";
 const DEFAULT_INTERFACE: &str = "eth0";
 /// IFNAMSIZ with its NUL.
 const MAX_INTERFACE: usize = 15;
-
-/// What the host gives a guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Network {
-    /// `eth0` without one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface: Option<String>,
-    pub address: IpAddr,
-    pub prefix: u8,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<IpAddr>,
-    #[serde(default)]
-    pub dns: Vec<IpAddr>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac: Option<String>,
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {

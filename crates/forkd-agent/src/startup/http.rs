@@ -11,9 +11,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::messages::{ConfigRequest, Header, ReadyResponse, VERSION};
 use super::{StartupError, configure};
 use crate::agent::Agent;
+use forkd_proto::agent::startup::{ConfigRequest, ReadyResponse};
+use forkd_proto::agent::{Header, VERSION};
 
 const MAX_BODY: usize = 1 << 20;
 const MAX_WAIT: Duration = Duration::from_secs(300);

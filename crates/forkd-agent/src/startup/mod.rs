@@ -10,7 +10,6 @@
 //! `GET /forkd/ready` waits for one of the two ends, so nobody has to ask again and again.
 
 mod http;
-mod messages;
 mod probe;
 mod program;
 
@@ -21,7 +20,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use tokio::sync::watch;
 
-use messages::{ConfigRequest, State};
+use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, State};
 
 use crate::agent::Agent;
 
@@ -119,7 +118,7 @@ fn check(config: &ConfigRequest) -> Result<(), StartupError> {
     }
     let empty = |words: &Vec<String>| words.first().is_none_or(String::is_empty);
     let probe_is_empty = match &config.ready {
-        Some(messages::Ready { probe: messages::Probe::Command(words), .. }) => empty(words),
+        Some(Ready { probe: Probe::Command(words), .. }) => empty(words),
         _ => false,
     };
     if probe_is_empty || start.is_some_and(|start| empty(&start.command)) {
@@ -132,9 +131,10 @@ fn check(config: &ConfigRequest) -> Result<(), StartupError> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::messages::{Probe, Ready, Start, VERSION};
     use super::*;
     use crate::agent::Settings;
+    use forkd_proto::agent::VERSION;
+    use forkd_proto::agent::startup::Start;
 
     fn config(start: Option<&str>, probe: Option<Probe>, timeout_ms: u64) -> ConfigRequest {
         let words = |script: &str| vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];

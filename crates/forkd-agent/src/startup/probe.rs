@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::messages::Probe;
 use crate::agent::Agent;
 use crate::children::{Exit, Signal, Source, Spec, Stdio, Target};
 use crate::users;
+use forkd_proto::agent::startup::Probe;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);

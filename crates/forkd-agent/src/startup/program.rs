@@ -6,12 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::unix::pipe;
 
-use super::messages::{ConfigRequest, Start};
 use super::probe;
 use crate::agent::Agent;
 use crate::children::{Exit, ExitWatch, Output, Source, Spec, Stdio, Target};
 use crate::runtime::blocking;
 use crate::users::Users;
+use forkd_proto::agent::startup::{ConfigRequest, Start};
 
 /// How much of its output is kept for whoever asks why it failed.
 const LAST_WORDS: usize = 4096;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
 
-use super::descriptors::Named;
 use super::sandbox::Sandbox;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, unix_ms};
+use crate::descriptors::Named;
 use crate::lasting::{Lasting, WithEvents, listen_in};
 use crate::places::PlaceError;
 use crate::record::{self, DiskFiles, ZygoteRecord};

@@ -18,11 +18,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Wanted};
-use super::descriptors::Named;
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
 use super::{Engine, EngineError, PATIENCE, Shared, unix_ms};
+use crate::descriptors::Named;
 use crate::identity::{self, Identity};
 use crate::ids::SandboxId;
 use crate::lasting::{Lasting, WithEvents, listen_in};
@@ -258,7 +258,7 @@ async fn give_identity(
     env: BTreeMap<String, String>,
 ) -> Result<(), EngineError> {
     let directory = forked.shared.places.sandbox(&forked.record.id);
-    let agent = crate::agent::Agent::new(crate::guest::Guest::new(directory.join(crate::own::VSOCK)));
+    let agent = crate::agent::Agent::new(crate::guest::Guest::new(directory.join(crate::descriptors::VSOCK)));
     let identity = identity_of(&forked.record, index.into(), env)?;
     Ok(identity::give(&agent, &identity, PATIENCE).await?)
 }

@@ -9,11 +9,10 @@ use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError
 use super::admission::Refusal;
 use super::persist::PersistError;
 use crate::agent::AgentError;
+use crate::bring_up::BringUpError;
 use crate::control::CallError;
 use crate::lasting::LastingError;
-use crate::own::FileError;
 use crate::places::PlaceError;
-use crate::warm_up::WarmUpError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -35,10 +34,10 @@ pub enum EngineError {
     Failed { tag: Tag, reason: String },
     #[error(transparent)]
     Refused(#[from] Refusal),
+    #[error("the guest did not come up")]
+    BringUp(#[from] BringUpError),
     #[error("the guest's agent")]
     Agent(#[from] AgentError),
-    #[error(transparent)]
-    WarmUp(#[from] WarmUpError),
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("a VM process answers {0:?}")]
@@ -51,8 +50,6 @@ pub enum EngineError {
     Process(#[from] LastingError),
     #[error(transparent)]
     Place(#[from] PlaceError),
-    #[error(transparent)]
-    File(#[from] FileError),
     #[error("cannot {verb}")]
     Io { verb: &'static str, source: io::Error },
     #[error(transparent)]

@@ -14,18 +14,16 @@ use forkd_store::Tag;
 use tokio::sync::mpsc;
 
 use super::admission::Wanted;
-use super::descriptors::Named;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
 use crate::bring_up::{ImageConfig, bring_up};
+use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
 use crate::ids::LayerId;
 use crate::lasting::Lasting;
-use crate::own::VSOCK;
 use crate::places::PlaceError;
 use crate::record::{self, Shape, ZygoteRecord};
-use crate::warm_up::{WarmUp, warm_up};
 
 /// What to boot. The paths are the library's, never a caller's.
 #[derive(Debug, Clone)]
@@ -38,22 +36,12 @@ pub struct NewSnapshot {
     pub shape: Shape,
     /// What the image says about its processes. Only for a guest with a vsock, which has an agent.
     pub config: ImageConfig,
-    /// Run one after another before the guest is frozen. For the same guests only.
-    pub warm_up: Vec<WarmUp>,
     /// How long the guest may take until it is ready.
     pub limit: Duration,
 }
 
 /// What is told of the way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// What is done from now on.
-    Begun(&'static str),
-    /// A piece of what a warm-up prints.
-    Output(String),
-}
-
-pub type Steps = mpsc::Sender<Step>;
+pub type Steps = mpsc::Sender<&'static str>;
 
 impl Engine {
     /// Boots, and freezes what came up. The snapshot can be forked from when this returns, and is on disk later.
@@ -126,13 +114,6 @@ impl Making {
             agent.wait_for_answer(new.limit).await?;
             step(steps, "start").await;
             bring_up(&agent, &new.config, new.tag.as_str(), new.limit).await?;
-            if !new.warm_up.is_empty() {
-                step(steps, "warm up").await;
-            }
-            for wanted in &new.warm_up {
-                let output = |text| async { drop(steps.send(Step::Output(text)).await) };
-                warm_up(&agent, wanted, new.limit, output).await?;
-            }
             // Closed here, it is closed in every child: none serves anybody as its parent.
             agent.post::<serde_json::Value>("/forkd/close", &(), new.limit).await?;
         }
@@ -185,5 +166,5 @@ impl Making {
 
 /// Tells of a step. Whoever asked may not listen.
 async fn step(steps: &Steps, name: &'static str) {
-    let _ = steps.send(Step::Begun(name)).await;
+    let _ = steps.send(name).await;
 }

@@ -16,10 +16,10 @@ use forkd_store::{
 
 use tokio::sync::oneshot;
 
-use super::descriptors::Named;
 use super::snapshot::{SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, Shared};
 use crate::control::Control;
+use crate::descriptors::Named;
 use crate::lasting::{Lasting, WithEvents};
 use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};

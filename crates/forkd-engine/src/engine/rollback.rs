@@ -11,15 +11,14 @@ use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
 use forkd_store::Tag;
 
 use super::create::identity_of;
-use super::descriptors::Named;
 use super::sandbox::{Sandbox, SandboxState};
 use super::snapshot::Zygote;
 use super::{EngineError, Happened, PATIENCE};
 use crate::agent::Agent;
+use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
 use crate::identity;
 use crate::lasting::{Lasting, WithEvents};
-use crate::own::VSOCK;
 use crate::record::DiskFiles;
 
 impl Sandbox {

@@ -22,10 +22,10 @@ use super::branch::BranchOrder;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
+use crate::descriptors::VSOCK;
 use crate::guest::Guest;
 use crate::ids::SandboxId;
 use crate::lasting::{Lasting, WithEvents};
-use crate::own::VSOCK;
 use crate::record::{self, SandboxRecord};
 
 /// How long it is known that a sandbox has ended.

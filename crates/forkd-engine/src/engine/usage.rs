@@ -9,8 +9,8 @@ use std::path::Path;
 use forkd_store::Tag;
 
 use super::{Engine, EngineError, SandboxState, Shared, SnapshotView};
+use crate::descriptors::CONSOLE;
 use crate::ids::LayerId;
-use crate::own::CONSOLE;
 
 /// The unit of CPU time in /proc, which the kernel keeps the same for programs whatever its own is.
 const TICK_US: u64 = 10_000;

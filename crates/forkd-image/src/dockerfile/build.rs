@@ -200,7 +200,8 @@ where
         let mut first = 0;
         for (number, (line, key, _)) in actions.iter().enumerate().rev() {
             if let Some(kept) = self.runner.cached(*key).map_err(failed(*line))? {
-                self.progress.detail(&format!("{} steps are kept from before", number + 1));
+                let how_many = format!("{} of {} steps are kept from before", number + 1, actions.len());
+                self.progress.step(&how_many);
                 (disk, first) = (kept, number + 1);
                 break;
             }
@@ -212,6 +213,8 @@ where
             disk = self.carry_out(disk, line, action)?;
             self.runner.keep(key, &disk).map_err(failed(line))?;
         }
+        let last = stage.instructions.last().map_or(stage.line, |line| line.line);
+        let disk = self.runner.settle(state.key, disk).map_err(failed(last))?;
         Ok(Built { disk, config: state.config, key: state.key })
     }
 

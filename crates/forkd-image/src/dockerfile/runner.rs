@@ -19,8 +19,10 @@ pub trait Runner {
     fn base(&mut self, base: &Base) -> Result<(Self::Disk, Config, Digest), Self::Error>;
     /// The disk that was kept under a key.
     fn cached(&mut self, key: Digest) -> Result<Option<Self::Disk>, Self::Error>;
-    /// Keeps a copy of a disk under a key.
+    /// Keeps a copy of a disk under a key. It may be put off: whoever needs the disk under its key settles it first.
     fn keep(&mut self, key: Digest, disk: &Self::Disk) -> Result<(), Self::Error>;
+    /// Ends what a disk is in the middle of, and keeps it under its key: a stage is done.
+    fn settle(&mut self, key: Digest, disk: Self::Disk) -> Result<Self::Disk, Self::Error>;
     /// Runs a command.
     fn run(&mut self, disk: Self::Disk, step: &RunStep) -> Result<Self::Disk, Self::Error>;
     /// Places files of the context.
@@ -73,7 +75,7 @@ pub struct CopyFromStep {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError<E: std::error::Error + 'static> {
-    #[error("line {line}: {source}")]
+    #[error("line {line}")]
     Word { line: usize, source: WordError },
     #[error("line {line}: {problem}")]
     Wrong { line: usize, problem: String },

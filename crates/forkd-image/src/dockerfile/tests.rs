@@ -55,6 +55,11 @@ impl Runner for Fake {
         Ok(())
     }
 
+    fn settle(&mut self, key: Digest, disk: Vec<String>) -> Result<Vec<String>, Refused> {
+        self.kept.insert(key, disk.clone());
+        Ok(disk)
+    }
+
     fn run(&mut self, disk: Vec<String>, step: &RunStep) -> Result<Vec<String>, Refused> {
         self.env = step.env.clone();
         let user = step.user.as_deref().unwrap_or("-");

@@ -12,6 +12,7 @@ use crate::archive::{ArchiveError, Contents, Limits, Tree, Used, Whiteouts, appl
 use crate::digest::{Digest, Hasher, HashingReader};
 use crate::files::{self, FileError, Temporary};
 use crate::progress::Progress;
+use crate::recipe::Recipe;
 
 /// A file of users beyond this is none.
 const MAX_PASSWD: u64 = 4 << 20;
@@ -108,20 +109,49 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// An image that a build has made, beside its file system.
+#[derive(Debug, Clone)]
+pub struct BuiltImage {
+    /// Stands for everything that went into the file system.
+    pub key: Digest,
+    pub config: Config,
+    /// What a parent needs beyond the image.
+    pub recipe: Option<Recipe>,
+    /// Who processes belong to when the configuration names nobody.
+    pub default_user: String,
+    pub name: Option<Name>,
+}
+
+impl BuiltImage {
+    /// Known before there is a file system.
+    fn id(&self) -> Result<Digest, ImageError> {
+        let hasher = Hasher::new("forkd build").part(self.key.hex().as_bytes());
+        let mut hasher = hasher.part(&serde_json::to_vec(&self.config)?);
+        if let Some(recipe) = &self.recipe {
+            hasher = hasher.part(&serde_json::to_vec(recipe)?);
+        }
+        Ok(hasher.finish())
+    }
+}
+
 impl ImageStore {
-    /// Takes a file system that a build has made, in a file on the same disk, which is moved. `key` stands for everything
-    /// that went into it.
-    pub fn adopt(
-        &self,
-        base: &Path,
-        key: Digest,
-        default_user: String,
-        config: Config,
-        name: Option<&Name>,
-    ) -> Result<Image, ImageError> {
-        let hasher = Hasher::new("forkd build").part(key.hex().as_bytes());
-        let id = hasher.part(&serde_json::to_vec(&config)?).finish();
-        if let Some(image) = known(self, id, name)? {
+    /// The image of a build if it is there already; under its new name too.
+    pub fn find_built(&self, built: &BuiltImage) -> Result<Option<Image>, ImageError> {
+        known(self, built.id()?, built.name.as_ref())
+    }
+
+    /// Forgets the image of a build that was made anew, so that the new one can take its place. Its names stay.
+    pub fn forget_built(&self, built: &BuiltImage) -> Result<(), ImageError> {
+        match self.get(built.id()?)? {
+            Some(image) => Ok(files::remove_directory(&image.path)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a file system that a build has made, in a file on the same disk, which is moved.
+    pub fn adopt(&self, base: &Path, built: BuiltImage) -> Result<Image, ImageError> {
+        let id = built.id()?;
+        if let Some(image) = known(self, id, built.name.as_ref())? {
             return Ok(image);
         }
         let temporary = Temporary::new(&self.directory)?;
@@ -131,10 +161,16 @@ impl ImageStore {
         fs::rename(base, &inside).map_err(FileError::at("move", base))?;
         let digest = ext4::dig_and_hash(&inside).map_err(FileError::at("read", &inside))?;
         let size = fs::metadata(&inside).map_err(FileError::at("read", &inside))?.len();
-        let source = Source::Build { key };
+        let source = Source::Build { key: built.key };
+        let default_user = match &built.config.user {
+            Some(user) if !user.is_empty() => user.clone(),
+            _ => built.default_user,
+        };
         let contents = Contents::default();
-        let metadata = describe(id, source, Vec::new(), config, default_user, size, &contents, digest);
-        publish(self, &temporary, &image, &metadata, name)
+        let mut metadata =
+            describe(id, source, Vec::new(), built.config, default_user, size, &contents, digest);
+        metadata.recipe = built.recipe;
+        publish(self, &temporary, &image, &metadata, built.name.as_ref())
     }
 }
 
@@ -169,6 +205,7 @@ fn describe(
         created,
         layers,
         config,
+        recipe: None,
         default_user,
         size,
         content,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{Digest, Hasher};
+use crate::recipe::Recipe;
 
 /// Changes whenever the same inputs would make another file system, so that old images keep their ids.
 pub(super) const FORMAT: u32 = 1;
@@ -60,6 +61,9 @@ pub struct Metadata {
     /// Digests of the unpacked layers, the lowest first.
     pub layers: Vec<Digest>,
     pub config: Config,
+    /// What a parent needs beyond the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<Recipe>,
     /// Who processes belong to when nobody says otherwise: the image's own user if it names one, else `user` if there is
     /// such a user, else root. The image itself is not changed.
     pub default_user: String,
@@ -106,8 +110,8 @@ pub fn image_id(
     Ok(layers.iter().fold(hasher, hash).finish())
 }
 
-/// Chooses [`Metadata::default_user`].
-pub(super) fn default_user(config: &Config, passwd: &str) -> String {
+/// Chooses [`Metadata::default_user`], from the configuration and the image's `/etc/passwd`.
+pub fn default_user(config: &Config, passwd: &str) -> String {
     if let Some(user) = config.user.as_deref().filter(|user| !user.is_empty()) {
         return user.to_owned();
     }

@@ -17,9 +17,9 @@ mod ext4;
 mod metadata;
 mod name;
 
-pub use draft::{Draft, Finish};
+pub use draft::{BuiltImage, Draft, Finish};
 pub use ext4::Ext4Error;
-pub use metadata::{Config, Image, Metadata, Source, image_id};
+pub use metadata::{Config, Image, Metadata, Source, default_user, image_id};
 pub use name::{Name, NameError};
 
 use std::collections::BTreeMap;

@@ -172,7 +172,28 @@ fn a_built_file_system_is_adopted() {
     fs::write(&base, vec![1; 8192]).unwrap();
     let name: Name = "built".parse().unwrap();
     let key = Digest::of(b"steps");
-    let image = store.adopt(&base, key, "root".into(), Config::default(), Some(&name)).unwrap();
+    let built = BuiltImage {
+        key,
+        config: Config::default(),
+        recipe: None,
+        default_user: "root".into(),
+        name: Some(name),
+    };
+    assert!(store.find_built(&built).unwrap().is_none());
+    let image = store.adopt(&base, built.clone()).unwrap();
     assert!(!base.exists() && image.base().exists());
     assert_eq!(store.find("built").unwrap().metadata.source, Source::Build { key });
+    assert_eq!(store.find_built(&built).unwrap().unwrap().id(), image.id());
+    // What a parent needs, and how programs are started, make it another image.
+    let recipe = Some(crate::recipe::Recipe { vcpus: Some(2), ..Default::default() });
+    let with_recipe = BuiltImage { recipe: recipe.clone(), name: None, ..built.clone() };
+    assert!(store.find_built(&with_recipe).unwrap().is_none());
+    fs::write(&base, vec![1; 8192]).unwrap();
+    let config = Config { user: Some("app".into()), ..Config::default() };
+    let image = store.adopt(&base, BuiltImage { config, ..with_recipe }).unwrap();
+    let found = store.get(image.id()).unwrap().unwrap();
+    assert!(store.find_built(&built).unwrap().is_some());
+    store.forget_built(&built).unwrap();
+    assert!(store.find_built(&built).unwrap().is_none());
+    assert_eq!((found.metadata.recipe, &found.metadata.default_user[..]), (recipe, "app"));
 }

@@ -18,12 +18,19 @@ pub enum ImageCommand {
     Debian(ImageDebianOptions),
     /// Import a root file system (tar, tar.gz, tar.zst), or an archive that docker save has written.
     Import(ImageImportOptions),
+    /// Build an image from a Dockerfile. Commands run in microVMs, which have no network in this version.
+    ///
+    /// Steps are kept and used again; `forkd image prune` removes them. A forkd.toml beside the Dockerfile says what a parent
+    /// needs beyond the image, and is kept with it.
+    Build(ImageBuildOptions),
     /// List the images.
     Ls(LsOptions),
     /// Show what is known of an image, as JSON.
     Inspect(ImageInspectOptions),
     /// Remove a name, and the image when that was its last; given an id, the image with all its names.
     Rm(ImageRmOptions),
+    /// Remove steps that builds have kept.
+    Prune(ImagePruneOptions),
 }
 
 #[derive(Debug, Args)]
@@ -71,6 +78,60 @@ pub struct ImageImportOptions {
     pub keep: ImageKeep,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageBuildOptions {
+    /// The build context.
+    pub directory: PathBuf,
+    /// The Dockerfile [default: Dockerfile in the build context].
+    #[arg(long, short)]
+    pub file: Option<PathBuf>,
+    /// The name that the image gets.
+    #[arg(long, short)]
+    pub tag: Option<Name>,
+    /// A value for an ARG, such as VERSION=3.
+    #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub build_args: Vec<(String, String)>,
+    /// The stage to end with [default: the last].
+    #[arg(long)]
+    pub target: Option<String>,
+    /// Give commands this host's certificates and proxy settings. The image does not keep them.
+    #[arg(long)]
+    pub host_certs: bool,
+    /// Do every step again.
+    #[arg(long)]
+    pub no_cache: bool,
+    /// vCPUs of the guests that commands run in.
+    #[arg(long, default_value_t = 1)]
+    pub vcpus: u8,
+    /// Memory of these guests, in MiB or with a unit: 512, 2G.
+    #[arg(long, default_value = "1G", value_parser = parse_mib)]
+    pub memory: u64,
+    /// The machine to use where this host's own KVM cannot run guests.
+    #[arg(long, default_value = "default")]
+    pub machine: forkd_machine::Name,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct ImagePruneOptions {
+    /// Keep this much of what was used last, such as 10G.
+    #[arg(long, default_value = "0", value_parser = parse_mib)]
+    pub keep: u64,
+    /// Also remove images that have no name.
+    #[arg(long)]
+    pub images: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("expected NAME=VALUE".into()),
+    }
 }
 
 #[derive(Debug, Args)]

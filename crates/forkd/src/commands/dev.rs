@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
-use forkd_engine::boot::{Plan, boot, command_line};
+use forkd_engine::boot::{DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
 use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
@@ -42,19 +42,19 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     progress.finish();
     match kvm::probe(&binaries)?.kvm {
         KvmFinding::Good { .. } => {}
-        _ => return in_machine(options),
+        _ => return in_machine(options, &size(options, &image)),
     }
 
     let directory = tempfile::Builder::new().prefix("forkd-dev-").tempdir_in(DIRECTORY);
     let directory = directory.map_err(|error| CliError::Io("make a directory", error))?;
+    let size = size(options, &image);
     let plan = Plan {
         program: binaries.join("forkd-vmm"),
         kernel: kernel.vmlinux(),
         initramfs,
-        base: image.base(),
-        disk_bytes: options.disk << 20,
-        vcpus: options.vcpus,
-        memory_bytes: options.memory << 20,
+        disk: DiskPlan { base: image.base(), layers: Vec::new(), top: None, bytes: size.disk_mib << 20 },
+        vcpus: size.vcpus,
+        memory_bytes: size.memory_mib << 20,
         command_line: command_line(forkd_host::is_emulated()),
         directory: directory.path().into(),
         limit: LIMIT,
@@ -64,16 +64,33 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     runtime.block_on(serve(options, &plan, &image))
 }
 
+/// What the guest gets: as the user says, else as the image's recipe says.
+struct Size {
+    vcpus: u8,
+    memory_mib: u64,
+    disk_mib: u64,
+}
+
+fn size(options: &DevOptions, image: &Image) -> Size {
+    let recipe = image.metadata.recipe.clone().unwrap_or_default();
+    let vcpus = recipe.vcpus.and_then(|vcpus| u8::try_from(vcpus).ok());
+    Size {
+        vcpus: options.vcpus.or(vcpus).unwrap_or(1),
+        memory_mib: options.memory.or(recipe.memory_mib).unwrap_or(512),
+        disk_mib: options.disk.or(recipe.disk_mib).unwrap_or(4096),
+    }
+}
+
 /// The same command in the machine, which finds everything made by this one. Its ports are this host's.
-fn in_machine(options: &DevOptions) -> Result<Exit, CliError> {
+fn in_machine(options: &DevOptions, size: &Size) -> Result<Exit, CliError> {
     let machine = Machine::open(&Home::new(home::directory()?), &options.machine)?;
     let library = format!("{}={MACHINE_LIBRARY}", home::LIBRARY_VARIABLE);
     let mut words: Vec<String> =
         ["env", &library, MACHINE_FORKD, "dev", &options.image].map(String::from).into();
     for (name, value) in [
-        ("--vcpus", u64::from(options.vcpus)),
-        ("--memory", options.memory),
-        ("--disk", options.disk),
+        ("--vcpus", u64::from(size.vcpus)),
+        ("--memory", size.memory_mib),
+        ("--disk", size.disk_mib),
         ("--envd-port", u64::from(options.envd_port)),
         ("--interpreter-port", u64::from(options.interpreter_port)),
     ] {
@@ -88,7 +105,7 @@ fn in_machine(options: &DevOptions) -> Result<Exit, CliError> {
 async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit, CliError> {
     let begun = Instant::now();
     let mut vm = boot(plan).await?;
-    bring_up(&vm.agent, &config(image), "forkd-dev", LIMIT).await?;
+    bring_up(&vm.agent, &ImageConfig::of(&image.metadata), "forkd-dev", LIMIT).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let ports = [(options.envd_port, ENVD), (options.interpreter_port, INTERPRETER)];
     for (port, guest_port) in ports {
@@ -121,17 +138,6 @@ async fn asked_to_end() -> Result<(), CliError> {
         _ = hangup.recv() => {}
     }
     Ok(())
-}
-
-fn config(image: &Image) -> ImageConfig {
-    let config = &image.metadata.config;
-    ImageConfig {
-        env: config.env.clone(),
-        user: Some(image.metadata.default_user.clone()),
-        workdir: config.workdir.clone(),
-        start: None,
-        ready: None,
-    }
 }
 
 /// Each connection to the listener becomes one to the guest.

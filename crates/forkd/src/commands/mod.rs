@@ -1,5 +1,6 @@
 //! One file a verb.
 
+pub mod build_guest;
 pub mod dev;
 pub mod doctor;
 pub mod image;

@@ -76,6 +76,7 @@ impl Setup {
             console: true,
             console_input: plan.keyboard,
             disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
+            disk_layers: 0,
             net: plan.net,
             vsock: plan.vsock.then_some(Vsock { cid: 0 }),
             entropy: true,

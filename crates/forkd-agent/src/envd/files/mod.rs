@@ -13,6 +13,8 @@ mod shared_body;
 mod sink;
 mod upload;
 
+pub use shared_body::SharedBody;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -3,18 +3,14 @@
 //! Whoever goes away before it is done ends it, and nothing of it is left. With an idempotency key and without a stream, it
 //! goes on.
 
-use std::time::Duration;
-
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use forkd_api::code::Language;
 use forkd_api::error::ErrorBody;
 use forkd_api::snapshot::{CreateSnapshot, Progress, ReadyProbe, Snapshot};
-use forkd_engine::bring_up;
-use forkd_engine::engine::{EngineError, Step};
+use forkd_engine::engine::EngineError;
 use forkd_engine::library::Recipe;
-use forkd_engine::warm_up::WarmUp;
+use forkd_proto::agent::startup::{Probe, Ready};
 use tokio::sync::mpsc;
 
 use crate::app::Shared;
@@ -108,7 +104,7 @@ async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Sn
     let made = made?;
     let view = match wait {
         true => {
-            tell(&told, Step::Begun("write")).await;
+            tell(&told, "write").await;
             made.durable().await?
         }
         false => made.view(),
@@ -116,13 +112,9 @@ async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Sn
     describe(app, view).await
 }
 
-async fn tell(told: &Told, step: Step) {
-    let progress = match step {
-        Step::Begun(name) => Progress::Step(name.to_owned()),
-        Step::Output(text) => Progress::Output(text),
-    };
+async fn tell(told: &Told, step: &str) {
     // Who does not listen any more is noticed elsewhere.
-    let _ = told.send(progress).await;
+    let _ = told.send(Progress::Step(step.to_owned())).await;
 }
 
 /// What the library says of its work, from a thread that may wait.
@@ -178,32 +170,21 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         env,
         start,
         ready: ready.map(convert_ready).transpose()?,
-        warm_up: warm_up
-            .into_iter()
-            .map(|one| WarmUp { language: language(one.language), code: one.code })
-            .collect(),
+        warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
     })
 }
 
-fn convert_ready(ready: ReadyProbe) -> Answer<bring_up::ReadyProbe> {
+fn convert_ready(ready: ReadyProbe) -> Answer<Ready> {
     let probe = match (ready.port, ready.command) {
-        (Some(port), None) => bring_up::Probe::Port(within("ready.port", port, 1..=u16::MAX)?),
+        (Some(port), None) => Probe::Port(within("ready.port", port, 1..=u16::MAX)?),
         (None, Some(command)) => {
             checks::command("ready.command", &command)?;
-            bring_up::Probe::Command(command)
+            Probe::Command(command)
         }
         _ => return Err(malformed("ready has one of port and command")),
     };
     let seconds = within("ready.timeout_secs", ready.timeout_secs.unwrap_or(READY_SECS), 1..=MAX_READY_SECS)?;
-    Ok(bring_up::ReadyProbe { probe, timeout: Duration::from_secs(seconds) })
-}
-
-fn language(language: Language) -> &'static str {
-    match language {
-        Language::Python => "python",
-        Language::Javascript => "javascript",
-        Language::Bash => "bash",
-    }
+    Ok(Ready { probe, timeout_ms: seconds * 1000 })
 }
 
 #[cfg(test)]
@@ -224,8 +205,8 @@ mod tests {
         let recipe = recipe.unwrap();
         assert_eq!((recipe.vcpus, recipe.memory_mib, recipe.disk_mib), (Some(2), Some(64), None));
         let ready = recipe.ready.unwrap();
-        assert_eq!((ready.probe, ready.timeout), (bring_up::Probe::Port(80), Duration::from_secs(5)));
-        assert_eq!(recipe.warm_up[0].language, "javascript");
+        assert_eq!((ready.probe, ready.timeout_ms), (Probe::Port(80), 5000));
+        assert_eq!(recipe.warm_up[0].0, "javascript");
     }
 
     #[test]

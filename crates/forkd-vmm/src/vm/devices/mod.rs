@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
-use forkd_devices::disk::{LayerStack, LayeredDisk, StackError};
+use forkd_devices::disk::{Layer, LayerStack, LayeredDisk, StackError};
 use forkd_devices::serial::{CappedLog, Console, ConsoleError};
 use forkd_devices::virtio::block::{Block, DiskName};
 use forkd_devices::virtio::net::{NetDevice, NetError, NetSettings};
@@ -151,7 +151,7 @@ impl Devices {
                 true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
                 false => None,
             };
-            let stack = LayerStack::new(disk.bytes, base, Vec::new())?;
+            let stack = LayerStack::new(disk.bytes, base, take_layers(wanted, descriptors)?)?;
             let block = make_block(stack, disk.limit_bytes, descriptors)?;
             devices.disk =
                 Some(Slot::new(DISK, vm, |line| Ok(MmioTransport::new(block, memory.clone(), line)?))?);
@@ -247,6 +247,15 @@ impl Devices {
             }
         }
     }
+}
+
+/// The frozen layers of a disk that was written before.
+fn take_layers(wanted: &control::Devices, descriptors: &mut Descriptors) -> Result<Vec<Layer>, DeviceError> {
+    let open = |number| {
+        let file = File::from(descriptors.take(Descriptor::DiskLayer)?);
+        Layer::open(file).map_err(|source| StackError::Frozen { number, source }.into())
+    };
+    (1..=usize::from(wanted.disk_layers)).map(open).collect()
 }
 
 fn make_block(stack: LayerStack, limit: u64, descriptors: &mut Descriptors) -> Result<Block, DeviceError> {

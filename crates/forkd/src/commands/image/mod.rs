@@ -1,9 +1,11 @@
 //! `forkd image …`.
 
+pub mod build;
 pub mod debian;
 pub mod import;
 pub mod inspect;
 pub mod ls;
+pub mod prune;
 pub mod pull;
 pub mod rm;
 

@@ -1,22 +1,10 @@
 //! What the host says after a fork, and what the agent answers. Generation 1: the files under `protocol/gen-1`.
-//!
-//! An agent lives as long as the snapshot that it is in, so hosts of many versions talk to it, and it to them. A field that is
-//! unknown is passed over; one that is new must be optional; what changes meaning gets a new version.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::network::Network;
-
-/// The version of these messages.
-pub const VERSION: u32 = 1;
-
-/// Looked at before the rest, since another version's fields may be others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Header {
-    pub version: u32,
-}
+use super::Network;
 
 /// `POST /forkd/identity`. What is not there stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +73,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::agent::VERSION;
 
     /// The old files must mean the same for ever: they are what agents in old snapshots and old hosts say.
     #[test]

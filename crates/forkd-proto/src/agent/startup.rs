@@ -4,14 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub const VERSION: u32 = 1;
 const DEFAULT_TIMEOUT_MS: u64 = 60_000;
-
-/// Looked at before the rest, since another version's fields may be others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Header {
-    pub version: u32,
-}
 
 /// `POST /forkd/config`: once, at the first boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

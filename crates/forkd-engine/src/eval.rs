@@ -1,0 +1,240 @@
+//! Code in a guest's interpreter: the code interpreter protocol, whose answer is a JSON object a line.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::agent::{Agent, AgentError, INTERPRETER};
+
+/// A line has a picture at most.
+const MAX_LINE: usize = 16 << 20;
+/// What is kept of each stream, and of all results together.
+const MAX_KEPT: usize = 16 << 20;
+const MAX_REFUSAL: usize = 64 << 10;
+
+/// What to run.
+#[derive(Debug, Clone, Default)]
+pub struct Code<'a> {
+    pub code: &'a str,
+    /// Without one, Python. Not together with a context.
+    pub language: Option<&'a str>,
+    pub context: Option<&'a str>,
+    pub env: BTreeMap<String, String>,
+}
+
+/// What it has come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evaluated {
+    /// The value of the last expression, as text.
+    pub result: Option<String>,
+    /// Everything that was displayed, by its kind (`text`, `html`, `png`, …), the last expression included.
+    pub results: Vec<BTreeMap<String, String>>,
+    pub stdout: String,
+    pub stderr: String,
+    pub error: Option<CodeError>,
+    /// Whether there was more than is kept.
+    pub truncated: bool,
+}
+
+/// The code has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct CodeError {
+    pub name: String,
+    pub value: String,
+    pub traceback: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("the interpreter refuses with {status}: {message}")]
+    Refused { status: StatusCode, message: String },
+    #[error("the interpreter sent something that is no part of the protocol: {0}")]
+    Protocol(String),
+    #[error("the code took longer than {0:?}")]
+    Timeout(Duration),
+}
+
+/// Runs code and waits for its end. Code that takes too long is interrupted: its client goes away.
+pub async fn eval(agent: &Agent, code: &Code<'_>, limit: Duration) -> Result<Evaluated, EvalError> {
+    match tokio::time::timeout(limit, run(agent, code)).await {
+        Ok(evaluated) => evaluated,
+        Err(_) => Err(EvalError::Timeout(limit)),
+    }
+}
+
+async fn run(agent: &Agent, code: &Code<'_>) -> Result<Evaluated, EvalError> {
+    let body = json!({
+        "code": code.code, "context_id": code.context, "language": code.language, "env_vars": code.env,
+    });
+    let stream = agent.guest().connect(INTERPRETER).await.map_err(AgentError::from)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
+    // Ends with the body, or when nobody reads it any more.
+    tokio::spawn(connection);
+    let request = Request::post("/execute")
+        .header("host", "guest")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body.to_string())))
+        .map_err(|error: hyper::http::Error| EvalError::Protocol(error.to_string()))?;
+    let response = sender.send_request(request).await.map_err(AgentError::from)?;
+    let status = response.status();
+    if !status.is_success() {
+        let body = Limited::new(response.into_body(), MAX_REFUSAL).collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let message = String::from_utf8_lossy(&body).trim().chars().take(500).collect();
+        return Err(EvalError::Refused { status, message });
+    }
+    let mut body = response.into_body();
+    let (mut buffer, mut evaluated) = (BytesMut::new(), Evaluated::default());
+    let mut searched = 0;
+    loop {
+        while let Some(end) = buffer[searched..].iter().position(|byte| *byte == b'\n') {
+            let line = buffer.split_to(searched + end + 1);
+            searched = 0;
+            if !evaluated.take(&line)? {
+                return Ok(evaluated);
+            }
+        }
+        searched = buffer.len();
+        if buffer.len() > MAX_LINE {
+            return Err(EvalError::Protocol(format!("a line longer than {MAX_LINE} bytes")));
+        }
+        match body.frame().await {
+            Some(frame) => {
+                buffer.extend_from_slice(&frame.map_err(AgentError::from)?.into_data().unwrap_or_default())
+            }
+            None => return Err(EvalError::Protocol("the answer ended before the code".into())),
+        }
+    }
+}
+
+impl Evaluated {
+    /// Takes one line of the answer. `false` for the last one.
+    fn take(&mut self, line: &[u8]) -> Result<bool, EvalError> {
+        let wrong = |error: serde_json::Error| EvalError::Protocol(error.to_string());
+        let mut message: Map<String, Value> = serde_json::from_slice(line).map_err(wrong)?;
+        let kind = message.remove("type");
+        match kind.as_ref().and_then(Value::as_str) {
+            Some("stdout") => append(&mut self.stdout, &message, &mut self.truncated),
+            Some("stderr") => append(&mut self.stderr, &message, &mut self.truncated),
+            Some("result") => self.keep(message),
+            Some("error") => {
+                self.error = Some(serde_json::from_value(Value::Object(message)).map_err(wrong)?);
+            }
+            Some("end_of_execution") => return Ok(false),
+            // Signs of life, and what later agents say.
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn keep(&mut self, mut message: Map<String, Value>) {
+        let main = message.remove("is_main_result").is_some_and(|main| main == Value::Bool(true));
+        let text = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let result: BTreeMap<String, String> =
+            message.into_iter().map(|(kind, value)| (kind, text(value))).collect();
+        if main {
+            self.result = result.get("text").cloned();
+        }
+        let size = |result: &BTreeMap<String, String>| result.values().map(String::len).sum::<usize>();
+        match self.results.iter().map(size).sum::<usize>() + size(&result) <= MAX_KEPT {
+            true => self.results.push(result),
+            false => self.truncated = true,
+        }
+    }
+}
+
+fn append(stream: &mut String, message: &Map<String, Value>, truncated: &mut bool) {
+    let text = message.get("text").and_then(Value::as_str).unwrap_or_default();
+    match stream.len() + text.len() <= MAX_KEPT {
+        true => stream.push_str(text),
+        false => *truncated = true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::answering;
+
+    async fn answer(status: &str, body: &str) -> (Result<Evaluated, EvalError>, String) {
+        let (_directory, agent, request) = answering(status, body.as_bytes().to_vec());
+        let code = Code { code: "1 + 1", language: Some("python"), ..Code::default() };
+        let evaluated = eval(&agent, &code, Duration::from_secs(10)).await;
+        (evaluated, request.await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn everything_that_is_said_is_kept() {
+        let body = concat!(
+            r#"{"type":"number_of_executions","execution_count":1}"#,
+            "\n",
+            r#"{"type":"stdout","text":"one\n","timestamp":"x"}"#,
+            "\n",
+            r#"{"type":"result","text":"Figure","png":"aGk="}"#,
+            "\n",
+            r#"{"type":"keepalive"}"#,
+            "\n",
+            r#"{"type":"stderr","text":"two","timestamp":"x"}"#,
+            "\n",
+            r#"{"type":"result","text":"2","json":{"a":1},"is_main_result":true}"#,
+            "\n",
+            r#"{"type":"end_of_execution"}"#,
+            "\n",
+        );
+        let (evaluated, request) = answer("200 OK", body).await;
+        let evaluated = evaluated.unwrap();
+        assert!(request.starts_with("POST /execute"), "{request}");
+        assert!(request.contains(r#""language":"python""#), "{request}");
+        assert_eq!(evaluated.result.as_deref(), Some("2"));
+        assert_eq!((&evaluated.stdout[..], &evaluated.stderr[..]), ("one\n", "two"));
+        assert_eq!(evaluated.results.len(), 2);
+        assert_eq!(evaluated.results[0]["png"], "aGk=");
+        assert_eq!(evaluated.results[1]["json"], r#"{"a":1}"#);
+        assert!(!evaluated.truncated && evaluated.error.is_none());
+    }
+
+    #[tokio::test]
+    async fn failures_of_the_code_and_of_the_interpreter_are_told_apart() {
+        let body = concat!(
+            r#"{"type":"error","name":"ValueError","value":"no","traceback":"line 1"}"#,
+            "\n",
+            r#"{"type":"end_of_execution"}"#,
+            "\n"
+        );
+        let error = answer("200 OK", body).await.0.unwrap().error.unwrap();
+        assert_eq!((&error.name[..], &error.value[..]), ("ValueError", "no"));
+        let refused = answer("404 Not Found", "no such context").await.0.unwrap_err();
+        assert!(matches!(refused, EvalError::Refused { status: StatusCode::NOT_FOUND, .. }), "{refused}");
+        for nonsense in ["", "no json\n", "[]\n", "{\"type\":\"error\"}\n", r#"{"type":"end_of_execution"}"#]
+        {
+            let wrong = answer("200 OK", nonsense).await.0;
+            assert!(
+                matches!(wrong, Err(EvalError::Protocol(_) | EvalError::Agent(_))),
+                "{nonsense}: {wrong:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn more_than_is_kept_is_cut_and_said() {
+        let mut evaluated = Evaluated::default();
+        let line = json!({ "type": "stdout", "text": "x".repeat(6 << 20) }).to_string();
+        for _ in 0..4 {
+            assert!(evaluated.take(line.as_bytes()).unwrap());
+        }
+        assert_eq!(evaluated.stdout.len(), 12 << 20);
+        assert!(evaluated.truncated);
+    }
+}

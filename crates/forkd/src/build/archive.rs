@@ -1,0 +1,84 @@
+//! Archives on their way to a guest, written by a thread while they are sent.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+use forkd_engine::transfer::Piece;
+use tokio::sync::mpsc;
+
+const CHUNK: usize = 64 << 10;
+
+/// A writer whose bytes go to a channel.
+#[derive(Debug)]
+pub struct Pieces {
+    to: mpsc::Sender<Piece>,
+    buffer: Vec<u8>,
+}
+
+impl Pieces {
+    pub fn new(to: mpsc::Sender<Piece>) -> Pieces {
+        Pieces { to, buffer: Vec::new() }
+    }
+
+    /// Ends the archive: with an error, if writing it has failed, so that nobody takes a part for the whole.
+    pub fn finish<E: std::error::Error>(mut self, written: Result<(), E>) -> Result<(), E> {
+        if let Err(error) = &written {
+            let _ = self.to.blocking_send(Err(io::Error::other(error.to_string())));
+        } else {
+            // Whoever does not take the rest says why.
+            let _ = self.flush();
+        }
+        written
+    }
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= CHUNK {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let piece = Bytes::from(std::mem::take(&mut self.buffer));
+        self.to.blocking_send(Ok(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// One entry of a small archive.
+#[derive(Debug)]
+pub enum Entry<'a> {
+    Directory(&'a str),
+    File(&'a str, &'a [u8]),
+}
+
+/// An archive in memory, all of it root's.
+pub fn small(entries: &[Entry<'_>]) -> io::Result<Bytes> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for entry in entries {
+        let (kind, path, mode, content) = match entry {
+            Entry::Directory(path) => (tar::EntryType::Directory, path, 0o755, &[][..]),
+            Entry::File(path, content) => (tar::EntryType::Regular, path, 0o644, *content),
+        };
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(content.len() as u64);
+        let path = path.trim_matches('/');
+        archive.append_data(&mut header, if path.is_empty() { "." } else { path }, content)?;
+    }
+    Ok(archive.into_inner()?.into())
+}
+
+/// Copies an archive as it is.
+pub fn copy(from: &mut dyn Read, to: &mut Pieces) -> io::Result<()> {
+    io::copy(from, to).map(drop)
+}

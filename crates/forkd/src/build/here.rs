@@ -1,0 +1,85 @@
+//! Guests of a build on this host.
+
+use std::path::{Path, PathBuf};
+
+use forkd_engine::agent::Agent;
+use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line, last_words};
+use forkd_engine::shutdown::shut_down;
+use tokio::runtime::Runtime;
+
+use super::LIMIT;
+use super::guests::{Guests, GuestsError, RunningGuest};
+
+/// What every guest of a build has.
+#[derive(Debug, Clone)]
+pub struct Machinery {
+    /// `forkd-vmm`.
+    pub program: PathBuf,
+    pub kernel: PathBuf,
+    pub initramfs: PathBuf,
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+}
+
+/// A guest, with the directory that its socket and its console are in.
+struct Guest {
+    vm: BootedVm,
+    directory: tempfile::TempDir,
+}
+
+impl Machinery {
+    fn plan(&self, base: &Path, layers: &[PathBuf], top: &Path, directory: &Path) -> Plan {
+        Plan {
+            program: self.program.clone(),
+            kernel: self.kernel.clone(),
+            initramfs: self.initramfs.clone(),
+            disk: DiskPlan { base: base.into(), layers: layers.into(), top: Some(top.into()), bytes: 0 },
+            vcpus: self.vcpus,
+            memory_bytes: self.memory_bytes,
+            command_line: command_line(forkd_host::is_emulated()),
+            directory: directory.into(),
+            limit: LIMIT,
+        }
+    }
+
+    /// Boots a guest whose socket is in `directory`.
+    pub async fn boot(
+        &self,
+        base: &Path,
+        layers: &[PathBuf],
+        top: &Path,
+        directory: &Path,
+    ) -> Result<BootedVm, GuestsError> {
+        Ok(boot(&self.plan(base, layers, top, directory)).await?)
+    }
+}
+
+impl Guests for Machinery {
+    fn start(
+        &self,
+        runtime: &Runtime,
+        base: &Path,
+        layers: &[PathBuf],
+        top: &Path,
+    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
+        // Not beside its disk: the path of a socket must be short.
+        let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
+        let directory = directory.map_err(|error| GuestsError::Io("make a directory", error))?;
+        let vm = runtime.block_on(self.boot(base, layers, top, directory.path()))?;
+        Ok(Box::new(Guest { vm, directory }))
+    }
+}
+
+impl RunningGuest for Guest {
+    fn agent(&self) -> &Agent {
+        &self.vm.agent
+    }
+
+    fn console(&self) -> Option<String> {
+        Some(last_words(self.directory.path()))
+    }
+
+    fn finish(self: Box<Self>, runtime: &Runtime) -> Result<(), GuestsError> {
+        Ok(runtime.block_on(shut_down(self.vm, LIMIT))?)
+    }
+}

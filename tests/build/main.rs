@@ -1,0 +1,13 @@
+//! `forkd image build` with real guests, on a KVM host, native or machine.
+
+mod dockerfile;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forkd_tests::suite::main(&[
+        ("dockerfile::built_and_built_again", dockerfile::built_and_built_again),
+        ("dockerfile::a_failing_command_is_named_and_leaves_nothing", dockerfile::a_failing_command),
+        ("dockerfile::an_image_from_nothing", dockerfile::an_image_from_nothing),
+    ])
+}

@@ -56,11 +56,27 @@ fn one_that_has_ended_can_only_be_looked_at() -> Result<(), Failure> {
         ("POST /v1/sandboxes/ID/rollback", json!({ "tag": "t" })),
         ("PUT /v1/sandboxes/ID/ttl", json!({ "ttl_secs": 9 })),
         ("GET /v1/sandboxes/ID/stats", json!({})),
+        ("POST /v1/sandboxes/ID/exec", json!({ "args": ["true"] })),
+        ("POST /v1/sandboxes/ID/eval", json!({ "code": "1" })),
     ] {
         world.refuses(ErrorCode::WrongState, &request.replace("ID", &id), body)?;
     }
     world.refuses(ErrorCode::WrongState, "POST /v1/sandboxes", json!({ "from_sandbox": id }))?;
     assert_eq!(world.ask(&format!("GET /v1/sandboxes/{id}/console"))?.status, 200);
     assert_eq!(world.ask(&format!("DELETE /v1/sandboxes/{id}"))?.status, 204);
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_cannot_answer_is_not_asked() -> Result<(), Failure> {
+    let world = World::new()?;
+    let id = world.fork("base", 1)?.remove(0).id;
+    let (exec, eval) = (format!("POST /v1/sandboxes/{id}/exec"), format!("POST /v1/sandboxes/{id}/eval"));
+    for (state, says) in [("resume", "without an agent"), ("pause", "paused")] {
+        world.ask(&format!("POST /v1/sandboxes/{id}/{state}"))?;
+        let command = world.refuses(ErrorCode::WrongState, &exec, json!({ "args": ["true"] }))?;
+        let code = world.refuses(ErrorCode::WrongState, &eval, json!({ "code": "1" }))?;
+        assert!(command.contains(says) && code.contains(says), "{command} {code}");
+    }
     Ok(())
 }

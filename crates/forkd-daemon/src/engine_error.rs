@@ -6,6 +6,7 @@ use forkd_engine::bring_up::BringUpError;
 use forkd_engine::control::CallError;
 use forkd_engine::engine::{EngineError, Refusal};
 use forkd_engine::eval::EvalError;
+use forkd_engine::exec::ExecError;
 use forkd_engine::library::LibraryError;
 use forkd_image::images::ImageError;
 use forkd_image::kernels::KernelStoreError;
@@ -85,6 +86,28 @@ impl From<LibraryError> for ApiError {
                 ApiError::new(ErrorCode::Malformed, error.to_string())
             }
             LibraryError::Kernel(error) => ApiError::internal(&error),
+        }
+    }
+}
+
+impl From<EvalError> for ApiError {
+    fn from(error: EvalError) -> ApiError {
+        of_eval(&error)
+    }
+}
+
+impl From<ExecError> for ApiError {
+    fn from(error: ExecError) -> ApiError {
+        match error {
+            ExecError::Agent(error) => of_agent(&error),
+            // No such program, directory or user: what the guest says of the request.
+            ExecError::Refused(text) => ApiError::new(ErrorCode::Malformed, shortened(text)),
+            ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
+            ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
+                ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                    .hint(TRY_AGAIN)
+                    .detail(chain(&error))
+            }
         }
     }
 }
@@ -205,6 +228,14 @@ mod tests {
             let text = format!("{error:?}");
             let answer = ApiError::from(error);
             assert_eq!((answer.code(), answer.body().hint.is_some()), (code, hint), "{text}");
+        }
+        for (error, code) in [
+            (ExecError::Refused("no such program".into()), ErrorCode::Malformed),
+            (ExecError::Silent(second), ErrorCode::GuestTimeout),
+            (ExecError::Protocol("x".into()), ErrorCode::GuestFailed),
+            (ExecError::BrokenOff(None), ErrorCode::GuestFailed),
+        ] {
+            assert_eq!(ApiError::from(error).code(), code);
         }
         let unknown = ApiError::from(LibraryError::Kernel(KernelStoreError::Unknown("x".into())));
         assert_eq!(unknown.code(), ErrorCode::NotFound);

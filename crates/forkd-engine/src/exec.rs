@@ -1,12 +1,12 @@
 //! A program in a guest, run to its end through the agent's process service: Connect's streaming protocol, as JSON.
 //!
 //! ```text
-//!   request   one envelope: {"process": {…}, "stdin": false}
+//!   request   one envelope: {"process": {…}, "stdin": false}; what it reads comes with calls of its own
 //!   response  envelopes: start, data …, end; then the end of the stream
 //!   envelope  flags (1 byte), length (4, big-endian), JSON; flag 2 ends the stream
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use base64::Engine;
@@ -22,6 +22,10 @@ use serde_json::json;
 use crate::agent::{Agent, AgentError, ENVD};
 
 const PATH: &str = "/process.Process/Start";
+const SEND_INPUT: &str = "/process.Process/SendInput";
+const CLOSE_STDIN: &str = "/process.Process/CloseStdin";
+/// What is sent of an input at once.
+const PIECE: usize = 64 << 10;
 const HEADER: usize = 5;
 const END: u8 = 2;
 /// The agent sends chunks of output far smaller than this.
@@ -31,13 +35,20 @@ const MAX_ERROR: usize = 64 << 10;
 const SILENCE: Duration = Duration::from_secs(300);
 const KEEPALIVE_SECONDS: &str = "30";
 
-/// What to run. Whoever the agent's default user is runs it.
+/// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program<'a> {
     /// The program and its arguments.
     pub arguments: &'a [String],
     pub env: &'a BTreeMap<String, String>,
+    /// The guest's own if it is empty.
     pub workdir: &'a str,
+    /// Without one, the agent's default user.
+    pub user: Option<&'a str>,
+    /// What it reads. Without it, nothing.
+    pub stdin: Option<Bytes>,
+    /// The agent kills it when it takes longer, whether or not anybody listens.
+    pub limit: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +64,36 @@ pub struct Ended {
     pub code: i32,
     /// `exit status 3`, `signal: killed`.
     pub status: String,
+}
+
+impl Ended {
+    /// As shells say it: 128 and the number of the signal that has ended it.
+    pub fn exit_code(&self) -> i32 {
+        let Some(signal) = self.status.strip_prefix("signal: ") else { return self.code };
+        // The agent's words for it.
+        let number = match signal {
+            "hangup" => 1,
+            "interrupt" => 2,
+            "quit" => 3,
+            "illegal instruction" => 4,
+            "trace/breakpoint trap" => 5,
+            "aborted" => 6,
+            "bus error" => 7,
+            "floating point exception" => 8,
+            "killed" => 9,
+            "user defined signal 1" => 10,
+            "segmentation fault" => 11,
+            "user defined signal 2" => 12,
+            "broken pipe" => 13,
+            "alarm clock" => 14,
+            "terminated" => 15,
+            "CPU time limit exceeded" => 24,
+            "file size limit exceeded" => 25,
+            "bad system call" => 31,
+            other => other.parse().ok().filter(|number| (1..=64).contains(number)).unwrap_or(0),
+        };
+        128 + number
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +118,15 @@ struct Message {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Event {
+    start: Option<Started>,
     data: Option<Data>,
     end: Option<End>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Started {
+    pid: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -107,73 +155,143 @@ struct Problem {
     message: String,
 }
 
+/// What a program that runs tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    Started { pid: u32 },
+    Output(Stream, Bytes),
+    Ended(Ended),
+}
+
+/// A program that runs. Dropped, nobody listens to it any more; it goes on.
+#[derive(Debug)]
+pub struct Running {
+    agent: Agent,
+    body: hyper::body::Incoming,
+    decoder: Decoder,
+    told: VecDeque<Told>,
+    ended: Option<Ended>,
+    stdin: Option<Bytes>,
+    _connection: AbortOnDrop<hyper::Result<()>>,
+    _feeding: Option<AbortOnDrop<()>>,
+}
+
 /// Runs a program to its end, whatever that takes. Output is handed on as it comes.
 pub async fn exec(
     agent: &Agent,
     program: &Program<'_>,
     mut output: impl FnMut(Stream, &[u8]),
 ) -> Result<Ended, ExecError> {
+    let mut running = start(agent, program).await?;
+    loop {
+        match running.next().await? {
+            Told::Started { .. } => {}
+            Told::Output(stream, bytes) => output(stream, &bytes),
+            Told::Ended(ended) => return Ok(ended),
+        }
+    }
+}
+
+/// Starts a program, which is then read.
+pub async fn start(agent: &Agent, program: &Program<'_>) -> Result<Running, ExecError> {
     let (command, arguments) =
         program.arguments.split_first().ok_or_else(|| ExecError::Refused("there is no program".into()))?;
     let request = json!({
         "process": { "cmd": command, "args": arguments, "envs": program.env, "cwd": program.workdir },
-        "stdin": false,
+        "stdin": program.stdin.is_some(),
     });
     let stream = agent.guest().connect(ENVD).await.map_err(AgentError::from)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
     let connection = AbortOnDrop(tokio::spawn(connection));
-    let request = Request::post(PATH)
+    let mut head = Request::post(PATH)
         .header("host", "guest")
         .header("content-type", "application/connect+json")
         .header("connect-protocol-version", "1")
-        .header("keepalive-ping-interval", KEEPALIVE_SECONDS)
-        .body(Full::new(envelope(&request)))
-        .map_err(|error| ExecError::Protocol(error.to_string()))?;
+        .header("keepalive-ping-interval", KEEPALIVE_SECONDS);
+    if let Some(user) = program.user {
+        head = head.header("authorization", format!("Basic {}", STANDARD.encode(format!("{user}:"))));
+    }
+    if let Some(limit) = program.limit {
+        head = head.header("connect-timeout-ms", limit.as_millis().to_string());
+    }
+    let request =
+        head.body(Full::new(envelope(&request))).map_err(|error| ExecError::Protocol(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(AgentError::from)?;
     if !response.status().is_success() {
         let body = Limited::new(response.into_body(), MAX_ERROR).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         return Err(ExecError::Refused(refusal(&body)));
     }
-    let mut body = response.into_body();
-    let mut decoder = Decoder::default();
-    let mut ended = None;
-    loop {
-        while let Some((flags, payload)) = decoder.next()? {
-            if flags & END != 0 {
-                drop(connection);
-                return finish(&payload, ended);
+    Ok(Running {
+        agent: agent.clone(),
+        body: response.into_body(),
+        decoder: Decoder::default(),
+        told: VecDeque::new(),
+        ended: None,
+        stdin: program.stdin.clone(),
+        _connection: connection,
+        _feeding: None,
+    })
+}
+
+impl Running {
+    /// What it tells next. After its end, there is nothing more to ask for.
+    pub async fn next(&mut self) -> Result<Told, ExecError> {
+        loop {
+            if let Some(told) = self.told.pop_front() {
+                return Ok(told);
             }
-            let message: Message =
-                serde_json::from_slice(&payload).map_err(|error| ExecError::Protocol(error.to_string()))?;
-            hand_on(message.event, &mut output, &mut ended)?;
+            if let Some((flags, payload)) = self.decoder.next()? {
+                if flags & END != 0 {
+                    return finish(&payload, self.ended.take()).map(Told::Ended);
+                }
+                let message: Message = serde_json::from_slice(&payload)
+                    .map_err(|error| ExecError::Protocol(error.to_string()))?;
+                self.hear(message.event)?;
+                continue;
+            }
+            let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
+            match frame.map_err(|_| ExecError::Silent(SILENCE))? {
+                Some(Ok(frame)) => self.decoder.push(&frame.into_data().unwrap_or_default()),
+                Some(Err(error)) => return Err(ExecError::BrokenOff(Some(error))),
+                None => return Err(ExecError::BrokenOff(None)),
+            }
         }
-        let frame = tokio::time::timeout(SILENCE, body.frame()).await;
-        match frame.map_err(|_| ExecError::Silent(SILENCE))? {
-            Some(Ok(frame)) => decoder.push(&frame.into_data().unwrap_or_default()),
-            Some(Err(error)) => return Err(ExecError::BrokenOff(Some(error))),
-            None => return Err(ExecError::BrokenOff(None)),
+    }
+
+    fn hear(&mut self, event: Event) -> Result<(), ExecError> {
+        if let Some(Started { pid }) = event.start {
+            self.told.push_back(Told::Started { pid });
+            if let Some(stdin) = self.stdin.take() {
+                // Beside the reading: a program may write before it has read.
+                self._feeding = Some(AbortOnDrop(tokio::spawn(feed(self.agent.clone(), pid, stdin))));
+            }
         }
+        if let Some(data) = event.data {
+            for (stream, text) in [(Stream::Output, data.stdout), (Stream::Error, data.stderr)] {
+                let Some(text) = text else { continue };
+                let bytes = STANDARD.decode(text).map_err(|error| ExecError::Protocol(error.to_string()))?;
+                self.told.push_back(Told::Output(stream, bytes.into()));
+            }
+        }
+        if let Some(end) = event.end {
+            let status = end.status.chars().take(200).collect();
+            self.ended = Some(Ended { code: end.exit_code, status });
+        }
+        Ok(())
     }
 }
 
-fn hand_on(
-    event: Event,
-    output: &mut impl FnMut(Stream, &[u8]),
-    ended: &mut Option<Ended>,
-) -> Result<(), ExecError> {
-    if let Some(data) = event.data {
-        for (stream, text) in [(Stream::Output, data.stdout), (Stream::Error, data.stderr)] {
-            let Some(text) = text else { continue };
-            let bytes = STANDARD.decode(text).map_err(|error| ExecError::Protocol(error.to_string()))?;
-            output(stream, &bytes);
+/// Gives a program what it reads, and the end of it. One that does not read to the end has its reasons.
+async fn feed(agent: Agent, pid: u32, stdin: Bytes) {
+    for piece in stdin.chunks(PIECE) {
+        let request = json!({ "process": { "pid": pid }, "input": { "stdin": STANDARD.encode(piece) } });
+        if agent.post::<serde_json::Value>(SEND_INPUT, &request, SILENCE).await.is_err() {
+            return;
         }
     }
-    if let Some(end) = event.end {
-        let status = end.status.chars().take(200).collect();
-        *ended = Some(Ended { code: end.exit_code, status });
-    }
-    Ok(())
+    let request = json!({ "process": { "pid": pid } });
+    let _ = agent.post::<serde_json::Value>(CLOSE_STDIN, &request, SILENCE).await;
 }
 
 fn finish(trailer: &[u8], ended: Option<Ended>) -> Result<Ended, ExecError> {
@@ -227,6 +345,7 @@ impl Decoder {
     }
 }
 
+#[derive(Debug)]
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -250,7 +369,14 @@ mod tests {
         let (_directory, agent, request) = answering(status, body);
         let arguments = ["sh".to_owned(), "-c".into(), "x".into()];
         let env = [("A".to_owned(), "1".to_owned())].into();
-        let program = Program { arguments: &arguments, env: &env, workdir: "/w" };
+        let program = Program {
+            arguments: &arguments,
+            env: &env,
+            workdir: "/w",
+            user: Some("me"),
+            stdin: None,
+            limit: Some(Duration::from_millis(1500)),
+        };
         let mut seen = String::new();
         let ended = exec(&agent, &program, |stream, bytes| {
             seen += &format!("{stream:?} {};", String::from_utf8_lossy(bytes));
@@ -272,10 +398,28 @@ mod tests {
         assert_eq!(ended.unwrap(), Ended { code: 3, status: "exit status 3".into() });
         assert_eq!(seen, "Output one;Error two;");
         assert!(request.starts_with("POST /process.Process/Start"), "{request}");
-        for part in
-            [r#""cmd":"sh""#, r#""args":["-c","x"]"#, r#""A":"1""#, r#""cwd":"/w""#, r#""stdin":false"#]
-        {
+        for part in [
+            r#""cmd":"sh""#,
+            r#""args":["-c","x"]"#,
+            r#""A":"1""#,
+            r#""cwd":"/w""#,
+            r#""stdin":false"#,
+            "authorization: Basic bWU6",
+            "connect-timeout-ms: 1500",
+        ] {
             assert!(request.contains(part), "{request}");
+        }
+    }
+
+    #[test]
+    fn signals_are_exit_codes_too() {
+        let ended = |code, status: &str| Ended { code, status: status.into() }.exit_code();
+        assert_eq!(ended(3, "exit status 3"), 3);
+        assert_eq!(ended(-1, "signal: killed"), 137);
+        assert_eq!(ended(-1, "signal: terminated"), 143);
+        assert_eq!(ended(-1, "signal: 34"), 162);
+        for lie in ["signal: 2000000000", "signal: -5", "signal: what"] {
+            assert_eq!(ended(-1, lie), 128, "{lie}");
         }
     }
 

@@ -103,6 +103,20 @@ impl SandboxHandle {
         &self.agent
     }
 
+    /// The agent of a guest that can answer.
+    pub fn answering_agent(&self) -> Result<&Agent, EngineError> {
+        let view = self.view.borrow();
+        match view.state {
+            SandboxState::Starting => Err(EngineError::WrongState("starting")),
+            SandboxState::Paused => Err(EngineError::WrongState("paused")),
+            SandboxState::Ended => Err(EngineError::WrongState("ended")),
+            SandboxState::Running if view.record.shape.devices.vsock.is_none() => {
+                Err(EngineError::WrongState("one without an agent"))
+            }
+            SandboxState::Running => Ok(&self.agent),
+        }
+    }
+
     pub async fn pause(&self) -> Result<(), EngineError> {
         self.ask(Request::Pause).await
     }

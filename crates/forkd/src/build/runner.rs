@@ -275,7 +275,14 @@ impl<'a> GuestRunner<'a> {
             let init = json!({ "defaultUser": user });
             self.runtime.block_on(agent.post::<Value>("/init", &init, CALL))?;
         }
-        let program = Program { arguments: &step.arguments, env: &env, workdir: &step.workdir };
+        let program = Program {
+            arguments: &step.arguments,
+            env: &env,
+            workdir: &step.workdir,
+            user: None,
+            stdin: None,
+            limit: None,
+        };
         let mut lines = Lines::default();
         let show = |line: &str| self.progress.output(line);
         let ended = self.runtime.block_on(async {

@@ -4,6 +4,7 @@ mod change;
 mod create;
 mod list;
 mod look;
+mod run;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -32,6 +33,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(change::set_ttl))
         .routes(routes!(look::console))
         .routes(routes!(look::stats))
+        .routes(routes!(run::exec))
+        .routes(routes!(run::eval))
         .merge(creating)
 }
 

@@ -1,0 +1,291 @@
+//! Commands and code in a sandbox.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use forkd_api::code::{Eval, EvalError, Evaluated};
+use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::exec::{Exec, ExecEvent, Executed};
+use forkd_engine::eval::{self, Code};
+use forkd_engine::exec::{self, Ended, Program, Running, Stream, Told};
+
+use crate::app::{App, Shared};
+use crate::error::{Answer, ApiError};
+use crate::extract::{Json, Path};
+use crate::ndjson::{self, Gone, Lines};
+use crate::routes::checks::{self, malformed, within};
+
+const LONGEST_SECS: u64 = 24 * 3600;
+/// What a guest gets beyond the command's own time, to say that it is over.
+const GRACE: Duration = Duration::from_secs(30);
+/// What is kept of each of a command's streams. The streaming answer has all of it.
+const KEPT: usize = 8 << 20;
+const MAX_PATH: usize = 4096;
+const MAX_NAME: usize = 256;
+
+/// Runs a program in a sandbox.
+///
+/// With `application/x-ndjson` among what is accepted, the answer is a stream of ExecEvent. A program goes on when its caller
+/// goes away, until its time is over.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/exec",
+    tag = "sandboxes",
+    operation_id = "exec",
+    params(("id" = String, Path)),
+    request_body = Exec,
+    responses(
+        (status = 200, description = "It has ended; or, if asked for, lines of JSON", content(
+            (Executed = "application/json"),
+            (ExecEvent = "application/x-ndjson"),
+        )),
+        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+pub(super) async fn exec(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Json(wanted): Json<Exec>,
+) -> Answer<Response> {
+    let limit = check(&wanted)?;
+    let sandbox = app.engine.sandbox(&id)?;
+    let agent = sandbox.answering_agent()?;
+    let program = Program {
+        arguments: &wanted.args,
+        env: &wanted.env,
+        workdir: wanted.cwd.as_deref().unwrap_or(""),
+        user: wanted.user.as_deref(),
+        stdin: wanted.stdin.map(Into::into),
+        limit: Some(limit),
+    };
+    let begun = Instant::now();
+    let running = in_time(GRACE, exec::start(agent, &program)).await??;
+    let watch = Watch { running, begun, limit };
+    if ndjson::is_wanted(&headers) {
+        return Ok(ndjson::answer(move |lines| async move {
+            // Who has gone does not need the rest.
+            let _ = stream(&app, watch, &lines).await;
+        }));
+    }
+    Ok(Json(collect(&app, watch).await?).into_response())
+}
+
+/// Runs code in one of a sandbox's interpreters, which keep their state from call to call.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/eval",
+    tag = "sandboxes",
+    operation_id = "eval",
+    params(("id" = String, Path)),
+    request_body = Eval,
+    responses(
+        (status = 200, description = "It has come to its end, or failed", body = Evaluated),
+        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The code took too long, and was interrupted", body = ErrorBody),
+    )
+)]
+pub(super) async fn eval(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Json(wanted): Json<Eval>,
+) -> Answer<Json<Evaluated>> {
+    let seconds = within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?;
+    checks::env(&wanted.env)?;
+    let sandbox = app.engine.sandbox(&id)?;
+    let language = wanted.context.is_none().then_some(wanted.language.name());
+    let code = Code { code: &wanted.code, language, context: wanted.context.as_deref(), env: wanted.env };
+    let begun = Instant::now();
+    let evaluated = eval::eval(sandbox.answering_agent()?, &code, Duration::from_secs(seconds)).await?;
+    app.metrics.engine.executed(begun.elapsed());
+    Ok(Json(convert(evaluated)))
+}
+
+fn check(wanted: &Exec) -> Answer<Duration> {
+    checks::command("args", &wanted.args)?;
+    checks::env(&wanted.env)?;
+    let is = |text: &Option<String>, most, wrong: &[char]| {
+        text.as_ref().is_none_or(|text| text.len() <= most && !text.contains(wrong))
+    };
+    if !is(&wanted.cwd, MAX_PATH, &['\0']) || !is(&wanted.user, MAX_NAME, &['\0', ':']) {
+        return Err(malformed("cwd or user is too long, or has a character that it cannot have"));
+    }
+    Ok(Duration::from_secs(within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?))
+}
+
+async fn in_time<T>(time: Duration, asked: impl Future<Output = T>) -> Answer<T> {
+    tokio::time::timeout(time, asked)
+        .await
+        .map_err(|_| ApiError::new(ErrorCode::GuestTimeout, "the guest did not answer in time"))
+}
+
+/// A program that runs, and its time.
+struct Watch {
+    running: Running,
+    begun: Instant,
+    limit: Duration,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Answer<Told> {
+        let left = (self.limit + GRACE).saturating_sub(self.begun.elapsed());
+        Ok(in_time(left, self.running.next()).await??)
+    }
+
+    /// The agent kills what takes too long, and says only that it was killed.
+    fn timed_out(&self, ended: &Ended) -> bool {
+        ended.code < 0 && self.begun.elapsed() >= self.limit
+    }
+
+    fn measure(&self, app: &App) {
+        app.metrics.engine.executed(self.begun.elapsed());
+    }
+}
+
+async fn collect(app: &App, mut watch: Watch) -> Answer<Executed> {
+    let mut kept = Kept::default();
+    loop {
+        match watch.next().await? {
+            Told::Started { .. } => {}
+            Told::Output(stream, bytes) => kept.add(stream, &bytes),
+            Told::Ended(ended) => {
+                watch.measure(app);
+                return Ok(kept.finish(ended.exit_code(), watch.timed_out(&ended)));
+            }
+        }
+    }
+}
+
+async fn stream(app: &App, mut watch: Watch, lines: &Lines) -> Result<(), Gone> {
+    loop {
+        let line = match watch.next().await {
+            Ok(Told::Started { pid }) => ExecEvent::Started { pid },
+            Ok(Told::Output(Stream::Output, bytes)) => ExecEvent::Stdout(STANDARD.encode(bytes)),
+            Ok(Told::Output(Stream::Error, bytes)) => ExecEvent::Stderr(STANDARD.encode(bytes)),
+            Ok(Told::Ended(ended)) => {
+                watch.measure(app);
+                let timed_out = watch.timed_out(&ended);
+                return lines.write(&ExecEvent::Exited { exit_code: ended.exit_code(), timed_out }).await;
+            }
+            Err(error) => {
+                app.metrics.failed(error.code());
+                return lines.write(&ExecEvent::Error(error.logged())).await;
+            }
+        };
+        lines.write(&line).await?;
+    }
+}
+
+/// A command's output, as far as it is kept.
+#[derive(Default)]
+struct Kept {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    truncated: bool,
+}
+
+impl Kept {
+    fn add(&mut self, stream: Stream, bytes: &[u8]) {
+        let kept = match stream {
+            Stream::Output => &mut self.stdout,
+            Stream::Error => &mut self.stderr,
+        };
+        let room = KEPT.saturating_sub(kept.len()).min(bytes.len());
+        kept.extend_from_slice(bytes.get(..room).unwrap_or_default());
+        self.truncated |= room < bytes.len();
+    }
+
+    fn finish(self, exit_code: i32, timed_out: bool) -> Executed {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let Kept { stdout, stderr, truncated } = self;
+        Executed { stdout: text(stdout), stderr: text(stderr), exit_code, timed_out, truncated }
+    }
+}
+
+fn convert(evaluated: eval::Evaluated) -> Evaluated {
+    let eval::Evaluated { result, results, stdout, stderr, error, truncated } = evaluated;
+    let typed = |result: BTreeMap<String, String>| {
+        result.into_iter().map(|(kind, content)| (mime(kind), content)).collect()
+    };
+    let error =
+        error.map(|error| EvalError { name: error.name, value: error.value, traceback: error.traceback });
+    let results = results.into_iter().map(typed).collect();
+    Evaluated { result, results, stdout, stderr, error, truncated }
+}
+
+/// The type of what an interpreter displays; what has none keeps the interpreter's word for it.
+fn mime(kind: String) -> String {
+    let known = match kind.as_str() {
+        "text" => "text/plain",
+        "html" => "text/html",
+        "markdown" => "text/markdown",
+        "latex" => "text/latex",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "jpeg" => "image/jpeg",
+        "pdf" => "application/pdf",
+        "json" => "application/json",
+        "javascript" => "application/javascript",
+        _ => return kind,
+    };
+    known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_make_no_sense_are_refused() {
+        let check_json = |text: &str| check(&serde_json::from_str(text).unwrap());
+        let seconds = |text| check_json(text).unwrap().as_secs();
+        assert_eq!(seconds(r#"{"args": ["a"]}"#), 30);
+        assert_eq!(seconds(r#"{"args": ["a"], "user": "me", "cwd": "/", "timeout_secs": 86400}"#), 86400);
+        for wrong in [
+            r#"{"args": []}"#,
+            r#"{"args": [""]}"#,
+            r#"{"args": ["a\u0000"]}"#,
+            r#"{"args": ["a"], "timeout_secs": 0}"#,
+            r#"{"args": ["a"], "timeout_secs": 86401}"#,
+            r#"{"args": ["a"], "user": "a:b"}"#,
+            r#"{"args": ["a"], "cwd": "\u0000"}"#,
+            r#"{"args": ["a"], "env": {"": ""}}"#,
+        ] {
+            assert_eq!(check_json(wrong).unwrap_err().code(), ErrorCode::Malformed, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn output_is_kept_up_to_a_bound_and_said_to_be_cut() {
+        let mut kept = Kept::default();
+        kept.add(Stream::Error, b"\xff!");
+        kept.add(Stream::Output, &vec![b'x'; KEPT]);
+        assert!(!kept.truncated);
+        for _ in 0..100 {
+            kept.add(Stream::Output, &vec![b'y'; 1 << 20]);
+        }
+        let executed = kept.finish(7, false);
+        assert_eq!((executed.stdout.len(), executed.stderr.as_str()), (KEPT, "\u{fffd}!"));
+        assert!(executed.truncated && !executed.stdout.contains('y'));
+    }
+
+    #[test]
+    fn results_have_types() {
+        let displayed = BTreeMap::from([("png".to_owned(), "a".to_owned()), ("chart".into(), "b".into())]);
+        let evaluated = convert(eval::Evaluated { results: vec![displayed], ..Default::default() });
+        assert_eq!(evaluated.results[0]["image/png"], "a");
+        assert_eq!(evaluated.results[0]["chart"], "b");
+    }
+}

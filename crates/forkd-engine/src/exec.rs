@@ -357,7 +357,11 @@ impl<T> Drop for AbortOnDrop<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::answering;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixListener;
+
+    use crate::guest::Guest;
+    use crate::testing::{accept, answering};
 
     fn message(flags: u8, json: &str) -> Vec<u8> {
         let mut bytes = envelope(&serde_json::from_str(json).unwrap()).to_vec();
@@ -409,6 +413,42 @@ mod tests {
         ] {
             assert!(request.contains(part), "{request}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_program_reads_is_sent_in_pieces_while_it_is_listened_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vsock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let agent = tokio::spawn(async move {
+            let (mut program, _) = accept(&listener).await;
+            program.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await.unwrap();
+            program.write_all(&message(0, r#"{"event":{"start":{"pid":7}}}"#)).await.unwrap();
+            let mut calls = Vec::new();
+            for _ in 0..3 {
+                let (mut client, call) = accept(&listener).await;
+                client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+                calls.push(call);
+            }
+            let end = message(0, r#"{"event":{"end":{"exitCode":0,"status":"exit status 0"}}}"#);
+            program.write_all(&[end, message(2, "{}")].concat()).await.unwrap();
+            calls
+        });
+        let (arguments, env) = (["cat".to_owned()], BTreeMap::new());
+        let stdin = Some(Bytes::from(vec![b'x'; PIECE + 1]));
+        let program =
+            Program { arguments: &arguments, env: &env, workdir: "", user: None, stdin, limit: None };
+        let mut running = start(&Agent::new(Guest::new(path)), &program).await.unwrap();
+        assert_eq!(running.next().await.unwrap(), Told::Started { pid: 7 });
+        assert!(matches!(running.next().await.unwrap(), Told::Ended(Ended { code: 0, .. })));
+        let calls = agent.await.unwrap();
+        let begin = |call: &String| call.lines().next().unwrap().to_owned();
+        assert_eq!(
+            calls.iter().map(begin).collect::<Vec<_>>(),
+            [SEND_INPUT, SEND_INPUT, CLOSE_STDIN].map(|path| format!("POST {path} HTTP/1.1"))
+        );
+        assert!(calls[1].contains(&format!(r#""stdin":"{}""#, STANDARD.encode("x"))), "{}", calls[1]);
+        assert!(calls.iter().all(|call| call.contains(r#""pid":7"#)));
     }
 
     #[test]

@@ -54,8 +54,8 @@ pub struct Lines(BufReader<UnixStream>);
 
 impl Lines {
     /// Asks, and waits for the head of the answer.
-    pub fn open(socket: &Path, request: &str) -> Result<Lines, Failure> {
-        let mut lines = Lines(BufReader::new(begin(socket, request, "", None)?));
+    pub fn open(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> Result<Lines, Failure> {
+        let mut lines = Lines(BufReader::new(begin(socket, request, headers, body)?));
         while lines.line()?.ok_or("no answer")? != "\r\n" {}
         Ok(lines)
     }

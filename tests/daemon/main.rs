@@ -3,6 +3,7 @@
 
 mod client;
 mod events;
+mod images;
 mod lifecycle;
 mod recovery;
 mod refusals;

@@ -52,6 +52,11 @@ impl World {
         self.home.path().join("engine")
     }
 
+    /// Where the daemon finds kernels and images.
+    pub fn library(&self) -> PathBuf {
+        self.home.path().join("library")
+    }
+
     fn socket(&self) -> PathBuf {
         self.home.path().join("forkd.sock")
     }
@@ -110,7 +115,11 @@ impl World {
     }
 
     pub fn lines(&self, request: &str) -> Result<Lines, Failure> {
-        Lines::open(&self.socket(), request)
+        Lines::open(&self.socket(), request, "", None)
+    }
+
+    pub fn lines_of(&self, headers: &str, request: &str, body: &Value) -> Result<Lines, Failure> {
+        Lines::open(&self.socket(), request, headers, Some(body))
     }
 
     pub fn create(&self, body: Value) -> Result<CreatedSandboxes, Failure> {

@@ -39,6 +39,9 @@ pub struct ServeOptions {
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
+    /// The first program of guests [default: the one beside forkd].
+    #[arg(long, value_name = "PATH")]
+    pub agent: Option<PathBuf>,
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,

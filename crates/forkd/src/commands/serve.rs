@@ -31,7 +31,7 @@ const SETTLING: Duration = Duration::from_secs(90);
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     logging::start(&options.log)?;
     let config = config(options)?;
-    let library = library()?;
+    let library = library(options)?;
     let settings = settings(options, &config, &library)?;
     let _lock = lock(&settings.root)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -115,12 +115,16 @@ fn host_memory() -> u64 {
     kib.map_or(u64::MAX, |kib| kib << 10)
 }
 
-fn library() -> Result<Library, CliError> {
+fn library(options: &ServeOptions) -> Result<Library, CliError> {
     let directory = home::library()?;
+    let agent = match &options.agent {
+        Some(agent) => agent.clone(),
+        None => home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
+    };
     Ok(Library {
         images: ImageStore::new(&directory),
         kernels: KernelStore::new(&directory),
-        agent: home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
+        agent,
         emulated: forkd_host::is_emulated(),
     })
 }

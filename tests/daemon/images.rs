@@ -1,0 +1,100 @@
+//! Snapshots of images, as far as a guest without an agent gets: it boots, and is never ready.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use forkd_api::error::ErrorCode;
+use forkd_image::digest::Digest;
+use forkd_image::images::{Config, ImageStore, Metadata, Source};
+use forkd_image::kernels::{KernelMetadata, KernelSource, KernelStore};
+use forkd_tests::engine::firecracker::guest;
+use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::tiny;
+use serde_json::json;
+
+use crate::world::World;
+
+/// A library with one kernel and one image, which are none to a real guest.
+fn fill(library: &Path) -> Result<(), Failure> {
+    let kernel = KernelMetadata {
+        id: "tiny".into(),
+        version: "0".into(),
+        source: KernelSource::Distribution,
+        digest: Digest::of(b"kernel"),
+        modules: Vec::new(),
+        missing: Vec::new(),
+        created: 0,
+    };
+    let directory = library.join("kernels/tiny");
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("vmlinux"), guest::elf(100))?;
+    fs::write(directory.join("metadata.json"), serde_json::to_vec(&kernel)?)?;
+    KernelStore::new(library).set_default("tiny")?;
+    let image = Metadata {
+        format: 1,
+        id: Digest::of(b"image"),
+        source: Source::Archive { file: "none".into() },
+        created: 0,
+        layers: Vec::new(),
+        config: Config::default(),
+        default_user: "root".into(),
+        size: 1 << 20,
+        content: 0,
+        inodes: 0,
+        digest: Digest::of(b"disk"),
+        recipe: None,
+    };
+    let store = ImageStore::new(library);
+    let directory = store.directory().join(image.id.hex());
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("base.ext4"), vec![0; 1 << 20])?;
+    fs::write(directory.join("metadata.json"), serde_json::to_vec(&image)?)?;
+    Ok(store.name(&"empty".parse()?, image.id)?)
+}
+
+fn world() -> Result<World, Failure> {
+    // It is never run.
+    let world = World::with(&["--agent", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")])?;
+    fill(&world.library())?;
+    Ok(world)
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_before_it_is_booted() -> Result<(), Failure> {
+    let world = world()?;
+    let make = "POST /v1/snapshots";
+    world.refuses(ErrorCode::NameTaken, make, json!({ "tag": "base", "image": "empty" }))?;
+    world.refuses(ErrorCode::NotFound, make, json!({ "tag": "t", "image": "other" }))?;
+    world.refuses(ErrorCode::NotFound, make, json!({ "tag": "t", "image": "empty", "kernel": "other" }))?;
+    world.refuses(
+        ErrorCode::NoMemory,
+        make,
+        json!({ "tag": "t", "image": "empty", "memory_mib": 1 << 20 }),
+    )?;
+    assert_eq!(tiny::names(&world.root(), "zygotes"), ["base"]);
+    Ok(())
+}
+
+#[test]
+fn whoever_goes_away_ends_what_is_being_made() -> Result<(), Failure> {
+    let world = world()?;
+    let body = json!({ "tag": "t", "image": "empty", "memory_mib": 64 });
+    let mut lines = world.lines_of("accept: application/x-ndjson\r\n", "POST /v1/snapshots", &body)?;
+    let mut steps = Vec::new();
+    while steps.last().is_none_or(|step| step != "boot") {
+        let line = lines.next()?.ok_or("the stream has ended")?;
+        steps.push(line["step"].as_str().ok_or_else(|| format!("no step: {line}"))?.to_owned());
+    }
+    world.until("it boots", |world| Ok(tiny::vms(&world.root()).len() == 1))?;
+    world.refuses(ErrorCode::NameTaken, "POST /v1/snapshots", body.clone())?;
+    drop(lines);
+    world.until("its VM ends", |world| Ok(tiny::vms(&world.root()).is_empty()))?;
+    // The same without a stream. The name is free again.
+    world.abandon("POST /v1/snapshots", &body, Duration::from_millis(300))?;
+    world.until("nothing is left", |world| {
+        Ok(tiny::vms(&world.root()).is_empty() && tiny::names(&world.root(), "zygotes") == ["base"])
+    })?;
+    assert_eq!(tiny::names(&world.root(), "layers"), [""; 0]);
+    Ok(())
+}

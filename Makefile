@@ -44,7 +44,7 @@ unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of ima
 	$(CARGO) test --locked --workspace --lib --bins
 	$(CARGO) test --locked --package forkd-image --test registry
 	$(CARGO) build --locked --package forkd --package forkd-vmm
-	$(CARGO) test --locked --package forkd-tests --test architecture --test engine --test sandboxes
+	$(CARGO) test --locked --package forkd-tests --test architecture --test engine --test sandboxes --test daemon
 	$(CARGO) test --locked --package forkd-agent --test serve
 	$(CARGO) test --locked --package forkd-daemon --test serve
 	$(CARGO) test --locked --package forkd --test serve

@@ -2,25 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{
-    Created, Engine, EngineError, Limits, NewSandboxes, NewSnapshot, Recovered, Settings, SnapshotHandle,
-    Source,
-};
-use forkd_engine::record::Shape;
-use forkd_image::images::ImageStore;
-use forkd_proto::control::{Devices, Disk};
-use forkd_tests::binaries;
+use forkd_engine::engine::{Created, Engine, EngineError, NewSandboxes, Recovered, SnapshotHandle, Source};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
+pub use forkd_tests::engine::tiny::lives;
+use forkd_tests::engine::tiny::{self, PATIENCE, start};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-const MEMORY: u64 = 64 << 20;
 
 /// A daemon's engine, which can be killed and started again.
 pub struct World {
@@ -60,17 +52,7 @@ impl World {
     /// Boots the guest and makes a snapshot of it.
     pub fn make(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
         let (steps, _told) = mpsc::channel(16);
-        let disk = Disk { bytes: 16 << 20, limit_bytes: 16 << 20, base: false };
-        let devices = Devices { console: true, disk: Some(disk), ..Devices::default() };
-        let new = NewSnapshot {
-            tag: tag.parse()?,
-            kernel: self.directory.path().join("kernel"),
-            initramfs: None,
-            command_line: String::new(),
-            shape: Shape { vcpus: 1, memory_bytes: MEMORY, devices, image: None },
-            config: Default::default(),
-            limit: PATIENCE,
-        };
+        let new = tiny::new_snapshot(tag, self.directory.path().join("kernel"))?;
         self.run(self.engine.make(new, &steps))
     }
 
@@ -87,25 +69,11 @@ impl World {
 
     /// Names in a directory of the engine's.
     pub fn names(&self, below: &str) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(self.run_directory().join(below))
-            .or_else(|_| fs::read_dir(self.directory.path().join(below)))
-            .map(|entries| {
-                entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
-            })
-            .unwrap_or_default();
-        names.sort();
-        names
+        tiny::names(self.directory.path(), below)
     }
 
-    fn run_directory(&self) -> std::path::PathBuf {
-        let runs = fs::read_dir(self.directory.path().join("run"));
-        runs.ok()
-            .and_then(|mut runs| runs.next()?.ok())
-            .map_or_else(|| self.directory.path().into(), |run| run.path())
-    }
-
-    pub fn run_path(&self, below: &str) -> std::path::PathBuf {
-        self.run_directory().join(below)
+    pub fn run_path(&self, below: &str) -> PathBuf {
+        tiny::run_directory(self.directory.path()).join(below)
     }
 
     /// Waits until something is so.
@@ -131,19 +99,7 @@ impl Drop for World {
     fn drop(&mut self) {
         let engine = self.engine.clone();
         let Some(runtime) = &self.runtime else { return };
-        let removed = runtime.block_on(async {
-            for view in engine.sandboxes() {
-                engine.sandbox(view.id().as_str())?.remove().await?;
-            }
-            // One may have gone with its parent.
-            for view in engine.snapshots() {
-                match engine.remove_snapshot(view.record.tag.as_str(), true).await {
-                    Ok(_) | Err(EngineError::NoSnapshot(_)) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok::<_, EngineError>(())
-        });
+        let removed = runtime.block_on(tiny::remove_everything(&engine));
         self.kill();
         let left = [self.names("sandboxes"), self.names("zygotes"), self.names("snapshots")].concat();
         // A test that has failed already says more.
@@ -156,22 +112,4 @@ impl Drop for World {
 
 pub fn request(source: Source, count: u32) -> NewSandboxes {
     NewSandboxes { source, count, partial: false, ttl: None, metadata: BTreeMap::new(), env: BTreeMap::new() }
-}
-
-fn start(root: &Path) -> Result<(Runtime, Engine, Recovered), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let settings = Settings {
-        program: binaries::directory().join("forkd-vmm"),
-        root: root.into(),
-        images: ImageStore::new(root),
-        limits: Limits { sandboxes: 100, memory_bytes: 1 << 40, free_disk_bytes: 1 << 20 },
-    };
-    let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
-    Ok((runtime, engine, recovered))
-}
-
-/// Whether a process is there and not merely waiting to be collected.
-pub fn lives(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    status.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
 }

@@ -14,6 +14,17 @@ pub enum Language {
     Bash,
 }
 
+impl Language {
+    /// Its name on the wire, and in guests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Python => "python",
+            Language::Javascript => "javascript",
+            Language::Bash => "bash",
+        }
+    }
+}
+
 /// Runs code in an interpreter that keeps its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

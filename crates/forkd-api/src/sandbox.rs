@@ -7,6 +7,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::error::ErrorBody;
 
+/// The longest time until a sandbox is ended by itself: ten years.
+pub const MAX_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
+
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
@@ -87,7 +90,7 @@ pub struct CreateSandboxes {
     pub partial: bool,
     /// Seconds until they are ended by themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 315360000)]
     pub ttl_secs: Option<u64>,
     /// The caller's own words, which lists can be filtered by.
     #[serde(default)]
@@ -168,7 +171,7 @@ pub struct SandboxList {
 #[serde(deny_unknown_fields)]
 pub struct SetTtl {
     /// Seconds from now; `null` for never.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 315360000)]
     pub ttl_secs: Option<u64>,
 }
 
@@ -189,6 +192,17 @@ pub struct BranchSandbox {
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
     pub tag: String,
+}
+
+/// Which part of a console's log is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ReadConsole {
+    /// How many bytes, from its end; 65536 without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1, maximum = 1048576)]
+    pub bytes: Option<u64>,
 }
 
 /// What a sandbox uses.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::code::Language;
 
@@ -72,10 +72,11 @@ pub struct CreateSnapshot {
     #[schema(minimum = 1, maximum = 32)]
     pub vcpus: Option<u8>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 64)]
+    #[schema(minimum = 64, maximum = 1048576)]
     pub memory_mib: Option<u64>,
     /// What its sandboxes may write to their disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -97,7 +98,7 @@ fn yes() -> bool {
     true
 }
 
-/// When the guest is ready: when both that are given hold.
+/// When the guest is ready. One of `port` and `command`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadyProbe {
@@ -108,6 +109,7 @@ pub struct ReadyProbe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 3600)]
     pub timeout_secs: Option<u64>,
 }
 
@@ -136,4 +138,20 @@ pub enum Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotList {
     pub snapshots: Vec<Snapshot>,
+}
+
+/// How a snapshot is removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RemoveSnapshot {
+    /// Whether those that are changes of it go, too.
+    #[serde(default)]
+    pub cascade: bool,
+}
+
+/// What was removed, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemovedSnapshots {
+    pub removed: Vec<String>,
 }

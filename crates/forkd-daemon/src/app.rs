@@ -2,26 +2,34 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use forkd_engine::engine::Engine;
+use forkd_engine::library::Library;
+use tokio::sync::{RwLock, watch};
+use tracing::Instrument;
 
 use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::config::{Config, Limits};
+use crate::error::ApiError;
 use crate::idempotency::Idempotency;
 use crate::metrics::Metrics;
 
 /// The state of every handler: `State(app): State<Shared>`.
 pub type Shared = Arc<App>;
 
-/// The daemon, as handlers see it. The engine's handle belongs here, too.
+/// The daemon, as handlers see it.
 #[derive(Debug)]
 pub struct App {
+    pub engine: Engine,
+    pub library: Library,
     pub tokens: Tokens,
     pub audit: Audit,
     pub metrics: Metrics,
     pub idempotency: Idempotency,
     pub limits: Limits,
     stopping: watch::Sender<bool>,
+    /// Held by everything that is not to be cut short.
+    busy: Arc<RwLock<()>>,
 }
 
 /// The daemon cannot start.
@@ -35,19 +43,22 @@ pub enum AppError {
 
 impl App {
     /// Reads the tokens and opens the audit log.
-    pub fn new(config: &Config) -> Result<Shared, AppError> {
+    pub fn new(config: &Config, engine: Engine, library: Library) -> Result<Shared, AppError> {
         let audit = Audit::open(config.audit.as_deref())?;
         let metrics = Metrics::default();
         metrics.register(|registry| {
             registry.register("audit_lost_lines", "Lines that the audit log misses", audit.lost());
         });
         Ok(Arc::new(App {
+            engine,
+            library,
             tokens: Tokens::open(TokenFile::new(&config.home))?,
             audit,
             metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
             stopping: watch::Sender::new(false),
+            busy: Arc::default(),
         }))
     }
 
@@ -56,6 +67,24 @@ impl App {
         let mut stopping = self.stopping.subscribe();
         // The sender lives as long as this.
         let _ = stopping.wait_for(|stopping| *stopping).await;
+    }
+
+    /// Does something that is not to be cut short, also when whoever asked for it goes away.
+    pub async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let busy = Arc::clone(&self.busy).read_owned().await;
+        let work = async move {
+            let _busy = busy;
+            work.await
+        };
+        tokio::spawn(work.in_current_span()).await.map_err(|error| ApiError::internal(&error))
+    }
+
+    /// Waits for everything that is not to be cut short. Nothing of the kind begins from then on.
+    pub async fn settled(&self) {
+        std::mem::forget(self.busy.write().await);
     }
 
     pub fn is_stopping(&self) -> bool {

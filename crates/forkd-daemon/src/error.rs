@@ -60,6 +60,16 @@ impl ApiError {
         self
     }
 
+    /// For an error that is part of an answer: what the gate would log is logged here.
+    pub(crate) fn logged(self) -> ErrorBody {
+        let detail = self.detail.as_deref().unwrap_or("");
+        match self.body.code.status() {
+            500.. => tracing::error!(text = %self.body.error, %detail, "a part of the request failed"),
+            _ => tracing::debug!(text = %self.body.error, %detail, "a part of the request was refused"),
+        }
+        self.body
+    }
+
     pub fn code(&self) -> ErrorCode {
         self.body.code
     }

@@ -75,7 +75,7 @@ pub struct BootedVm {
 }
 
 /// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
-const CID: u32 = 3;
+pub(crate) const CID: u32 = 3;
 
 /// A guest reboots by ending, and its console is the log.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";

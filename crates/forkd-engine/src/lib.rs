@@ -15,6 +15,7 @@ pub mod guest;
 pub mod identity;
 pub mod ids;
 pub mod lasting;
+pub mod library;
 pub mod places;
 pub mod process;
 pub mod record;

@@ -76,6 +76,10 @@ pub enum CliError {
     #[error(transparent)]
     Daemon(#[from] forkd_daemon::app::AppError),
     #[error(transparent)]
+    Engine(#[from] forkd_engine::engine::EngineError),
+    #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
+    RootInUse(std::path::PathBuf),
+    #[error(transparent)]
     Listen(#[from] forkd_daemon::server::BindError),
     #[error("there is no group named {0} on this host")]
     NoGroup(String),

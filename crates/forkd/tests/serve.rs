@@ -155,6 +155,9 @@ fn a_daemon_lives_is_told_things_and_ends() {
 
     // A second one does not take its place.
     let (code, _, error) = run(home, &["serve", "--listen", "none"]);
+    assert_eq!((code, error.contains("give this one another directory (--root)")), (1, true), "{error}");
+    let root = home.join("other").to_string_lossy().into_owned();
+    let (code, _, error) = run(home, &["serve", "--listen", "none", "--root", &root]);
     assert_eq!((code, error.contains("a daemon listens on")), (1, true), "{error}");
     assert_eq!(status(connect(), "/healthz", ""), "HTTP/1.1 200 OK");
 

@@ -5,3 +5,4 @@ pub mod guest;
 pub mod linux;
 pub mod process;
 pub mod snapshot;
+pub mod tiny;

@@ -7,6 +7,10 @@
 //! `Idempotency-Key` among its parameters. It takes its input with the extractors of [`crate::extract`], fails with
 //! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made.
 
+mod checks;
+mod events;
+mod sandboxes;
+mod snapshots;
 mod system;
 
 use axum::Router;
@@ -25,7 +29,11 @@ use crate::openapi;
 
 /// All routes that are in the document.
 fn all() -> OpenApiRouter<Shared> {
-    OpenApiRouter::with_openapi(openapi::beginning()).merge(system::routes())
+    OpenApiRouter::with_openapi(openapi::beginning())
+        .merge(system::routes())
+        .merge(sandboxes::routes())
+        .merge(snapshots::routes())
+        .merge(events::routes())
 }
 
 /// The OpenAPI document.

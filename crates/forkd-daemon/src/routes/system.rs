@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use crate::app::Shared;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
-use crate::metrics;
+use crate::{housekeeping, metrics};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -73,6 +73,7 @@ async fn version() -> Json<Version> {
     ))
 )]
 async fn metrics_text(State(app): State<Shared>) -> Answer<impl IntoResponse> {
+    housekeeping::gauge(&app);
     let text = app.metrics.text().map_err(|error| ApiError::internal(&error))?;
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::token::Scope;
+use forkd_daemon::Server;
 use forkd_daemon::config::Tcp;
 use forkd_daemon::server::BindError;
-use forkd_daemon::{App, Server};
 
 use crate::client::{Request, To};
 use crate::daemon::Daemon;
@@ -105,10 +105,10 @@ async fn an_address_of_others_needs_a_token_before_it_starts_and_ever_after() {
         audit: None,
         limits: Default::default(),
     };
-    let error = Server::bind(&config, App::new(&config).unwrap()).await.unwrap_err();
+    let error = Server::bind(&config, crate::daemon::app(&config).await).await.unwrap_err();
     assert!(matches!(error, BindError::Unprotected(_)) && error.to_string().contains("forkd token create"));
     let nowhere = forkd_daemon::config::Config { tcp: None, ..config.clone() };
-    let error = Server::bind(&nowhere, App::new(&nowhere).unwrap()).await.unwrap_err();
+    let error = Server::bind(&nowhere, crate::daemon::app(&nowhere).await).await.unwrap_err();
     assert!(matches!(error, BindError::Nowhere));
 
     let home = directory.path().to_owned();

@@ -17,7 +17,11 @@ use forkd_daemon::config::{Config, Limits, Socket, Tcp};
 use forkd_daemon::error::{Answer, ApiError};
 use forkd_daemon::extract::{Json, Path, Query, Upload};
 use forkd_daemon::server::Handle;
-use forkd_daemon::{App, Server, Shared, auth, idempotency, routes};
+use forkd_daemon::{App, Server, Shared, auth, housekeeping, idempotency, routes};
+use forkd_engine::engine::{self, Engine, Settings};
+use forkd_engine::library::Library;
+use forkd_image::images::ImageStore;
+use forkd_image::kernels::KernelStore;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -50,7 +54,8 @@ impl Daemon {
             limits: Limits::default(),
         };
         change(&mut config);
-        let app = App::new(&config).expect("an app");
+        let app = app(&config).await;
+        housekeeping::start(&app);
         let server = Server::bind(&config, app.clone()).await.expect("a server");
         let (address, socket, handle) = (
             server.address().expect("a port"),
@@ -91,6 +96,20 @@ impl Daemon {
         self.handle.stop();
         self.task.await.expect("an end without a panic");
     }
+}
+
+/// An app whose engine has nothing, and no program to make VMs with.
+pub async fn app(config: &Config) -> Shared {
+    let (images, kernels) = (ImageStore::new(&config.home), KernelStore::new(&config.home));
+    let settings = Settings {
+        program: config.home.join("forkd-vmm"),
+        root: config.home.join("engine"),
+        images: images.clone(),
+        limits: engine::Limits { sandboxes: 10, memory_bytes: 1 << 40, free_disk_bytes: 0 },
+    };
+    let (engine, _) = Engine::start(settings).await.expect("an engine");
+    let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };
+    App::new(config, engine, library).expect("an app")
 }
 
 fn more() -> Router<Shared> {

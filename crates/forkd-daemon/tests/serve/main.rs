@@ -6,6 +6,7 @@ mod client;
 mod daemon;
 mod errors;
 mod idempotency;
+mod resources;
 mod slow;
 mod stop;
 mod tls;

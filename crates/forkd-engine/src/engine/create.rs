@@ -57,6 +57,8 @@ pub struct Created {
     /// From the admission until every VM ran, and until every guest was ready.
     pub restored: Duration,
     pub ready: Duration,
+    /// How long the sandbox that was branched first stood still.
+    pub branch_pause: Option<Duration>,
 }
 
 /// A VM that runs, and is nobody's yet. Dropped, it is gone.
@@ -71,11 +73,19 @@ impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
         let snapshot = match &new.source {
             Source::Snapshot(tag) => self.snapshot(tag)?,
-            Source::Sandbox(id) => self.sandbox(id)?.branch(None).await?,
+            Source::Sandbox(id) => {
+                let sandbox = self.sandbox(id)?;
+                // Before there is a branch that nobody has asked for.
+                self.admit(&new, &sandbox.view().record.shape)?;
+                sandbox.branch(None).await?
+            }
         };
-        let shape = snapshot.view().record.shape;
-        let memory_bytes = shape.memory_bytes;
-        self.shared.admit(Wanted { sandboxes: new.count.into(), memory_bytes })?;
+        let record = snapshot.view().record;
+        self.admit(&new, &record.shape)?;
+        let branch_pause = match &new.source {
+            Source::Snapshot(_) => None,
+            Source::Sandbox(_) => record.pause_us.map(Duration::from_micros),
+        };
         let begun = Instant::now();
         let zygote = snapshot.lease().await?;
         let forks = self.fork_all(&new, &zygote).await;
@@ -93,7 +103,11 @@ impl Engine {
                 Err(error) => failures.push(error),
             }
         }
-        Ok(Created { sandboxes, failures, restored, ready })
+        Ok(Created { sandboxes, failures, restored, ready, branch_pause })
+    }
+
+    fn admit(&self, new: &NewSandboxes, shape: &record::Shape) -> Result<(), EngineError> {
+        self.shared.admit(Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes })
     }
 
     /// Asks for all at once; the zygote takes them one after another and waits for none.

@@ -24,6 +24,7 @@ mod remove;
 mod rollback;
 mod sandbox;
 mod snapshot;
+mod usage;
 
 pub use admission::{Limits, Refusal};
 pub use create::{Created, NewSandboxes, Source};
@@ -32,6 +33,7 @@ pub use make::{NewSnapshot, Steps};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
+pub use usage::{StoredSize, Usage};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -93,6 +95,8 @@ pub enum Happened {
     RolledBack(SandboxId, Tag),
     Snapshot(Tag, SnapshotStatus),
     SnapshotRemoved(Tag),
+    /// A snapshot was loaded from disk: it has a process again.
+    Loaded(Tag),
 }
 
 impl Engine {

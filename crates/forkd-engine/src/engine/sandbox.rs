@@ -227,8 +227,8 @@ impl Sandbox {
                 let _ = answer.send(self.change(SandboxState::Running, Command::Resume).await);
             }
             Request::SetExpiry(expires, answer) => {
-                self.record.expires_unix_ms = expires;
-                let _ = answer.send(self.save());
+                let set = self.set_expiry(expires);
+                let _ = answer.send(set);
             }
             Request::Branch(order, answer) => {
                 let branched = self.branch(order).await;
@@ -240,6 +240,12 @@ impl Sandbox {
             }
         }
         None
+    }
+
+    fn set_expiry(&mut self, expires: Option<u64>) -> Result<(), EngineError> {
+        self.check_alive()?;
+        self.record.expires_unix_ms = expires;
+        self.save()
     }
 
     fn promise(&mut self) -> Result<SandboxView, EngineError> {

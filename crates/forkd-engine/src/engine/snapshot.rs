@@ -264,6 +264,7 @@ impl Snapshot {
         let zygote = Arc::new(Zygote { process, record: self.record.clone() });
         self.zygote = Some(Arc::clone(&zygote));
         self.show();
+        self.shared.tell(Happened::Loaded(self.record.tag.clone()));
         Ok(zygote)
     }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::size::parse_mib;
+
 #[derive(Debug, Args)]
 pub struct ServeOptions {
     /// The TCP address, or `none`. One that is not the loopback's needs a token (forkd token create).
@@ -25,6 +27,18 @@ pub struct ServeOptions {
     /// Leave a line of JSON in this file for every request.
     #[arg(long, value_name = "PATH")]
     pub audit_log: Option<PathBuf>,
+    /// The directory of sandboxes and snapshots [default: engine among forkd's files].
+    #[arg(long, value_name = "PATH")]
+    pub root: Option<PathBuf>,
+    /// The most sandboxes at once.
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub max_sandboxes: u64,
+    /// The most memory of one sandbox [default: the host's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub max_memory: Option<u64>,
+    /// Disk space that is left free.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
+    pub free_disk: u64,
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,

@@ -1,10 +1,17 @@
 //! `forkd serve`: the daemon.
 
-use std::path::PathBuf;
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
-use forkd_daemon::{App, Server, routes, signals};
+use forkd_daemon::{App, Server, housekeeping, routes, signals};
+use forkd_engine::engine::{self, Engine, Recovered, Settings};
+use forkd_engine::library::Library;
 use forkd_host::home;
+use forkd_image::images::ImageStore;
+use forkd_image::kernels::KernelStore;
 
 use crate::arguments::{Listen, ServeOptions};
 use crate::error::CliError;
@@ -14,17 +21,33 @@ use crate::logging;
 /// The socket's name among forkd's files.
 const SOCKET: &str = "forkd.sock";
 
+/// The engine's directory among forkd's files.
+const ROOT: &str = "engine";
+/// What a daemon holds as long as it lives, among the engine's files.
+const LOCK: &str = "lock";
+/// What is being made when the daemon is to stop is made, or given up, within this time.
+const SETTLING: Duration = Duration::from_secs(90);
+
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     logging::start(&options.log)?;
     let config = config(options)?;
+    let library = library()?;
+    let settings = settings(options, &config, &library)?;
+    let _lock = lock(&settings.root)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Io("start", error))?;
-    runtime.block_on(serve(&config))
+    runtime.block_on(serve(&config, settings, library))
 }
 
-async fn serve(config: &Config) -> Result<Exit, CliError> {
-    let app = App::new(config)?;
+async fn serve(config: &Config, settings: Settings, library: Library) -> Result<Exit, CliError> {
+    if !settings.program.is_file() {
+        tracing::warn!(program = %settings.program.display(), "is not there: no sandbox can be made");
+    }
+    let (engine, recovered) = Engine::start(settings).await?;
+    report(&recovered);
+    let app = App::new(config, engine, library)?;
     let server = Server::bind(config, app.clone()).await?;
+    housekeeping::start(&app);
     let signals =
         signals::listen(server.handle()).map_err(|error| CliError::Io("listen to signals", error))?;
     if let Some(socket) = server.socket() {
@@ -38,10 +61,80 @@ async fn serve(config: &Config) -> Result<Exit, CliError> {
         }
     }
     tokio::select! {
-        () = server.serve(routes::router(&app)) => tracing::info!("stopped"),
+        () = server.serve(routes::router(&app)) => {
+            if tokio::time::timeout(SETTLING, app.settled()).await.is_err() {
+                tracing::warn!("something was being made and is given up");
+            }
+            tracing::info!("stopped");
+        }
         () = signals => tracing::warn!("stopped at once, as asked for twice"),
     }
     Ok(Exit::Success)
+}
+
+/// Says what the daemon before this one has left.
+fn report(recovered: &Recovered) {
+    let Recovered { sandboxes, zygotes, stored, mute, removed } = recovered;
+    tracing::info!(
+        sandboxes = sandboxes.len(),
+        zygotes = zygotes.len(),
+        stored = stored.len(),
+        removed,
+        "adopted what was there"
+    );
+    for id in sandboxes {
+        tracing::info!(%id, "adopted a sandbox");
+    }
+    for tag in zygotes {
+        tracing::info!(%tag, "adopted a zygote");
+    }
+    for directory in mute {
+        tracing::warn!(directory = %directory.display(), "its process does not answer and is left alone");
+    }
+}
+
+fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Result<Settings, CliError> {
+    let limits = engine::Limits {
+        sandboxes: options.max_sandboxes,
+        memory_bytes: options.max_memory.map_or_else(host_memory, |mib| mib << 20),
+        free_disk_bytes: options.free_disk << 20,
+    };
+    Ok(Settings {
+        program: home::binaries().map_err(CliError::Binaries)?.join("forkd-vmm"),
+        root: options.root.clone().unwrap_or_else(|| config.home.join(ROOT)),
+        images: library.images.clone(),
+        limits,
+    })
+}
+
+/// All memory of this host. Where the kernel does not tell, what is available decides alone.
+fn host_memory() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}
+
+fn library() -> Result<Library, CliError> {
+    let directory = home::library()?;
+    Ok(Library {
+        images: ImageStore::new(&directory),
+        kernels: KernelStore::new(&directory),
+        agent: home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
+        emulated: forkd_host::is_emulated(),
+    })
+}
+
+/// Takes the engine's directory for this daemon. Two of them would each take the other's VMs for nobody's.
+fn lock(root: &Path) -> Result<File, CliError> {
+    let failed = |error| CliError::Io("make the engine's directory", error);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed)?;
+    let lock = File::options().create(true).append(true).open(root.join(LOCK)).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(CliError::RootInUse(root.into())),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
 }
 
 fn config(options: &ServeOptions) -> Result<Config, CliError> {

@@ -1,0 +1,220 @@
+//! What the engine fails with, as the caller sees it: the one place where its errors get codes and hints.
+
+use forkd_api::error::ErrorCode;
+use forkd_engine::agent::AgentError;
+use forkd_engine::bring_up::BringUpError;
+use forkd_engine::control::CallError;
+use forkd_engine::engine::{EngineError, Refusal};
+use forkd_engine::eval::EvalError;
+use forkd_engine::library::LibraryError;
+use forkd_image::images::ImageError;
+use forkd_image::kernels::KernelStoreError;
+use forkd_proto::control::RefusalCode;
+use forkd_store::{RemoveError, WriteError};
+
+use crate::error::{ApiError, chain};
+
+/// What a guest says may be long.
+const MAX_TEXT: usize = 2000;
+
+const TRY_AGAIN: &str =
+    "ask again; if it goes on, the daemon's log has more, under this answer's x-request-id";
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> ApiError {
+        use ErrorCode as Code;
+        let text = error.to_string();
+        match error {
+            EngineError::NoSandbox(_) => {
+                ApiError::new(Code::NotFound, text).hint("GET /v1/sandboxes lists those there are")
+            }
+            EngineError::NoSnapshot(_) => {
+                ApiError::new(Code::NotFound, text).hint("GET /v1/snapshots lists those there are")
+            }
+            EngineError::Tag(_) => ApiError::new(Code::Malformed, text),
+            EngineError::NameTaken(_) | EngineError::Write(WriteError::Exists { .. }) => {
+                ApiError::new(Code::NameTaken, text).hint("choose another tag, or remove the snapshot first")
+            }
+            EngineError::HasDependents { .. } | EngineError::Remove(RemoveError::Needed { .. }) => {
+                ApiError::new(Code::HasDependents, text).hint("remove them first, or all with ?cascade=true")
+            }
+            EngineError::NotItsBranch { .. } => ApiError::new(Code::WrongState, text)
+                .hint("`branches` of a sandbox has those it can go back to"),
+            EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
+            EngineError::Failed { .. } => {
+                ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
+            }
+            EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
+                .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
+            EngineError::Refused(Refusal::Memory { .. }) => ApiError::new(Code::NoMemory, text)
+                .hint("remove sandboxes first, or start the daemon with a higher --max-memory"),
+            EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
+                .hint("remove snapshots or images first, or start the daemon with a lower --free-disk"),
+            EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(&error),
+            EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
+                ApiError::new(Code::GuestFailed, shortened(error.to_string()))
+                    .hint("the code runs in the image as it is; try it in a sandbox first")
+            }
+            EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(&source),
+            EngineError::Call(error) => of_call(&error),
+            EngineError::Removed => ApiError::new(Code::NotFound, text),
+            EngineError::Image(error) => of_image(&error),
+            EngineError::Answer(_)
+            | EngineError::Ended(_)
+            | EngineError::Timeout
+            | EngineError::Process(_)
+            | EngineError::Place(_)
+            | EngineError::Io { .. }
+            | EngineError::Store(_)
+            | EngineError::Chain(_)
+            | EngineError::Write(_)
+            | EngineError::Remove(_)
+            | EngineError::Persist(_) => ApiError::internal(&error),
+        }
+    }
+}
+
+impl From<LibraryError> for ApiError {
+    fn from(error: LibraryError) -> ApiError {
+        match error {
+            LibraryError::Image(error) => of_image(&error),
+            LibraryError::Kernel(error @ KernelStoreError::Unknown(_)) => {
+                ApiError::new(ErrorCode::NotFound, error.to_string())
+            }
+            LibraryError::Kernel(error @ KernelStoreError::Ambiguous(_)) => {
+                ApiError::new(ErrorCode::Malformed, error.to_string())
+            }
+            LibraryError::Kernel(error) => ApiError::internal(&error),
+        }
+    }
+}
+
+fn of_image(error: &ImageError) -> ApiError {
+    match error {
+        ImageError::Unknown(_) => ApiError::new(ErrorCode::NotFound, error.to_string()),
+        ImageError::Ambiguous(_) => ApiError::new(ErrorCode::Malformed, error.to_string()),
+        error => ApiError::internal(error),
+    }
+}
+
+/// An agent's own words go to the caller, whose guest it is.
+fn of_agent(error: &AgentError) -> ApiError {
+    match error {
+        AgentError::Timeout(_) => {
+            ApiError::new(ErrorCode::GuestTimeout, "the guest did not answer in time").detail(chain(error))
+        }
+        AgentError::NotReady(detail) => {
+            ApiError::new(ErrorCode::GuestFailed, shortened(format!("the guest is not ready: {detail}")))
+                .hint("its console may say why: GET /v1/sandboxes/{id}/console")
+        }
+        AgentError::Status { .. } => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
+        AgentError::Connect(_)
+        | AgentError::Http(_)
+        | AgentError::Request(_)
+        | AgentError::Answer(_)
+        | AgentError::Json(_) => {
+            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                .hint(TRY_AGAIN)
+                .detail(chain(error))
+        }
+    }
+}
+
+fn of_eval(error: &EvalError) -> ApiError {
+    match error {
+        EvalError::Agent(error) => of_agent(error),
+        EvalError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
+        EvalError::Refused { .. } => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
+        EvalError::Protocol(_) => {
+            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                .hint(TRY_AGAIN)
+                .detail(chain(error))
+        }
+    }
+}
+
+fn of_call(error: &CallError) -> ApiError {
+    match error {
+        CallError::Refused { refusal, .. } if refusal.code == RefusalCode::State => {
+            ApiError::new(ErrorCode::WrongState, shortened(error.to_string()))
+        }
+        CallError::Gone => {
+            ApiError::new(ErrorCode::WrongState, "the VM has ended meanwhile").hint("look at its `ended`")
+        }
+        CallError::Refused { .. } | CallError::Socket(_) => ApiError::internal(error),
+    }
+}
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use forkd_proto::control::Refusal as Refused;
+
+    use super::*;
+
+    fn tag() -> forkd_store::Tag {
+        "base".parse().unwrap()
+    }
+
+    #[test]
+    fn each_error_has_its_code_and_those_that_can_be_helped_a_hint() {
+        let refused = |code| {
+            EngineError::Call(CallError::Refused {
+                command: "pause",
+                refusal: Refused { code, message: "no".into() },
+            })
+        };
+        let warm_up = BringUpError::WarmUp { language: "python".into(), error: "x".into() };
+        let eval = |source| BringUpError::Eval { language: "python".into(), source };
+        let second = Duration::from_secs(1);
+        for (error, code, hint) in [
+            (EngineError::NoSandbox("x".into()), ErrorCode::NotFound, true),
+            (EngineError::NoSnapshot("x".into()), ErrorCode::NotFound, true),
+            (EngineError::Tag("A B".parse::<forkd_store::Tag>().unwrap_err()), ErrorCode::Malformed, false),
+            (EngineError::NameTaken(tag()), ErrorCode::NameTaken, true),
+            (EngineError::HasDependents { tag: tag(), dependents: vec![] }, ErrorCode::HasDependents, true),
+            (EngineError::NotItsBranch { tag: tag(), sandbox: "i".into() }, ErrorCode::WrongState, true),
+            (EngineError::WrongState("ended"), ErrorCode::WrongState, false),
+            (EngineError::Failed { tag: tag(), reason: "x".into() }, ErrorCode::WrongState, true),
+            (Refusal::Sandboxes { wanted: 1, present: 1, most: 1 }.into(), ErrorCode::TooMany, true),
+            (Refusal::Memory { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),
+            (Refusal::Disk { free_mib: 0, kept_mib: 1 }.into(), ErrorCode::NoDisk, true),
+            (AgentError::Timeout(second).into(), ErrorCode::GuestTimeout, false),
+            (AgentError::NotReady("x".into()).into(), ErrorCode::GuestFailed, true),
+            (warm_up.into(), ErrorCode::GuestFailed, true),
+            (eval(EvalError::Protocol("x".into())).into(), ErrorCode::GuestFailed, true),
+            (eval(EvalError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
+            (BringUpError::Agent(AgentError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
+            (refused(RefusalCode::State), ErrorCode::WrongState, false),
+            (refused(RefusalCode::Failed), ErrorCode::Internal, true),
+            (EngineError::Call(CallError::Gone), ErrorCode::WrongState, true),
+            (EngineError::Removed, ErrorCode::NotFound, false),
+            (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, false),
+            (ImageError::Ambiguous("x".into()).into(), ErrorCode::Malformed, false),
+            (ImageError::NeedsRoot.into(), ErrorCode::Internal, true),
+            (EngineError::Timeout, ErrorCode::Internal, true),
+        ] {
+            let text = format!("{error:?}");
+            let answer = ApiError::from(error);
+            assert_eq!((answer.code(), answer.body().hint.is_some()), (code, hint), "{text}");
+        }
+        let unknown = ApiError::from(LibraryError::Kernel(KernelStoreError::Unknown("x".into())));
+        assert_eq!(unknown.code(), ErrorCode::NotFound);
+        let ambiguous = ApiError::from(LibraryError::Kernel(KernelStoreError::Ambiguous("x".into())));
+        assert_eq!(ambiguous.code(), ErrorCode::Malformed);
+    }
+
+    #[test]
+    fn a_guest_s_words_are_bounded() {
+        let endless = ApiError::from(EngineError::from(AgentError::NotReady("é".repeat(1 << 20))));
+        assert!(endless.body().error.chars().count() <= MAX_TEXT + 1);
+    }
+}

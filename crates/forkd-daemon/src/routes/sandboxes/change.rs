@@ -1,0 +1,153 @@
+//! Sandboxes are changed.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use forkd_api::error::ErrorBody;
+use forkd_api::sandbox::{BranchSandbox, MAX_TTL_SECS, Rollback, Sandbox, SetTtl};
+use forkd_api::snapshot::Snapshot;
+use forkd_engine::engine::{EngineError, SandboxHandle};
+
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::{Json, Path};
+use crate::routes::checks::within;
+use crate::routes::snapshots;
+use crate::views;
+
+fn shown(sandbox: &SandboxHandle) -> Json<Sandbox> {
+    Json(views::sandbox(&sandbox.view()))
+}
+
+/// Stops a sandbox where it is. One that is paused stays so.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/pause",
+    tag = "sandboxes",
+    operation_id = "pause_sandbox",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "It is paused", body = Sandbox),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 409, description = "It has ended", body = ErrorBody),
+    )
+)]
+pub(super) async fn pause(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<Sandbox>> {
+    let sandbox = app.engine.sandbox(&id)?;
+    sandbox.pause().await?;
+    Ok(shown(&sandbox))
+}
+
+/// Lets a sandbox go on. One that runs goes on running.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/resume",
+    tag = "sandboxes",
+    operation_id = "resume_sandbox",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "It runs", body = Sandbox),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 409, description = "It has ended", body = ErrorBody),
+    )
+)]
+pub(super) async fn resume(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<Sandbox>> {
+    let sandbox = app.engine.sandbox(&id)?;
+    sandbox.resume().await?;
+    Ok(shown(&sandbox))
+}
+
+/// Makes a snapshot of a sandbox, which goes on.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/branch",
+    tag = "sandboxes",
+    operation_id = "branch_sandbox",
+    params(
+        ("id" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer"),
+    ),
+    request_body = BranchSandbox,
+    responses(
+        (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
+        (status = 400, description = "The tag is none", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 409, description = "The tag is in use, or the sandbox has ended", body = ErrorBody),
+    )
+)]
+pub(super) async fn branch(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Json(wanted): Json<BranchSandbox>,
+) -> Answer<(StatusCode, Json<Snapshot>)> {
+    let sandbox = app.engine.sandbox(&id)?;
+    let tag = wanted.tag.map(|tag| tag.parse()).transpose().map_err(EngineError::Tag)?;
+    let branch = sandbox.branch(tag).await?;
+    if let Some(pause_us) = branch.view().record.pause_us {
+        app.metrics.engine.branched(Duration::from_micros(pause_us));
+    }
+    let view = match wanted.wait {
+        true => branch.durable().await?,
+        false => branch.view(),
+    };
+    Ok((StatusCode::CREATED, Json(snapshots::describe(&app, view).await?)))
+}
+
+/// Takes a sandbox back to one of its own branches. It keeps its id and its time; branches that came later are no longer its
+/// own, and stay.
+#[utoipa::path(
+    post,
+    path = "/v1/sandboxes/{id}/rollback",
+    tag = "sandboxes",
+    operation_id = "rollback_sandbox",
+    params(("id" = String, Path)),
+    request_body = Rollback,
+    responses(
+        (status = 200, description = "It runs from there", body = Sandbox),
+        (status = 400, description = "The tag is none", body = ErrorBody),
+        (status = 404, description = "There is no such sandbox, or its branch was removed", body = ErrorBody),
+        (status = 409, description = "It is not a branch of this sandbox, or the sandbox has ended", body = ErrorBody),
+    )
+)]
+pub(super) async fn rollback(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Json(wanted): Json<Rollback>,
+) -> Answer<Json<Sandbox>> {
+    let sandbox = app.engine.sandbox(&id)?;
+    sandbox.rollback(wanted.tag.parse().map_err(EngineError::Tag)?).await?;
+    Ok(shown(&sandbox))
+}
+
+/// Changes when a sandbox is ended by itself.
+#[utoipa::path(
+    put,
+    path = "/v1/sandboxes/{id}/ttl",
+    tag = "sandboxes",
+    operation_id = "set_sandbox_ttl",
+    params(("id" = String, Path)),
+    request_body = SetTtl,
+    responses(
+        (status = 200, description = "It has this time from now on", body = Sandbox),
+        (status = 400, description = "The time makes no sense", body = ErrorBody),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 409, description = "It has ended", body = ErrorBody),
+    )
+)]
+pub(super) async fn set_ttl(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Json(wanted): Json<SetTtl>,
+) -> Answer<Json<Sandbox>> {
+    let sandbox = app.engine.sandbox(&id)?;
+    let seconds = wanted.ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
+    sandbox.set_expiry(seconds.map(from_now)).await?;
+    Ok(shown(&sandbox))
+}
+
+fn from_now(seconds: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let then = now.saturating_add(Duration::from_secs(seconds));
+    u64::try_from(then.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,58 @@
+//! What a sandbox prints and uses.
+
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::response::IntoResponse;
+use forkd_api::error::ErrorBody;
+use forkd_api::sandbox::{ReadConsole, SandboxStats};
+
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::{Json, Path, Query};
+use crate::routes::checks::within;
+use crate::views;
+
+const TAIL: u64 = 64 << 10;
+const LONGEST: u64 = 1 << 20;
+
+/// The last of what a guest has printed on its console.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/console",
+    tag = "sandboxes",
+    operation_id = "sandbox_console",
+    params(("id" = String, Path), ReadConsole),
+    responses(
+        (status = 200, description = "What is not UTF-8 is replaced", body = String, content_type = "text/plain"),
+        (status = 400, description = "The query makes no sense", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+    )
+)]
+pub(super) async fn console(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(wanted): Query<ReadConsole>,
+) -> Answer<impl IntoResponse> {
+    let bytes = within("bytes", wanted.bytes.unwrap_or(TAIL), 1..=LONGEST)?;
+    let text = app.engine.console(&id, bytes).await?;
+    // A guest's words are shown by no browser as a page.
+    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    Ok((headers, String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// What a sandbox uses.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/stats",
+    tag = "sandboxes",
+    operation_id = "sandbox_stats",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "As of now", body = SandboxStats),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 409, description = "It has ended", body = ErrorBody),
+    )
+)]
+pub(super) async fn stats(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<SandboxStats>> {
+    Ok(Json(views::stats(app.engine.usage(&id).await?)))
+}

@@ -1,0 +1,69 @@
+//! Sandboxes.
+
+mod change;
+mod create;
+mod list;
+mod look;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::middleware::from_fn;
+use forkd_api::error::ErrorBody;
+use forkd_api::sandbox::Sandbox;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::{Json, Path};
+use crate::{idempotency, views};
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    let creating = OpenApiRouter::new()
+        .routes(routes!(create::create))
+        .routes(routes!(change::branch))
+        .route_layer(from_fn(idempotency::once));
+    OpenApiRouter::new()
+        .routes(routes!(list::list))
+        .routes(routes!(get, remove))
+        .routes(routes!(change::pause))
+        .routes(routes!(change::resume))
+        .routes(routes!(change::rollback))
+        .routes(routes!(change::set_ttl))
+        .routes(routes!(look::console))
+        .routes(routes!(look::stats))
+        .merge(creating)
+}
+
+/// A sandbox.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}",
+    tag = "sandboxes",
+    operation_id = "get_sandbox",
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "The sandbox", body = Sandbox),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+    )
+)]
+async fn get(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<Sandbox>> {
+    Ok(Json(views::sandbox(&app.engine.sandbox(&id)?.view())))
+}
+
+/// Ends a sandbox and forgets it. Its branches stay.
+#[utoipa::path(
+    delete,
+    path = "/v1/sandboxes/{id}",
+    tag = "sandboxes",
+    operation_id = "remove_sandbox",
+    params(("id" = String, Path)),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+    )
+)]
+async fn remove(State(app): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
+    app.engine.sandbox(&id)?.remove().await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,235 @@
+//! Snapshots are made of images.
+//!
+//! Whoever goes away before it is done ends it, and nothing of it is left. With an idempotency key and without a stream, it
+//! goes on.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use forkd_api::error::ErrorBody;
+use forkd_api::snapshot::{CreateSnapshot, Progress, ReadyProbe, Snapshot};
+use forkd_engine::engine::EngineError;
+use forkd_engine::library::Recipe;
+use forkd_proto::agent::startup::{Probe, Ready};
+use tokio::sync::mpsc;
+
+use crate::app::Shared;
+use crate::error::{Answer, ApiError};
+use crate::extract::Json;
+use crate::ndjson;
+use crate::routes::checks::{self, malformed, within};
+use crate::routes::snapshots::describe;
+
+const MAX_VCPUS: u8 = 32;
+/// A TiB.
+const MAX_MIB: u64 = 1 << 20;
+const MIN_MEMORY_MIB: u64 = 64;
+const MAX_WARM_UP: usize = 64;
+const READY_SECS: u64 = 60;
+const MAX_READY_SECS: u64 = 3600;
+/// What is told and not read yet.
+const QUEUE: usize = 16;
+
+type Told = mpsc::Sender<Progress>;
+
+/// Boots an image of the library, warms it up and freezes it.
+///
+/// With `application/x-ndjson` among what is accepted, the answer is a stream of Progress with status 200, whose last line is
+/// the snapshot or the error.
+#[utoipa::path(
+    post,
+    path = "/v1/snapshots",
+    tag = "snapshots",
+    operation_id = "create_snapshot",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    request_body = CreateSnapshot,
+    responses(
+        (status = 200, description = "Lines of JSON, if asked for", body = Progress, content_type = "application/x-ndjson"),
+        (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
+        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        (status = 404, description = "There is no such image or kernel", body = ErrorBody),
+        (status = 409, description = "The tag is in use", body = ErrorBody),
+        (status = 502, description = "The guest did not come up, or its warm-up failed", body = ErrorBody),
+        (status = 504, description = "The guest was not ready in time", body = ErrorBody),
+        (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
+    )
+)]
+pub(super) async fn create(
+    State(app): State<Shared>,
+    headers: HeaderMap,
+    Json(wanted): Json<CreateSnapshot>,
+) -> Answer<Response> {
+    let wait = wanted.wait;
+    let recipe = convert(wanted)?;
+    let (told, mut heard) = mpsc::channel(QUEUE);
+    if !ndjson::is_wanted(&headers) {
+        let unheard = async { while heard.recv().await.is_some() {} };
+        let (made, ()) = tokio::join!(make(&app, recipe, wait, told), unheard);
+        return Ok((StatusCode::CREATED, Json(made?)).into_response());
+    }
+    Ok(ndjson::answer(move |lines| async move {
+        let tell = async {
+            while let Some(progress) = heard.recv().await {
+                if lines.write(&progress).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let (made, ()) = tokio::join!(make(&app, recipe, wait, told), tell);
+        let last = match made {
+            Ok(snapshot) => Progress::Snapshot(Box::new(snapshot)),
+            Err(error) => {
+                app.metrics.failed(error.code());
+                Progress::Error(error.logged())
+            }
+        };
+        // Who has gone does not need it.
+        let _ = lines.write(&last).await;
+    }))
+}
+
+async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Snapshot> {
+    let library = app.library.clone();
+    let preparing = Preparing(told.clone());
+    let prepared = tokio::task::spawn_blocking(move || library.prepare(recipe, &preparing));
+    let new = prepared.await.map_err(|error| ApiError::internal(&error))??;
+    let (steps, mut taken) = mpsc::channel(QUEUE);
+    let telling = async {
+        while let Some(step) = taken.recv().await {
+            tell(&told, step).await;
+        }
+    };
+    let making = async move { app.engine.make(new, &steps).await };
+    let (made, ()) = tokio::join!(making, telling);
+    let made = made?;
+    let view = match wait {
+        true => {
+            tell(&told, "write").await;
+            made.durable().await?
+        }
+        false => made.view(),
+    };
+    describe(app, view).await
+}
+
+async fn tell(told: &Told, step: &str) {
+    // Who does not listen any more is noticed elsewhere.
+    let _ = told.send(Progress::Step(step.to_owned())).await;
+}
+
+/// What the library says of its work, from a thread that may wait.
+struct Preparing(Told);
+
+impl forkd_image::Progress for Preparing {
+    fn step(&self, what: &str) {
+        let _ = self.0.blocking_send(Progress::Step(what.to_owned()));
+    }
+
+    fn detail(&self, what: &str) {
+        let _ = self.0.blocking_send(Progress::Output(what.to_owned()));
+    }
+
+    fn warn(&self, what: &str) {
+        let _ = self.0.blocking_send(Progress::Output(what.to_owned()));
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
+    let CreateSnapshot {
+        tag,
+        image,
+        kernel,
+        vcpus,
+        memory_mib,
+        disk_mib,
+        env,
+        start,
+        ready,
+        warm_up,
+        wait: _,
+    } = wanted;
+    checks::env(&env)?;
+    if let Some(start) = &start {
+        checks::command("start", start)?;
+    }
+    if warm_up.len() > MAX_WARM_UP {
+        return Err(malformed(format!("warm_up has at most {MAX_WARM_UP} entries")));
+    }
+    let mib = |name, least| move |mib| within(name, mib, least..=MAX_MIB);
+    Ok(Recipe {
+        tag: tag.parse().map_err(EngineError::Tag)?,
+        image,
+        kernel,
+        vcpus: vcpus.map(|vcpus| within("vcpus", vcpus, 1..=MAX_VCPUS)).transpose()?,
+        memory_mib: memory_mib.map(mib("memory_mib", MIN_MEMORY_MIB)).transpose()?,
+        disk_mib: disk_mib.map(mib("disk_mib", 1)).transpose()?,
+        env,
+        start,
+        ready: ready.map(convert_ready).transpose()?,
+        warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
+    })
+}
+
+fn convert_ready(ready: ReadyProbe) -> Answer<Ready> {
+    let probe = match (ready.port, ready.command) {
+        (Some(port), None) => Probe::Port(within("ready.port", port, 1..=u16::MAX)?),
+        (None, Some(command)) => {
+            checks::command("ready.command", &command)?;
+            Probe::Command(command)
+        }
+        _ => return Err(malformed("ready has one of port and command")),
+    };
+    let seconds = within("ready.timeout_secs", ready.timeout_secs.unwrap_or(READY_SECS), 1..=MAX_READY_SECS)?;
+    Ok(Ready { probe, timeout_ms: seconds * 1000 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn convert_json(json: &str) -> Answer<Recipe> {
+        let text = format!(r#"{{"tag": "t", "image": "i"{json}}}"#);
+        convert(serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn recipes_are_taken_as_they_are_said() {
+        let recipe = convert_json(
+            r#", "vcpus": 2, "memory_mib": 64, "start": ["x"], "ready": {"port": 80, "timeout_secs": 5},
+               "warm_up": [{"language": "javascript", "code": "1"}]"#,
+        );
+        let recipe = recipe.unwrap();
+        assert_eq!((recipe.vcpus, recipe.memory_mib, recipe.disk_mib), (Some(2), Some(64), None));
+        let ready = recipe.ready.unwrap();
+        assert_eq!((ready.probe, ready.timeout_ms), (Probe::Port(80), 5000));
+        assert_eq!(recipe.warm_up[0].0, "javascript");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_words() {
+        for (json, says) in [
+            (r#", "vcpus": 0"#, "vcpus is 0"),
+            (r#", "vcpus": 33"#, "vcpus is 33"),
+            (r#", "memory_mib": 63"#, "memory_mib is 63"),
+            (r#", "memory_mib": 18446744073709551615"#, "memory_mib is"),
+            (r#", "disk_mib": 0"#, "disk_mib is 0"),
+            (r#", "start": []"#, "start begins with"),
+            (r#", "ready": {}"#, "one of port and command"),
+            (r#", "ready": {"port": 1, "command": ["x"]}"#, "one of port and command"),
+            (r#", "ready": {"port": 0}"#, "ready.port is 0"),
+            (r#", "ready": {"command": [""]}"#, "ready.command begins with"),
+            (r#", "ready": {"port": 1, "timeout_secs": 0}"#, "ready.timeout_secs is 0"),
+            (r#", "env": {"": "x"}"#, "env has"),
+        ] {
+            let error = convert_json(json).unwrap_err();
+            assert_eq!(error.code().status(), 400, "{json}");
+            assert!(error.to_string().contains(says), "{json}: {error}");
+        }
+        let wrong: CreateSnapshot = serde_json::from_str(r#"{"tag": "A B", "image": "i"}"#).unwrap();
+        assert!(convert(wrong).unwrap_err().to_string().contains("is not a tag"));
+    }
+}

@@ -1,0 +1,117 @@
+//! What the engine shows, as the API says it.
+
+use forkd_api::event::What;
+use forkd_api::sandbox::{EndReason, Ended, Sandbox, SandboxState, SandboxStats};
+use forkd_api::snapshot::{Snapshot, SnapshotSize, SnapshotStatus};
+use forkd_engine::engine as seen;
+use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
+use forkd_engine::record::Shape;
+
+pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
+    let SandboxView { record, state, pid, end } = view;
+    Sandbox {
+        id: record.id.to_string(),
+        snapshot_tag: record.snapshot.to_string(),
+        state: sandbox_state(*state),
+        created_at_unix: seconds(record.created_unix_ms),
+        expires_at_unix: record.expires_unix_ms.map(seconds),
+        vcpus: record.shape.vcpus,
+        memory_mib: mib(record.shape.memory_bytes),
+        disk_mib: disk_mib(&record.shape),
+        pid: (*state != seen::SandboxState::Ended).then_some(*pid),
+        branches: record.branches.iter().map(ToString::to_string).collect(),
+        metadata: record.metadata.clone(),
+        ended: end.as_ref().map(ended),
+    }
+}
+
+/// A snapshot among all that there are.
+pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotView]) -> Snapshot {
+    let SnapshotView { record, status, loaded, error } = view;
+    let children = all.iter().filter(|other| other.record.parent.as_ref() == Some(&record.tag));
+    Snapshot {
+        tag: record.tag.to_string(),
+        status: snapshot_status(*status),
+        created_at_unix: seconds(record.created_unix_ms),
+        parent: record.parent.as_ref().map(ToString::to_string),
+        children: children.map(|child| child.record.tag.to_string()).collect(),
+        branched_from: record.branched_from.as_ref().map(ToString::to_string),
+        image: record.shape.image.as_ref().map(ToString::to_string),
+        vcpus: record.shape.vcpus,
+        memory_mib: mib(record.shape.memory_bytes),
+        disk_mib: disk_mib(&record.shape),
+        pause_us: record.pause_us,
+        size: SnapshotSize { memory_bytes: size.memory_bytes, disk_bytes: size.disk_bytes },
+        loaded: *loaded,
+        error: error.clone(),
+    }
+}
+
+pub(crate) fn stats(usage: Usage) -> SandboxStats {
+    let Usage { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes } = usage;
+    SandboxStats { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes }
+}
+
+/// An event, if it is one that callers are told.
+pub(crate) fn event(engine: &Engine, happened: Happened) -> Option<What> {
+    Some(match happened {
+        Happened::Sandbox(id, state) => {
+            let end = match state {
+                seen::SandboxState::Ended => engine.sandbox(id.as_str()).ok().and_then(|it| it.view().end),
+                _ => None,
+            };
+            let ended = end.as_ref().map(ended);
+            What::Sandbox { id: id.to_string(), state: sandbox_state(state), ended }
+        }
+        Happened::SandboxRemoved(id) => What::SandboxRemoved { id: id.to_string() },
+        Happened::Panicked(id) => What::Panicked { id: id.to_string() },
+        Happened::OutOfDisk(id, limit_bytes) => What::OutOfDisk { id: id.to_string(), limit_bytes },
+        Happened::RolledBack(id, tag) => What::RolledBack { id: id.to_string(), tag: tag.to_string() },
+        Happened::Snapshot(tag, status) => {
+            What::Snapshot { tag: tag.to_string(), status: snapshot_status(status) }
+        }
+        Happened::SnapshotRemoved(tag) => What::SnapshotRemoved { tag: tag.to_string() },
+        Happened::Loaded(_) => return None,
+    })
+}
+
+pub(crate) fn sandbox_state(state: seen::SandboxState) -> SandboxState {
+    match state {
+        seen::SandboxState::Starting => SandboxState::Starting,
+        seen::SandboxState::Running => SandboxState::Running,
+        seen::SandboxState::Paused => SandboxState::Paused,
+        seen::SandboxState::Ended => SandboxState::Ended,
+    }
+}
+
+fn snapshot_status(status: seen::SnapshotStatus) -> SnapshotStatus {
+    match status {
+        seen::SnapshotStatus::Live => SnapshotStatus::Live,
+        seen::SnapshotStatus::Persisting => SnapshotStatus::Persisting,
+        seen::SnapshotStatus::Ready => SnapshotStatus::Ready,
+        seen::SnapshotStatus::Failed => SnapshotStatus::Failed,
+    }
+}
+
+fn ended(end: &End) -> Ended {
+    let reason = match end.reason {
+        seen::EndReason::Shutdown => EndReason::Shutdown,
+        seen::EndReason::Reset => EndReason::Reset,
+        seen::EndReason::Failed => EndReason::Failed,
+        seen::EndReason::Killed => EndReason::Killed,
+        seen::EndReason::Expired => EndReason::Expired,
+    };
+    Ended { reason, detail: end.detail.clone(), at_unix: seconds(end.at_unix_ms) }
+}
+
+fn seconds(unix_ms: u64) -> u64 {
+    unix_ms / 1000
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+fn disk_mib(shape: &Shape) -> u64 {
+    shape.devices.disk.as_ref().map_or(0, |disk| mib(disk.bytes))
+}

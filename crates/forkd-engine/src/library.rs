@@ -1,0 +1,201 @@
+//! The library: kernels and images, and what a snapshot of an image is booted with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forkd_image::images::{Image, ImageError, ImageStore};
+use forkd_image::kernels::{KernelStore, KernelStoreError};
+use forkd_image::progress::Progress;
+use forkd_proto::agent::startup::Ready;
+use forkd_proto::control::{Devices, Disk, Vsock};
+use forkd_store::Tag;
+
+use crate::boot::{CID, command_line};
+use crate::bring_up::ImageConfig;
+use crate::engine::NewSnapshot;
+use crate::record::Shape;
+
+const VCPUS: u8 = 1;
+const MEMORY_MIB: u64 = 512;
+const DISK_MIB: u64 = 4096;
+/// How long a guest may take until it is ready, also in an emulator.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Where kernels and images are, and what is booted with them.
+#[derive(Debug, Clone)]
+pub struct Library {
+    pub images: ImageStore,
+    pub kernels: KernelStore,
+    /// The guest's first program.
+    pub agent: PathBuf,
+    /// Whether guests run in an emulator.
+    pub emulated: bool,
+}
+
+/// A snapshot as it is asked for: names, no paths. What is not said has a default.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    pub tag: Tag,
+    /// A name or an id.
+    pub image: String,
+    pub kernel: Option<String>,
+    pub vcpus: Option<u8>,
+    pub memory_mib: Option<u64>,
+    pub disk_mib: Option<u64>,
+    /// Beside the image's own.
+    pub env: BTreeMap<String, String>,
+    pub start: Option<Vec<String>>,
+    pub ready: Option<Ready>,
+    /// Languages and code, after the image's own.
+    pub warm_up: Vec<(String, String)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Kernel(#[from] KernelStoreError),
+}
+
+impl Library {
+    /// Finds what a recipe names, and makes what is missing to boot it: the first time, that takes a download. Blocks.
+    pub fn prepare(&self, recipe: Recipe, progress: &dyn Progress) -> Result<NewSnapshot, LibraryError> {
+        let image = self.images.find(&recipe.image)?;
+        let kernel = match &recipe.kernel {
+            Some(name) => self.kernels.find(name)?,
+            None => self.kernels.ensure_default(progress)?,
+        };
+        let initramfs = kernel.initramfs(&self.agent, progress)?;
+        let (tag, shape) = (recipe.tag.clone(), shape(&recipe, &image));
+        let config = config(recipe, &image);
+        let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
+        Ok(NewSnapshot {
+            tag,
+            kernel: kernel.vmlinux(),
+            initramfs: Some(initramfs),
+            command_line: command_line(self.emulated),
+            shape,
+            config,
+            limit: LIMIT + Duration::from_millis(ready),
+        })
+    }
+}
+
+/// What the guest gets: as it is asked for, else as the image's recipe says.
+fn shape(recipe: &Recipe, image: &Image) -> Shape {
+    let own = image.metadata.recipe.clone().unwrap_or_default();
+    let vcpus = own.vcpus.and_then(|vcpus| u8::try_from(vcpus).ok());
+    let limit_bytes = recipe.disk_mib.or(own.disk_mib).unwrap_or(DISK_MIB) << 20;
+    let disk = Disk { bytes: limit_bytes.max(image.metadata.size), limit_bytes, base: true };
+    Shape {
+        vcpus: recipe.vcpus.or(vcpus).unwrap_or(VCPUS),
+        memory_bytes: recipe.memory_mib.or(own.memory_mib).unwrap_or(MEMORY_MIB) << 20,
+        devices: Devices {
+            console: true,
+            disk: Some(disk),
+            vsock: Some(Vsock { cid: CID }),
+            entropy: true,
+            ..Devices::default()
+        },
+        image: Some(image.id()),
+    }
+}
+
+fn config(recipe: Recipe, image: &Image) -> ImageConfig {
+    let own = ImageConfig::of(&image.metadata);
+    ImageConfig {
+        env: own.env.into_iter().chain(recipe.env).collect(),
+        start: recipe.start.or(own.start),
+        ready: recipe.ready.or(own.ready),
+        warm_up: own.warm_up.into_iter().chain(recipe.warm_up).collect(),
+        ..own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forkd_image::Silent;
+    use forkd_image::digest::Digest;
+    use forkd_image::images::{Config, Metadata, Source};
+    use forkd_image::recipe;
+
+    use super::*;
+
+    fn asked() -> Recipe {
+        Recipe {
+            tag: "t".parse().unwrap(),
+            image: "none".into(),
+            kernel: None,
+            vcpus: None,
+            memory_mib: None,
+            disk_mib: None,
+            env: BTreeMap::from([("A".into(), "recipe".into())]),
+            start: None,
+            ready: None,
+            warm_up: Vec::new(),
+        }
+    }
+
+    fn image(size: u64) -> Image {
+        let env = BTreeMap::from([("A".into(), "image".into()), ("B".into(), "image".into())]);
+        let metadata = Metadata {
+            format: 1,
+            id: Digest::of(b"image"),
+            source: Source::Archive { file: "x".into() },
+            created: 0,
+            layers: vec![],
+            config: Config { env, ..Config::default() },
+            default_user: "user".into(),
+            size,
+            content: 0,
+            inodes: 0,
+            digest: Digest::of(b"disk"),
+            recipe: None,
+        };
+        Image { names: vec![], disk: 0, path: "/x".into(), metadata }
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default_and_a_disk_holds_its_image() {
+        let small = shape(&asked(), &image(1 << 20));
+        assert_eq!((small.vcpus, small.memory_bytes), (VCPUS, MEMORY_MIB << 20));
+        let disk = small.devices.disk.unwrap();
+        assert_eq!((disk.bytes, disk.limit_bytes), (DISK_MIB << 20, DISK_MIB << 20));
+        let large = shape(&Recipe { disk_mib: Some(1), ..asked() }, &image(8 << 20)).devices.disk.unwrap();
+        assert_eq!((large.bytes, large.limit_bytes), (8 << 20, 1 << 20));
+    }
+
+    #[test]
+    fn what_is_asked_for_outranks_what_the_image_says() {
+        let mut image = image(0);
+        let own = recipe::Recipe {
+            memory_mib: Some(77),
+            start: Some(vec!["own".into()]),
+            warm_up: [(recipe::Language::Python, "first".into())].into(),
+            ..recipe::Recipe::default()
+        };
+        image.metadata.recipe = Some(own);
+        let asked = Recipe { warm_up: vec![("bash".into(), "second".into())], ..asked() };
+        assert_eq!(shape(&asked, &image).memory_bytes, 77 << 20);
+        let config = config(asked, &image);
+        assert_eq!((config.env["A"].as_str(), config.env["B"].as_str()), ("recipe", "image"));
+        assert_eq!(config.start, Some(vec!["own".into()]));
+        let code: Vec<&str> = config.warm_up.iter().map(|(_, code)| code.as_str()).collect();
+        assert_eq!(code, ["first", "second"]);
+    }
+
+    #[test]
+    fn an_image_that_is_not_there_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        let library = Library {
+            images: ImageStore::new(empty.path()),
+            kernels: KernelStore::new(empty.path()),
+            agent: empty.path().join("agent"),
+            emulated: false,
+        };
+        let error = library.prepare(asked(), &Silent).unwrap_err();
+        assert!(matches!(error, LibraryError::Image(ImageError::Unknown(name)) if name == "none"));
+    }
+}

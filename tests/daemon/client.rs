@@ -1,0 +1,94 @@
+//! HTTP over the daemon's socket, one connection a request.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::tiny::PATIENCE;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+/// Sends a request, with JSON if there is any, and waits for the whole answer.
+pub fn send(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> Result<Answer, Failure> {
+    let mut stream = begin(socket, request, headers, body)?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| format!("no answer: {text:?}"))?;
+    let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
+    Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
+}
+
+fn begin(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> Result<UnixStream, Failure> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let body = body.map(Value::to_string).unwrap_or_default();
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    )?;
+    Ok(stream)
+}
+
+/// Sends a request and does not wait for its answer.
+pub fn abandon(socket: &Path, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {
+    let stream = begin(socket, request, "", Some(body))?;
+    std::thread::sleep(patience);
+    drop(stream);
+    Ok(())
+}
+
+/// A stream of lines that goes on.
+pub struct Lines(BufReader<UnixStream>);
+
+impl Lines {
+    /// Asks, and waits for the head of the answer.
+    pub fn open(socket: &Path, request: &str) -> Result<Lines, Failure> {
+        let mut lines = Lines(BufReader::new(begin(socket, request, "", None)?));
+        while lines.line()?.ok_or("no answer")? != "\r\n" {}
+        Ok(lines)
+    }
+
+    fn line(&mut self) -> Result<Option<String>, Failure> {
+        let mut line = String::new();
+        let read = self.0.read_line(&mut line)?;
+        Ok((read > 0).then_some(line))
+    }
+
+    /// The next line of JSON; what is between them is how HTTP cuts a stream into pieces.
+    pub fn next(&mut self) -> Result<Option<Value>, Failure> {
+        while let Some(line) = self.line()? {
+            if line.starts_with('{') {
+                return Ok(Some(serde_json::from_str(&line)?));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Answer {
+    pub fn parsed<T: DeserializeOwned>(&self, status: u16) -> Result<T, Failure> {
+        if self.status != status {
+            return Err(format!("expected {status}: {self:?}").into());
+        }
+        Ok(serde_json::from_str(&self.body)?)
+    }
+
+    /// An error, whose status is that of its code and which can be helped or not.
+    pub fn error(&self, code: ErrorCode) -> Result<ErrorBody, Failure> {
+        let body: ErrorBody = self.parsed(code.status())?;
+        assert_eq!(body.code, code, "{self:?}");
+        Ok(body)
+    }
+}

@@ -1,0 +1,120 @@
+//! From a request to the end of a sandbox.
+
+use std::collections::BTreeSet;
+
+use forkd_api::error::ErrorCode;
+use forkd_api::sandbox::{EndReason, Sandbox, SandboxList, SandboxState, SandboxStats};
+use forkd_tests::engine::firecracker::guest::WARM;
+use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::tiny;
+use serde_json::json;
+
+use crate::world::{World, lives};
+
+fn ids(sandboxes: &[Sandbox]) -> BTreeSet<String> {
+    sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()
+}
+
+#[test]
+fn twenty_come_and_go_through_the_api() -> Result<(), Failure> {
+    let world = World::new()?;
+    let created = world.create(json!({ "snapshot_tag": "base", "n": 20, "metadata": { "job": "a" } }))?;
+    assert!(created.timing.restored_us <= created.timing.ready_us && created.timing.ready_us > 0);
+    let pids: BTreeSet<i32> = created.sandboxes.iter().filter_map(|sandbox| sandbox.pid).collect();
+    assert_eq!((created.sandboxes.len(), pids.len()), (20, 20));
+    assert!(pids.iter().all(|pid| lives(*pid)));
+    let one = &created.sandboxes[0];
+    assert_eq!((one.state, one.vcpus, one.memory_mib, one.disk_mib), (SandboxState::Running, 1, 64, 16));
+
+    // Pages are the whole list, once.
+    let mut seen = Vec::new();
+    let mut query = "?limit=7".to_owned();
+    loop {
+        let page: SandboxList = world.ask(&format!("GET /v1/sandboxes{query}"))?.parsed(200)?;
+        assert!(page.sandboxes.len() <= 7);
+        seen.extend(page.sandboxes);
+        match page.next {
+            Some(next) => query = format!("?limit=7&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!((seen.len(), ids(&seen)), (20, ids(&created.sandboxes)));
+    assert!(seen.is_sorted_by_key(|sandbox| sandbox.created_at_unix));
+
+    world.fork("base", 2)?;
+    assert_eq!(world.sandboxes("?metadata=job%3Da")?.len(), 20);
+    assert_eq!(world.sandboxes("?snapshot_tag=base")?.len(), 22);
+    assert_eq!(world.sandboxes("?snapshot_tag=other")?.len(), 0);
+    let paused: Sandbox = world.ask(&format!("POST /v1/sandboxes/{}/pause", one.id))?.parsed(200)?;
+    assert_eq!(paused.state, SandboxState::Paused);
+    assert_eq!(ids(&world.sandboxes("?state=paused")?), ids(&[paused]));
+    let resumed: Sandbox = world.ask(&format!("POST /v1/sandboxes/{}/resume", one.id))?.parsed(200)?;
+    assert_eq!((resumed.state, resumed.pid), (SandboxState::Running, one.pid));
+
+    let metrics = world.ask("GET /metrics")?.body;
+    for line in
+        ["forkd_forks_total 22", "forkd_fork_seconds_count 2", "forkd_sandboxes{state=\"running\"} 22"]
+    {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    for sandbox in world.sandboxes("")? {
+        assert_eq!(world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?.status, 204);
+    }
+    assert!(!pids.iter().any(|pid| lives(*pid)));
+    world.ask(&format!("GET /v1/sandboxes/{}", one.id))?.error(ErrorCode::NotFound)?;
+    world.ask(&format!("DELETE /v1/sandboxes/{}", one.id))?.error(ErrorCode::NotFound)?;
+    assert_eq!(tiny::names(&world.root(), "sandboxes"), [""; 0]);
+    Ok(())
+}
+
+#[test]
+fn what_a_guest_prints_and_uses_is_shown() -> Result<(), Failure> {
+    let world = World::new()?;
+    let id = world.fork("base", 1)?.remove(0).id;
+    let console = world.ask(&format!("GET /v1/sandboxes/{id}/console"))?;
+    assert_eq!(console.status, 200);
+    assert!(console.head.contains("content-type: text/plain"), "{console:?}");
+    // How much of its only line it has said to its parent's console depends on when that was frozen.
+    assert!(format!("{WARM}\n").contains(&console.body), "{console:?}");
+    assert!(world.ask(&format!("GET /v1/sandboxes/{id}/console?bytes=3"))?.body.len() <= 3);
+    let stats: SandboxStats = world.ask(&format!("GET /v1/sandboxes/{id}/stats"))?.parsed(200)?;
+    assert!(stats.memory_private_bytes > 0 && stats.memory_shared_bytes > 0, "{stats:?}");
+    Ok(())
+}
+
+#[test]
+fn time_is_given_taken_and_ends() -> Result<(), Failure> {
+    let world = World::new()?;
+    let created = world.create(json!({ "snapshot_tag": "base", "n": 2, "ttl_secs": 2 }))?;
+    let [short, long] = &created.sandboxes[..] else { return Err("not two".into()) };
+    assert_eq!(short.expires_at_unix.map(|at| (at - short.created_at_unix).abs_diff(2) <= 1), Some(true));
+    let path = format!("PUT /v1/sandboxes/{}/ttl", long.id);
+    let extended: Sandbox = world.tell(&path, json!({ "ttl_secs": 1000 }))?.parsed(200)?;
+    assert!(extended.expires_at_unix > short.expires_at_unix.map(|at| at + 900));
+    let endless: Sandbox = world.tell(&path, json!({ "ttl_secs": null }))?.parsed(200)?;
+    assert_eq!(endless.expires_at_unix, None);
+    world.until("its time is over", |world| Ok(world.sandbox(&short.id)?.state == SandboxState::Ended))?;
+    let ended = world.sandbox(&short.id)?;
+    assert_eq!((ended.ended.map(|ended| ended.reason), ended.pid), (Some(EndReason::Expired), None));
+    assert_eq!(world.sandbox(&long.id)?.state, SandboxState::Running);
+    assert_eq!(ids(&world.sandboxes("?state=ended")?).len(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_request_that_is_repeated_creates_once() -> Result<(), Failure> {
+    let world = World::new()?;
+    let body = json!({ "snapshot_tag": "base", "n": 3 });
+    let create = || world.tell_with("idempotency-key: k\r\n", "POST /v1/sandboxes", body.clone());
+    let (first, second) = (create()?, create()?);
+    assert_eq!((first.status, &first.body), (201, &second.body));
+    assert!(
+        second.head.contains("idempotency-replayed: true") && !first.head.contains("idempotency-replayed")
+    );
+    assert_eq!(world.sandboxes("")?.len(), 3);
+    let other = json!({ "snapshot_tag": "base", "n": 4 });
+    let refused = world.tell_with("idempotency-key: k\r\n", "POST /v1/sandboxes", other)?;
+    refused.error(ErrorCode::IdempotencyMismatch)?;
+    assert_eq!(world.sandboxes("")?.len(), 3);
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! `forkd serve` on this host's own /dev/kvm, asked through its API, with a guest that halts. A snapshot of such a guest is not
+//! to be had through the API: an engine in the test makes it, and the daemon finds it.
+
+mod client;
+mod events;
+mod lifecycle;
+mod recovery;
+mod refusals;
+mod snapshots;
+mod world;

@@ -1,0 +1,189 @@
+//! A daemon with a home of its own, which can be stopped, killed and started again.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use forkd_api::error::ErrorCode;
+use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
+use forkd_api::snapshot::{Snapshot, SnapshotList};
+use forkd_tests::binaries;
+use forkd_tests::engine::firecracker::guest;
+use forkd_tests::engine::process::Failure;
+pub use forkd_tests::engine::tiny::lives;
+use forkd_tests::engine::tiny::{self, PATIENCE};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use crate::client::{self, Answer, Lines};
+
+pub struct World {
+    home: TempDir,
+    daemon: Option<Child>,
+}
+
+impl World {
+    /// A daemon that has the snapshot `base`.
+    pub fn new() -> Result<World, Failure> {
+        World::with(&[])
+    }
+
+    pub fn with(options: &[&str]) -> Result<World, Failure> {
+        let mut world = World { home: tempfile::tempdir()?, daemon: None };
+        let kernel = world.home.path().join("kernel");
+        fs::write(&kernel, guest::elf(100))?;
+        let (runtime, engine, _) = tiny::start(&world.root())?;
+        let (steps, _told) = mpsc::channel(16);
+        let made: Result<(), Failure> = runtime.block_on(async {
+            engine.make(tiny::new_snapshot("base", kernel)?, &steps).await?.durable().await?;
+            Ok(())
+        });
+        drop(engine);
+        runtime.shutdown_timeout(PATIENCE);
+        made?;
+        world.start(options)?;
+        Ok(world)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.home.path().join("engine")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.home.path().join("forkd.sock")
+    }
+
+    /// Everything that daemons have logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn start(&mut self, options: &[&str]) -> Result<(), Failure> {
+        let arguments = [&["serve", "--listen", "none"], options].concat();
+        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
+        let daemon =
+            binaries::forkd(self.home.path(), &arguments).stdout(Stdio::null()).stderr(log).spawn()?;
+        self.daemon = Some(daemon);
+        self.until("the daemon answers", |world| {
+            Ok(client::send(&world.socket(), "GET /healthz", "", None)
+                .is_ok_and(|answer| answer.status == 200))
+        })
+    }
+
+    /// Ends the daemon with a signal, and waits for its end.
+    pub fn end(&mut self, signal: Signal) -> Result<(), Failure> {
+        let mut daemon = self.daemon.take().ok_or("no daemon")?;
+        kill_process(Pid::from_child(&daemon), signal)?;
+        let status = daemon.wait()?;
+        assert_eq!(status.success(), signal != Signal::KILL, "{status}: {}", self.log());
+        Ok(())
+    }
+
+    /// As `GET /v1/sandboxes`, without a body.
+    pub fn ask(&self, request: &str) -> Result<Answer, Failure> {
+        client::send(&self.socket(), request, "", None)
+    }
+
+    pub fn tell(&self, request: &str, body: Value) -> Result<Answer, Failure> {
+        client::send(&self.socket(), request, "", Some(&body))
+    }
+
+    pub fn tell_with(&self, headers: &str, request: &str, body: Value) -> Result<Answer, Failure> {
+        client::send(&self.socket(), request, headers, Some(&body))
+    }
+
+    pub fn abandon(&self, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {
+        client::abandon(&self.socket(), request, body, patience)
+    }
+
+    /// Every VM that runs is a sandbox that is listed, once no request is under way.
+    pub fn until_none_is_lost(&self) -> Result<(), Failure> {
+        self.until("every VM is a sandbox", |world| {
+            let mut known: Vec<i32> =
+                world.sandboxes("?limit=1000")?.iter().filter_map(|it| it.pid).collect();
+            known.sort_unstable();
+            Ok(known == tiny::vms(&world.root()))
+        })
+    }
+
+    pub fn lines(&self, request: &str) -> Result<Lines, Failure> {
+        Lines::open(&self.socket(), request)
+    }
+
+    pub fn create(&self, body: Value) -> Result<CreatedSandboxes, Failure> {
+        self.tell("POST /v1/sandboxes", body)?.parsed(201)
+    }
+
+    /// New sandboxes of a snapshot.
+    pub fn fork(&self, tag: &str, n: u32) -> Result<Vec<Sandbox>, Failure> {
+        let created = self.create(json!({ "snapshot_tag": tag, "n": n }))?;
+        assert!(created.failures.is_empty(), "{:?}", created.failures);
+        Ok(created.sandboxes)
+    }
+
+    pub fn sandbox(&self, id: &str) -> Result<Sandbox, Failure> {
+        self.ask(&format!("GET /v1/sandboxes/{id}"))?.parsed(200)
+    }
+
+    pub fn sandboxes(&self, query: &str) -> Result<Vec<Sandbox>, Failure> {
+        Ok(self.ask(&format!("GET /v1/sandboxes{query}"))?.parsed::<SandboxList>(200)?.sandboxes)
+    }
+
+    pub fn snapshot(&self, tag: &str) -> Result<Snapshot, Failure> {
+        self.ask(&format!("GET /v1/snapshots/{tag}"))?.parsed(200)
+    }
+
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>, Failure> {
+        Ok(self.ask("GET /v1/snapshots")?.parsed::<SnapshotList>(200)?.snapshots)
+    }
+
+    /// A sandbox that has ended because its time was over.
+    pub fn ended(&self) -> Result<String, Failure> {
+        let created = self.create(json!({ "snapshot_tag": "base", "ttl_secs": 1 }))?;
+        let id = created.sandboxes.first().ok_or("none")?.id.clone();
+        self.until("it ends", |world| Ok(world.sandbox(&id)?.ended.is_some()))?;
+        Ok(id)
+    }
+
+    /// Whether a request is refused with this code.
+    pub fn refuses(&self, code: ErrorCode, request: &str, body: Value) -> Result<String, Failure> {
+        Ok(self.tell(request, body)?.error(code)?.error)
+    }
+
+    /// Waits until something is so.
+    pub fn until(&self, what: &str, holds: impl Fn(&World) -> Result<bool, Failure>) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while !holds(self)? {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("not in time: {what}\n{}", self.log()).into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    /// Whatever the test has come to, no VM is left.
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        let emptied = tiny::start(&self.root()).and_then(|(runtime, engine, _)| {
+            let removed = runtime.block_on(tiny::remove_everything(&engine));
+            runtime.shutdown_timeout(PATIENCE);
+            Ok(removed?)
+        });
+        // A test that has failed already says more.
+        if !std::thread::panicking() {
+            emptied.expect("everything can be removed");
+            for place in ["sandboxes", "zygotes", "snapshots"] {
+                assert_eq!(tiny::names(&self.root(), place), [""; 0]);
+            }
+        }
+    }
+}

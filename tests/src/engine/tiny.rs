@@ -1,0 +1,102 @@
+//! An engine with the guest that halts: no image, no agent, a disk that begins empty.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forkd_engine::engine::{Engine, EngineError, Limits, NewSnapshot, Recovered, Settings};
+use forkd_engine::record::Shape;
+use forkd_image::images::ImageStore;
+use forkd_proto::control::{Devices, Disk};
+use forkd_store::TagError;
+use tokio::runtime::Runtime;
+
+use super::process::Failure;
+use crate::binaries;
+
+/// How long anything with this guest may take.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const MEMORY: u64 = 64 << 20;
+
+/// An engine in a directory, and what it has found there. It ends with the runtime as a killed daemon ends.
+pub fn start(root: &Path) -> Result<(Runtime, Engine, Recovered), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let settings = Settings {
+        program: binaries::directory().join("forkd-vmm"),
+        root: root.into(),
+        images: ImageStore::new(root),
+        limits: Limits { sandboxes: 100, memory_bytes: 1 << 40, free_disk_bytes: 1 << 20 },
+    };
+    let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
+    Ok((runtime, engine, recovered))
+}
+
+/// A snapshot of the guest, to be made. Its kernel is a file of `guest::elf`.
+pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError> {
+    let disk = Disk { bytes: 16 << 20, limit_bytes: 16 << 20, base: false };
+    let devices = Devices { console: true, disk: Some(disk), ..Devices::default() };
+    Ok(NewSnapshot {
+        tag: tag.parse()?,
+        kernel,
+        initramfs: None,
+        command_line: String::new(),
+        shape: Shape { vcpus: 1, memory_bytes: MEMORY, devices, image: None },
+        config: Default::default(),
+        limit: PATIENCE,
+    })
+}
+
+/// Ends every VM, which nobody else would, and removes every snapshot.
+pub async fn remove_everything(engine: &Engine) -> Result<(), EngineError> {
+    for view in engine.sandboxes() {
+        engine.sandbox(view.id().as_str())?.remove().await?;
+    }
+    for view in engine.snapshots() {
+        match engine.remove_snapshot(view.record.tag.as_str(), true).await {
+            // One may have gone with its parent.
+            Ok(_) | Err(EngineError::NoSnapshot(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Names in a directory of an engine's, by its path from the engine's root or from what ends with the host.
+pub fn names(root: &Path, below: &str) -> Vec<String> {
+    let entries = fs::read_dir(run_directory(root).join(below)).or_else(|_| fs::read_dir(root.join(below)));
+    let names = entries.into_iter().flatten().flatten();
+    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The directory of what ends with the host.
+pub fn run_directory(root: &Path) -> PathBuf {
+    let runs = fs::read_dir(root.join("run"));
+    runs.ok().and_then(|mut runs| runs.next()?.ok()).map_or_else(|| root.into(), |run| run.path())
+}
+
+/// Whether a process is there and not merely waiting to be collected.
+pub fn lives(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+}
+
+/// VMs with a console below an engine's root, whoever knows of them: by what their processes have open.
+pub fn vms(root: &Path) -> Vec<i32> {
+    let of_process = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        let links = fs::read_dir(entry.path().join("fd")).ok()?.flatten();
+        let mut open = links.filter_map(|link| fs::read_link(link.path()).ok());
+        let program = fs::read_link(entry.path().join("exe")).ok()?;
+        let is_vm = program.to_string_lossy().contains("forkd-vmm");
+        // The console's log is also one of a sandbox whose directory was removed.
+        let is_console =
+            |path: PathBuf| path.starts_with(root) && path.to_string_lossy().contains("console.log");
+        (is_vm && open.any(is_console)).then_some(pid)
+    };
+    let mut pids: Vec<i32> =
+        fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(of_process).collect();
+    pids.sort_unstable();
+    pids
+}

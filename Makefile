@@ -7,7 +7,9 @@ FUZZ_SECONDS ?= 60
 # The agent is the first program of any guest: nothing of the host's may be needed to run it.
 GUEST_TARGET := x86_64-unknown-linux-gnu
 GUEST_FLAGS := -C target-feature=+crt-static -C strip=symbols
-E2E := $(CARGO) test --release --locked --no-fail-fast --package forkd-tests
+# The same packages in every release build: others would have other features, and all would be built again.
+RELEASE := --release --locked --workspace --exclude forkd-agent
+E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup build lint deny unit e2e e2e-agent soak bench bench-fork bench-branch bench-chain fuzz clean
@@ -24,7 +26,7 @@ setup: ## install what is missing, or say how
 	@scripts/setup
 
 build: setup ## build the release binaries
-	$(CARGO) build --release --locked --workspace --exclude forkd-agent
+	$(CARGO) build $(RELEASE) --bins --test e2e
 	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --release --locked --package forkd-agent --target $(GUEST_TARGET)
 	install -D target/$(GUEST_TARGET)/release/forkd-agent target/release/guest/forkd-agent
 

@@ -17,10 +17,10 @@ pub fn children_of_a_warm_parent_differ() -> TestResult {
     run(DEBIAN, &["children", "50"])
 }
 
-/// Output that is read slowly, a thousand processes, a full disk, a killed interpreter. Of the 10 GB that the slow reader gets,
-/// a part, unless this is `make soak`: an emulated guest prints a few megabytes in a second.
+/// Output that is read slowly, a thousand processes, a full disk, a killed interpreter. Of the 10 GB that the slow reader gets
+/// and of the thousand a part, unless this is `make soak`: an emulated guest prints a few megabytes in a second.
 pub fn the_agent_stays_up_under_pressure() -> TestResult {
-    run(DEBIAN, &["pressure", &count(64, 10_000).to_string(), "1000"])
+    run(DEBIAN, &["pressure", &count(64, 10_000).to_string(), &count(200, 1000).to_string()])
 }
 
 /// Runs a test on the host and passes its measurements on.

@@ -8,7 +8,7 @@ use std::process::Output;
 use forkd_host::home;
 use forkd_tests::host::machine_name;
 use forkd_tests::suite::host;
-use forkd_tests::{TestResult, binaries, check};
+use forkd_tests::{TestResult, binaries, check, library};
 use serde_json::{Value, json};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -59,7 +59,9 @@ impl World {
     }
 
     fn forkd(&self, arguments: &[&str]) -> Result<Output, Error> {
-        Ok(binaries::forkd(&self.home, arguments).output()?)
+        let mut command = binaries::forkd(&self.home, arguments);
+        // The machine sees no other.
+        Ok(command.env(home::LIBRARY_VARIABLE, library::directory()).output()?)
     }
 
     fn build(&self, dockerfile: &str, tag: &str, more: &[&str]) -> Result<Output, Error> {
@@ -125,7 +127,7 @@ pub fn a_failing_command() -> TestResult {
         "{said}"
     );
     check!(!world.forkd(&["image", "inspect", tag])?.status.success(), "there is an image");
-    let builds = home::library()?.join("builds");
+    let builds = library::directory().join("builds");
     let left: Vec<String> = fs::read_dir(&builds)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<std::io::Result<Vec<_>>>()?;

@@ -7,7 +7,8 @@ FUZZ_SECONDS ?= 60
 # The agent is the first program of any guest: nothing of the host's may be needed to run it.
 GUEST_TARGET := x86_64-unknown-linux-gnu
 GUEST_FLAGS := -C target-feature=+crt-static -C strip=symbols
-# The same packages in every release build: others would have other features, and all would be built again.
+# The same packages in every build of a profile, and always some test: others would have other features, and all would be
+# built again.
 RELEASE := --release --locked --workspace --exclude forkd-agent
 E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
@@ -41,14 +42,9 @@ deny:
 		|| $(CARGO) install --locked --version $(CARGO_DENY_VERSION) cargo-deny
 
 unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of images root
+	$(CARGO) build --locked --workspace --bins --test engine
 	$(CARGO) test --locked --workspace --lib --bins
-	$(CARGO) test --locked --package forkd-image --test registry
-	$(CARGO) build --locked --package forkd --package forkd-vmm
-	$(CARGO) test --locked --package forkd-tests --test architecture --test engine --test sandboxes --test daemon
-	$(CARGO) test --locked --package forkd-agent --test serve
-	$(CARGO) test --locked --package forkd-daemon --test serve
-	$(CARGO) test --locked --package forkd --test serve
-	$(CARGO) test --locked --package forkd-image --test '*'
+	$(CARGO) test --locked --workspace --test architecture --test registry --test serve --test engine --test sandboxes --test daemon
 
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e

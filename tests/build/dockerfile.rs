@@ -17,22 +17,22 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 const WHOLE: &str = r#"FROM debian:bookworm AS build
 ENV MODE=fast
 ARG VERSION=1
-WORKDIR /work
+WORKDIR /made
 COPY src ./src
 RUN useradd --create-home app && \
-    echo "$MODE $VERSION $(id -un) $(pwd)" > out.txt && ln src/tool out.link && ln -s /work/out.txt out.sym
+    echo "$MODE $VERSION $(id -un) $(pwd)" > out.txt && ln src/tool out.link && ln -s /made/out.txt out.sym
 
 FROM debian:bookworm
 RUN groupadd --gid 700 team && useradd --uid 1701 --gid team --create-home app
 WORKDIR /srv/app
-COPY --from=build --chown=app:team /work ./
+COPY --from=build --chown=app:team /made ./
 COPY --chown=1701 --chmod=640 src/note deep/er/
 USER app
 RUN test "$(id -un):$(id -gn):$PWD:$HOME" = app:team:/srv/app:/home/app && \
-    test "$(cat out.txt)" = "fast 2 root /work" && test "$(stat -c %U:%G:%a out.txt)" = app:team:644 && \
-    test "$(stat -c %a:%h src/tool)" = 755:2 && test "$(readlink out.sym)" = /work/out.txt && \
+    test "$(cat out.txt)" = "fast 2 root /made" && test "$(stat -c %U:%G:%a out.txt)" = app:team:644 && \
+    test "$(stat -c %a:%h src/tool)" = 755:2 && test "$(readlink out.sym)" = /made/out.txt && \
     test "$(stat -c %U:%G:%a:%Y deep/er/note)" = app:team:640:0 && test "$(stat -c %U deep)" = app && \
-    test ! -e /work && echo kept > /home/app/mark
+    test ! -e /made && echo kept > /home/app/mark
 LABEL made=by-test
 ENTRYPOINT ["/srv/app/src/tool"]
 CMD ["--help"]

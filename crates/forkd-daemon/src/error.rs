@@ -11,6 +11,8 @@ use std::fmt;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+pub(crate) use forkd_proto::causes::with_causes as chain;
+
 use forkd_api::error::{ErrorBody, ErrorCode};
 
 /// A request that failed.
@@ -137,17 +139,6 @@ fn standard(status: StatusCode) -> (ErrorCode, &'static str) {
         400..=499 => (ErrorCode::Malformed, "the request makes no sense"),
         _ => (ErrorCode::Internal, "the daemon failed"),
     }
-}
-
-/// An error with all its causes, on one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

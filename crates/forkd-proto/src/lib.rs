@@ -1,6 +1,7 @@
 //! Messages between forkd's processes, and the socket that carries them.
 
 pub mod agent;
+pub mod causes;
 pub mod channel;
 pub mod control;
 pub mod probe;

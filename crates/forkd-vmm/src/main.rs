@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
         Err(RunError::Control(error)) => {
-            report(&process::with_causes(&error));
+            report(&forkd_proto::causes::with_causes(&error));
             ExitCode::FAILURE
         }
         Err(RunError::Output(error)) => {

@@ -112,10 +112,15 @@ impl Sandbox {
         };
         self.save()?;
         let (process, mut events) = Lasting::take(&directory, pid, pidfd)?;
-        match tokio::time::timeout(PATIENCE, events.recv()).await {
-            Ok(Some(Event::Zygote)) => {}
-            Ok(other) => return Err(EngineError::Ended(format!("{other:?}"))),
-            Err(_) => return Err(EngineError::Timeout),
+        let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
+            Ok(Some(Event::Zygote)) => None,
+            Ok(other) => Some(EngineError::Ended(format!("{other:?}"))),
+            Err(_) => Some(EngineError::Timeout),
+        };
+        if let Some(error) = failed {
+            // Nobody would ever end it: its directory goes.
+            process.kill();
+            return Err(error);
         }
         record.promised = true;
         record::write(&directory, &record)?;

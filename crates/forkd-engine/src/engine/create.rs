@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
-use forkd_store::Tag;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
@@ -162,19 +161,19 @@ async fn fork(
     let name = shared.sandboxes.reserve(&id).ok_or(EngineError::Removed)?;
     let directory = shared.places.sandbox(&id);
     fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
-    let ZygoteParts { shape, layers, tag, generation } = zygote.parts();
+    let parent = zygote.record.clone();
     let now = unix_ms();
     let record = SandboxRecord {
         id,
-        snapshot: tag,
+        snapshot: parent.tag,
         created_unix_ms: now,
         expires_unix_ms: ttl
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata,
         disk: None,
-        shape,
+        shape: parent.shape,
         branches: Vec::new(),
-        generation: generation + 1,
+        generation: parent.generation + 1,
         promised: false,
     };
     let mut forked = Forked { shared, record, process: None, name: Some(name) };
@@ -182,7 +181,7 @@ async fn fork(
     let mut named = Named::of_vm(&devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
     if devices.disk.is_some() {
         let (top, file) = forked.shared.new_layer()?;
-        forked.record.disk = Some(DiskRecord::new(layers, top));
+        forked.record.disk = Some(DiskRecord::new(parent.layers, top));
         named = named.with(Descriptor::DiskTop, file);
     }
     record::write(&directory, &forked.record)?;
@@ -198,26 +197,6 @@ async fn fork(
         Ok(Some(Event::Running)) => Ok(forked),
         Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
         Err(_) => Err(EngineError::Timeout),
-    }
-}
-
-/// What a child takes from its zygote.
-pub(super) struct ZygoteParts {
-    pub shape: record::Shape,
-    pub layers: Vec<crate::ids::LayerId>,
-    pub tag: Tag,
-    pub generation: u64,
-}
-
-impl Zygote {
-    fn parts(&self) -> ZygoteParts {
-        let record = self.record.clone();
-        ZygoteParts {
-            shape: record.shape,
-            layers: record.layers,
-            tag: record.tag,
-            generation: record.generation,
-        }
     }
 }
 

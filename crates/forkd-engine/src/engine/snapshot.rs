@@ -11,6 +11,7 @@
 use std::fs;
 use std::sync::Arc;
 
+use forkd_proto::causes::with_causes;
 use forkd_proto::control::Event;
 use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -322,15 +323,4 @@ impl Snapshot {
         self.show();
         self.tell();
     }
-}
-
-/// An error and what it comes from, on one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message += &format!(": {error}");
-        cause = error.source();
-    }
-    message
 }

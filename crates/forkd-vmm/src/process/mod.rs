@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use forkd_proto::causes::with_causes;
 use forkd_proto::channel::ChannelError;
 use forkd_proto::control::{
     Boot, Command, Descriptor, Event, ExitReason, Load, Message, Refusal, RefusalCode, Reply, Request,
@@ -314,15 +315,4 @@ fn clone_with(descriptors: &mut Descriptors, into_cgroup: bool) -> Result<(Owned
 
 fn failed(error: &dyn std::error::Error) -> Refusal {
     Refusal { code: RefusalCode::Failed, message: with_causes(error) }
-}
-
-/// An error and what it comes from, on one line.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message += &format!(": {error}");
-        cause = error.source();
-    }
-    message
 }

@@ -3,7 +3,9 @@
 
 mod client;
 mod events;
+mod guest;
 mod images;
+mod interact;
 mod lifecycle;
 mod recovery;
 mod refusals;

@@ -27,6 +27,8 @@ pub enum CliError {
     #[error(transparent)]
     NotRunning(#[from] forkd_machine::NotRunning),
     #[error(transparent)]
+    MachineDaemon(#[from] forkd_machine::DaemonError),
+    #[error(transparent)]
     File(#[from] forkd_machine::FileError),
     #[error("the connection to machine {name} broke: {reason}")]
     Lost { name: forkd_machine::Name, reason: String },

@@ -39,6 +39,9 @@ pub struct ServeOptions {
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
+    /// A library whose kernels and images are used beside the daemon's own, and only read.
+    #[arg(long, value_name = "PATH")]
+    pub shared_library: Option<PathBuf>,
     /// The first program of guests [default: the one beside forkd].
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,

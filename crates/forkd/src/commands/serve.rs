@@ -121,12 +121,11 @@ fn library(options: &ServeOptions) -> Result<Library, CliError> {
         Some(agent) => agent.clone(),
         None => home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
     };
-    Ok(Library {
-        images: ImageStore::new(&directory),
-        kernels: KernelStore::new(&directory),
-        agent,
-        emulated: forkd_host::is_emulated(),
-    })
+    let (mut images, mut kernels) = (ImageStore::new(&directory), KernelStore::new(&directory));
+    if let Some(shared) = &options.shared_library {
+        (images, kernels) = (images.with_shared(shared), kernels.with_shared(shared));
+    }
+    Ok(Library { images, kernels, agent, emulated: forkd_host::is_emulated() })
 }
 
 /// Takes the engine's directory for this daemon. Two of them would each take the other's VMs for nobody's.

@@ -15,12 +15,14 @@ mod admission;
 mod branch;
 mod create;
 mod error;
+mod evict;
 mod layers;
 mod make;
 mod persist;
 mod recover;
 mod registry;
 mod remove;
+mod retention;
 mod rollback;
 mod sandbox;
 mod snapshot;
@@ -29,6 +31,7 @@ mod usage;
 pub use admission::{Limits, Refusal};
 pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
+pub use evict::Trimmed;
 pub use make::{NewSnapshot, Steps};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
@@ -37,6 +40,7 @@ pub use usage::{StoredSize, Usage};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -83,6 +87,8 @@ struct Shared {
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
+    /// How often snapshots were used.
+    uses: AtomicU64,
 }
 
 /// Something has happened. What a thing is now is asked of its handle.
@@ -97,6 +103,8 @@ pub enum Happened {
     SnapshotRemoved(Tag),
     /// A snapshot was loaded from disk: it has a process again.
     Loaded(Tag),
+    /// A snapshot is on disk only.
+    Evicted(Tag),
 }
 
 impl Engine {
@@ -118,6 +126,7 @@ impl Engine {
             sandboxes,
             snapshots,
             happened,
+            uses: AtomicU64::new(0),
         });
         let recovered = recover::recover(&shared).await?;
         Ok((Engine { shared }, recovered))
@@ -158,6 +167,11 @@ impl Shared {
         let unknown = || EngineError::NoSnapshot(tag.chars().take(80).collect());
         let tag: Tag = tag.parse().map_err(|_| unknown())?;
         self.snapshots.get(&tag).ok_or_else(unknown)
+    }
+
+    /// The number of a use that is now.
+    fn next_use(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed)
     }
 
     fn tell(&self, happened: Happened) {

@@ -159,7 +159,11 @@ async fn start_here(options: &DaemonOptions, binaries: &Path) -> Result<Client, 
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    say(&format!("forkd: there was no daemon; one is started, process {}, and logs to {}", daemon.id(), log.display()));
+    say(&format!(
+        "forkd: there was no daemon; one is started, process {}, and logs to {}",
+        daemon.id(),
+        log.display()
+    ));
     Ok(client)
 }
 
@@ -173,9 +177,15 @@ fn end_of(log: &Path, before: u64) -> String {
 }
 
 /// Makes and starts the machine as far as that is needed, and the daemon in it.
-fn start_in_machine(options: &DaemonOptions, binaries: PathBuf, host: ProbeReport) -> Result<Client, CliError> {
+fn start_in_machine(
+    options: &DaemonOptions,
+    binaries: PathBuf,
+    host: ProbeReport,
+) -> Result<Client, CliError> {
     let (home, name) = (Home::new(home::directory()?), &options.machine);
-    say(&format!("forkd: this host's KVM cannot run guests, and there is no daemon; machine {name} runs one"));
+    say(&format!(
+        "forkd: this host's KVM cannot run guests, and there is no daemon; machine {name} runs one"
+    ));
     let progress = Progress::new();
     let machine = match Machine::open(&home, name) {
         Ok(machine) => machine,

@@ -30,6 +30,8 @@ pub enum CliError {
     #[error(transparent)]
     NotRunning(#[from] forkd_machine::NotRunning),
     #[error(transparent)]
+    MachineDaemon(#[from] forkd_machine::DaemonError),
+    #[error(transparent)]
     File(#[from] forkd_machine::FileError),
     #[error("the connection to machine {name} broke: {reason}")]
     Lost { name: forkd_machine::Name, reason: String },
@@ -53,19 +55,12 @@ pub enum CliError {
     Recipe(#[from] forkd_image::recipe::RecipeError),
     #[error(transparent)]
     HostEnvironment(#[from] forkd_image::host_environment::HostEnvironmentError),
-    #[error("{}", dockerfile.display())]
-    Build {
-        dockerfile: std::path::PathBuf,
-        source: Box<forkd_image::dockerfile::BuildError<crate::build::RunError>>,
-    },
     #[error(transparent)]
-    Runner(#[from] crate::build::RunError),
-    #[error(transparent)]
-    Flatten(#[from] crate::build::FlattenError),
+    Build(#[from] forkd_build::BuildImageError),
     #[error(transparent)]
     BuildCache(#[from] forkd_image::builds::BuildCacheError),
     #[error(transparent)]
-    BuildGuest(#[from] crate::build::GuestsError),
+    BuildGuest(#[from] forkd_build::GuestsError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
     NameNeeded(String),
     #[error(transparent)]
@@ -96,8 +91,6 @@ pub enum CliError {
     SocketForbidden { socket: PathBuf, source: io::Error },
     #[error("the daemon did not start; {} has the whole log:\n{said}", log.display())]
     DaemonDidNotStart { log: PathBuf, said: String },
-    #[error(transparent)]
-    MachineDaemon(#[from] forkd_machine::DaemonError),
     #[error("{variable} is no address")]
     Address { variable: &'static str, source: forkd_client::AddressError },
     #[error("cannot read the token {}", path.display())]
@@ -132,14 +125,18 @@ impl CliError {
         Some(match self {
             CliError::Client(error) => return error.hint(),
             CliError::NoDaemon { .. } => {
-                "forkd serve starts one here, forkd run starts one wherever it can; --address names another".into()
+                "forkd serve starts one here, forkd run starts one wherever it can; --address names another"
+                    .into()
             }
             CliError::SocketForbidden { .. } => {
-                "become its owner or a member of its group (forkd serve --socket-group), or use FORKD_ADDRESS".into()
+                "become its owner or a member of its group (forkd serve --socket-group), or use FORKD_ADDRESS"
+                    .into()
             }
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
-            CliError::NothingToRun(source) => format!("forkd image pull {source} gets an image from a registry"),
+            CliError::NothingToRun(source) => {
+                format!("forkd image pull {source} gets an image from a registry")
+            }
             CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,

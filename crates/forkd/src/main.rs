@@ -18,7 +18,8 @@ mod terminal;
 use std::process::ExitCode;
 
 use arguments::{
-    Arguments, BenchCommand, Command, ImageCommand, KernelCommand, MachineCommand, SnapshotCommand, TokenCommand,
+    Arguments, BenchCommand, Command, ImageCommand, KernelCommand, MachineCommand, SnapshotCommand,
+    TokenCommand,
 };
 use clap::Parser;
 use error::CliError;
@@ -76,6 +77,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Machine { command } => match command {
             MachineCommand::Init(options) => commands::machine::init::run(&options),
             MachineCommand::Start(options) => commands::machine::start::run(&options),
+            MachineCommand::Serve(options) => commands::machine::serve::run(&options),
             MachineCommand::Stop(options) => commands::machine::stop::run(&options),
             MachineCommand::Status(options) => commands::machine::status::run(&options),
             MachineCommand::Exec(options) => commands::machine::exec::run(&options),

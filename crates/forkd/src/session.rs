@@ -7,11 +7,13 @@
 
 use std::io::{self, Read, Write};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
-use forkd_api::exec::Exec;
-use forkd_client::{Client, ClientError, Heard, Input, Window};
+use forkd_api::exec::{Exec, ExecInput, ExecStart, Signal, TerminalSize};
+use forkd_client::{Client, ClientError, Heard, Input};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::commands::say;
 use crate::error::CliError;
@@ -29,18 +31,14 @@ pub struct Manner {
 }
 
 /// A terminal whose size nobody knows.
-const USUAL: Window = Window { cols: 80, rows: 24 };
+const USUAL: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 /// What is read from stdin at once, and how many of these wait to be sent.
-const PIECE: usize = 32 << 10;
+const PIECE: usize = 64 << 10;
 const QUEUE: usize = 8;
 /// How a shell says that a program's reader was gone.
 const BROKEN_PIPE: Exit = Exit::Other(128 + 13);
-
-#[derive(Debug)]
-enum Control {
-    Resize(Window),
-    Signal(&'static str),
-}
+/// How long a program may take to be told that its reader is gone.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Runs a program to its end.
 pub async fn run(
@@ -50,8 +48,7 @@ pub async fn run(
     manner: Manner,
     signals: &mut Signals,
 ) -> Result<Exit, CliError> {
-    let window = manner.tty.then(|| terminal::window().unwrap_or(USUAL));
-    let (input, mut output) = client.start(id, exec, window).await?;
+    let (input, mut output) = client.start(id, &begin(exec, manner)).await?;
     let raw = match manner.tty && manner.stdin {
         true => Raw::new().map_err(|error| CliError::Io("use the terminal", error))?,
         false => None,
@@ -71,14 +68,15 @@ pub async fn run(
             asked = signals.next() => {
                 match asked {
                     Asked::Window => {
-                        let window = terminal::window().filter(|_| manner.tty);
-                        window.map(|window| controls.send(Control::Resize(window)));
+                        if let Some(size) = terminal::size().filter(|_| manner.tty) {
+                            let _ = controls.send(ExecInput::Resize(size));
+                        }
                     }
                     // It was told already, and does not end.
                     _ if asked_before => break Exit::Other(asked.status()),
                     _ => {
                         asked_before = true;
-                        let _ = controls.send(Control::Signal(asked.name()));
+                        let _ = controls.send(ExecInput::Signal(signal(asked)));
                     }
                 }
                 continue;
@@ -99,15 +97,31 @@ pub async fn run(
         match written {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                let _ = controls.send(Control::Signal("SIGPIPE"));
+                // What a program would be told whose terminal is gone, which is what the agent has for it.
+                let _ = controls.send(ExecInput::Signal(Signal::Hup));
                 drop(controls);
-                break BROKEN_PIPE;
+                let _ = timeout(FAREWELL, sending).await;
+                return Ok(BROKEN_PIPE);
             }
             Err(error) => return Err(CliError::Io("write what the command prints", error)),
         }
     };
     sending.abort();
     Ok(exit)
+}
+
+fn begin(exec: &Exec, manner: Manner) -> ExecStart {
+    let Exec { args, env, cwd, user, stdin, timeout_secs } = exec.clone();
+    let tty = manner.tty.then(|| terminal::size().unwrap_or(USUAL));
+    ExecStart { args, env, cwd, user, stdin, timeout_secs: Some(timeout_secs), tty }
+}
+
+fn signal(asked: Asked) -> Signal {
+    match asked {
+        Asked::Interrupt => Signal::Int,
+        Asked::Terminate => Signal::Term,
+        Asked::HangUp | Asked::Window => Signal::Hup,
+    }
 }
 
 fn write(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -141,7 +155,7 @@ fn read_stdin() -> mpsc::Receiver<Bytes> {
 async fn send(
     mut input: Input,
     mut stdin: Option<mpsc::Receiver<Bytes>>,
-    mut controls: mpsc::UnboundedReceiver<Control>,
+    mut controls: mpsc::UnboundedReceiver<ExecInput>,
 ) -> Result<(), ClientError> {
     loop {
         let next = async {
@@ -153,8 +167,9 @@ async fn send(
         tokio::select! {
             biased;
             control = controls.recv() => match control {
-                Some(Control::Resize(window)) => input.resize(window).await?,
-                Some(Control::Signal(name)) => input.signal(name).await?,
+                Some(ExecInput::Resize(size)) => input.resize(size).await?,
+                Some(ExecInput::Signal(signal)) => input.signal(signal).await?,
+                Some(ExecInput::CloseStdin) => input.close_stdin().await?,
                 None => return Ok(()),
             },
             bytes = next => match bytes {

@@ -26,15 +26,6 @@ pub enum Asked {
 }
 
 impl Asked {
-    pub fn name(self) -> &'static str {
-        match self {
-            Asked::Interrupt => "SIGINT",
-            Asked::Terminate => "SIGTERM",
-            Asked::HangUp => "SIGHUP",
-            Asked::Window => "SIGWINCH",
-        }
-    }
-
     /// The exit status of a command that it ended, as a shell has it.
     pub fn status(self) -> u8 {
         match self {

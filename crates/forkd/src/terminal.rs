@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
-use forkd_client::Window;
+use forkd_api::exec::TerminalSize;
 use rustix::fs::{fstat, major, minor};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 /// The size of the terminal, if there is one.
-pub fn window() -> Option<Window> {
+pub fn size() -> Option<TerminalSize> {
     let size = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stdin())).ok()?;
     // A terminal that does not know its size says zero.
-    (size.ws_col > 0 && size.ws_row > 0).then_some(Window { cols: size.ws_col, rows: size.ws_row })
+    (size.ws_col > 0 && size.ws_row > 0).then_some(TerminalSize { cols: size.ws_col, rows: size.ws_row })
 }
 
 /// Whether there is something to read on stdin: not a terminal, and not /dev/null.
@@ -22,7 +22,9 @@ pub fn stdin_is_given() -> bool {
         return false;
     }
     // Closed, or the device 1:3.
-    fstat(stdin.as_fd()).is_ok_and(|stat| !is_character_device(stat.st_mode) || (major(stat.st_rdev), minor(stat.st_rdev)) != (1, 3))
+    fstat(stdin.as_fd()).is_ok_and(|stat| {
+        !is_character_device(stat.st_mode) || (major(stat.st_rdev), minor(stat.st_rdev)) != (1, 3)
+    })
 }
 
 fn is_character_device(mode: u32) -> bool {

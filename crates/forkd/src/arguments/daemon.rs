@@ -16,6 +16,12 @@ pub struct DaemonOptions {
     #[arg(long, value_name = "PATH", env = "FORKD_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
     /// The machine whose daemon is asked where this host has none.
-    #[arg(long, value_name = "NAME", env = "FORKD_MACHINE", default_value = "default", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "FORKD_MACHINE",
+        default_value = "default",
+        hide_env_values = true
+    )]
     pub machine: Name,
 }

@@ -45,7 +45,9 @@ pub fn run(options: &CleanupOptions) -> Result<Exit, CliError> {
             print_json(&found)?;
             return Ok(exit);
         }
-        let lines = |kind: &str, names: &[String]| names.iter().map(|name| format!("{kind} {name}\n")).collect::<String>();
+        let lines = |kind: &str, names: &[String]| {
+            names.iter().map(|name| format!("{kind} {name}\n")).collect::<String>()
+        };
         print(&(lines("sandbox", &found.sandboxes) + &lines("snapshot", &found.snapshots)))?;
         let count = found.sandboxes.len() + found.snapshots.len();
         match (count, options.yes) {
@@ -99,8 +101,11 @@ mod tests {
 
     #[test]
     fn what_is_used_is_not_left_over() {
-        let sandboxes =
-            [sandbox("ia", "run-a", "running"), sandbox("ib", "run-b", "ended"), sandbox("ic", "base", "paused")];
+        let sandboxes = [
+            sandbox("ia", "run-a", "running"),
+            sandbox("ib", "run-b", "ended"),
+            sandbox("ic", "base", "paused"),
+        ];
         let snapshots = [
             snapshot("base", "ready", &[]),
             snapshot("broken", "failed", &[]),

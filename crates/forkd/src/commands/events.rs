@@ -15,7 +15,9 @@ pub fn run(options: &EventsOptions) -> Result<Exit, CliError> {
         let mut events = client.events().await?;
         while let Some(event) = events.next().await? {
             let line = match options.output.json {
-                true => serde_json::to_string(&event).map_err(|error| CliError::Io("write JSON", error.into()))?,
+                true => {
+                    serde_json::to_string(&event).map_err(|error| CliError::Io("write JSON", error.into()))?
+                }
                 false => plain(&render(&event)),
             };
             print(&format!("{line}\n"))?;

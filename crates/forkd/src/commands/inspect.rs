@@ -31,7 +31,8 @@ pub(super) fn show(sandbox: &Sandbox, output: &Output) -> Result<(), CliError> {
     if output.json {
         return print_json(sandbox);
     }
-    let metadata: Vec<String> = sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let metadata: Vec<String> =
+        sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let list = |words: &[String]| (!words.is_empty()).then(|| words.join(", "));
     print(&sheet(&[
         ("id", Some(sandbox.id.clone())),

@@ -20,15 +20,14 @@ pub fn run(options: &ConsoleOptions) -> Result<Exit, CliError> {
         let id = &options.sandbox;
         let mut before = client.console(id, Some(options.bytes)).await?;
         print(&before)?;
-        while options.follow {
+        let mut goes_on = options.follow;
+        while goes_on {
             let has_ended = client.sandbox(id).await?.state == SandboxState::Ended;
             let now = client.console(id, Some(MOST)).await?;
             print(new_part(&before, &now))?;
             before = now;
-            if has_ended {
-                break;
-            }
-            tokio::time::sleep(POLL).await;
+            goes_on = !has_ended;
+            tokio::time::sleep(if has_ended { Duration::ZERO } else { POLL }).await;
         }
         Ok(Exit::Success)
     })

@@ -77,7 +77,8 @@ pub(super) fn plan(how: &How, command: &[String]) -> (Exec, Manner) {
 /// The best shell that a guest has.
 pub(super) fn shell(login: bool) -> Vec<String> {
     let login = if login { " -l" } else { "" };
-    let script = format!("if command -v bash >/dev/null 2>&1; then exec bash{login}; else exec sh{login}; fi");
+    let script =
+        format!("if command -v bash >/dev/null 2>&1; then exec bash{login}; else exec sh{login}; fi");
     ["/bin/sh", "-c", &script].map(String::from).into()
 }
 
@@ -91,7 +92,8 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
         Err(error) => return Err(error.into()),
     }
     let tag = tag_of(source, shape);
-    let wanted = CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(source, shape) };
+    let wanted =
+        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(source, shape) };
     loop {
         match client.snapshot(&tag).await {
             Ok(snapshot) if snapshot.status == SnapshotStatus::Failed => {
@@ -150,7 +152,14 @@ mod tests {
 
     #[test]
     fn without_a_command_there_is_a_shell() {
-        let how = How { interactive: false, tty: true, env: vec![("TERM".into(), "x".into())], cwd: None, user: None, timeout: 7 };
+        let how = How {
+            interactive: false,
+            tty: true,
+            env: vec![("TERM".into(), "x".into())],
+            cwd: None,
+            user: None,
+            timeout: 7,
+        };
         let (exec, manner) = plan(&how, &[]);
         assert!(manner.tty && exec.args.join(" ").contains("bash -l"));
         // What is said is what counts.

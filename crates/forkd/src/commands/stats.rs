@@ -74,7 +74,12 @@ async fn look(client: &Client, names: &[String]) -> Result<Vec<Used>, CliError> 
             }
             Err(error) => return Err(error.into()),
         };
-        used.push(Used { id: sandbox.id, snapshot_tag: sandbox.snapshot_tag, stats, at: Some(Instant::now()) });
+        used.push(Used {
+            id: sandbox.id,
+            snapshot_tag: sandbox.snapshot_tag,
+            stats,
+            at: Some(Instant::now()),
+        });
     }
     Ok(used)
 }

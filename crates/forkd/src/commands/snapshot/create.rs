@@ -76,9 +76,14 @@ pub async fn make(client: &Client, wanted: &CreateSnapshot) -> Result<Snapshot, 
 
 /// What a tag can be made of: an image's name with everything else replaced.
 pub fn slug(name: &str) -> String {
-    let fits = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || ".-_".contains(character);
-    let replaced: String =
-        name.to_ascii_lowercase().chars().map(|character| if fits(character) { character } else { '-' }).collect();
+    let fits = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || ".-_".contains(character)
+    };
+    let replaced: String = name
+        .to_ascii_lowercase()
+        .chars()
+        .map(|character| if fits(character) { character } else { '-' })
+        .collect();
     replaced.trim_matches(|character: char| !character.is_ascii_alphanumeric()).chars().take(64).collect()
 }
 

@@ -16,6 +16,7 @@ mod branch;
 mod create;
 mod error;
 mod layers;
+mod library_use;
 mod make;
 mod persist;
 mod recover;

@@ -45,7 +45,9 @@ fn what_has_ended_is_cleaned_up_when_told_so() -> Result<(), Failure> {
     let world = World::new()?;
     assert_data_eq!(world.run(&["cleanup"])?, str![]);
     world.stdout(&["fork", "base", "--ttl", "1"])?;
-    world.until("it ends", |world| Ok(world.stdout(&["ls", "-q", "--state", "ended"])?.lines().count() == 1))?;
+    world.until("it ends", |world| {
+        Ok(world.stdout(&["ls", "-q", "--state", "ended"])?.lines().count() == 1)
+    })?;
     assert_eq!(world.stdout(&["ls", "-q"])?, "");
     assert_data_eq!(world.run(&["cleanup"])?, str![]);
     assert_data_eq!(world.run(&["cleanup", "--yes"])?, str![]);

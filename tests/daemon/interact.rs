@@ -10,7 +10,7 @@ use forkd_api::exec::ExecEvent;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny::PATIENCE;
 use serde_json::{Value, json};
-use tungstenite::{Message, WebSocket};
+use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
 use crate::guest::ENVD;
 use crate::world::World;

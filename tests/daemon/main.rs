@@ -3,6 +3,7 @@
 
 mod client;
 mod events;
+mod files;
 mod guest;
 mod images;
 mod interact;

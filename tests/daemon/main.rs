@@ -8,6 +8,7 @@ mod guest;
 mod images;
 mod interact;
 mod lifecycle;
+mod proxy;
 mod recovery;
 mod refusals;
 mod snapshots;

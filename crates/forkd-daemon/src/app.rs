@@ -28,6 +28,8 @@ pub struct App {
     pub metrics: Metrics,
     pub idempotency: Idempotency,
     pub limits: Limits,
+    /// Whether the TCP port is for TLS.
+    pub tls: bool,
     stopping: watch::Sender<bool>,
     /// Held by everything that is not to be cut short.
     busy: Arc<RwLock<()>>,
@@ -60,6 +62,7 @@ impl App {
             metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
+            tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             stopping: watch::Sender::new(false),
             busy: Arc::default(),
             upgraded: Arc::new(Semaphore::new(config.limits.connections)),

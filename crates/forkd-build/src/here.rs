@@ -20,6 +20,8 @@ pub struct MachineryOptions {
     pub program: PathBuf,
     /// The guest's first program.
     pub agent: PathBuf,
+    /// Where directories with the guests' sockets are made. Not beside their disks: the path of a socket must be short.
+    pub directory: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
 }
@@ -31,6 +33,8 @@ pub struct Machinery {
     pub program: PathBuf,
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
+    /// Where directories with the guests' sockets are made.
+    pub directory: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
 }
@@ -50,6 +54,7 @@ impl Machinery {
             program: options.program.clone(),
             kernel: kernel.vmlinux(),
             initramfs,
+            directory: options.directory.clone(),
             vcpus: options.vcpus,
             memory_bytes: options.memory_bytes,
         })
@@ -89,9 +94,11 @@ impl Guests for Machinery {
         layers: &[PathBuf],
         top: &Path,
     ) -> Result<Box<dyn RunningGuest>, GuestsError> {
-        // Not beside its disk: the path of a socket must be short.
-        let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
-        let directory = directory.map_err(|error| GuestsError::Io("make a directory", error))?;
+        let make = || {
+            std::fs::create_dir_all(&self.directory)?;
+            tempfile::Builder::new().prefix("forkd-build-").tempdir_in(&self.directory)
+        };
+        let directory = make().map_err(|error| GuestsError::Io("make a directory", error))?;
         let vm = wait.until(self.boot(base, layers, top, directory.path()))??;
         Ok(Box::new(Guest { vm, directory }))
     }

@@ -109,6 +109,10 @@ pub enum CliError {
     NoTerminal,
     #[error("one side is in a sandbox (SANDBOX:PATH), the other is a path here")]
     CopySides,
+    #[error("a path in a sandbox begins with a slash")]
+    CopyRelative,
+    #[error(transparent)]
+    Unpack(#[from] crate::copy::UnpackError),
     #[error("cannot copy {}", path.display())]
     Copy { path: PathBuf, source: io::Error },
     #[error("the code failed in {0}")]

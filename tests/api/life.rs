@@ -28,7 +28,8 @@ pub fn of_a_snapshot_and_its_sandboxes() -> TestResult {
     let expected = [b"\xfebytes\n", second.as_bytes(), b"\n\xff"].concat();
     check!(output.stdout == expected, "{}", binaries::transcript(&output));
     check!(output.stderr == b"complaint\n", "{}", binaries::transcript(&output));
-    let tty = daemon.run(&["exec", "-t", second, "--", "sh", "-c", "test -t 0 && test -t 1 && echo terminal"])?;
+    let tty =
+        daemon.run(&["exec", "-t", second, "--", "sh", "-c", "test -t 0 && test -t 1 && echo terminal"])?;
     check!(tty.trim_end() == "terminal", "{tty}");
 
     // A branch goes on from where its sandbox was, and neither notices the other.
@@ -60,7 +61,10 @@ pub fn of_a_snapshot_and_its_sandboxes() -> TestResult {
     daemon.run(&["resume", second])?;
     daemon.run(&["exec", second, "--", "true"])?;
 
-    check!(daemon.run(&["logs", second])?.contains("Linux") || !daemon.run(&["logs", first])?.is_empty(), "logs");
+    check!(
+        daemon.run(&["logs", second])?.contains("Linux") || !daemon.run(&["logs", first])?.is_empty(),
+        "logs"
+    );
     let listed = daemon.run(&["ls", "--quiet"])?;
     check!(listed.lines().count() == 6, "{listed}");
     daemon.run(&["kill", second, third])?;

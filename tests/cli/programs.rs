@@ -103,7 +103,7 @@ forkd: the command was ended after 1 s (--timeout)
 exit: 1
 --- stdout
 half--- stderr
-forkd: the connection to the daemon broke: WebSocket protocol error: Connection reset without closing handshake: Connection reset without closing handshake
+forkd: the daemon ended the connection before its last word
 hint: the daemon's log may have the reason
 
 "#]]

@@ -54,7 +54,8 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    /// `answer` is given requests such as `GET /v1/sandboxes` with what they carry; what it does not answer is not found.
+    /// `answer` is given requests such as `GET /v1/sandboxes` with what they carry, as JSON or as text; what it does not answer
+    /// is not found.
     /// Every program does the same.
     pub fn start(
         home: &Path,
@@ -132,7 +133,7 @@ async fn reply(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
     }
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     remember(asked.clone());
-    let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let body = serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into());
     let (status, text) = (shared.answer)(&asked, &body)
         .unwrap_or_else(|| (404, json!({ "error": "there is none", "code": "not_found" }).to_string()));
     Ok(Response::builder().status(status).body(Full::from(text)).expect("the answer is one"))

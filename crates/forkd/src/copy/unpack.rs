@@ -158,7 +158,9 @@ mod tests {
             }
             header.set_size(content.len() as u64);
             header.set_mode(mode);
-            (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
             header.set_cksum();
             self.0.append(&header, content.as_bytes()).unwrap();
             self

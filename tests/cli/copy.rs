@@ -117,36 +117,51 @@ fn trees_come_out_and_are_merged() -> Result<(), Failure> {
     for (name, content) in [("new/d/b", "2"), ("out/a", "1"), ("out/kept", ""), ("file", "name")] {
         assert_eq!(fs::read_to_string(here.join(name))?, content, "{name}");
     }
-    assert_data_eq!(home.run(&["cp", &from("/x"), &to("x")])?, str![[r#"
+    assert_data_eq!(
+        home.run(&["cp", &from("/x"), &to("x")])?,
+        str![[r#"
 exit: 1
 --- stderr
 forkd: cannot unpack "x/link/forkd-cp-hostile": Too many levels of symbolic links (os error 40)
 
-"#]]);
-    assert_data_eq!(home.run(&["cp", &from("/cut"), &to("cut")])?, str![[r#"
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", &from("/cut"), &to("cut")])?,
+        str![[r#"
 exit: 1
 --- stderr
 forkd: the archive cannot be read after "out/a": unexpected EOF during skip
 
-"#]]);
-    assert_data_eq!(home.run(&["cp", &from("/empty"), &to("empty")])?, str![[r#"
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", &from("/empty"), &to("empty")])?,
+        str![[r#"
 exit: 1
 --- stderr
 forkd: the archive is empty
 
-"#]]);
-    assert_data_eq!(home.run(&["cp", &from("/none"), &to("none")])?, str![[r#"
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", &from("/none"), &to("none")])?,
+        str![[r#"
 exit: 1
 --- stderr
 forkd: there is none
 
-"#]]);
-    assert_data_eq!(home.run(&["cp", &from("/srv/out"), &to("no/such/place")])?, str![[r#"
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", &from("/srv/out"), &to("no/such/place")])?,
+        str![[r#"
 exit: 1
 --- stderr
-forkd: cannot copy HOME/here/no/such/place: No such file or directory (os error 2) at path "HOME/here/no/such/.forkd-cp-5rrTYf"
+forkd: cannot copy HOME/here/no/such/place: No such file or directory (os error 2) at path "HOME/here/no/such/.forkd-cp-[..]"
 
-"#]]);
+"#]]
+    );
     // Nothing of what failed is left.
     let mut left: Vec<String> = fs::read_dir(&here)?
         .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into()))
@@ -160,30 +175,42 @@ forkd: cannot copy HOME/here/no/such/place: No such file or directory (os error 
 fn copies_that_make_no_sense_are_refused() -> Result<(), Failure> {
     let home = Home::new()?;
     let _daemon = StandIn::start(home.path(), &[], |_, _| None)?;
-    assert_data_eq!(home.run(&["cp", "a", "b"])?, str![[r#"
-exit: 1
+    assert_data_eq!(
+        home.run(&["cp", "a", "b"])?,
+        str![[r#"
+exit: 2
 --- stderr
 forkd: one side is in a sandbox (SANDBOX:PATH), the other is a path here
 
-"#]]);
-    assert_data_eq!(home.run(&["cp", "i:/a", "j:/b"])?, str![[r#"
-exit: 1
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", "i:/a", "j:/b"])?,
+        str![[r#"
+exit: 2
 --- stderr
 forkd: one side is in a sandbox (SANDBOX:PATH), the other is a path here
 
-"#]]);
-    assert_data_eq!(home.run(&["cp", "i:a", "b"])?, str![[r#"
-exit: 1
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", "i:a", "b"])?,
+        str![[r#"
+exit: 2
 --- stderr
 forkd: a path in a sandbox begins with a slash
 
-"#]]);
+"#]]
+    );
     let missing = home.path().join("missing").display().to_string();
-    assert_data_eq!(home.run(&["cp", &missing, "i:/a"])?, str![[r#"
+    assert_data_eq!(
+        home.run(&["cp", &missing, "i:/a"])?,
+        str![[r#"
 exit: 1
 --- stderr
 forkd: cannot copy HOME/missing: No such file or directory (os error 2)
 
-"#]]);
+"#]]
+    );
     Ok(())
 }

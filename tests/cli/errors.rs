@@ -61,7 +61,7 @@ hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names an
     assert_data_eq!(
         crate::outcome::outcome(&outcome, home.path()),
         str![[r#"
-exit: 1
+exit: 2
 --- stderr
 forkd: FORKD_URL is no address: expected unix:///path, http://host:port or https://host:port
 

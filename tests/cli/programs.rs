@@ -271,7 +271,7 @@ fn ctrl_c_reaches_the_program_and_the_sandbox_is_removed() -> Result<(), Failure
     Ok(())
 }
 
-fn wait_for(daemon: &StandIn, what: &str, times: usize) -> Result<(), Failure> {
+pub fn wait_for(daemon: &StandIn, what: &str, times: usize) -> Result<(), Failure> {
     let begun = Instant::now();
     while daemon.asked().iter().filter(|asked| asked.contains(what)).count() < times {
         if begun.elapsed() > PATIENCE {

@@ -151,6 +151,7 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             CliError::Interrupted(status) => Exit::Other(*status),
+            CliError::CopySides | CliError::CopyRelative | CliError::Address { .. } => Exit::Other(2),
             _ => Exit::Failure,
         }
     }

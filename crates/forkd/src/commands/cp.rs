@@ -26,7 +26,10 @@ enum Side<'a> {
 }
 
 pub fn run(options: &CpOptions) -> Result<Exit, CliError> {
-    let (from, to) = (side(&options.from), side(&options.to));
+    let (from, to) = (side(&options.from)?, side(&options.to)?);
+    if matches!((&from, &to), (Side::Here(_), Side::Here(_)) | (Side::There { .. }, Side::There { .. })) {
+        return Err(CliError::CopySides);
+    }
     with_daemon(&options.daemon, async |client| {
         let mut signals = Signals::new()?;
         let copying = async {
@@ -46,25 +49,25 @@ pub fn run(options: &CpOptions) -> Result<Exit, CliError> {
 }
 
 /// `SANDBOX:/PATH`, unless it looks like a path already: `./a:b` is one.
-fn side(text: &str) -> Side<'_> {
+fn side(text: &str) -> Result<Side<'_>, CliError> {
     match text.split_once(':') {
-        Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => {
-            Side::There { sandbox, path }
-        }
-        _ => Side::Here(Path::new(text)),
+        Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => match path.starts_with('/')
+        {
+            true => Ok(Side::There { sandbox, path }),
+            false => Err(CliError::CopyRelative),
+        },
+        _ => Ok(Side::Here(Path::new(text))),
     }
 }
 
 /// Where something goes in a sandbox: the directory, and its name there.
-fn place<'a>(path: &'a str, is_directory: bool, name: &'a str) -> Option<(&'a str, &'a str)> {
-    if !path.starts_with('/') {
-        return None;
+fn place<'a>(path: &'a str, is_directory: bool, name: &'a str) -> (&'a str, &'a str) {
+    match path.rsplit_once('/') {
+        Some((directory, name)) if !is_directory && !name.is_empty() => {
+            (if directory.is_empty() { "/" } else { directory }, name)
+        }
+        _ => (path, name),
     }
-    if is_directory || path.ends_with('/') {
-        return Some((path, name));
-    }
-    let (directory, name) = path.rsplit_once('/')?;
-    Some((if directory.is_empty() { "/" } else { directory }, name))
 }
 
 async fn send(client: &Client, here: &Path, sandbox: &str, path: &str) -> Result<(), CliError> {
@@ -73,7 +76,7 @@ async fn send(client: &Client, here: &Path, sandbox: &str, path: &str) -> Result
     let real = fs::canonicalize(here).map_err(failed)?;
     let name = here.file_name().or_else(|| real.file_name()).and_then(OsStr::to_str).unwrap_or("root");
     let is_directory = client.is_directory(sandbox, path).await?.unwrap_or(false);
-    let (directory, name) = place(path, is_directory, name).ok_or(CliError::CopyRelative)?;
+    let (directory, name) = place(path, is_directory, name);
     let (pieces, upload) = mpsc::channel(QUEUE);
     let (source, packed) = (here.to_owned(), PathBuf::from(name));
     thread::spawn(move || {
@@ -92,9 +95,6 @@ async fn fetch(client: &Client, sandbox: &str, path: &str, here: &Path) -> Resul
         "" => "/",
         path => path,
     };
-    if !path.starts_with('/') {
-        return Err(CliError::CopyRelative);
-    }
     let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(sandbox);
     let ends_as_directory = here.as_os_str().as_encoded_bytes().ends_with(b"/");
     let target = if here.is_dir() || ends_as_directory { here.join(name) } else { here.to_owned() };
@@ -139,19 +139,19 @@ mod tests {
 
     #[test]
     fn a_side_is_here_or_there() {
-        assert_eq!(side("i1:/a:b"), Side::There { sandbox: "i1", path: "/a:b" });
+        assert_eq!(side("i1:/a:b").unwrap(), Side::There { sandbox: "i1", path: "/a:b" });
         for here in ["a", "./i1:/a", "/i1:a", ":/a"] {
-            assert_eq!(side(here), Side::Here(Path::new(here)));
+            assert_eq!(side(here).unwrap(), Side::Here(Path::new(here)));
         }
+        assert!(side("i1:a").is_err() && side("i1:").is_err());
     }
 
     #[test]
     fn what_is_copied_goes_into_directories_or_gets_a_name() {
-        assert_eq!(place("/srv", true, "x"), Some(("/srv", "x")));
-        assert_eq!(place("/srv/", false, "x"), Some(("/srv/", "x")));
-        assert_eq!(place("/srv/y", false, "x"), Some(("/srv", "y")));
-        assert_eq!(place("/y", false, "x"), Some(("/", "y")));
-        assert_eq!(place("/", false, "x"), Some(("/", "x")));
-        assert_eq!(place("y", false, "x"), None);
+        assert_eq!(place("/srv", true, "x"), ("/srv", "x"));
+        assert_eq!(place("/srv/", false, "x"), ("/srv/", "x"));
+        assert_eq!(place("/srv/y", false, "x"), ("/srv", "y"));
+        assert_eq!(place("/y", false, "x"), ("/", "y"));
+        assert_eq!(place("/", false, "x"), ("/", "x"));
     }
 }

@@ -45,23 +45,29 @@ fn a_daemon_is_started_and_said_so_once() -> Result<(), Failure> {
     let pid = said.split_once("process ").and_then(|(_, rest)| rest.split(',').next()?.parse::<i32>().ok());
     let pid = pid.ok_or_else(|| format!("no process: {said}"))?;
     let ended = Ended(pid);
-    assert_data_eq!(outcome(&output, home.path()), str![[r#"
+    assert_data_eq!(
+        outcome(&output, home.path()),
+        str![[r#"
 exit: 1
 --- stderr
-forkd: there was no daemon; one is started, process 11972, and logs to HOME/daemon.log
+forkd: there was no daemon; one is started, process [..], and logs to HOME/daemon.log
 forkd: there is neither a snapshot nor an image nothing
 hint: forkd image pull nothing gets an image from a registry
 
-"#]]);
+"#]]
+    );
     // It is nobody's child, and in no session of the terminal's.
     assert_eq!(getsid(Pid::from_raw(pid))?, Pid::from_raw(pid).ok_or("no pid")?);
-    assert_data_eq!(outcome(&run(&home)?, home.path()), str![[r#"
+    assert_data_eq!(
+        outcome(&run(&home)?, home.path()),
+        str![[r#"
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor an image nothing
 hint: forkd image pull nothing gets an image from a registry
 
-"#]]);
+"#]]
+    );
     drop(ended);
     Ok(())
 }
@@ -86,12 +92,15 @@ fn one_that_does_not_start_is_said_with_its_reason() -> Result<(), Failure> {
     let home = Home::new()?;
     let in_the_way: PathBuf = home.path().join("engine");
     fs::write(&in_the_way, "")?;
-    assert_data_eq!(outcome(&run(&home)?, home.path()), str![[r#"
+    assert_data_eq!(
+        outcome(&run(&home)?, home.path()),
+        str![[r#"
 exit: 1
 --- stderr
 forkd: the daemon did not start; HOME/daemon.log has the whole log:
 forkd: cannot make the engine's directory: File exists (os error 17)
 
-"#]]);
+"#]]
+    );
     Ok(())
 }

@@ -3,7 +3,10 @@
 
 mod client;
 mod events;
+mod files;
+mod guest;
 mod images;
+mod interact;
 mod lifecycle;
 mod recovery;
 mod refusals;

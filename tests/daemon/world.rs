@@ -57,7 +57,7 @@ impl World {
         self.home.path().join("library")
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.home.path().join("forkd.sock")
     }
 
@@ -85,6 +85,14 @@ impl World {
         let status = daemon.wait()?;
         assert_eq!(status.success(), signal != Signal::KILL, "{status}: {}", self.log());
         Ok(())
+    }
+
+    /// The most memory that the daemon has had so far, in KiB.
+    pub fn peak_kib(&self) -> Result<u64, Failure> {
+        let id = self.daemon.as_ref().ok_or("no daemon")?.id();
+        let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no peak")?;
+        Ok(line.split_whitespace().next().ok_or("no number")?.parse()?)
     }
 
     /// As `GET /v1/sandboxes`, without a body.

@@ -25,6 +25,7 @@ pub mod idempotency;
 pub mod metrics;
 mod ndjson;
 mod openapi;
+mod passage;
 pub mod request_id;
 pub mod routes;
 pub mod server;

@@ -9,6 +9,7 @@
 
 mod checks;
 mod events;
+mod files;
 mod sandboxes;
 mod snapshots;
 mod system;
@@ -32,6 +33,7 @@ fn all() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(openapi::beginning())
         .merge(system::routes())
         .merge(sandboxes::routes())
+        .merge(files::routes())
         .merge(snapshots::routes())
         .merge(events::routes())
 }

@@ -4,8 +4,10 @@
 mod client;
 mod events;
 mod images;
+mod library;
 mod lifecycle;
 mod recovery;
 mod refusals;
+mod registry;
 mod snapshots;
 mod world;

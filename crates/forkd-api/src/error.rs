@@ -43,10 +43,14 @@ pub enum ErrorCode {
     TooLarge,
     /// 415: not this type of content.
     UnsupportedMediaType,
+    /// 422: what was to be built cannot be, as it is written, or a command of it failed.
+    BuildFailed,
     /// 429: too many requests, or too many of something at once.
     TooMany,
     /// 502: what runs in the guest gave no answer that can be used.
     GuestFailed,
+    /// 502: a registry or a mirror gave no answer that can be used.
+    UpstreamFailed,
     /// 504: what runs in the guest took too long.
     GuestTimeout,
     /// 507: not enough memory on this host.
@@ -75,9 +79,10 @@ impl ErrorCode {
             | ErrorCode::IdempotencyMismatch => 409,
             ErrorCode::TooLarge => 413,
             ErrorCode::UnsupportedMediaType => 415,
+            ErrorCode::BuildFailed => 422,
             ErrorCode::TooMany => 429,
             ErrorCode::Internal => 500,
-            ErrorCode::GuestFailed => 502,
+            ErrorCode::GuestFailed | ErrorCode::UpstreamFailed => 502,
             ErrorCode::Unavailable => 503,
             ErrorCode::GuestTimeout => 504,
             ErrorCode::NoMemory | ErrorCode::NoDisk => 507,

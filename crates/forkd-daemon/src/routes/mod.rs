@@ -9,6 +9,8 @@
 
 mod checks;
 mod events;
+mod images;
+mod kernels;
 mod sandboxes;
 mod snapshots;
 mod system;
@@ -33,6 +35,8 @@ fn all() -> OpenApiRouter<Shared> {
         .merge(system::routes())
         .merge(sandboxes::routes())
         .merge(snapshots::routes())
+        .merge(images::routes())
+        .merge(kernels::routes())
         .merge(events::routes())
 }
 

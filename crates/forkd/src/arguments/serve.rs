@@ -13,7 +13,7 @@ pub struct ServeOptions {
     #[arg(long, default_value = "127.0.0.1:8889", value_parser = parse_listen)]
     pub listen: Listen,
     /// The Unix socket [default: forkd.sock among forkd's files].
-    #[arg(long, value_name = "PATH", env = "FORKD_SOCKET")]
+    #[arg(long, value_name = "PATH", env = crate::daemon::SOCKET_VARIABLE)]
     pub socket: Option<PathBuf>,
     /// A group, by name or number, that may use the Unix socket too. Its members can do everything.
     #[arg(long, value_name = "GROUP")]
@@ -36,6 +36,10 @@ pub struct ServeOptions {
     /// The most memory of one sandbox [default: the host's].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
+    /// The most memory for snapshots that are kept ready to be forked; those that are not used go first, and are loaded
+    /// again when they are [default: a quarter of the host's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub zygote_memory: Option<u64>,
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
@@ -45,6 +49,9 @@ pub struct ServeOptions {
     /// The first program of guests [default: the one beside forkd].
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,
+    /// Leave the terminal and the session that it was started in.
+    #[arg(long, hide = true)]
+    pub detached: bool,
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,

@@ -14,23 +14,27 @@ use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
 
 use crate::arguments::{Listen, ServeOptions};
+use crate::daemon::SOCKET;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::logging;
-
-/// The socket's name among forkd's files.
-const SOCKET: &str = "forkd.sock";
 
 /// The engine's directory among forkd's files.
 const ROOT: &str = "engine";
 /// What a daemon holds as long as it lives, among the engine's files.
 const LOCK: &str = "lock";
+/// What part of the host's memory snapshots have that are kept ready to be forked, if nothing else is said.
+const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
 const SETTLING: Duration = Duration::from_secs(90);
 /// Threads that wait for the disk get this much more.
 const THREADS: Duration = Duration::from_secs(2);
 
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
+    if options.detached {
+        // It leads a session already if whoever started it saw to that.
+        let _ = rustix::process::setsid();
+    }
     logging::start(&options.log)?;
     let config = config(options)?;
     let library = library(options)?;
@@ -102,6 +106,7 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
     let limits = engine::Limits {
         sandboxes: options.max_sandboxes,
         memory_bytes: options.max_memory.map_or_else(host_memory, |mib| mib << 20),
+        zygote_bytes: options.zygote_memory.map_or_else(|| host_memory() / ZYGOTE_SHARE, |mib| mib << 20),
         free_disk_bytes: options.free_disk << 20,
     };
     Ok(Settings {

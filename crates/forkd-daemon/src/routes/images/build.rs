@@ -64,6 +64,7 @@ pub(super) async fn build(
 ) -> Answer<Response> {
     let wanted = convert(BuildImage::of_pairs(pairs).map_err(malformed)?)?;
     let place = Place::take(&app).await?;
+    app.engine.admit_guest(wanted.memory_bytes).await?;
     let archive = upload::to_file(&app, body, app.library.directory(), app.limits.context_bytes).await?;
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| make(&shared, wanted, archive, progress)).await
@@ -109,7 +110,6 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
 
 fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> Answer<Made> {
     app.admit_image()?;
-    app.engine.admit_guest(wanted.memory_bytes)?;
     let library = app.library.directory();
     let cache = BuildCache::new(&library);
     let unpacked = UnpackedContext::new(&cache, archive, &wanted.dockerfile, &CONTEXT_LIMITS, progress)?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
+use forkd_engine::engine::NewSnapshot;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
@@ -32,13 +33,23 @@ impl World {
     }
 
     pub fn with(options: &[&str]) -> Result<World, Failure> {
+        World::with_base(options, |_, _| Ok(()))
+    }
+
+    /// The same with a `base` that is made in another way, from the daemon's home.
+    pub fn with_base(
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
         let mut world = World { home: tempfile::tempdir()?, daemon: None };
         let kernel = world.home.path().join("kernel");
         fs::write(&kernel, guest::elf(100))?;
         let (runtime, engine, _) = tiny::start(&world.root())?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
-            engine.make(tiny::new_snapshot("base", kernel)?, &steps).await?.durable().await?;
+            let mut base = tiny::new_snapshot("base", kernel)?;
+            change(&world, &mut base)?;
+            engine.make(base, &steps).await?.durable().await?;
             Ok(())
         });
         drop(engine);
@@ -106,6 +117,16 @@ impl World {
 
     pub fn tell_with(&self, headers: &str, request: &str, body: Value) -> Result<Answer, Failure> {
         client::send(&self.socket(), request, headers, Some(&body))
+    }
+
+    /// Sends bytes as they are.
+    pub fn upload(&self, headers: &str, request: &str, body: &[u8]) -> Result<Answer, Failure> {
+        client::upload(&self.socket(), request, headers, body)
+    }
+
+    /// Says that so many bytes come, sends fewer, and goes away.
+    pub fn break_off(&self, request: &str, said: usize, body: &[u8]) -> Result<(), Failure> {
+        client::break_off(&self.socket(), request, said, body)
     }
 
     pub fn abandon(&self, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {

@@ -10,6 +10,8 @@
 mod checks;
 mod events;
 mod files;
+mod images;
+mod kernels;
 mod sandboxes;
 mod snapshots;
 mod system;
@@ -35,6 +37,8 @@ fn all() -> OpenApiRouter<Shared> {
         .merge(sandboxes::routes())
         .merge(files::routes())
         .merge(snapshots::routes())
+        .merge(images::routes())
+        .merge(kernels::routes())
         .merge(events::routes())
 }
 

@@ -8,4 +8,5 @@ mod lifecycle;
 mod recovery;
 mod refusals;
 mod snapshots;
+mod soak;
 mod world;

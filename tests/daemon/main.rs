@@ -7,6 +7,7 @@ mod images;
 mod lifecycle;
 mod recovery;
 mod refusals;
+mod schema;
 mod snapshots;
 mod soak;
 mod world;

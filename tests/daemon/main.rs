@@ -5,6 +5,7 @@ mod client;
 mod events;
 mod images;
 mod lifecycle;
+mod packaging;
 mod recovery;
 mod refusals;
 mod schema;

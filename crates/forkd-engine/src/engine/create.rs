@@ -238,7 +238,7 @@ async fn fork(
     }
 }
 
-/// Gives every guest its identity, all at the same time. A VM without a way into its guest has no agent, and needs none.
+/// Gives every guest its identity. A VM without a way into its guest has no agent, and needs none.
 async fn give_identities(
     forks: Vec<(u32, Result<Forked, EngineError>)>,
     new: &NewSandboxes,
@@ -251,6 +251,7 @@ async fn give_identities(
                 let env = new.env.clone();
                 tasks.spawn(async move {
                     if forked.record.shape.devices.vsock.is_some() {
+                        let _turn = forked.shared.identities.acquire().await;
                         give_identity(&forked, index, env).await?;
                     }
                     Ok::<_, EngineError>(forked)

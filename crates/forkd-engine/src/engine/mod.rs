@@ -17,6 +17,7 @@ mod create;
 mod error;
 mod evict;
 mod layers;
+mod library_use;
 mod make;
 mod persist;
 mod recover;
@@ -47,7 +48,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
 use forkd_store::{DiskLayer, Store, Tag};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 
 use crate::ids::SandboxId;
 use crate::places::Places;
@@ -87,6 +88,9 @@ struct Shared {
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
+    /// Turns for guests that take their identities. All of a thousand at once would share the host's CPUs until none of them
+    /// has answered in time.
+    identities: Semaphore,
     /// How often snapshots were used.
     uses: AtomicU64,
 }
@@ -126,6 +130,7 @@ impl Engine {
             sandboxes,
             snapshots,
             happened,
+            identities: Semaphore::new(identities_at_once()),
             uses: AtomicU64::new(0),
         });
         let recovered = recover::recover(&shared).await?;
@@ -178,6 +183,11 @@ impl Shared {
         // Nobody may be listening.
         let _ = self.happened.send(happened);
     }
+}
+
+/// More than there are CPUs: a guest waits now and then, for its disk or its timers.
+fn identities_at_once() -> usize {
+    4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 fn unix_ms() -> u64 {

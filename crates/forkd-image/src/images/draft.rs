@@ -99,7 +99,8 @@ impl<'a> Draft<'a> {
 
         let image = self.temporary.path().join("image");
         fs::create_dir(&image).map_err(FileError::at("make", &image))?;
-        let (size, digest) = ext4::make(self.tree.path(), &contents, finish.min_mib, &image.join(BASE))?;
+        let base = image.join(BASE);
+        let (size, digest) = ext4::make(self.tree.path(), &contents, finish.min_mib, &base, progress)?;
         if progress.is_cancelled() {
             return Err(ArchiveError::Cancelled.into());
         }
@@ -142,7 +143,7 @@ impl ImageStore {
 
     /// Forgets the image of a build that was made anew, so that the new one can take its place. Its names stay.
     pub fn forget_built(&self, built: &BuiltImage) -> Result<(), ImageError> {
-        match self.get(built.id()?)? {
+        match self.own(built.id()?)? {
             Some(image) => Ok(files::remove_directory(&image.path)?),
             None => Ok(()),
         }
@@ -151,7 +152,10 @@ impl ImageStore {
     /// Takes a file system that a build has made, in a file on the same disk, which is moved.
     pub fn adopt(&self, base: &Path, built: BuiltImage) -> Result<Image, ImageError> {
         let id = built.id()?;
-        if let Some(image) = known(self, id, built.name.as_ref())? {
+        // A shared one was not found good enough before.
+        if self.own(id)?.is_some()
+            && let Some(image) = known(self, id, built.name.as_ref())?
+        {
             return Ok(image);
         }
         let temporary = Temporary::new(&self.directory)?;

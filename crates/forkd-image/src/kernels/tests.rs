@@ -140,3 +140,72 @@ fn versions_stay_in_the_store() {
     assert_eq!(file_name(".tmp-x"), "tmp-x");
     assert_eq!(file_name(&"9".repeat(100)).len(), 64);
 }
+
+#[test]
+fn kernels_of_a_shared_library_are_used_and_not_touched() {
+    let (own, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = KernelStore::new(shared.path());
+    let kernel = theirs.add(&host(system("6.1.0-40-amd64").path()), &Silent).unwrap();
+    let directory = kernel.path.clone();
+    let agent = own.path().join("agent");
+    fs::write(&agent, "agent").unwrap();
+
+    let store = KernelStore::new(own.path()).with_shared(shared.path());
+    let found = store.ensure_default(&Silent).unwrap();
+    assert!(found.shared && found.is_default && found.path == directory);
+    let before = files::names(&directory).unwrap();
+    let initramfs = found.initramfs(&agent, &Silent).unwrap();
+    assert!(initramfs.starts_with(own.path()), "{}", initramfs.display());
+    assert_eq!(found.initramfs(&agent, &Silent).unwrap(), initramfs);
+    assert_eq!(files::names(&directory).unwrap(), before);
+    assert_eq!(store.list().unwrap().len(), 1);
+    assert!(
+        matches!(store.remove("6.1.0", true), Err(KernelStoreError::Shared(id)) if id == found.metadata.id)
+    );
+    // One that was made there is used.
+    fs::write(&agent, "another").unwrap();
+    let made = kernel.initramfs(&agent, &Silent).unwrap();
+    assert_eq!(found.initramfs(&agent, &Silent).unwrap(), made);
+
+    // The store's own kernels and its own choice come first.
+    let mine = store.add(&host(system("6.6.1-1-amd64").path()), &Silent).unwrap();
+    assert!(!mine.is_default);
+    assert!(store.set_default(&mine.metadata.id).unwrap().is_default);
+    assert_eq!(theirs.default_kernel().unwrap().unwrap().metadata.id, found.metadata.id);
+    assert!(matches!(store.remove("6.6.1", false), Err(KernelStoreError::IsDefault(_))));
+    store.remove("6.6.1", true).unwrap();
+    assert!(store.default_kernel().unwrap().unwrap().shared);
+}
+
+#[test]
+fn a_kernel_comes_out_of_an_archive() {
+    use crate::archive::testing::Tar;
+    let home = tempfile::tempdir().unwrap();
+    let store = KernelStore::new(home.path());
+    let add = |tar: Tar| store.add_archive(&tar.finish()[..], &Silent);
+    let needed = |tar: Tar, at: &str| {
+        ["virtio_mmio", "virtio_blk", "ext4"]
+            .iter()
+            .fold(tar, |tar, name| tar.file(&format!("{at}/kernel/{name}.ko"), &module("")))
+    };
+    let plain = add(needed(Tar::new().file("kernel", &elf("6.1.2")), "modules")).unwrap();
+    assert_eq!((&plain.metadata.version[..], plain.metadata.modules.len()), ("6.1.2", 3));
+    assert_eq!(plain.metadata.source, KernelSource::Archive);
+    let built_in = add(Tar::new().file("kernel", &elf("6.1.3"))).unwrap();
+    assert_eq!(built_in.metadata.modules, [""; 0]);
+    let root = add(needed(Tar::new().file("boot/vmlinuz-6.2.1", &elf("x")), "lib/modules/6.2.1")).unwrap();
+    assert_eq!((&root.metadata.version[..], root.metadata.modules.len()), ("6.2.1", 3));
+
+    let error = |tar: Tar| add(tar).unwrap_err().to_string();
+    assert!(error(Tar::new()).contains("neither a file named kernel"));
+    assert_eq!(error(Tar::new().file("kernel", b"text")), "kernel is neither an ELF file nor a bzImage");
+    for link in [
+        Tar::new().symlink("kernel", "/etc/passwd"),
+        Tar::new().file("kernel", &elf("1")).symlink("modules", "/lib/modules"),
+    ] {
+        assert!(error(link).contains("is neither a file nor a directory"));
+    }
+    assert!(error(Tar::new().file("../kernel", &elf("1"))).contains("climbs out"));
+    let kept: Vec<_> = fs::read_dir(home.path().join("kernels")).unwrap().collect();
+    assert_eq!(kept.len(), 4, "three kernels and the default: {kept:?}");
+}

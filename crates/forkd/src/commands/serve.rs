@@ -14,12 +14,10 @@ use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
 
 use crate::arguments::{Listen, ServeOptions};
+use crate::daemon::SOCKET;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::logging;
-
-/// The socket's name among forkd's files.
-const SOCKET: &str = "forkd.sock";
 
 /// The engine's directory among forkd's files.
 const ROOT: &str = "engine";
@@ -31,6 +29,10 @@ const ZYGOTE_SHARE: u64 = 4;
 const SETTLING: Duration = Duration::from_secs(90);
 
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
+    if options.detached {
+        // It leads a session already if whoever started it saw to that.
+        let _ = rustix::process::setsid();
+    }
     logging::start(&options.log)?;
     let config = config(options)?;
     let library = library(options)?;
@@ -124,12 +126,11 @@ fn library(options: &ServeOptions) -> Result<Library, CliError> {
         Some(agent) => agent.clone(),
         None => home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
     };
-    Ok(Library {
-        images: ImageStore::new(&directory),
-        kernels: KernelStore::new(&directory),
-        agent,
-        emulated: forkd_host::is_emulated(),
-    })
+    let (mut images, mut kernels) = (ImageStore::new(&directory), KernelStore::new(&directory));
+    if let Some(shared) = &options.shared_library {
+        (images, kernels) = (images.with_shared(shared), kernels.with_shared(shared));
+    }
+    Ok(Library { images, kernels, agent, emulated: forkd_host::is_emulated() })
 }
 
 /// Takes the engine's directory for this daemon. Two of them would each take the other's VMs for nobody's.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_api::error::ErrorCode;
@@ -33,7 +33,12 @@ impl World {
     }
 
     pub fn with(options: &[&str]) -> Result<World, Failure> {
-        World::with_base(options, |_, _| Ok(()))
+        World::with_guest(&guest::elf(100), options)
+    }
+
+    /// The same, of another guest.
+    pub fn with_guest(elf: &[u8], options: &[&str]) -> Result<World, Failure> {
+        World::made(elf, options, |_, _| Ok(()))
     }
 
     /// The same with a `base` that is made in another way, from the daemon's home.
@@ -41,9 +46,17 @@ impl World {
         options: &[&str],
         change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
+        World::made(&guest::elf(100), options, change)
+    }
+
+    fn made(
+        elf: &[u8],
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
         let mut world = World { home: tempfile::tempdir()?, daemon: None };
         let kernel = world.home.path().join("kernel");
-        fs::write(&kernel, guest::elf(100))?;
+        fs::write(&kernel, elf)?;
         let (runtime, engine, _) = tiny::start(&world.root())?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
@@ -78,15 +91,38 @@ impl World {
     }
 
     pub fn start(&mut self, options: &[&str]) -> Result<(), Failure> {
-        let arguments = [&["serve", "--listen", "none"], options].concat();
-        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
-        let daemon =
-            binaries::forkd(self.home.path(), &arguments).stdout(Stdio::null()).stderr(log).spawn()?;
-        self.daemon = Some(daemon);
+        self.launch(options, &[])?;
         self.until("the daemon answers", |world| {
             Ok(client::send(&world.socket(), "GET /healthz", "", None)
                 .is_ok_and(|answer| answer.status == 200))
         })
+    }
+
+    /// Starts a daemon, and waits for nothing.
+    pub fn launch(&mut self, options: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
+        let nowhere: &[&str] = if options.contains(&"--listen") { &[] } else { &["--listen", "none"] };
+        let arguments = [&["serve"], nowhere, options].concat();
+        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
+        let mut daemon = binaries::forkd(self.home.path(), &arguments);
+        daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);
+        self.daemon = Some(daemon.spawn()?);
+        Ok(())
+    }
+
+    /// Waits for the end of a daemon that ends by itself.
+    pub fn ended_itself(&mut self) -> Result<ExitStatus, Failure> {
+        let begun = Instant::now();
+        let daemon = self.daemon.as_mut().ok_or("no daemon")?;
+        loop {
+            match daemon.try_wait()? {
+                Some(status) => {
+                    self.daemon = None;
+                    return Ok(status);
+                }
+                None if begun.elapsed() > PATIENCE => return Err("the daemon does not end".into()),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
     /// Ends the daemon with a signal, and waits for its end.

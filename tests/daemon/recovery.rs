@@ -79,6 +79,27 @@ fn a_snapshot_without_a_process_is_loaded_and_counted() -> Result<(), Failure> {
 }
 
 #[test]
+fn a_budget_for_zygotes_is_kept_and_metered() -> Result<(), Failure> {
+    let world = World::with(&["--zygote-memory", "0"])?;
+    let evicted = |count: u32| {
+        world.until("it is evicted", |world| {
+            let metrics = world.ask("GET /metrics")?.body;
+            Ok(metrics.contains(&format!("forkd_zygote_evictions_total {count}\n"))
+                && metrics.contains("forkd_zygotes 0\n"))
+        })
+    };
+    evicted(1)?;
+    assert!(!world.snapshot("base")?.loaded);
+    world.fork("base", 2)?;
+    world.until("it is loaded", |world| {
+        Ok(world.ask("GET /metrics")?.body.contains("forkd_zygote_loads_total 1\n"))
+    })?;
+    evicted(2)?;
+    assert!(world.log().contains("gave up its memory"), "{}", world.log());
+    Ok(())
+}
+
+#[test]
 fn who_goes_away_leaves_no_vm_that_nobody_knows() -> Result<(), Failure> {
     let mut world = World::new()?;
     let body = json!({ "snapshot_tag": "base", "n": 20 });

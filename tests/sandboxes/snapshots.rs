@@ -1,6 +1,6 @@
 //! Branches, and what becomes of them on disk.
 
-use forkd_engine::engine::{EngineError, SandboxState, SnapshotStatus, Source};
+use forkd_engine::engine::{EngineError, Happened, SandboxState, SnapshotStatus, Source};
 use forkd_tests::engine::process::Failure;
 
 use crate::world::{World, lives};
@@ -60,6 +60,45 @@ fn an_evicted_snapshot_is_loaded_again_when_it_is_needed() -> Result<(), Failure
     world.fork("base", 2)?;
     assert!(base.view().loaded);
     assert_ne!(world.run(base.lease())?.process.pid, first);
+    Ok(())
+}
+
+#[test]
+fn what_is_beyond_the_budget_is_evicted_by_use_and_never_while_needed() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    for tag in ["one", "two", "three"] {
+        world.run(world.make(tag)?.durable())?;
+    }
+    let trimmed = world.run(world.engine.trim());
+    assert_eq!(trimmed.evicted, [], "all of them fit");
+    assert!(trimmed.held_bytes > 0);
+    // A budget for one of three that are about as large.
+    let recovered = world.restart_with(trimmed.held_bytes / 2)?;
+    assert_eq!(recovered.zygotes.len(), 3, "{recovered:?}");
+    let handle = |tag: &str| world.engine.snapshot(tag);
+    let mut happened = world.engine.happenings();
+    let lease = world.run(handle("one")?.lease())?;
+    world.run(handle("three")?.lease())?;
+    let held = lease.process.pid;
+    let trimmed = world.run(world.engine.trim());
+    assert_eq!(trimmed.evicted, ["two".parse()?, "three".parse()?], "{trimmed:?}");
+    assert!(lives(held) && handle("one")?.view().loaded, "it was leased");
+    assert_eq!(world.names("zygotes"), ["one"]);
+    assert_eq!(happened.try_recv()?, Happened::Evicted("two".parse()?));
+
+    // What was used last stays, and what is needed comes back.
+    drop(lease);
+    world.fork("two", 2)?;
+    assert_eq!(world.run(world.engine.trim()).evicted, ["one".parse()?]);
+    world.until("its process ends", || !lives(held));
+    let sandbox = world.engine.sandbox(&world.fork("one", 1)?.remove(0))?;
+    // One that is not on disk is nowhere else.
+    world.run(handle("two")?.lease())?;
+    let branch = world.run(sandbox.branch(Some("branch".parse()?)))?;
+    let evicted = world.run(world.engine.trim()).evicted;
+    assert!(branch.view().loaded || branch.view().status == SnapshotStatus::Ready, "{evicted:?}");
+    world.run(branch.durable())?;
+    world.fork("branch", 1)?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use forkd_engine::engine::{Created, Engine, EngineError, NewSandboxes, Recovered
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 pub use forkd_tests::engine::tiny::lives;
-use forkd_tests::engine::tiny::{self, PATIENCE, start};
+use forkd_tests::engine::tiny::{self, PATIENCE, start, start_with};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -32,8 +32,13 @@ impl World {
 
     /// Ends the engine as a killed daemon ends, and starts another.
     pub fn restart(&mut self) -> Result<Recovered, Failure> {
+        self.restart_with(1 << 40)
+    }
+
+    /// The same, with another budget for the processes of snapshots.
+    pub fn restart_with(&mut self, zygote_bytes: u64) -> Result<Recovered, Failure> {
         self.kill();
-        let (runtime, engine, recovered) = start(self.directory.path())?;
+        let (runtime, engine, recovered) = start_with(self.directory.path(), zygote_bytes)?;
         (self.runtime, self.engine) = (Some(runtime), engine);
         Ok(recovered)
     }

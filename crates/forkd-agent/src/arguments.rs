@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-pub const USAGE: &str = "usage: forkd-agent serve --envd WHERE --interpreter WHERE   (WHERE: IP:PORT or vsock:PORT)\n       forkd-agent (as PID 1 of a guest)";
+pub const USAGE: &str = "usage: forkd-agent serve --envd WHERE --interpreter WHERE [--dial WHERE]   (WHERE: IP:PORT or vsock:PORT)\n       forkd-agent (as PID 1 of a guest)";
 
 /// The kernel hands words of its command line that it does not know to PID 1, so PID 1's arguments are not ours.
 const INIT: u32 = 1;
@@ -18,6 +18,8 @@ pub enum Role {
 pub struct Options {
     pub envd: Address,
     pub interpreter: Address,
+    /// The way to other ports, which nobody needs who is on the same network.
+    pub dial: Option<Address>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,18 +52,19 @@ pub fn parse(arguments: &[String], process_id: u32) -> Result<Role, UsageError> 
 }
 
 fn serve(arguments: &[String]) -> Result<Options, UsageError> {
-    let (mut envd, mut interpreter) = (None, None);
+    let (mut envd, mut interpreter, mut dial) = (None, None, None);
     let mut rest = arguments.iter();
     while let Some(name) = rest.next() {
         let value = rest.next().ok_or(UsageError)?;
         let place = match name.as_str() {
             "--envd" => &mut envd,
             "--interpreter" => &mut interpreter,
+            "--dial" => &mut dial,
             _ => return Err(UsageError),
         };
         *place = Some(value.parse()?);
     }
-    Ok(Options { envd: envd.ok_or(UsageError)?, interpreter: interpreter.ok_or(UsageError)? })
+    Ok(Options { envd: envd.ok_or(UsageError)?, interpreter: interpreter.ok_or(UsageError)?, dial })
 }
 
 #[cfg(test)]
@@ -75,7 +78,11 @@ mod tests {
     #[test]
     fn serve_needs_both_addresses() {
         let line = words("serve --envd 127.0.0.1:1 --interpreter vsock:2");
-        let expected = Options { envd: "127.0.0.1:1".parse().unwrap(), interpreter: Address::Vsock(2) };
+        let address = || "127.0.0.1:1".parse().unwrap();
+        let expected = Options { envd: address(), interpreter: Address::Vsock(2), dial: None };
+        assert_eq!(parse(&line, 77), Ok(Role::Serve(expected)));
+        let line = words("serve --envd 127.0.0.1:1 --interpreter 127.0.0.1:1 --dial 127.0.0.1:1");
+        let expected = Options { envd: address(), interpreter: address(), dial: Some(address()) };
         assert_eq!(parse(&line, 77), Ok(Role::Serve(expected)));
         for wrong in [
             "",

@@ -7,6 +7,14 @@ use utoipa::ToSchema;
 
 use crate::code::thirty;
 
+/// What the first byte of a binary message of an interactive program says: where the rest comes from. A terminal has only the
+/// first.
+pub const STDOUT: u8 = 1;
+pub const STDERR: u8 = 2;
+
+/// The largest message that is taken from the client of an interactive program.
+pub const MAX_INPUT_MESSAGE: usize = 256 << 10;
+
 /// Runs a program and waits for its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -59,4 +67,115 @@ pub enum ExecEvent {
     },
     /// The last line: it could not be followed to its end.
     Error(crate::error::ErrorBody),
+}
+
+/// Begins an interactive program: the first message of a client, as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecStart {
+    /// The program and its arguments.
+    #[schema(min_items = 1)]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Without one, the image's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// What the program reads first, before what comes in binary messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Without it, 30 seconds; with a terminal, a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400)]
+    pub timeout_secs: Option<u64>,
+    /// With it, the program has a terminal of this size; `TERM` is `xterm-256color` if `env` does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tty: Option<TerminalSize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TerminalSize {
+    pub cols: u16,
+    pub rows: u16,
+}
+
+/// A text message of a client after the first one. What the program reads comes in binary messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecInput {
+    /// The terminal's new size.
+    Resize(TerminalSize),
+    /// To the program, and all that are in its process group.
+    Signal(Signal),
+    /// The program reads the end of its input; at a terminal, Ctrl-D.
+    CloseStdin,
+}
+
+/// A signal that programs are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum Signal {
+    #[serde(rename = "SIGHUP")]
+    Hup,
+    #[serde(rename = "SIGINT")]
+    Int,
+    #[serde(rename = "SIGQUIT")]
+    Quit,
+    #[serde(rename = "SIGKILL")]
+    Kill,
+    #[serde(rename = "SIGUSR1")]
+    Usr1,
+    #[serde(rename = "SIGUSR2")]
+    Usr2,
+    #[serde(rename = "SIGTERM")]
+    Term,
+    #[serde(rename = "SIGCONT")]
+    Cont,
+    #[serde(rename = "SIGSTOP")]
+    Stop,
+    #[serde(rename = "SIGTSTP")]
+    Tstp,
+}
+
+impl Signal {
+    /// As it is written: `SIGHUP`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Signal::Hup => "SIGHUP",
+            Signal::Int => "SIGINT",
+            Signal::Quit => "SIGQUIT",
+            Signal::Kill => "SIGKILL",
+            Signal::Usr1 => "SIGUSR1",
+            Signal::Usr2 => "SIGUSR2",
+            Signal::Term => "SIGTERM",
+            Signal::Cont => "SIGCONT",
+            Signal::Stop => "SIGSTOP",
+            Signal::Tstp => "SIGTSTP",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_written_as_the_document_says() {
+        let resize = ExecInput::Resize(TerminalSize { cols: 80, rows: 24 });
+        for (message, text) in [
+            (resize, r#"{"resize":{"cols":80,"rows":24}}"#),
+            (ExecInput::Signal(Signal::Int), r#"{"signal":"SIGINT"}"#),
+            (ExecInput::CloseStdin, r#""close_stdin""#),
+        ] {
+            assert_eq!(serde_json::to_string(&message).unwrap(), text);
+            assert_eq!(serde_json::from_str::<ExecInput>(text).unwrap(), message);
+        }
+        for wrong in [r#"{"signal":"SIGSEGV"}"#, r#"{"resize":{"cols":-1,"rows":1}}"#, "1", "\"stdin\""] {
+            assert!(serde_json::from_str::<ExecInput>(wrong).is_err(), "{wrong}");
+        }
+        let start: ExecStart = serde_json::from_str(r#"{"args":["sh"],"tty":{"cols":1,"rows":2}}"#).unwrap();
+        assert_eq!(start.tty, Some(TerminalSize { cols: 1, rows: 2 }));
+    }
 }

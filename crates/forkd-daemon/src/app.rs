@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use forkd_api::error::ErrorCode;
 use forkd_engine::engine::Engine;
 use forkd_engine::library::Library;
-use tokio::sync::{RwLock, watch};
+use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore, watch};
 use tracing::Instrument;
 
 use crate::audit::{Audit, AuditError};
@@ -30,6 +31,8 @@ pub struct App {
     stopping: watch::Sender<bool>,
     /// Held by everything that is not to be cut short.
     busy: Arc<RwLock<()>>,
+    /// Places for connections that have become something else than HTTP, which their listeners no longer count.
+    upgraded: Arc<Semaphore>,
 }
 
 /// The daemon cannot start.
@@ -59,6 +62,7 @@ impl App {
             limits: config.limits,
             stopping: watch::Sender::new(false),
             busy: Arc::default(),
+            upgraded: Arc::new(Semaphore::new(config.limits.connections)),
         }))
     }
 
@@ -85,6 +89,13 @@ impl App {
     /// Waits for everything that is not to be cut short. Nothing of the kind begins from then on.
     pub async fn settled(&self) {
         std::mem::forget(self.busy.write().await);
+    }
+
+    /// A place for a connection that becomes something else than HTTP: as many as a listener has for all of its own.
+    pub fn place_for_upgrade(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.upgraded)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::new(ErrorCode::Unavailable, "the daemon has too many open connections"))
     }
 
     pub fn is_stopping(&self) -> bool {

@@ -1,8 +1,10 @@
-//! What the daemon does by itself: it sweeps, and counts what happens in the engine without being asked for.
+//! What the daemon does by itself: it sweeps, keeps zygotes within their budget, and counts what happens in the engine without
+//! being asked for.
 
 use std::time::Duration;
 
 use forkd_engine::engine::{Happened, SandboxState, SnapshotStatus};
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;
 
@@ -11,14 +13,23 @@ use crate::error::chain;
 
 /// Between two sweeps.
 const PERIOD: Duration = Duration::from_secs(60);
+/// Between two looks at what zygotes hold, when nothing happens and when much does.
+const TRIM_PERIOD: Duration = Duration::from_secs(15);
+const TRIM_PAUSE: Duration = Duration::from_millis(500);
 
 /// Begins. It ends when the daemon is about to stop.
 pub fn start(app: &Shared) {
-    let (sweeping, counting) = (app.clone(), app.clone());
+    let (sweeping, trimming, counting) = (app.clone(), app.clone(), app.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = sweep(&sweeping) => {}
             () = sweeping.stopping() => {}
+        }
+    });
+    tokio::spawn(async move {
+        tokio::select! {
+            () = trim(&trimming) => {}
+            () = trimming.stopping() => {}
         }
     });
     tokio::spawn(async move {
@@ -47,11 +58,44 @@ async fn sweep(app: &App) {
     }
 }
 
+/// Keeps the processes of snapshots within their budget: when one is loaded or can go, and now and then, since they grow.
+async fn trim(app: &App) {
+    let mut happened = app.engine.happenings();
+    let mut ticks = tokio::time::interval(TRIM_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        // Whatever has happened until now is seen by one look.
+        happened = happened.resubscribe();
+        let trimmed = app.engine.trim().await;
+        app.metrics.engine.set_zygote_bytes(i64::try_from(trimmed.held_bytes).unwrap_or(i64::MAX));
+        for tag in &trimmed.evicted {
+            tracing::info!(%tag, "a snapshot that was not used gave up its memory");
+        }
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = memory_taken(&mut happened) => tokio::time::sleep(TRIM_PAUSE).await,
+        }
+    }
+}
+
+/// A snapshot was loaded, or can be given up from now on.
+async fn memory_taken(happened: &mut Receiver<Happened>) {
+    loop {
+        match happened.recv().await {
+            Ok(Happened::Loaded(_) | Happened::Snapshot(_, SnapshotStatus::Ready)) => return,
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
 async fn count(app: &App) {
     let mut happened = app.engine.happenings();
     loop {
         match happened.recv().await {
             Ok(Happened::Loaded(_)) => app.metrics.engine.zygote_loaded(),
+            Ok(Happened::Evicted(_)) => app.metrics.engine.zygote_evicted(),
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
@@ -80,4 +124,6 @@ pub(crate) fn gauge(app: &App) {
         let count = snapshots.iter().filter(|view| view.status == status).count();
         app.metrics.engine.set_snapshots(name, i64::try_from(count).unwrap_or(i64::MAX));
     }
+    let loaded = snapshots.iter().filter(|view| view.loaded).count();
+    app.metrics.engine.set_zygotes(i64::try_from(loaded).unwrap_or(i64::MAX));
 }

@@ -65,6 +65,9 @@ pub struct EngineMetrics {
     branch_pause: Histogram,
     exec_time: Histogram,
     zygote_loads: Counter,
+    zygote_evictions: Counter,
+    zygotes: Gauge,
+    zygote_bytes: Gauge,
     sandboxes: Family<StateLabels, Gauge>,
     snapshots: Family<StateLabels, Gauge>,
 }
@@ -150,6 +153,9 @@ impl EngineMetrics {
             branch_pause: seconds(),
             exec_time: seconds(),
             zygote_loads: Counter::default(),
+            zygote_evictions: Counter::default(),
+            zygotes: Gauge::default(),
+            zygote_bytes: Gauge::default(),
             sandboxes: Family::default(),
             snapshots: Family::default(),
         };
@@ -159,6 +165,14 @@ impl EngineMetrics {
             "Snapshots that were loaded from disk",
             metrics.zygote_loads.clone(),
         );
+        registry.register(
+            "zygote_evictions",
+            "Snapshots whose process was given up for its memory",
+            metrics.zygote_evictions.clone(),
+        );
+        registry.register("zygotes", "Snapshots that have a process", metrics.zygotes.clone());
+        let bytes = metrics.zygote_bytes.clone();
+        registry.register_with_unit("zygote_memory", "What these processes hold", Unit::Bytes, bytes);
         for (name, help, histogram) in [
             ("fork", "Until every VM of a request ran", &metrics.fork_time),
             ("ready", "Until every guest of a request had answered", &metrics.ready_time),
@@ -189,6 +203,19 @@ impl EngineMetrics {
 
     pub fn zygote_loaded(&self) {
         self.zygote_loads.inc();
+    }
+
+    pub fn zygote_evicted(&self) {
+        self.zygote_evictions.inc();
+    }
+
+    /// How many snapshots have a process now.
+    pub fn set_zygotes(&self, count: i64) {
+        self.zygotes.set(count);
+    }
+
+    pub fn set_zygote_bytes(&self, bytes: i64) {
+        self.zygote_bytes.set(bytes);
     }
 
     /// How many sandboxes are in this state now.

@@ -4,6 +4,7 @@
 //! `FORKD_UPDATE=1 cargo test -p forkd-daemon openapi`; without the variable, the same test says whether it is current.
 
 use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::exec::{ExecInput, ExecStart, Signal, TerminalSize};
 use utoipa::PartialSchema;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
@@ -28,7 +29,12 @@ pub(crate) fn beginning() -> OpenApi {
         .security_scheme(BEARER, SecurityScheme::Http(bearer.build()))
         .security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))))
         .schema("ErrorBody", ErrorBody::schema())
-        .schema("ErrorCode", ErrorCode::schema());
+        .schema("ErrorCode", ErrorCode::schema())
+        // Messages of WebSockets, which no operation of the document has as a body.
+        .schema("ExecStart", ExecStart::schema())
+        .schema("ExecInput", ExecInput::schema())
+        .schema("TerminalSize", TerminalSize::schema())
+        .schema("Signal", Signal::schema());
     let none: [&str; 0] = [];
     OpenApiBuilder::new()
         .info(info.build())

@@ -71,7 +71,7 @@ pub(crate) fn event(engine: &Engine, happened: Happened) -> Option<What> {
             What::Snapshot { tag: tag.to_string(), status: snapshot_status(status) }
         }
         Happened::SnapshotRemoved(tag) => What::SnapshotRemoved { tag: tag.to_string() },
-        Happened::Loaded(_) => return None,
+        Happened::Loaded(_) | Happened::Evicted(_) => return None,
     })
 }
 

@@ -6,6 +6,8 @@
 //!   envelope  flags (1 byte), length (4, big-endian), JSON; flag 2 ends the stream
 //! ```
 
+mod interactive;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::json;
+
+pub use interactive::{Input, Remote, TerminalSize, interact};
 
 use crate::agent::{Agent, AgentError, ENVD};
 
@@ -134,6 +138,7 @@ struct Started {
 struct Data {
     stdout: Option<String>,
     stderr: Option<String>,
+    pty: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -194,12 +199,21 @@ pub async fn exec(
 
 /// Starts a program, which is then read.
 pub async fn start(agent: &Agent, program: &Program<'_>) -> Result<Running, ExecError> {
+    let mut running = begin(agent, program, json!({ "stdin": program.stdin.is_some() })).await?;
+    running.stdin = program.stdin.clone();
+    Ok(running)
+}
+
+/// Starts a program, with what is said about its input besides.
+async fn begin(
+    agent: &Agent,
+    program: &Program<'_>,
+    mut request: serde_json::Value,
+) -> Result<Running, ExecError> {
     let (command, arguments) =
         program.arguments.split_first().ok_or_else(|| ExecError::Refused("there is no program".into()))?;
-    let request = json!({
-        "process": { "cmd": command, "args": arguments, "envs": program.env, "cwd": program.workdir },
-        "stdin": program.stdin.is_some(),
-    });
+    request["process"] =
+        json!({ "cmd": command, "args": arguments, "envs": program.env, "cwd": program.workdir });
     let stream = agent.guest().connect(ENVD).await.map_err(AgentError::from)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
     let connection = AbortOnDrop(tokio::spawn(connection));
@@ -228,7 +242,7 @@ pub async fn start(agent: &Agent, program: &Program<'_>) -> Result<Running, Exec
         decoder: Decoder::default(),
         told: VecDeque::new(),
         ended: None,
-        stdin: program.stdin.clone(),
+        stdin: None,
         _connection: connection,
         _feeding: None,
     })
@@ -268,7 +282,8 @@ impl Running {
             }
         }
         if let Some(data) = event.data {
-            for (stream, text) in [(Stream::Output, data.stdout), (Stream::Error, data.stderr)] {
+            let output = [(Stream::Output, data.stdout), (Stream::Output, data.pty)];
+            for (stream, text) in output.into_iter().chain([(Stream::Error, data.stderr)]) {
                 let Some(text) = text else { continue };
                 let bytes = STANDARD.decode(text).map_err(|error| ExecError::Protocol(error.to_string()))?;
                 self.told.push_back(Told::Output(stream, bytes.into()));

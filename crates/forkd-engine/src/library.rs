@@ -154,7 +154,7 @@ mod tests {
             digest: Digest::of(b"disk"),
             recipe: None,
         };
-        Image { names: vec![], disk: 0, path: "/x".into(), metadata }
+        Image { names: vec![], disk: 0, path: "/x".into(), shared: false, metadata }
     }
 
     #[test]

@@ -6,6 +6,10 @@ pub trait Progress {
     fn step(&self, what: &str);
     /// Something happened inside the step.
     fn detail(&self, what: &str);
+    /// A line that a command of the operation's has printed.
+    fn output(&self, line: &str) {
+        self.detail(line);
+    }
     /// Something that the user should know whatever becomes of the operation.
     fn warn(&self, what: &str);
     /// Whether the operation should end. It is asked between small pieces of work, and leaves nothing half-made.

@@ -24,9 +24,11 @@
 //! | `key`, `known_hosts` | how ssh gets in, and knows where it got |
 //! | `host/` | what the machine reads from the host (9p): its name, its host key, who may log in |
 //! | `run.json`, `*.sock` | the running QEMU |
+//! | `token` | what the machine's daemon knows its host by |
 //! | `console.log`, `qemu.log` | what the machine and QEMU printed |
 
 mod control;
+mod daemon;
 mod evidence;
 mod files;
 mod image;
@@ -46,6 +48,7 @@ mod status;
 mod stop;
 
 pub use control::{ControlError, Pulse};
+pub use daemon::{DaemonAddress, DaemonError};
 pub use evidence::collect as collect_evidence;
 pub use files::FileError;
 pub use image::{ImageError, prune as prune_images};

@@ -11,7 +11,7 @@ use crate::machine::{Home, Machine};
 use crate::name::Name;
 use crate::qemu::Accelerator;
 use crate::qmp::Qmp;
-use crate::run_state::RunState;
+use crate::run_state::{Ports, RunState};
 use crate::{OpenError, ssh};
 
 /// How long a heartbeat may take. The answer has real-time priority in the machine, so this is patience with the host.
@@ -152,7 +152,7 @@ impl Machine {
 
     /// A command that runs `words` in the machine with the streams that it is given, and ends with their exit status.
     pub fn exec(&self, words: &[String]) -> Result<std::process::Command, NotRunning> {
-        Ok(ssh::exec(self, self.reachable()?, words)?)
+        Ok(ssh::exec(self, self.ports()?.ssh, words)?)
     }
 
     /// The same, with ports of the machine's loopback on the same ports of this host's while it runs.
@@ -161,7 +161,7 @@ impl Machine {
         words: &[String],
         ports: &[u16],
     ) -> Result<std::process::Command, NotRunning> {
-        Ok(ssh::exec_with_ports(self, self.reachable()?, words, ports)?)
+        Ok(ssh::exec_with_ports(self, self.ports()?.ssh, words, ports)?)
     }
 
     /// The same, with a socket of this host that leads to one of the machine's while it runs. Neither path may have a colon.
@@ -171,16 +171,16 @@ impl Machine {
         local: &std::path::Path,
         remote: &str,
     ) -> Result<std::process::Command, NotRunning> {
-        Ok(ssh::exec_with_socket(self, self.reachable()?, words, local, remote)?)
+        Ok(ssh::exec_with_socket(self, self.ports()?.ssh, words, local, remote)?)
     }
 
     /// A command that opens a shell in the machine on this process's terminal.
     pub fn shell(&self) -> Result<std::process::Command, NotRunning> {
-        Ok(ssh::shell(self, self.reachable()?)?)
+        Ok(ssh::shell(self, self.ports()?.ssh)?)
     }
 
-    /// The port of the machine's sshd. Only the process is looked at: the command itself will find out about the rest.
-    fn reachable(&self) -> Result<u16, NotRunning> {
+    /// The machine's ports. Only the process is looked at: whoever uses them will find out about the rest.
+    pub(crate) fn ports(&self) -> Result<Ports, NotRunning> {
         let run = RunState::read(self.directory())?;
         let state = match &run {
             None => State::Stopped,
@@ -189,7 +189,7 @@ impl Machine {
             Some(_) => State::Running,
         };
         match (state, run.and_then(|run| run.ports)) {
-            (State::Running, Some(ports)) => Ok(ports.ssh),
+            (State::Running, Some(ports)) => Ok(ports),
             _ => Err(NotRunning::State { name: self.name.clone(), state: state.name() }),
         }
     }

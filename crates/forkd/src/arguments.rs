@@ -68,6 +68,8 @@ pub enum MachineCommand {
     Init(InitOptions),
     /// Start a machine and wait until it is ready.
     Start(StartOptions),
+    /// Start the daemon in a machine that runs, and say how to reach it.
+    Serve(MachineServeOptions),
     /// Shut a machine down.
     Stop(StopOptions),
     /// Show what a machine is doing.
@@ -168,6 +170,14 @@ pub struct StopOptions {
     /// End the machine without asking it.
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct MachineServeOptions {
+    #[command(flatten)]
+    pub which: Which,
     #[command(flatten)]
     pub output: Output,
 }

@@ -27,6 +27,8 @@ pub enum CliError {
     #[error(transparent)]
     NotRunning(#[from] forkd_machine::NotRunning),
     #[error(transparent)]
+    MachineDaemon(#[from] forkd_machine::DaemonError),
+    #[error(transparent)]
     File(#[from] forkd_machine::FileError),
     #[error("the connection to machine {name} broke: {reason}")]
     Lost { name: forkd_machine::Name, reason: String },
@@ -50,19 +52,12 @@ pub enum CliError {
     Recipe(#[from] forkd_image::recipe::RecipeError),
     #[error(transparent)]
     HostEnvironment(#[from] forkd_image::host_environment::HostEnvironmentError),
-    #[error("{}", dockerfile.display())]
-    Build {
-        dockerfile: std::path::PathBuf,
-        source: Box<forkd_image::dockerfile::BuildError<crate::build::RunError>>,
-    },
     #[error(transparent)]
-    Runner(#[from] crate::build::RunError),
-    #[error(transparent)]
-    Flatten(#[from] crate::build::FlattenError),
+    Build(#[from] forkd_build::BuildImageError),
     #[error(transparent)]
     BuildCache(#[from] forkd_image::builds::BuildCacheError),
     #[error(transparent)]
-    BuildGuest(#[from] crate::build::GuestsError),
+    BuildGuest(#[from] forkd_build::GuestsError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
     NameNeeded(String),
     #[error(transparent)]

@@ -39,6 +39,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Machine { command } => match command {
             MachineCommand::Init(options) => commands::machine::init::run(&options),
             MachineCommand::Start(options) => commands::machine::start::run(&options),
+            MachineCommand::Serve(options) => commands::machine::serve::run(&options),
             MachineCommand::Stop(options) => commands::machine::stop::run(&options),
             MachineCommand::Status(options) => commands::machine::status::run(&options),
             MachineCommand::Exec(options) => commands::machine::exec::run(&options),

@@ -18,14 +18,22 @@ use crate::binaries;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const MEMORY: u64 = 64 << 20;
 
+const LIMITS: Limits =
+    Limits { sandboxes: 100, memory_bytes: 1 << 40, zygote_bytes: 1 << 40, free_disk_bytes: 1 << 20 };
+
 /// An engine in a directory, and what it has found there. It ends with the runtime as a killed daemon ends.
 pub fn start(root: &Path) -> Result<(Runtime, Engine, Recovered), Failure> {
+    start_with(root, LIMITS.zygote_bytes)
+}
+
+/// The same with a budget for the processes of snapshots.
+pub fn start_with(root: &Path, zygote_bytes: u64) -> Result<(Runtime, Engine, Recovered), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let settings = Settings {
         program: binaries::directory().join("forkd-vmm"),
         root: root.into(),
         images: ImageStore::new(root),
-        limits: Limits { sandboxes: 100, memory_bytes: 1 << 40, free_disk_bytes: 1 << 20 },
+        limits: Limits { zygote_bytes, ..LIMITS },
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

@@ -14,6 +14,30 @@ impl Signal {
     /// Ignored by whoever has no handler for it.
     pub const URG: Self = Self(rustix::process::Signal::URG);
 
+    /// Those that clients may send, by what they are called after `SIG`.
+    const SENT: [(&str, rustix::process::Signal); 10] = [
+        ("HUP", rustix::process::Signal::HUP),
+        ("INT", rustix::process::Signal::INT),
+        ("QUIT", rustix::process::Signal::QUIT),
+        ("KILL", rustix::process::Signal::KILL),
+        ("USR1", rustix::process::Signal::USR1),
+        ("USR2", rustix::process::Signal::USR2),
+        ("TERM", rustix::process::Signal::TERM),
+        ("CONT", rustix::process::Signal::CONT),
+        ("STOP", rustix::process::Signal::STOP),
+        ("TSTP", rustix::process::Signal::TSTP),
+    ];
+
+    /// One that clients may send: `HUP`.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::SENT.iter().find(|(known, _)| *known == name).map(|(_, signal)| Self(*signal))
+    }
+
+    pub fn numbered(number: u64) -> Option<Self> {
+        let number = i32::try_from(number).ok()?;
+        Self::SENT.iter().find(|(_, signal)| signal.as_raw() == number).map(|(_, signal)| Self(*signal))
+    }
+
     /// What people call it: the words of strsignal, small.
     pub fn describe(number: i32) -> String {
         let known = match number {

@@ -42,7 +42,7 @@ fn tags_select_and_signals_end() {
     assert_eq!(events[0]["end"]["exited"], false);
     let again = agent.client.unary("process.Process/SendSignal", &by_tag);
     assert_eq!((again.0, &again.1["code"]), (404, &json!("not_found")));
-    let odd = json!({"process": {"tag": "mine"}, "signal": "SIGNAL_SIGHUP"});
+    let odd = json!({"process": {"tag": "mine"}, "signal": "SIGNAL_SIGSEGV"});
     assert_eq!(agent.client.unary("process.Process/SendSignal", &odd).0, 400);
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -32,8 +33,14 @@ where
     let service = service_fn(|mut request: Request<Incoming>| {
         let answer = answers.begin();
         request.extensions_mut().insert(peer.clone());
-        let response = router.call(request);
-        async move { Ok::<_, Infallible>(response.await?.map(|body| AnswerBody::new(body, answer))) }
+        let (response, answers) = (router.call(request), Arc::clone(&answers));
+        async move {
+            let response = response.await?;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                answers.upgraded();
+            }
+            Ok::<_, Infallible>(response.map(|body| AnswerBody::new(body, answer)))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -41,6 +41,12 @@ impl Answers {
         OpenAnswer(Arc::clone(self))
     }
 
+    /// The connection is no longer HTTP: whatever is written is not hyper's, for ever.
+    pub fn upgraded(&self) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.on_their_way.store(true, Ordering::Relaxed);
+    }
+
     /// Whether somebody waits for an answer, or for the rest of one.
     pub fn any(&self) -> bool {
         self.on_their_way.load(Ordering::Relaxed)

@@ -105,7 +105,12 @@ pub async fn app(config: &Config) -> Shared {
         program: config.home.join("forkd-vmm"),
         root: config.home.join("engine"),
         images: images.clone(),
-        limits: engine::Limits { sandboxes: 10, memory_bytes: 1 << 40, free_disk_bytes: 0 },
+        limits: engine::Limits {
+            sandboxes: 10,
+            memory_bytes: 1 << 40,
+            zygote_bytes: 1 << 40,
+            free_disk_bytes: 0,
+        },
     };
     let (engine, _) = Engine::start(settings).await.expect("an engine");
     let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };

@@ -7,6 +7,8 @@ pub struct Limits {
     pub sandboxes: u64,
     /// The most memory that zygotes and sandboxes may come to hold privately, as far as it can be foreseen.
     pub memory_bytes: u64,
+    /// The most memory that processes of snapshots on disk hold to be forked from, beyond those that are just used.
+    pub zygote_bytes: u64,
     /// Disk space that is left alone.
     pub free_disk_bytes: u64,
 }
@@ -68,7 +70,8 @@ pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Ref
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { sandboxes: 10, memory_bytes: 100 * MIB, free_disk_bytes: 5 * MIB };
+    const LIMITS: Limits =
+        Limits { sandboxes: 10, memory_bytes: 100 * MIB, zygote_bytes: 0, free_disk_bytes: 5 * MIB };
     const PRESENT: Present =
         Present { sandboxes: 4, available_memory_bytes: 80 * MIB, free_disk_bytes: 6 * MIB };
     const WANTED: Wanted = Wanted { sandboxes: 6, memory_bytes: 80 * MIB };

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
+use forkd_store::Tag;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
-use super::admission::{self, Present, Wanted};
+use super::admission::{self, Present, Refusal, Wanted};
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
@@ -75,12 +76,12 @@ impl Engine {
             Source::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
                 // Before there is a branch that nobody has asked for.
-                self.admit(&new, &sandbox.view().record.shape)?;
+                self.admit(&new, &sandbox.view().record.shape, None).await?;
                 sandbox.branch(None).await?
             }
         };
         let record = snapshot.view().record;
-        self.admit(&new, &record.shape)?;
+        self.admit(&new, &record.shape, Some(&record.tag)).await?;
         let branch_pause = match &new.source {
             Source::Snapshot(_) => None,
             Source::Sandbox(_) => record.pause_us.map(Duration::from_micros),
@@ -105,8 +106,14 @@ impl Engine {
         Ok(Created { sandboxes, failures, restored, ready, branch_pause })
     }
 
-    fn admit(&self, new: &NewSandboxes, shape: &record::Shape) -> Result<(), EngineError> {
-        self.shared.admit(Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes })
+    async fn admit(
+        &self,
+        new: &NewSandboxes,
+        shape: &record::Shape,
+        snapshot: Option<&Tag>,
+    ) -> Result<(), EngineError> {
+        let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
+        self.shared.admit(wanted, snapshot).await
     }
 
     /// Asks for all at once; the zygote takes them one after another and waits for none.
@@ -126,13 +133,28 @@ impl Engine {
 }
 
 impl Shared {
-    pub(super) fn admit(&self, wanted: Wanted) -> Result<(), EngineError> {
-        let present = Present {
+    /// Whether there is room, also if snapshots other than the one that is wanted have to give up their processes for it.
+    pub(super) async fn admit(&self, wanted: Wanted, snapshot: Option<&Tag>) -> Result<(), EngineError> {
+        let present = self.present()?;
+        let refused = match admission::admit(wanted, present, self.limits) {
+            Ok(()) => return Ok(()),
+            Err(refusal) => refusal,
+        };
+        let missing = wanted.memory_bytes.saturating_sub(present.available_memory_bytes);
+        let could_help =
+            matches!(refused, Refusal::Memory { .. }) && wanted.memory_bytes <= self.limits.memory_bytes;
+        if !could_help || !self.make_room(missing, snapshot).await {
+            return Err(refused.into());
+        }
+        Ok(admission::admit(wanted, self.present()?, self.limits)?)
+    }
+
+    fn present(&self) -> Result<Present, EngineError> {
+        Ok(Present {
             sandboxes: self.sandboxes.len() as u64,
             available_memory_bytes: available_memory(),
             free_disk_bytes: free_disk(&self.places.layers())?,
-        };
-        Ok(admission::admit(wanted, present, self.limits)?)
+        })
     }
 }
 
@@ -200,7 +222,7 @@ async fn fork(
     }
 }
 
-/// Gives every guest its identity, all at the same time. A VM without a way into its guest has no agent, and needs none.
+/// Gives every guest its identity. A VM without a way into its guest has no agent, and needs none.
 async fn give_identities(
     forks: Vec<(u32, Result<Forked, EngineError>)>,
     new: &NewSandboxes,
@@ -213,6 +235,7 @@ async fn give_identities(
                 let env = new.env.clone();
                 tasks.spawn(async move {
                     if forked.record.shape.devices.vsock.is_some() {
+                        let _turn = forked.shared.identities.acquire().await;
                         give_identity(&forked, index, env).await?;
                     }
                     Ok::<_, EngineError>(forked)

@@ -49,7 +49,7 @@ impl Engine {
         let shared = &self.shared;
         let name =
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
-        shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes })?;
+        shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.places.zygote(&new.tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let mut making =

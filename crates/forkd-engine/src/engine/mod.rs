@@ -15,12 +15,14 @@ mod admission;
 mod branch;
 mod create;
 mod error;
+mod evict;
 mod layers;
 mod make;
 mod persist;
 mod recover;
 mod registry;
 mod remove;
+mod retention;
 mod rollback;
 mod sandbox;
 mod snapshot;
@@ -29,6 +31,7 @@ mod usage;
 pub use admission::{Limits, Refusal};
 pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
+pub use evict::Trimmed;
 pub use make::{NewSnapshot, Steps};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
@@ -37,13 +40,14 @@ pub use usage::{StoredSize, Usage};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
 use forkd_store::{DiskLayer, Store, Tag};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 
 use crate::ids::SandboxId;
 use crate::places::Places;
@@ -83,6 +87,11 @@ struct Shared {
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
+    /// Turns for guests that take their identities. All of a thousand at once would share the host's CPUs until none of them
+    /// has answered in time.
+    identities: Semaphore,
+    /// How often snapshots were used.
+    uses: AtomicU64,
 }
 
 /// Something has happened. What a thing is now is asked of its handle.
@@ -97,6 +106,8 @@ pub enum Happened {
     SnapshotRemoved(Tag),
     /// A snapshot was loaded from disk: it has a process again.
     Loaded(Tag),
+    /// A snapshot is on disk only.
+    Evicted(Tag),
 }
 
 impl Engine {
@@ -118,6 +129,8 @@ impl Engine {
             sandboxes,
             snapshots,
             happened,
+            identities: Semaphore::new(identities_at_once()),
+            uses: AtomicU64::new(0),
         });
         let recovered = recover::recover(&shared).await?;
         Ok((Engine { shared }, recovered))
@@ -160,10 +173,20 @@ impl Shared {
         self.snapshots.get(&tag).ok_or_else(unknown)
     }
 
+    /// The number of a use that is now.
+    fn next_use(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed)
+    }
+
     fn tell(&self, happened: Happened) {
         // Nobody may be listening.
         let _ = self.happened.send(happened);
     }
+}
+
+/// More than there are CPUs: a guest waits now and then, for its disk or its timers.
+fn identities_at_once() -> usize {
+    4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 fn unix_ms() -> u64 {

@@ -9,7 +9,7 @@
 //! A live snapshot becomes a file by itself. Until then it can be forked from all the same; if writing it fails, it stays live.
 
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use forkd_proto::causes::with_causes;
 use forkd_proto::control::Event;
@@ -49,6 +49,23 @@ pub struct SnapshotView {
     pub error: Option<String>,
 }
 
+/// The process of a snapshot, as those see it who do not need it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resident {
+    pub pid: i32,
+    /// The number of its last use.
+    pub used: u64,
+    pub leased: bool,
+}
+
+/// What the owner knows of its process. It is looked at without asking: an owner may be busy for long.
+#[derive(Debug, Default)]
+struct Residence {
+    zygote: Weak<Zygote>,
+    pid: i32,
+    used: u64,
+}
+
 type Answer<T> = oneshot::Sender<Result<T, EngineError>>;
 
 pub(super) enum Request {
@@ -63,6 +80,7 @@ pub(super) enum Request {
 pub struct SnapshotHandle {
     requests: mpsc::Sender<Request>,
     view: watch::Receiver<SnapshotView>,
+    residence: watch::Receiver<Residence>,
 }
 
 impl SnapshotHandle {
@@ -97,6 +115,16 @@ impl SnapshotHandle {
         }
     }
 
+    /// Its process, if it has one.
+    pub(super) fn resident(&self) -> Option<Resident> {
+        let Residence { zygote, pid, used } = &*self.residence.borrow();
+        // The owner's, and those of leases.
+        match zygote.strong_count() {
+            0 => None,
+            count => Some(Resident { pid: *pid, used: *used, leased: count > 1 }),
+        }
+    }
+
     /// Gives its process up if that costs nobody anything. Says whether it had one to give.
     pub async fn evict(&self) -> bool {
         let (answer, answered) = oneshot::channel();
@@ -125,6 +153,7 @@ struct Snapshot {
     /// The writing of it, while that goes on.
     writing: Option<Writing>,
     view: watch::Sender<SnapshotView>,
+    residence: watch::Sender<Residence>,
     requests: mpsc::Receiver<Request>,
 }
 
@@ -159,11 +188,14 @@ fn own_with(
 ) -> SnapshotHandle {
     let loaded = zygote.is_some();
     let (view, seen) = watch::channel(SnapshotView { record: record.clone(), status, loaded, error: None });
+    let (residence, resident) = watch::channel(Residence::default());
     let (sender, requests) = mpsc::channel(QUEUE);
     let shared = Arc::clone(shared);
-    let snapshot = Snapshot { shared, record, zygote, status, error: None, writing: None, view, requests };
+    let (error, writing) = (None, None);
+    let snapshot = Snapshot { shared, record, zygote, status, error, writing, view, residence, requests };
+    snapshot.used();
     tokio::spawn(snapshot.run());
-    SnapshotHandle { requests: sender, view: seen }
+    SnapshotHandle { requests: sender, view: seen, residence: resident }
 }
 
 impl Snapshot {
@@ -201,7 +233,7 @@ impl Snapshot {
                         let _ = answer.send(lease);
                     }
                     Some(Request::Evict(answer)) => {
-                        let _ = answer.send(self.evict());
+                        let _ = answer.send(self.evict().await);
                     }
                     Some(Request::Remove(answer)) => {
                         match self.remove_files().await {
@@ -254,7 +286,9 @@ impl Snapshot {
 
     async fn lease(&mut self) -> Result<Arc<Zygote>, EngineError> {
         if let Some(zygote) = &self.zygote {
-            return Ok(Arc::clone(zygote));
+            let lease = Arc::clone(zygote);
+            self.used();
+            return Ok(lease);
         }
         if self.status != SnapshotStatus::Ready {
             let reason = self.error.clone().unwrap_or_else(|| "it has no process and no files".into());
@@ -264,19 +298,39 @@ impl Snapshot {
         tokio::spawn(async move { while events.recv().await.is_some() {} });
         let zygote = Arc::new(Zygote { process, record: self.record.clone() });
         self.zygote = Some(Arc::clone(&zygote));
+        self.used();
         self.show();
         self.shared.tell(Happened::Loaded(self.record.tag.clone()));
         Ok(zygote)
     }
 
-    fn evict(&mut self) -> bool {
-        let idle = self.status == SnapshotStatus::Ready
-            && self.zygote.as_ref().is_some_and(|zygote| Arc::strong_count(zygote) == 1);
-        if idle {
-            self.end_process();
-            self.show();
+    /// Its process has a use that is now.
+    fn used(&self) {
+        let used = self.shared.next_use();
+        let resident = self.zygote.as_ref().map(|zygote| {
+            let pid = zygote.process.pid;
+            Residence { zygote: Arc::downgrade(zygote), pid, used }
+        });
+        self.residence.send_replace(resident.unwrap_or_default());
+    }
+
+    /// Whoever asked wants its memory: it has ended when this returns.
+    async fn evict(&mut self) -> bool {
+        if self.status != SnapshotStatus::Ready {
+            return false;
         }
-        idle
+        let Some(zygote) = self.zygote.take() else { return false };
+        match Arc::try_unwrap(zygote) {
+            Ok(zygote) => zygote.process.end().await,
+            Err(leased) => {
+                self.zygote = Some(leased);
+                return false;
+            }
+        }
+        self.end_process();
+        self.show();
+        self.shared.tell(Happened::Evicted(self.record.tag.clone()));
+        true
     }
 
     fn end_process(&mut self) {

@@ -142,7 +142,7 @@ impl ImageStore {
 
     /// Forgets the image of a build that was made anew, so that the new one can take its place. Its names stay.
     pub fn forget_built(&self, built: &BuiltImage) -> Result<(), ImageError> {
-        match self.get(built.id()?)? {
+        match self.own(built.id()?)? {
             Some(image) => Ok(files::remove_directory(&image.path)?),
             None => Ok(()),
         }
@@ -151,7 +151,10 @@ impl ImageStore {
     /// Takes a file system that a build has made, in a file on the same disk, which is moved.
     pub fn adopt(&self, base: &Path, built: BuiltImage) -> Result<Image, ImageError> {
         let id = built.id()?;
-        if let Some(image) = known(self, id, built.name.as_ref())? {
+        // A shared one was not found good enough before.
+        if self.own(id)?.is_some()
+            && let Some(image) = known(self, id, built.name.as_ref())?
+        {
             return Ok(image);
         }
         let temporary = Temporary::new(&self.directory)?;

@@ -83,6 +83,9 @@ pub struct Image {
     /// Bytes that it takes on the disk.
     pub disk: u64,
     pub path: std::path::PathBuf,
+    /// Whether it is in a library that is only read.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
     #[serde(flatten)]
     pub metadata: Metadata,
 }

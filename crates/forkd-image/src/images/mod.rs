@@ -11,6 +11,9 @@
 //! ```
 //!
 //! An image appears whole, by a rename of its directory. Names are files that are replaced whole.
+//!
+//! A store may have a second one below it that is only read: in the machine, the host's. Its images are found where the
+//! store's own names and ids mean nothing, and nothing is ever made or removed there.
 
 mod draft;
 mod ext4;
@@ -22,7 +25,7 @@ pub use ext4::Ext4Error;
 pub use metadata::{Config, Image, Metadata, Source, default_user, image_id};
 pub use name::{Name, NameError};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -53,6 +56,8 @@ pub enum ImageError {
         "images keep the owners of their files, and only root can give files away: run this as root (sudo forkd image …)"
     )]
     NeedsRoot,
+    #[error("{0:?} is in the shared library, which is only read; remove it where that library is kept")]
+    Shared(String),
     #[error("layer {layer} is not what its image says: its content has the digest {actual}")]
     WrongLayer { layer: Digest, actual: Digest },
     #[error(transparent)]
@@ -73,6 +78,8 @@ pub enum ImageError {
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     directory: PathBuf,
+    /// A store that is only read.
+    shared: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,10 +88,25 @@ struct NameFile {
     id: Digest,
 }
 
+/// What goes when something is removed.
+#[derive(Debug, Clone)]
+pub struct Removal {
+    pub image: Image,
+    /// The names that go.
+    pub names: Vec<Name>,
+    /// Whether the image goes too.
+    pub whole: bool,
+}
+
 impl ImageStore {
     /// The store below forkd's home. Nothing is made until an image is.
     pub fn new(home: &Path) -> ImageStore {
-        ImageStore { directory: home.join("images") }
+        ImageStore { directory: home.join("images"), shared: None }
+    }
+
+    /// With the images of another library below, which are only read.
+    pub fn with_shared(self, library: &Path) -> ImageStore {
+        ImageStore { shared: Some(library.join("images")), ..self }
     }
 
     pub fn directory(&self) -> &Path {
@@ -97,6 +119,7 @@ impl ImageStore {
         for entry in self.names()? {
             names.entry(entry.id).or_default().push(entry.name.to_string());
         }
+        names.values_mut().for_each(|names| names.sort());
         let mut images = Vec::new();
         for id in self.ids()? {
             images.extend(self.load(id, names.remove(&id).unwrap_or_default())?);
@@ -120,12 +143,24 @@ impl ImageStore {
     /// The image with this id.
     pub fn get(&self, id: Digest) -> Result<Option<Image>, ImageError> {
         let names = self.names()?.into_iter().filter(|entry| entry.id == id);
-        let names = names.map(|entry| entry.name.to_string()).collect();
+        let mut names: Vec<String> = names.map(|entry| entry.name.to_string()).collect();
+        names.sort();
         Ok(self.load(id, names)?)
     }
 
     /// What a name means.
     pub fn named(&self, name: &Name) -> Result<Option<Digest>, FileError> {
+        if let Some(id) = self.named_here(name)? {
+            return Ok(Some(id));
+        }
+        let Some(directory) = self.shared.as_ref().map(|shared| shared.join(NAMES)) else { return Ok(None) };
+        match files::is_listed(&directory, &name.encoded())? {
+            true => Ok(files::read_json::<NameFile>(&directory.join(name.encoded()))?.map(|file| file.id)),
+            false => Ok(None),
+        }
+    }
+
+    fn named_here(&self, name: &Name) -> Result<Option<Digest>, FileError> {
         Ok(files::read_json::<NameFile>(&self.name_path(name))?.map(|file| file.id))
     }
 
@@ -136,26 +171,39 @@ impl ImageStore {
         Ok(files::write_json(&self.name_path(name), &NameFile { name: name.clone(), id })?)
     }
 
-    /// Removes a name and, when that was its last, the image; given an id, the image with all its names. Returns the bytes
-    /// that the disk has back.
-    pub fn remove(&self, text: &str) -> Result<u64, ImageError> {
+    /// What [`ImageStore::remove`] would remove for a text: names of the image, and whether the image itself.
+    pub fn removal(&self, text: &str) -> Result<Removal, ImageError> {
         let image = self.find(text)?;
         let name = text.parse::<Name>().ok();
         let is_name = match &name {
             Some(name) => self.named(name)? == Some(image.id()),
             None => false,
         };
-        let gone: Vec<&str> = match &name {
-            Some(name) if is_name => vec![name.as_str()],
-            _ => image.names.iter().map(String::as_str).collect(),
-        };
-        for name in &gone {
-            if let Ok(name) = name.parse::<Name>() {
-                let path = self.name_path(&name);
-                fs::remove_file(&path).map_err(FileError::at("remove", &path))?;
+        let mut names = Vec::new();
+        for candidate in &image.names {
+            if let Ok(parsed) = candidate.parse::<Name>()
+                && (!is_name || name.as_ref() == Some(&parsed))
+                && self.named_here(&parsed)? == Some(image.id())
+            {
+                names.push(parsed);
             }
         }
-        if gone.len() < image.names.len() {
+        if names.is_empty() && (is_name || image.shared) {
+            return Err(ImageError::Shared(text.chars().take(200).collect()));
+        }
+        let is_last = !is_name || names.len() == image.names.len();
+        Ok(Removal { whole: is_last && !image.shared, names, image })
+    }
+
+    /// Removes a name and, when that was its last, the image; given an id, the image with all its names. Returns the bytes
+    /// that the disk has back.
+    pub fn remove(&self, text: &str) -> Result<u64, ImageError> {
+        let Removal { image, names, whole } = self.removal(text)?;
+        for name in &names {
+            let path = self.name_path(name);
+            fs::remove_file(&path).map_err(FileError::at("remove", &path))?;
+        }
+        if !whole {
             return Ok(0);
         }
         files::remove_directory(&image.path)?;
@@ -166,18 +214,32 @@ impl ImageStore {
         self.directory.join(NAMES).join(name.encoded())
     }
 
-    fn names(&self) -> Result<Vec<NameFile>, FileError> {
-        let directory = self.directory.join(NAMES);
-        let mut names = Vec::new();
-        for file in files::names(&directory)? {
-            names.extend(files::read_json(&directory.join(file))?);
-        }
-        Ok(names)
+    /// The store's own directory, and then the one that is only read.
+    fn directories(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.directory).chain(&self.shared)
     }
 
-    fn ids(&self) -> Result<Vec<Digest>, FileError> {
-        let directories = files::names(&self.directory)?;
-        Ok(directories.iter().filter_map(|name| format!("sha256:{name}").parse().ok()).collect())
+    /// Every name once: the store's own meaning of it wins.
+    fn names(&self) -> Result<Vec<NameFile>, FileError> {
+        let mut names = BTreeMap::new();
+        for directory in self.directories() {
+            let directory = directory.join(NAMES);
+            for file in files::names(&directory)? {
+                if let Some(entry) = files::read_json::<NameFile>(&directory.join(file))? {
+                    names.entry(entry.name.to_string()).or_insert(entry);
+                }
+            }
+        }
+        Ok(names.into_values().collect())
+    }
+
+    fn ids(&self) -> Result<BTreeSet<Digest>, FileError> {
+        let mut ids = BTreeSet::new();
+        for directory in self.directories() {
+            let names = files::names(directory)?;
+            ids.extend(names.iter().filter_map(|name| format!("sha256:{name}").parse::<Digest>().ok()));
+        }
+        Ok(ids)
     }
 
     fn by_prefix(&self, text: &str) -> Result<Option<Digest>, ImageError> {
@@ -194,16 +256,36 @@ impl ImageStore {
     }
 
     fn load(&self, id: Digest, names: Vec<String>) -> Result<Option<Image>, FileError> {
-        let path = self.directory.join(id.hex());
-        let Some(metadata) = files::read_json::<Metadata>(&path.join(METADATA))? else { return Ok(None) };
-        let base = path.join(BASE);
-        let disk = match fs::metadata(&base) {
-            Ok(file) => file.blocks() * 512,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(FileError::at("read", &base)(error)),
-        };
-        Ok(Some(Image { names, disk, path, metadata }))
+        if let Some(image) = load_from(&self.directory, id, names.clone(), false)? {
+            return Ok(Some(image));
+        }
+        match &self.shared {
+            Some(shared) if files::is_listed(shared, &id.hex())? => load_from(shared, id, names, true),
+            _ => Ok(None),
+        }
     }
+
+    /// The image with this id, if it is the store's own.
+    fn own(&self, id: Digest) -> Result<Option<Image>, FileError> {
+        load_from(&self.directory, id, Vec::new(), false)
+    }
+}
+
+fn load_from(
+    directory: &Path,
+    id: Digest,
+    names: Vec<String>,
+    shared: bool,
+) -> Result<Option<Image>, FileError> {
+    let path = directory.join(id.hex());
+    let Some(metadata) = files::read_json::<Metadata>(&path.join(METADATA))? else { return Ok(None) };
+    let base = path.join(BASE);
+    let disk = match fs::metadata(&base) {
+        Ok(file) => file.blocks() * 512,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(FileError::at("read", &base)(error)),
+    };
+    Ok(Some(Image { names, disk, path, shared, metadata }))
 }
 
 #[cfg(test)]

@@ -197,3 +197,78 @@ fn a_built_file_system_is_adopted() {
     assert!(store.find_built(&built).unwrap().is_none());
     assert_eq!((found.metadata.recipe, &found.metadata.default_user[..]), (recipe, "app"));
 }
+
+/// A store with an image that is only described, under a name.
+fn described(library: &Path, content: &[u8], name: &str) -> ImageStore {
+    let store = ImageStore::new(library);
+    let file = library.join("disk");
+    fs::write(&file, content).unwrap();
+    let built = BuiltImage {
+        key: Digest::of(content),
+        config: Config::default(),
+        recipe: None,
+        default_user: "root".into(),
+        name: Some(name.parse().unwrap()),
+    };
+    store.adopt(&file, built).unwrap();
+    store
+}
+
+fn everything(directory: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(everything(&path));
+        }
+        found.insert(path);
+    }
+    found
+}
+
+#[test]
+fn a_shared_library_is_seen_and_never_changed() {
+    let (own, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    described(shared.path(), b"one", "one");
+    let host = described(shared.path(), b"two", "two");
+    let before = everything(shared.path());
+    let store = described(own.path(), b"three", "two").with_shared(shared.path());
+
+    // The store's own meaning of a name wins; the other image is still there, by its id.
+    let [one, two] = ["one", "two"].map(|name| store.find(name).unwrap());
+    assert!(one.shared && !two.shared);
+    let hidden = host.find("two").unwrap().id();
+    let by_id = store.find(&hidden.hex()).unwrap();
+    assert!(by_id.shared && by_id.names.is_empty(), "{by_id:?}");
+    let listed: Vec<_> =
+        store.list().unwrap().into_iter().map(|it| (it.names.join(" "), it.shared)).collect();
+    let expected = [("one:latest", true), ("two:latest", false), ("", true)];
+    assert_eq!(listed, expected.map(|(names, shared)| (names.to_owned(), shared)));
+
+    // What is shared stays, whatever it is called; a name of the store's own for it goes.
+    for text in ["one", &one.id().hex(), &hidden.hex()] {
+        assert!(matches!(store.remove(text), Err(ImageError::Shared(name)) if name == *text), "{text}");
+    }
+    store.name(&"mine".parse().unwrap(), one.id()).unwrap();
+    assert_eq!(store.get(one.id()).unwrap().unwrap().names, ["mine:latest", "one:latest"]);
+    assert_eq!(store.remove("mine").unwrap(), 0);
+    assert_eq!(store.get(one.id()).unwrap().unwrap().names, ["one:latest"]);
+    assert!(store.remove("two").unwrap() > 0);
+    // And now the shared one of that name is seen.
+    assert_eq!(store.find("two").unwrap().id(), hidden);
+    assert_eq!(everything(shared.path()), before);
+}
+
+#[test]
+fn an_image_in_both_libraries_is_the_store_s_own() {
+    let (own, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    described(shared.path(), b"same", "theirs");
+    let store = described(own.path(), b"same", "mine").with_shared(shared.path());
+    let image = store.find("theirs").unwrap();
+    assert!(!image.shared && image.names == ["mine:latest", "theirs:latest"], "{image:?}");
+    assert_eq!(store.list().unwrap().len(), 1);
+    assert!(matches!(store.remove("theirs"), Err(ImageError::Shared(_))));
+    assert!(store.remove(&image.id().hex()).unwrap() > 0);
+    let image = store.find("theirs").unwrap();
+    assert!(image.shared && image.names == ["theirs:latest"]);
+}

@@ -22,9 +22,14 @@ impl StoredKernel {
         let read = |path: &Path| fs::read(path).map_err(FileError::at("read", path));
         let agent = read(agent)?;
         let hasher = Hasher::new(FORMAT).part(self.metadata.digest.hex().as_bytes()).part(&agent);
-        let path = self.path.join(format!("initramfs-{}", hasher.finish().short()));
+        let name = format!("initramfs-{}", hasher.finish().short());
+        let path = self.cache.join(&name);
         if path.is_file() {
             return Ok(path);
+        }
+        // Whoever may write to a shared library may have made it there.
+        if self.shared && files::is_listed(&self.path, &name)? {
+            return Ok(self.path.join(&name));
         }
         progress.step(&format!("making the initial RAM disk for kernel {}", self.metadata.version));
         let mut modules = Vec::new();
@@ -45,6 +50,7 @@ impl StoredKernel {
             archive.finish()
         };
         let archive = build().map_err(FileError::at("make", &path))?;
+        fs::create_dir_all(&self.cache).map_err(FileError::at("make", &self.cache))?;
         files::write(&path, &archive)?;
         Ok(path)
     }

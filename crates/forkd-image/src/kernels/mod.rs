@@ -8,7 +8,10 @@
 //!     metadata.json
 //!     initramfs-DIGEST              per agent, made when it is first needed
 //!   default                         {"id": "…"}
+//!   .shared/ID/initramfs-DIGEST     of a kernel in a library that is only read
 //! ```
+//!
+//! A store may have a second one below it that is only read, as images have: in the machine, the host's.
 
 mod boot;
 mod collect;
@@ -21,6 +24,7 @@ pub use collect::KernelSource;
 pub use depends::DependsError;
 pub use package::PackageError;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,6 +40,7 @@ const VMLINUX: &str = "vmlinux";
 const MODULES: &str = "modules";
 const METADATA: &str = "metadata.json";
 const DEFAULT: &str = "default";
+const SHARED: &str = ".shared";
 
 #[derive(Debug, thiserror::Error)]
 pub enum KernelStoreError {
@@ -45,6 +50,8 @@ pub enum KernelStoreError {
     Ambiguous(String),
     #[error("{0} is the default; choose another first (forkd kernel default ID), or remove it with --force")]
     IsDefault(String),
+    #[error("{0} is in the shared library, which is only read; remove it where that library is kept")]
+    Shared(String),
     #[error("{} is {source}", path.display())]
     Kernel { path: PathBuf, source: KernelError },
     #[error("there is no kernel in {}", .0.display())]
@@ -82,6 +89,12 @@ pub struct StoredKernel {
     pub metadata: KernelMetadata,
     pub is_default: bool,
     pub path: PathBuf,
+    /// Whether it is in a library that is only read.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+    /// Where its initial RAM disks are made.
+    #[serde(skip)]
+    cache: PathBuf,
 }
 
 impl StoredKernel {
@@ -95,6 +108,8 @@ impl StoredKernel {
 #[derive(Debug, Clone)]
 pub struct KernelStore {
     directory: PathBuf,
+    /// A store that is only read.
+    shared: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -105,19 +120,34 @@ struct DefaultFile {
 impl KernelStore {
     /// The store below forkd's home. Nothing is made until a kernel is added.
     pub fn new(home: &Path) -> KernelStore {
-        KernelStore { directory: home.join("kernels") }
+        KernelStore { directory: home.join("kernels"), shared: None }
     }
 
+    /// With the kernels of another library below, which are only read.
+    pub fn with_shared(self, library: &Path) -> KernelStore {
+        KernelStore { shared: Some(library.join("kernels")), ..self }
+    }
+
+    /// All kernels, by id. One that is in both libraries is the store's own.
     pub fn list(&self) -> Result<Vec<StoredKernel>, KernelStoreError> {
         let default = self.default_id()?;
-        let mut kernels = Vec::new();
-        for id in files::names(&self.directory)? {
-            let path = self.directory.join(&id);
-            if let Some(metadata) = files::read_json::<KernelMetadata>(&path.join(METADATA))? {
-                kernels.push(StoredKernel { is_default: default.as_ref() == Some(&id), metadata, path });
+        let mut kernels = BTreeMap::new();
+        for directory in std::iter::once(&self.directory).chain(&self.shared) {
+            let shared = directory != &self.directory;
+            for id in files::names(directory)? {
+                let path = directory.join(&id);
+                if kernels.contains_key(&id) {
+                    continue;
+                }
+                let Some(metadata) = files::read_json::<KernelMetadata>(&path.join(METADATA))? else {
+                    continue;
+                };
+                let is_default = default.as_ref() == Some(&id);
+                let cache = if shared { self.directory.join(SHARED).join(&id) } else { path.clone() };
+                kernels.insert(id, StoredKernel { is_default, metadata, path, shared, cache });
             }
         }
-        Ok(kernels)
+        Ok(kernels.into_values().collect())
     }
 
     /// The kernel that an id, or its beginning, means. Versions are beginnings of ids.
@@ -184,10 +214,13 @@ impl KernelStore {
     /// Removes a kernel; the default one only if `force` is given.
     pub fn remove(&self, text: &str, force: bool) -> Result<StoredKernel, KernelStoreError> {
         let kernel = self.find(text)?;
-        if kernel.is_default {
-            if !force {
-                return Err(KernelStoreError::IsDefault(kernel.metadata.id));
-            }
+        if kernel.shared {
+            return Err(KernelStoreError::Shared(kernel.metadata.id));
+        }
+        if kernel.is_default && !force {
+            return Err(KernelStoreError::IsDefault(kernel.metadata.id));
+        }
+        if default_in(&self.directory)?.as_ref() == Some(&kernel.metadata.id) {
             let path = self.directory.join(DEFAULT);
             fs::remove_file(&path).map_err(FileError::at("remove", &path))?;
         }
@@ -217,12 +250,20 @@ impl KernelStore {
     }
 
     fn default_id(&self) -> Result<Option<String>, FileError> {
-        Ok(files::read_json::<DefaultFile>(&self.directory.join(DEFAULT))?.map(|file| file.id))
+        match (default_in(&self.directory)?, &self.shared) {
+            (None, Some(shared)) if files::is_listed(shared, DEFAULT)? => default_in(shared),
+            (own, _) => Ok(own),
+        }
     }
 
     fn write_default(&self, id: &str) -> Result<(), FileError> {
+        fs::create_dir_all(&self.directory).map_err(FileError::at("make", &self.directory))?;
         files::write_json(&self.directory.join(DEFAULT), &DefaultFile { id: id.into() })
     }
+}
+
+fn default_in(directory: &Path) -> Result<Option<String>, FileError> {
+    Ok(files::read_json::<DefaultFile>(&directory.join(DEFAULT))?.map(|file| file.id))
 }
 
 /// A version as part of a file's name. It comes out of the kernel, and that out of any file.

@@ -140,3 +140,39 @@ fn versions_stay_in_the_store() {
     assert_eq!(file_name(".tmp-x"), "tmp-x");
     assert_eq!(file_name(&"9".repeat(100)).len(), 64);
 }
+
+#[test]
+fn kernels_of_a_shared_library_are_used_and_not_touched() {
+    let (own, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = KernelStore::new(shared.path());
+    let kernel = theirs.add(&host(system("6.1.0-40-amd64").path()), &Silent).unwrap();
+    let directory = kernel.path.clone();
+    let agent = own.path().join("agent");
+    fs::write(&agent, "agent").unwrap();
+
+    let store = KernelStore::new(own.path()).with_shared(shared.path());
+    let found = store.ensure_default(&Silent).unwrap();
+    assert!(found.shared && found.is_default && found.path == directory);
+    let before = files::names(&directory).unwrap();
+    let initramfs = found.initramfs(&agent, &Silent).unwrap();
+    assert!(initramfs.starts_with(own.path()), "{}", initramfs.display());
+    assert_eq!(found.initramfs(&agent, &Silent).unwrap(), initramfs);
+    assert_eq!(files::names(&directory).unwrap(), before);
+    assert_eq!(store.list().unwrap().len(), 1);
+    assert!(
+        matches!(store.remove("6.1.0", true), Err(KernelStoreError::Shared(id)) if id == found.metadata.id)
+    );
+    // One that was made there is used.
+    fs::write(&agent, "another").unwrap();
+    let made = kernel.initramfs(&agent, &Silent).unwrap();
+    assert_eq!(found.initramfs(&agent, &Silent).unwrap(), made);
+
+    // The store's own kernels and its own choice come first.
+    let mine = store.add(&host(system("6.6.1-1-amd64").path()), &Silent).unwrap();
+    assert!(!mine.is_default);
+    assert!(store.set_default(&mine.metadata.id).unwrap().is_default);
+    assert_eq!(theirs.default_kernel().unwrap().unwrap().metadata.id, found.metadata.id);
+    assert!(matches!(store.remove("6.6.1", false), Err(KernelStoreError::IsDefault(_))));
+    store.remove("6.6.1", true).unwrap();
+    assert!(store.default_kernel().unwrap().unwrap().shared);
+}

@@ -36,9 +36,16 @@ pub struct ServeOptions {
     /// The most memory of one sandbox [default: the host's].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
+    /// The most memory for snapshots that are kept ready to be forked; those that are not used go first, and are loaded
+    /// again when they are [default: a quarter of the host's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub zygote_memory: Option<u64>,
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
+    /// A library whose kernels and images are used beside the daemon's own, and only read.
+    #[arg(long, value_name = "PATH")]
+    pub shared_library: Option<PathBuf>,
     /// The first program of guests [default: the one beside forkd].
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,

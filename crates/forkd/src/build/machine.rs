@@ -16,16 +16,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
+use forkd_build::{Guests, GuestsError, Machinery, RunningGuest, Wait};
 use forkd_engine::agent::Agent;
 use forkd_engine::descriptors::VSOCK;
 use forkd_engine::guest::Guest;
 use forkd_engine::shutdown::ask_for_end;
-use forkd_machine::Machine;
+use forkd_host::{home, kvm};
+use forkd_machine::{Machine, Name};
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Runtime;
 
-use super::guests::{Guests, GuestsError, RunningGuest};
-use super::here::Machinery;
 use super::sparse::read_sparse;
 use super::{END, READY};
 
@@ -36,6 +35,29 @@ const FORKD: &str = "/opt/forkd/bin/forkd";
 const DIRECTORY: &str = "/var/tmp";
 /// Beyond its disk, a layer has its map: a bit for every four KiB, and a little more.
 const LAYER_OVERHEAD: u64 = 64 << 20;
+
+/// There is no guest to be had from the machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    #[error(transparent)]
+    Home(#[from] home::NoHome),
+    #[error(transparent)]
+    Probe(#[from] kvm::ProbeError),
+    #[error(transparent)]
+    Open(#[from] forkd_machine::OpenError),
+    #[error(transparent)]
+    NotRunning(#[from] forkd_machine::NotRunning),
+    #[error("machine {0} gave no guest")]
+    Gone(Name),
+    #[error("{} is not in the library that the machine sees", .0.display())]
+    Outside(PathBuf),
+}
+
+impl From<MachineError> for GuestsError {
+    fn from(error: MachineError) -> GuestsError {
+        GuestsError::Other(Box::new(error))
+    }
+}
 
 /// What a guest in the machine is made of; paths are the machine's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,15 +103,15 @@ impl Drop for Ssh {
 }
 
 /// The same file as the machine sees it.
-fn there(library: &Path, path: &Path) -> Result<PathBuf, GuestsError> {
-    let inside = path.strip_prefix(library).map_err(|_| GuestsError::Outside(path.to_owned()))?;
+fn there(library: &Path, path: &Path) -> Result<PathBuf, MachineError> {
+    let inside = path.strip_prefix(library).map_err(|_| MachineError::Outside(path.to_owned()))?;
     Ok(Path::new(LIBRARY).join(inside))
 }
 
 impl Guests for InMachine {
     fn start(
         &self,
-        _: &Runtime,
+        _: &Wait<'_>,
         base: &Path,
         layers: &[PathBuf],
         top: &Path,
@@ -113,20 +135,21 @@ impl Guests for InMachine {
         let remote = format!("{DIRECTORY}/{name}");
         let words = [FORKD, "build-guest", &remote].map(String::from);
         let remote_socket = format!("{remote}/{}", VSOCK);
-        let mut command = machine.exec_with_socket(&words, &socket, &remote_socket)?;
+        let command = machine.exec_with_socket(&words, &socket, &remote_socket);
+        let mut command = command.map_err(MachineError::from)?;
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut ssh = Ssh(child.map_err(failed("start ssh"))?);
         let (Some(mut orders), Some(answers)) = (ssh.0.stdin.take(), ssh.0.stdout.take()) else {
-            return Err(GuestsError::Gone(machine.name.clone()));
+            return Err(MachineError::Gone(machine.name.clone()).into());
         };
         let mut answers = BufReader::new(answers);
-        let gone = |_| GuestsError::Gone(machine.name.clone());
+        let gone = |_| MachineError::Gone(machine.name.clone());
         let text = serde_json::to_string(&request).map_err(|error| GuestsError::Io("write", error.into()))?;
         writeln!(orders, "{text}").map_err(gone)?;
         let mut line = String::new();
         answers.read_line(&mut line).map_err(gone)?;
         if line.trim_end() != READY {
-            return Err(GuestsError::Gone(machine.name.clone()));
+            return Err(MachineError::Gone(machine.name.clone()).into());
         }
         let agent = Agent::new(Guest::new(&socket));
         let largest = size + size / 4096 + LAYER_OVERHEAD;
@@ -149,8 +172,8 @@ impl RunningGuest for RemoteGuest {
         &self.agent
     }
 
-    fn finish(mut self: Box<Self>, runtime: &Runtime) -> Result<(), GuestsError> {
-        runtime.block_on(ask_for_end(&self.agent)).map_err(GuestsError::Ask)?;
+    fn finish(mut self: Box<Self>, wait: &Wait<'_>) -> Result<(), GuestsError> {
+        wait.until(ask_for_end(&self.agent))?.map_err(GuestsError::Ask)?;
         let lost = |error| GuestsError::Io("get the disk out of the machine", error);
         writeln!(self.orders, "{END}").map_err(lost)?;
         let file = File::options().create_new(true).read(true).write(true).open(&self.top).map_err(lost)?;
@@ -169,6 +192,6 @@ mod tests {
         let library = Path::new("/home/u/library");
         let inside = there(library, Path::new("/home/u/library/builds/x/layer")).unwrap();
         assert_eq!(inside, Path::new("/srv/forkd/builds/x/layer"));
-        assert!(matches!(there(library, Path::new("/etc/passwd")), Err(GuestsError::Outside(_))));
+        assert!(matches!(there(library, Path::new("/etc/passwd")), Err(MachineError::Outside(_))));
     }
 }

@@ -1,38 +1,53 @@
-//! Builds of images: who carries out the steps of a Dockerfile.
-//!
-//! ```text
-//!   dockerfile::build ──▶ runner ── one guest a step ──▶ guests ── here:    forkd-vmm
-//!                           │                               └───── machine: forkd build-guest, over ssh
-//!                           │ files: through the agent of the guest, never by mounting its disk
-//!                           ▼
-//!        cache: base image ◀── layer ◀── layer ◀── layer ──▶ flatten ──▶ image
-//! ```
-//!
-//! Nothing on the host reads or writes a file system that a guest has written. Layers are blocks; what they mean is known in
-//! guests only.
+//! Guests of builds, as the command line has them: on this host, or in the machine where this host's KVM cannot run guests.
 
-mod archive;
-mod flatten;
-mod guests;
-mod here;
-mod host_environment;
 mod machine;
-mod output;
-mod runner;
 mod sparse;
 
-pub use flatten::{FlattenError, flatten};
-pub use guests::{GuestsError, GuestsOptions};
-pub use here::Machinery;
-pub use machine::GuestRequest;
-pub use runner::{GuestRunner, RunError};
+pub use machine::{GuestRequest, MachineError};
 pub use sparse::write_sparse;
 
-use std::time::Duration;
+use std::path::PathBuf;
 
-/// How long a guest may take to boot and to end, also in an emulator.
-pub const LIMIT: Duration = Duration::from_secs(300);
+use forkd_build::{Guests, GuestsError, Machinery, MachineryOptions};
+use forkd_host::{home, kvm};
+use forkd_image::Progress;
+use forkd_image::kernels::KernelStore;
+use forkd_machine::{Home, Machine, Name};
+use forkd_proto::probe::KvmFinding;
+
+use machine::InMachine;
 
 /// Orders between [`machine`] and the guest's keeper there, one a line.
 pub const READY: &str = "ready";
 pub const END: &str = "end";
+
+/// What the user chose.
+#[derive(Debug, Clone)]
+pub struct GuestsOptions {
+    pub library: PathBuf,
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+    pub machine: Name,
+}
+
+/// Finds out where guests can run, and what they boot from.
+pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn Guests>, GuestsError> {
+    let binaries = home::binaries();
+    let binaries = binaries.map_err(|error| GuestsError::Io("tell where forkd's binaries are", error))?;
+    let wanted = MachineryOptions {
+        kernels: KernelStore::new(&options.library),
+        program: binaries.join("forkd-vmm"),
+        agent: binaries.join("guest/forkd-agent"),
+        vcpus: options.vcpus,
+        memory_bytes: options.memory_bytes,
+    };
+    let machinery = Machinery::find(&wanted, progress)?;
+    match kvm::probe(&binaries).map_err(MachineError::from)?.kvm {
+        KvmFinding::Good { .. } => Ok(Box::new(machinery)),
+        _ => {
+            let home = Home::new(home::directory().map_err(MachineError::from)?);
+            let machine = Machine::open(&home, &options.machine).map_err(MachineError::from)?;
+            Ok(Box::new(InMachine { machine, machinery, library: options.library.clone() }))
+        }
+    }
+}

@@ -5,12 +5,13 @@ use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use forkd_build::{GuestsError, LIMIT, Machinery};
 use forkd_engine::shutdown::wait_for_end;
 use forkd_host::home;
 use tokio::sync::mpsc;
 
 use crate::arguments::BuildGuestOptions;
-use crate::build::{END, GuestRequest, GuestsError, LIMIT, Machinery, READY, write_sparse};
+use crate::build::{END, GuestRequest, READY, write_sparse};
 use crate::error::CliError;
 use crate::exit::Exit;
 

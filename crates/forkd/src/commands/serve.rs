@@ -25,6 +25,8 @@ const SOCKET: &str = "forkd.sock";
 const ROOT: &str = "engine";
 /// What a daemon holds as long as it lives, among the engine's files.
 const LOCK: &str = "lock";
+/// What part of the host's memory snapshots have that are kept ready to be forked, if nothing else is said.
+const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
 const SETTLING: Duration = Duration::from_secs(90);
 
@@ -97,6 +99,7 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
     let limits = engine::Limits {
         sandboxes: options.max_sandboxes,
         memory_bytes: options.max_memory.map_or_else(host_memory, |mib| mib << 20),
+        zygote_bytes: options.zygote_memory.map_or_else(|| host_memory() / ZYGOTE_SHARE, |mib| mib << 20),
         free_disk_bytes: options.free_disk << 20,
     };
     Ok(Settings {
@@ -121,12 +124,11 @@ fn library(options: &ServeOptions) -> Result<Library, CliError> {
         Some(agent) => agent.clone(),
         None => home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
     };
-    Ok(Library {
-        images: ImageStore::new(&directory),
-        kernels: KernelStore::new(&directory),
-        agent,
-        emulated: forkd_host::is_emulated(),
-    })
+    let (mut images, mut kernels) = (ImageStore::new(&directory), KernelStore::new(&directory));
+    if let Some(shared) = &options.shared_library {
+        (images, kernels) = (images.with_shared(shared), kernels.with_shared(shared));
+    }
+    Ok(Library { images, kernels, agent, emulated: forkd_host::is_emulated() })
 }
 
 /// Takes the engine's directory for this daemon. Two of them would each take the other's VMs for nobody's.

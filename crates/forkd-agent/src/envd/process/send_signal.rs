@@ -22,13 +22,36 @@ pub async fn send_signal(State(agent): State<Arc<Agent>>, request: Request) -> R
     .await
 }
 
-/// Protobuf's JSON has enums by name or by number; here the numbers are the system's.
+/// Protobuf's JSON has enums by name or by number; here the numbers are the system's. Official clients know `SIGNAL_SIGKILL` and
+/// `SIGNAL_SIGTERM`; the others are for terminals.
 fn signal(value: &Value) -> Result<Signal, ConnectError> {
-    match (value.as_str(), value.as_u64()) {
-        (Some("SIGNAL_SIGKILL"), _) | (_, Some(9)) => Ok(Signal::KILL),
-        (Some("SIGNAL_SIGTERM"), _) | (_, Some(15)) => Ok(Signal::TERM),
-        _ => {
-            Err(ConnectError::invalid(format!("signal {value} is neither SIGNAL_SIGKILL nor SIGNAL_SIGTERM")))
+    let named = value.as_str().and_then(|text| text.strip_prefix("SIGNAL_SIG")).and_then(Signal::named);
+    let numbered = || value.as_u64().and_then(Signal::numbered);
+    named.or_else(numbered).ok_or_else(|| {
+        ConnectError::invalid(format!("signal {value} is none that is sent, as SIGNAL_SIGKILL is"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for (value, is) in [
+            (json!("SIGNAL_SIGKILL"), Some(Signal::KILL)),
+            (json!(15), Some(Signal::TERM)),
+            (json!("SIGNAL_SIGINT"), Some(Signal::INT)),
+            (json!("SIGKILL"), None),
+            (json!("SIGNAL_SIGSEGV"), None),
+            (json!(0), None),
+            (json!(null), None),
+            (json!(-9), None),
+        ] {
+            assert_eq!(signal(&value).ok(), is, "{value}");
         }
+        assert_eq!(signal(&json!("SIGNAL_SIGHUP")), signal(&json!(1)));
     }
 }

@@ -2,6 +2,7 @@
 
 mod change;
 mod create;
+mod interact;
 mod list;
 mod look;
 mod run;
@@ -11,19 +12,24 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::Sandbox;
+use forkd_api::token::Scope;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Shared;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
-use crate::{idempotency, views};
+use crate::{auth, idempotency, views};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let creating = OpenApiRouter::new()
         .routes(routes!(create::create))
         .routes(routes!(change::branch))
         .route_layer(from_fn(idempotency::once));
+    // A GET that does more than look.
+    let running = OpenApiRouter::new()
+        .routes(routes!(interact::interact))
+        .route_layer(from_fn(auth::require(Scope::Run)));
     OpenApiRouter::new()
         .routes(routes!(list::list))
         .routes(routes!(get, remove))
@@ -36,6 +42,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(run::exec))
         .routes(routes!(run::eval))
         .merge(creating)
+        .merge(running)
 }
 
 /// A sandbox.

@@ -20,9 +20,9 @@ use crate::extract::{Json, Path};
 use crate::ndjson::{self, Gone, Lines};
 use crate::routes::checks::{self, malformed, within};
 
-const LONGEST_SECS: u64 = 24 * 3600;
+pub(super) const LONGEST_SECS: u64 = 24 * 3600;
 /// What a guest gets beyond the command's own time, to say that it is over.
-const GRACE: Duration = Duration::from_secs(30);
+pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// What is kept of each of a command's streams. The streaming answer has all of it.
 const KEPT: usize = 8 << 20;
 const MAX_PATH: usize = 4096;
@@ -113,7 +113,7 @@ pub(super) async fn eval(
     Ok(Json(convert(evaluated)))
 }
 
-fn check(wanted: &Exec) -> Answer<Duration> {
+pub(super) fn check(wanted: &Exec) -> Answer<Duration> {
     checks::command("args", &wanted.args)?;
     checks::env(&wanted.env)?;
     let is = |text: &Option<String>, most, wrong: &[char]| {
@@ -125,31 +125,31 @@ fn check(wanted: &Exec) -> Answer<Duration> {
     Ok(Duration::from_secs(within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?))
 }
 
-async fn in_time<T>(time: Duration, asked: impl Future<Output = T>) -> Answer<T> {
+pub(super) async fn in_time<T>(time: Duration, asked: impl Future<Output = T>) -> Answer<T> {
     tokio::time::timeout(time, asked)
         .await
         .map_err(|_| ApiError::new(ErrorCode::GuestTimeout, "the guest did not answer in time"))
 }
 
 /// A program that runs, and its time.
-struct Watch {
-    running: Running,
-    begun: Instant,
-    limit: Duration,
+pub(super) struct Watch {
+    pub running: Running,
+    pub begun: Instant,
+    pub limit: Duration,
 }
 
 impl Watch {
-    async fn next(&mut self) -> Answer<Told> {
+    pub async fn next(&mut self) -> Answer<Told> {
         let left = (self.limit + GRACE).saturating_sub(self.begun.elapsed());
         Ok(in_time(left, self.running.next()).await??)
     }
 
     /// The agent kills what takes too long, and says only that it was killed.
-    fn timed_out(&self, ended: &Ended) -> bool {
+    pub fn timed_out(&self, ended: &Ended) -> bool {
         ended.code < 0 && self.begun.elapsed() >= self.limit
     }
 
-    fn measure(&self, app: &App) {
+    pub fn measure(&self, app: &App) {
         app.metrics.engine.executed(self.begun.elapsed());
     }
 }

@@ -5,6 +5,7 @@ pub mod init;
 pub mod logs;
 pub mod ls;
 pub mod rm;
+pub mod serve;
 pub mod shell;
 pub mod start;
 pub mod status;

@@ -19,6 +19,7 @@ use std::time::SystemTime;
 use forkd_engine::agent::{Agent, AgentError};
 use forkd_engine::exec::{self, ExecError, Program};
 use forkd_engine::transfer::{self, Pack, Piece, Place};
+use forkd_image::Progress;
 use forkd_image::archive::{ArchiveError, Limits, decompressed};
 use forkd_image::builds::{BuildCache, BuildCacheError, Ground, InUse, StepDraft};
 use forkd_image::debian::{Debian, DebianError, debian};
@@ -28,14 +29,13 @@ use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::{Config, Draft, Finish, Image, ImageError, ImageStore, Source, default_user};
 use forkd_image::registry::{Pull, PullError, pull};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::archive::{self, Entry, Pieces};
-use super::guests::{self, Guests, GuestsError, GuestsOptions, RunningGuest};
-use super::host_environment;
-use super::output::Lines;
-use crate::progress::Progress;
+use crate::archive::{self, Entry, Pieces};
+use crate::guests::{FindGuests, Guests, GuestsError, RunningGuest};
+use crate::host_environment;
+use crate::output::Lines;
+use crate::wait::{Interrupted, Wait};
 
 /// A file of users beyond this is none.
 const MAX_PASSWD: usize = 1 << 20;
@@ -54,8 +54,8 @@ pub enum RunError {
     Refused(String),
     #[error("the command was cut off{console}")]
     CutOff { console: String, source: ExecError },
-    #[error("interrupted")]
-    Interrupted,
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
     #[error("files cannot be placed: {0}")]
     Place(String),
     #[error(transparent)]
@@ -130,36 +130,33 @@ pub struct GuestRunner<'a> {
     /// Whether steps of earlier builds are used.
     uses_cache: bool,
     host: Option<HostEnvironment>,
-    options: GuestsOptions,
+    find: &'a FindGuests<'a>,
     /// Found when the first step needs one.
     guests: Option<Box<dyn Guests>>,
     /// What this build has made or found.
     made: BTreeMap<Digest, Disk>,
-    runtime: Runtime,
-    progress: &'a Progress,
+    wait: Wait<'a>,
 }
 
 impl<'a> GuestRunner<'a> {
     pub fn new(
         images: &'a ImageStore,
         cache: &'a BuildCache,
-        options: GuestsOptions,
+        find: &'a FindGuests<'a>,
         uses_cache: bool,
         host: Option<HostEnvironment>,
-        progress: &'a Progress,
+        progress: &'a dyn Progress,
     ) -> Result<GuestRunner<'a>, RunError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(GuestRunner {
             images,
             cache,
             _in_use: cache.hold()?,
             uses_cache,
             host,
-            options,
+            find,
             guests: None,
             made: BTreeMap::new(),
-            runtime: runtime.map_err(|error| RunError::Io("start", error))?,
-            progress,
+            wait: Wait::new(progress).map_err(|error| RunError::Io("start", error))?,
         })
     }
 
@@ -171,10 +168,10 @@ impl<'a> GuestRunner<'a> {
     fn start(&mut self, disk: &Disk, top: &Path) -> Result<Box<dyn RunningGuest>, RunError> {
         let guests = match self.guests.take() {
             Some(guests) => guests,
-            None => guests::find(&self.options, self.progress)?,
+            None => (self.find)(self.wait.progress())?,
         };
         let guests = self.guests.insert(guests);
-        Ok(guests.start(&self.runtime, disk.base(), &disk.layers(self.cache), top)?)
+        Ok(guests.start(&self.wait, disk.base(), &disk.layers(self.cache), top)?)
     }
 
     /// The guest that waits with a disk, or a new one.
@@ -186,7 +183,7 @@ impl<'a> GuestRunner<'a> {
         let guest = self.start(disk, &draft.path().join(TOP))?;
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let init = json!({ "defaultUser": "root", "timestamp": now });
-        self.runtime.block_on(guest.agent().post::<Value>("/init", &init, CALL))?;
+        self.wait.until(guest.agent().post::<Value>("/init", &init, CALL))??;
         Ok(Live { guest, draft })
     }
 
@@ -206,11 +203,11 @@ impl<'a> GuestRunner<'a> {
     /// Ends a guest: what it wrote is the next disk's.
     fn end(&self, disk: &Disk, live: Live) -> Result<Disk, RunError> {
         let Live { guest, draft } = live;
-        let passwd = self.runtime.block_on(transfer::read_file(guest.agent(), "/etc/passwd", MAX_PASSWD));
+        let passwd = self.wait.until(transfer::read_file(guest.agent(), "/etc/passwd", MAX_PASSWD))?;
         // One that is too large or odd has no users.
         let passwd = passwd.ok().flatten().unwrap_or_default();
         let default_user = default_user(&Config::default(), &String::from_utf8_lossy(&passwd));
-        guest.finish(&self.runtime)?;
+        guest.finish(&self.wait)?;
         let ground = disk.state.borrow().ground.clone();
         let state = State { ground, default_user, fresh: Some(draft), live: None };
         Ok(Disk::new(disk.base.clone(), state))
@@ -227,7 +224,7 @@ impl<'a> GuestRunner<'a> {
             let place = Place { into: "/", owner: None, mode: None };
             tokio::join!(transfer::place(agent, &place, receiver), send).0
         };
-        self.runtime.block_on(place).map_err(placing)
+        self.wait.until(place)?.map_err(placing)
     }
 
     /// Places an archive that a thread writes meanwhile.
@@ -244,13 +241,14 @@ impl<'a> GuestRunner<'a> {
                 let written = write(&mut pieces);
                 pieces.finish(written)
             });
-            let placed = self.runtime.block_on(transfer::place(agent, place, receiver));
+            // The receiver goes with the future, and then the writer ends too.
+            let placed = self.wait.until(transfer::place(agent, place, receiver));
             let written = writer.join().unwrap_or_else(|_| {
                 Err(RunError::Io("write an archive", io::Error::other("the writer panicked")))
             });
             (placed, written)
         });
-        match (placed, written) {
+        match (placed?, written) {
             (Ok(()), written) => written,
             // The guest's word on why it took no more.
             (Err(error @ AgentError::Status { .. }), _) => Err(placing(error)),
@@ -273,7 +271,7 @@ impl<'a> GuestRunner<'a> {
         self.place_small(agent, &[Entry::Directory(&step.workdir)])?;
         if let Some(user) = &step.user {
             let init = json!({ "defaultUser": user });
-            self.runtime.block_on(agent.post::<Value>("/init", &init, CALL))?;
+            self.wait.until(agent.post::<Value>("/init", &init, CALL))??;
         }
         let program = Program {
             arguments: &step.arguments,
@@ -284,16 +282,11 @@ impl<'a> GuestRunner<'a> {
             limit: None,
         };
         let mut lines = Lines::default();
-        let show = |line: &str| self.progress.output(line);
-        let ended = self.runtime.block_on(async {
-            tokio::select! {
-                ended = exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)) => Some(ended),
-                // A command may take for ever. The guest and all that it wrote go with the error.
-                _ = tokio::signal::ctrl_c() => None,
-            }
-        });
+        let show = |line: &str| self.wait.progress().output(line);
+        // A command may take for ever. If nobody waits, the guest and all that it wrote go with the error.
+        let ended = self.wait.until(exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)));
         let output = lines.finish(show);
-        match ended.ok_or(RunError::Interrupted)? {
+        match ended? {
             Ok(ended) if ended.code == 0 => Ok(()),
             Ok(ended) => Err(RunError::Failed { status: ended.status, output }),
             Err(ExecError::Refused(why)) => Err(RunError::Refused(why)),
@@ -314,7 +307,7 @@ impl<'a> GuestRunner<'a> {
                     min_mib: None,
                     name: None,
                 };
-                Ok(Draft::new(self.images, Limits::default())?.finish(finish, self.progress)?)
+                Ok(Draft::new(self.images, Limits::default())?.finish(finish, self.wait.progress())?)
             }
             Base::Debian(suite) => match self.images.find(&format!("debian:{suite}")) {
                 Err(ImageError::Unknown(_)) => {
@@ -325,7 +318,7 @@ impl<'a> GuestRunner<'a> {
                         name: None,
                         min_mib: None,
                     };
-                    Ok(debian(self.images, &wanted, self.progress)?)
+                    Ok(debian(self.images, &wanted, self.wait.progress())?)
                 }
                 found => Ok(found?),
             },
@@ -333,7 +326,7 @@ impl<'a> GuestRunner<'a> {
                 Err(ImageError::Unknown(_)) => {
                     let reference = text.clone();
                     let wanted = Pull { reference, name: None, min_mib: None, limits: Limits::default() };
-                    Ok(pull(self.images, &wanted, self.progress)?)
+                    Ok(pull(self.images, &wanted, self.wait.progress())?)
                 }
                 found => Ok(found?),
             },
@@ -446,7 +439,7 @@ impl Runner for GuestRunner<'_> {
                 let place = transfer::place(agent, &placed, receiver);
                 tokio::join!(pack, place)
             };
-            match runner.runtime.block_on(copy) {
+            match runner.wait.until(copy)? {
                 (Ok(()), placed) => placed.map_err(placing),
                 (Err(error), _) => Err(placing(error)),
             }

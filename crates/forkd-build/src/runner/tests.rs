@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 
 use forkd_engine::guest::Guest;
+use forkd_image::Silent;
 use forkd_image::dockerfile::{BuildOptions, Built, build, parse};
 use forkd_image::images::BuiltImage;
 
@@ -30,7 +31,7 @@ fn note(log: &Log, what: String) {
 impl Guests for FakeGuests {
     fn start(
         &self,
-        _: &Runtime,
+        _: &Wait<'_>,
         _: &Path,
         layers: &[PathBuf],
         top: &Path,
@@ -56,7 +57,7 @@ impl RunningGuest for FakeGuest {
         &self.agent
     }
 
-    fn finish(self: Box<Self>, _: &Runtime) -> Result<(), GuestsError> {
+    fn finish(self: Box<Self>, _: &Wait<'_>) -> Result<(), GuestsError> {
         let number = self.log.lock().unwrap().iter().filter(|line| *line == "end").count();
         note(&self.log, "end".into());
         fs::write(&self.top, format!("layer{number}")).unwrap();
@@ -64,7 +65,7 @@ impl RunningGuest for FakeGuest {
     }
 }
 
-/// One request and its answer. Commands succeed, unless they are `false`.
+/// One request and its answer. Commands succeed, unless they are `false`; `sleep` never ends.
 fn answer(client: UnixStream, log: &Log) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
     let mut line = || {
@@ -150,6 +151,9 @@ fn respond(path: &str, body: &[u8], log: &Log) -> (&'static str, Vec<u8>) {
             let request: Value = serde_json::from_slice(&body[5..]).unwrap();
             let process = &request["process"];
             note(log, format!("run {} in {}", process["args"][1].as_str().unwrap(), process["cwd"]));
+            if process["args"][1] == "sleep" {
+                std::thread::park();
+            }
             let code = i32::from(process["args"][1] == "false") * 3;
             let end = format!(r#"{{"event":{{"end":{{"exitCode":{code},"status":"exit status {code}"}}}}}}"#);
             let data = envelope(0, r#"{"event":{"data":{"stdout":"c29tZSBvdXRwdXQK"}}}"#);
@@ -186,19 +190,23 @@ impl World {
     }
 
     fn build(&self, text: &str, uses_cache: bool) -> Result<Built<Disk>, String> {
-        let options = GuestsOptions {
-            library: self.home.path().into(),
-            vcpus: 1,
-            memory_bytes: 1 << 30,
-            machine: "default".parse().unwrap(),
-        };
+        self.build_with(text, uses_cache, &Silent)
+    }
+
+    fn build_with(
+        &self,
+        text: &str,
+        uses_cache: bool,
+        progress: &dyn Progress,
+    ) -> Result<Built<Disk>, String> {
         self.log.lock().unwrap().clear();
-        let progress = Progress::Lines;
+        let find = |_: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
+            Ok(Box::new(FakeGuests(Arc::clone(&self.log))))
+        };
         let mut runner =
-            GuestRunner::new(&self.images, &self.cache, options, uses_cache, None, &progress).unwrap();
-        runner.guests = Some(Box::new(FakeGuests(Arc::clone(&self.log))));
+            GuestRunner::new(&self.images, &self.cache, &find, uses_cache, None, progress).unwrap();
         let context = Context::open(&self.home.path().join("context")).unwrap();
-        let built = build(&parse(text).unwrap(), &context, &BuildOptions::default(), &mut runner, &progress);
+        let built = build(&parse(text).unwrap(), &context, &BuildOptions::default(), &mut runner, progress);
         built.map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             format!("{error}: {cause}")
@@ -296,4 +304,27 @@ fn stages_begin_with_and_copy_from_each_other() {
     assert_eq!(world.log(), expected);
     world.build(text, true).unwrap();
     assert_eq!(world.log(), [""; 0]);
+}
+
+/// Nobody wants the build once a command that never ends has begun.
+struct Impatient(Log);
+
+impl Progress for Impatient {
+    fn step(&self, _: &str) {}
+    fn detail(&self, _: &str) {}
+    fn warn(&self, _: &str) {}
+    fn is_cancelled(&self) -> bool {
+        self.0.lock().unwrap().iter().any(|line| line.starts_with("run sleep"))
+    }
+}
+
+#[test]
+fn what_nobody_wants_any_more_ends_and_leaves_what_was_done_before() {
+    let world = World::new();
+    let impatient = Impatient(Arc::clone(&world.log));
+    let error = world.build_with("FROM base\nRUN one\nRUN sleep\n", true, &impatient).err().unwrap();
+    assert_eq!(error, "line 3: interrupted");
+    assert_eq!(world.left(), 0);
+    world.build("FROM base\nRUN one\nRUN two\n", true).unwrap();
+    assert_eq!(world.log()[0], "boot [layer0]");
 }

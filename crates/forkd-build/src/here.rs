@@ -5,10 +5,24 @@ use std::path::{Path, PathBuf};
 use forkd_engine::agent::Agent;
 use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line, last_words};
 use forkd_engine::shutdown::shut_down;
-use tokio::runtime::Runtime;
+use forkd_image::Progress;
+use forkd_image::kernels::KernelStore;
 
-use super::LIMIT;
-use super::guests::{Guests, GuestsError, RunningGuest};
+use crate::LIMIT;
+use crate::guests::{Guests, GuestsError, RunningGuest};
+use crate::wait::Wait;
+
+/// What guests of a build are made with.
+#[derive(Debug, Clone)]
+pub struct MachineryOptions {
+    pub kernels: KernelStore,
+    /// `forkd-vmm`.
+    pub program: PathBuf,
+    /// The guest's first program.
+    pub agent: PathBuf,
+    pub vcpus: u8,
+    pub memory_bytes: u64,
+}
 
 /// What every guest of a build has.
 #[derive(Debug, Clone)]
@@ -28,6 +42,19 @@ struct Guest {
 }
 
 impl Machinery {
+    /// Takes the default kernel. The first time, that is a download.
+    pub fn find(options: &MachineryOptions, progress: &dyn Progress) -> Result<Machinery, GuestsError> {
+        let kernel = options.kernels.ensure_default(progress)?;
+        let initramfs = kernel.initramfs(&options.agent, progress)?;
+        Ok(Machinery {
+            program: options.program.clone(),
+            kernel: kernel.vmlinux(),
+            initramfs,
+            vcpus: options.vcpus,
+            memory_bytes: options.memory_bytes,
+        })
+    }
+
     fn plan(&self, base: &Path, layers: &[PathBuf], top: &Path, directory: &Path) -> Plan {
         Plan {
             program: self.program.clone(),
@@ -57,7 +84,7 @@ impl Machinery {
 impl Guests for Machinery {
     fn start(
         &self,
-        runtime: &Runtime,
+        wait: &Wait<'_>,
         base: &Path,
         layers: &[PathBuf],
         top: &Path,
@@ -65,7 +92,7 @@ impl Guests for Machinery {
         // Not beside its disk: the path of a socket must be short.
         let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
         let directory = directory.map_err(|error| GuestsError::Io("make a directory", error))?;
-        let vm = runtime.block_on(self.boot(base, layers, top, directory.path()))?;
+        let vm = wait.until(self.boot(base, layers, top, directory.path()))??;
         Ok(Box::new(Guest { vm, directory }))
     }
 }
@@ -79,7 +106,7 @@ impl RunningGuest for Guest {
         Some(last_words(self.directory.path()))
     }
 
-    fn finish(self: Box<Self>, runtime: &Runtime) -> Result<(), GuestsError> {
-        Ok(runtime.block_on(shut_down(self.vm, LIMIT))?)
+    fn finish(self: Box<Self>, wait: &Wait<'_>) -> Result<(), GuestsError> {
+        Ok(wait.until(shut_down(self.vm, LIMIT))??)
     }
 }

@@ -1,0 +1,146 @@
+//! What goes wrong between a caller and the daemon.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use forkd_api::error::{ErrorBody, ErrorCode};
+use serde::Deserialize;
+
+/// A request has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("the daemon at {address} cannot be reached")]
+    Unreachable { address: String, source: io::Error },
+    #[error("the daemon at {address} has no certificate that this host trusts")]
+    Untrusted { address: String, source: io::Error },
+    #[error(transparent)]
+    Refused(Box<Refusal>),
+    #[error("the connection to the daemon broke")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the daemon did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("what answers at {address} is not forkd's daemon: {what}")]
+    Foreign { address: String, what: String },
+    #[error("the daemon's answer is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the daemon's stream ended before its last line")]
+    CutOff,
+    #[error("cannot read what is to be sent")]
+    Upload(#[source] io::Error),
+}
+
+/// What the daemon refused, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u16,
+    /// Nothing if it is one that this client does not know.
+    pub code: Option<ErrorCode>,
+    pub error: String,
+    pub hint: Option<String>,
+}
+
+impl ClientError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            ClientError::Unreachable { .. } => {
+                "is it running? forkd serve starts one; --address or FORKD_ADDRESS names another".into()
+            }
+            ClientError::Untrusted { .. } => {
+                "SSL_CERT_FILE names a file of certificates to trust, in PEM".into()
+            }
+            ClientError::Refused(refusal) => return refusal.hint(),
+            ClientError::Broken(_) | ClientError::CutOff => "the daemon's log may have the reason".into(),
+            ClientError::TimedOut(_) => "forkd ping says whether the daemon answers at all".into(),
+            ClientError::Foreign { .. } => "--address or FORKD_ADDRESS names another".into(),
+            ClientError::TooLarge(_) | ClientError::Upload(_) => return None,
+        })
+    }
+
+    /// The daemon's word for what is wrong, if it was the daemon that refused.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            ClientError::Refused(refusal) => refusal.code,
+            _ => None,
+        }
+    }
+
+    /// Whether the daemon knows nothing of what was asked for.
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(ErrorCode::NotFound)
+    }
+
+    pub(crate) fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Broken(error.into())
+    }
+}
+
+impl From<ErrorBody> for ClientError {
+    /// An error that is part of an answer.
+    fn from(body: ErrorBody) -> ClientError {
+        let ErrorBody { error, code, hint } = body;
+        ClientError::Refused(Box::new(Refusal { status: code.status(), code: Some(code), error, hint }))
+    }
+}
+
+impl Refusal {
+    /// From the body of an answer; nothing if it is not one of the daemon's.
+    pub(crate) fn parse(status: u16, body: &[u8]) -> Option<Refusal> {
+        // As ErrorBody, except that a newer daemon may have codes that this client has not.
+        #[derive(Deserialize)]
+        struct Body {
+            error: String,
+            code: serde_json::Value,
+            hint: Option<String>,
+        }
+        let Body { error, code, hint } = serde_json::from_slice(body).ok()?;
+        Some(Refusal { status, code: serde_json::from_value(code).ok(), error, hint })
+    }
+
+    fn hint(&self) -> Option<String> {
+        let own = match self.code {
+            Some(ErrorCode::Unauthorized) => {
+                "FORKD_TOKEN or --token-file gives a token; forkd token create makes one"
+            }
+            _ => return self.hint.clone(),
+        };
+        Some(own.to_owned())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.error)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_read_also_with_codes_of_the_future() {
+        let body = br#"{"error": "no", "code": "not_found", "hint": "look"}"#;
+        let refusal = Refusal::parse(404, body).unwrap();
+        assert_eq!((refusal.code, refusal.to_string().as_str()), (Some(ErrorCode::NotFound), "no"));
+        let newer = Refusal::parse(418, br#"{"error": "no", "code": "teapot", "more": 1}"#).unwrap();
+        assert_eq!((newer.status, newer.code, newer.hint), (418, None, None));
+        for foreign in ["", "<html>", "{}", r#"{"error": 1, "code": "x"}"#, r#"{"error": "x"}"#] {
+            assert_eq!(Refusal::parse(500, foreign.as_bytes()), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn every_error_says_what_to_do_where_something_can_be_done() {
+        let refused = |code, hint: Option<&str>| {
+            ClientError::from(ErrorBody { error: "no".into(), code, hint: hint.map(Into::into) })
+        };
+        assert!(refused(ErrorCode::Unauthorized, None).hint().unwrap().contains("FORKD_TOKEN"));
+        assert_eq!(refused(ErrorCode::NoDisk, Some("free some")).hint().unwrap(), "free some");
+        assert_eq!(refused(ErrorCode::NoDisk, None).hint(), None);
+        assert!(refused(ErrorCode::NotFound, None).is_not_found());
+    }
+}

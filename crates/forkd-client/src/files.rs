@@ -1,0 +1,79 @@
+//! Files in and out of a sandbox: bytes as they are, or trees as tar archives.
+
+use bytes::Bytes;
+use hyper::Method;
+
+use crate::body::{Body, Upload};
+use crate::error::ClientError;
+use crate::exchange::{Client, Request, Streamed, query};
+use crate::sandboxes::path;
+
+const TAR: &str = "application/x-tar";
+const BYTES: &str = "application/octet-stream";
+
+/// A file or an archive as it comes.
+#[derive(Debug)]
+pub struct Download(Streamed);
+
+impl Download {
+    /// The next piece; nothing at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        self.0.next().await
+    }
+}
+
+fn files(id: &str, guest_path: &str) -> String {
+    path(id, &format!("/files{}", query([("path", Some(guest_path.to_owned()))])))
+}
+
+impl Client {
+    /// The content of a file.
+    pub async fn read_file(&self, id: &str, guest_path: &str) -> Result<Download, ClientError> {
+        self.download(id, guest_path, BYTES).await
+    }
+
+    /// A file or a directory as a tar archive, whose entries begin with its name.
+    pub async fn read_archive(&self, id: &str, guest_path: &str) -> Result<Download, ClientError> {
+        self.download(id, guest_path, TAR).await
+    }
+
+    async fn download(
+        &self,
+        id: &str,
+        guest_path: &str,
+        accept: &'static str,
+    ) -> Result<Download, ClientError> {
+        let answer = self.exchange(Request::get(files(id, guest_path)).accept(accept)).await?;
+        Ok(Download(answer.streamed()))
+    }
+
+    /// Makes a file of what comes.
+    pub async fn write_file(&self, id: &str, guest_path: &str, content: Upload) -> Result<(), ClientError> {
+        self.upload(id, guest_path, BYTES, content).await
+    }
+
+    /// Unpacks a tar archive into a directory.
+    pub async fn write_archive(
+        &self,
+        id: &str,
+        guest_path: &str,
+        archive: Upload,
+    ) -> Result<(), ClientError> {
+        self.upload(id, guest_path, TAR, archive).await
+    }
+
+    async fn upload(
+        &self,
+        id: &str,
+        guest_path: &str,
+        kind: &'static str,
+        content: Upload,
+    ) -> Result<(), ClientError> {
+        let request = Request::new(Method::PUT, files(id, guest_path)).body(kind, Body::Stream(content));
+        self.tell(request).await
+    }
+
+    pub async fn remove_file(&self, id: &str, guest_path: &str) -> Result<(), ClientError> {
+        self.tell(Request::new(Method::DELETE, files(id, guest_path))).await
+    }
+}

@@ -1,0 +1,240 @@
+//! A program in a sandbox, followed over a WebSocket: stdin, signals and the terminal's size one way, output the other.
+//!
+//! ```text
+//!   client                                   daemon
+//!   text    {"args": …, "tty": …}  ──▶
+//!                                  ◀──  text    {"started": {"pid": 7}}
+//!   binary  stdin                  ──▶
+//!   text    {"resize": …} | {"signal": "SIGINT"} | "close_stdin"  ──▶
+//!                                  ◀──  binary  1 and bytes of stdout, or 2 and bytes of stderr
+//!                                  ◀──  text    {"exited": …} or {"error": …}, then it closes
+//! ```
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf, Bytes};
+use forkd_api::exec::{Exec, ExecEvent};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use serde::Serialize;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use crate::connect::Stream;
+use crate::error::ClientError;
+use crate::exchange::{Client, QUICK, refusal};
+use crate::lines::Lines;
+use crate::sandboxes::path;
+
+/// The daemon sends output in smaller pieces.
+const LARGEST_MESSAGE: usize = 16 << 20;
+
+type Socket = WebSocketStream<Box<dyn Stream>>;
+
+/// The size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Window {
+    pub cols: u16,
+    pub rows: u16,
+}
+
+#[derive(Serialize)]
+struct Start<'a> {
+    #[serde(flatten)]
+    exec: &'a Exec,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tty: Option<Window>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Control<'a> {
+    Resize(Window),
+    Signal(&'a str),
+    CloseStdin,
+}
+
+/// A program that reads nothing, followed over plain HTTP.
+#[derive(Debug)]
+pub struct Following(Lines<ExecEvent>, Client);
+
+impl Following {
+    /// What comes next. `Exited` is the last.
+    pub async fn next(&mut self) -> Result<Heard, ClientError> {
+        let event = self.0.next().await?.ok_or(ClientError::CutOff)?;
+        heard(&self.1, event)
+    }
+}
+
+/// What goes to the program.
+#[derive(Debug)]
+pub struct Input(SplitSink<Socket, Message>);
+
+/// What comes from the program.
+#[derive(Debug)]
+pub struct Output {
+    socket: SplitStream<Socket>,
+    client: Client,
+}
+
+/// What was heard of the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    Started { pid: u32 },
+    Stdout(Bytes),
+    Stderr(Bytes),
+    Exited { exit_code: i32, timed_out: bool },
+}
+
+impl Client {
+    /// Starts a program that reads nothing. It goes on until its time is over, also when nobody follows it.
+    pub async fn follow(&self, id: &str, exec: &Exec) -> Result<Following, ClientError> {
+        Ok(Following(self.exec_lines(id, exec).await?, self.clone()))
+    }
+
+    /// Starts a program, on a terminal if it has a size.
+    pub async fn start(
+        &self,
+        id: &str,
+        exec: &Exec,
+        terminal: Option<Window>,
+    ) -> Result<(Input, Output), ClientError> {
+        let limit = QUICK;
+        let (mut input, output) =
+            timeout(limit, self.open_socket(id)).await.map_err(|_| ClientError::TimedOut(limit))??;
+        input.text(&Start { exec, tty: terminal }).await?;
+        Ok((input, output))
+    }
+
+    async fn open_socket(&self, id: &str) -> Result<(Input, Output), ClientError> {
+        let uri = format!("ws://{}{}", self.address().authority(), path(id, "/exec"));
+        let mut request = uri.into_client_request().map_err(ClientError::broken)?;
+        for (name, value) in self.headers() {
+            request.headers_mut().insert(name, value);
+        }
+        let stream = self.connect().await?;
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(LARGEST_MESSAGE))
+            .max_frame_size(Some(LARGEST_MESSAGE));
+        let opened = client_async_with_config(request, stream, Some(config)).await;
+        let (socket, _) = opened.map_err(|error| match error {
+            tungstenite::Error::Http(answer) => {
+                let body = answer.body().as_deref().unwrap_or_default();
+                refusal(self, answer.status().as_u16(), body)
+            }
+            error => ClientError::broken(error),
+        })?;
+        let (sink, socket) = socket.split();
+        Ok((Input(sink), Output { socket, client: self.clone() }))
+    }
+}
+
+impl Input {
+    /// Sends what the program reads.
+    pub async fn stdin(&mut self, bytes: Bytes) -> Result<(), ClientError> {
+        self.0.send(Message::Binary(bytes)).await.map_err(ClientError::broken)
+    }
+
+    /// The program has read everything that there is.
+    pub async fn close_stdin(&mut self) -> Result<(), ClientError> {
+        self.text(&Control::CloseStdin).await
+    }
+
+    /// The terminal has another size.
+    pub async fn resize(&mut self, window: Window) -> Result<(), ClientError> {
+        self.text(&Control::Resize(window)).await
+    }
+
+    /// Sends a signal by its name, such as `SIGINT`.
+    pub async fn signal(&mut self, name: &str) -> Result<(), ClientError> {
+        self.text(&Control::Signal(name)).await
+    }
+
+    async fn text(&mut self, value: &impl Serialize) -> Result<(), ClientError> {
+        let text = serde_json::to_string(value).map_err(ClientError::broken)?;
+        self.0.send(Message::text(text)).await.map_err(ClientError::broken)
+    }
+}
+
+impl Output {
+    /// What comes next. `Exited` is the last.
+    pub async fn next(&mut self) -> Result<Heard, ClientError> {
+        loop {
+            let message = match self.socket.next().await {
+                None | Some(Ok(Message::Close(_))) => return Err(ClientError::CutOff),
+                Some(Err(error)) => return Err(ClientError::broken(error)),
+                Some(Ok(message)) => message,
+            };
+            match message {
+                Message::Text(text) => {
+                    let event = serde_json::from_str(&text);
+                    let event = event.map_err(|error| {
+                        self.client.foreign(&format!("a message of its cannot be read ({error})"))
+                    })?;
+                    return heard(&self.client, event);
+                }
+                Message::Binary(bytes) => {
+                    return output(bytes).ok_or_else(|| self.client.foreign("it sent output of no stream"));
+                }
+                // Pings are answered where messages are read.
+                _ => {}
+            }
+        }
+    }
+}
+
+fn heard(client: &Client, event: ExecEvent) -> Result<Heard, ClientError> {
+    let decoded = |text: String| {
+        let bytes = STANDARD.decode(text).map_err(|_| client.foreign("it sent output that is not base64"))?;
+        Ok::<_, ClientError>(Bytes::from(bytes))
+    };
+    Ok(match event {
+        ExecEvent::Started { pid } => Heard::Started { pid },
+        ExecEvent::Stdout(text) => Heard::Stdout(decoded(text)?),
+        ExecEvent::Stderr(text) => Heard::Stderr(decoded(text)?),
+        ExecEvent::Exited { exit_code, timed_out } => Heard::Exited { exit_code, timed_out },
+        ExecEvent::Error(error) => return Err(error.into()),
+    })
+}
+
+fn output(mut bytes: Bytes) -> Option<Heard> {
+    if bytes.is_empty() {
+        return None;
+    }
+    match bytes.get_u8() {
+        1 => Some(Heard::Stdout(bytes)),
+        2 => Some(Heard::Stderr(bytes)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_has_a_stream() {
+        assert_eq!(output(Bytes::from_static(b"\x01a")), Some(Heard::Stdout(Bytes::from_static(b"a"))));
+        assert_eq!(output(Bytes::from_static(b"\x02")), Some(Heard::Stderr(Bytes::new())));
+        assert_eq!(output(Bytes::new()), None);
+        assert_eq!(output(Bytes::from_static(b"\x03a")), None);
+    }
+
+    #[test]
+    fn messages_are_what_the_daemon_reads() {
+        let json = |value: &Control<'_>| serde_json::to_string(value).unwrap();
+        assert_eq!(
+            json(&Control::Resize(Window { cols: 80, rows: 24 })),
+            r#"{"resize":{"cols":80,"rows":24}}"#
+        );
+        assert_eq!(json(&Control::Signal("SIGINT")), r#"{"signal":"SIGINT"}"#);
+        assert_eq!(json(&Control::CloseStdin), r#""close_stdin""#);
+        let exec: Exec = serde_json::from_str(r#"{"args": ["sh"]}"#).unwrap();
+        let start =
+            serde_json::to_value(Start { exec: &exec, tty: Some(Window { cols: 1, rows: 2 }) }).unwrap();
+        assert_eq!((&start["args"][0], &start["tty"]["rows"]), (&"sh".into(), &2.into()));
+    }
+}

@@ -1,0 +1,41 @@
+//! Snapshots.
+
+use forkd_api::snapshot::{CreateSnapshot, Progress, RemovedSnapshots, Snapshot, SnapshotList};
+use hyper::Method;
+
+use crate::error::ClientError;
+use crate::exchange::{Client, Request, part, query};
+
+impl Client {
+    /// Makes a snapshot of an image. What is done is told as it is done; giving up ends it.
+    pub async fn create_snapshot(
+        &self,
+        wanted: &CreateSnapshot,
+        mut tell: impl FnMut(Progress),
+    ) -> Result<Snapshot, ClientError> {
+        let mut lines = self.lines(Request::post("/v1/snapshots".into()).json(wanted)).await?;
+        while let Some(progress) = lines.next().await? {
+            match progress {
+                Progress::Snapshot(snapshot) => return Ok(*snapshot),
+                Progress::Error(error) => return Err(error.into()),
+                step => tell(step),
+            }
+        }
+        Err(ClientError::CutOff)
+    }
+
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, ClientError> {
+        let list: SnapshotList = self.ask(Request::get("/v1/snapshots".into())).await?;
+        Ok(list.snapshots)
+    }
+
+    pub async fn snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
+        self.ask(Request::get(format!("/v1/snapshots/{}", part(tag)))).await
+    }
+
+    /// Removes a snapshot, with those that are changes of it if they shall go too.
+    pub async fn remove_snapshot(&self, tag: &str, cascade: bool) -> Result<RemovedSnapshots, ClientError> {
+        let query = query([("cascade", cascade.then(|| "true".into()))]);
+        self.ask(Request::new(Method::DELETE, format!("/v1/snapshots/{}{query}", part(tag)))).await
+    }
+}

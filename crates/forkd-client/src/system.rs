@@ -1,0 +1,24 @@
+//! The daemon itself, and what happens in it.
+
+use forkd_api::event::Event;
+use forkd_api::system::{Health, Version};
+
+use crate::error::ClientError;
+use crate::exchange::{Client, Request};
+use crate::lines::Lines;
+
+impl Client {
+    /// Whether the daemon takes requests. Needs no token.
+    pub async fn health(&self) -> Result<Health, ClientError> {
+        self.ask(Request::get("/healthz".into())).await
+    }
+
+    pub async fn version(&self) -> Result<Version, ClientError> {
+        self.ask(Request::get("/version".into())).await
+    }
+
+    /// What happens from now on.
+    pub async fn events(&self) -> Result<Lines<Event>, ClientError> {
+        self.lines(Request::get("/v1/events".into())).await
+    }
+}

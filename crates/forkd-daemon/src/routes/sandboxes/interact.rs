@@ -1,0 +1,380 @@
+//! Programs that somebody sits at, over a WebSocket.
+//!
+//! ```text
+//!   client                                   daemon
+//!     │ text: ExecStart ────────────────────▶ │ starts the program
+//!     │ ◀──────────── text: {"started": …}    │
+//!     │ binary: what it reads ──────────────▶ │ ─▶ queue ─▶ feed: waits until the program has taken it
+//!     │ text: ExecInput ────────────────────▶ │ size, signal, end of its input
+//!     │ ◀── binary: 1 or 2, then its output   │ tell: waits until the client has read it
+//!     │ ◀──────────── text: {"exited": …}     │
+//! ```
+//!
+//! Nothing is kept but a few messages: a program that does not read makes its client wait, a client that does not read makes
+//! the program wait, and is given up after a while.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::response::Response;
+use bytes::{BufMut, Bytes, BytesMut};
+use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::exec::{
+    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDOUT, TerminalSize,
+};
+use forkd_engine::agent::Agent;
+use forkd_engine::exec::{self, Input, Program, Remote, Stream, Told};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tracing::Instrument;
+
+use super::run::{GRACE, LONGEST_SECS, Watch, check, in_time};
+use crate::app::{App, Shared};
+use crate::error::{Answer, ApiError};
+use crate::extract::Path;
+use crate::routes::checks::malformed;
+
+/// Messages that wait for the program to read.
+const QUEUE: usize = 2;
+/// A client that is gone without a word is noticed when it cannot be written to.
+const PING: Duration = Duration::from_secs(30);
+/// What a client gets to close its side, and a program to take what a client has left.
+const LEAVING: Duration = Duration::from_secs(5);
+const SECONDS: u64 = 30;
+const TERMINAL: &str = "xterm-256color";
+
+/// Runs a program that a client talks to, over a WebSocket.
+///
+/// The client's first message is text, an ExecStart. From then on, its binary messages are what the program reads, and its text
+/// messages are ExecInput. The daemon's text messages are ExecEvent (`started` first, `exited` or `error` last); its binary
+/// messages are output: one byte that is 1 for stdout (or a terminal) or 2 for stderr, and then the bytes. A message of a client
+/// has at most 256 KiB.
+///
+/// A program goes on when its client goes away, until its time is over; its input ends. One at a terminal gets SIGHUP. A client
+/// that reads nothing for a minute has gone away.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/exec",
+    tag = "sandboxes",
+    operation_id = "exec_interactive",
+    params(("id" = String, Path)),
+    responses(
+        (status = 101, description = "A WebSocket, whose text messages are these", body = ExecEvent),
+        (status = 400, description = "The request is not for a WebSocket", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
+        (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
+    )
+)]
+pub(super) async fn interact(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Answer<Response> {
+    let sandbox = app.engine.sandbox(&id)?;
+    let agent = sandbox.answering_agent()?.clone();
+    let upgrade = upgrade.map_err(|rejection| {
+        malformed("this path is for WebSockets")
+            .hint("POST runs a program without one")
+            .detail(rejection.to_string())
+    })?;
+    let place = app.place_for_upgrade()?;
+    let upgrade = upgrade.max_message_size(MAX_INPUT_MESSAGE).max_frame_size(MAX_INPUT_MESSAGE);
+    let span = tracing::Span::current();
+    Ok(upgrade.on_upgrade(move |socket| {
+        let session = async move {
+            let _place = place;
+            let _counted = app.metrics.connection();
+            serve(&app, &agent, socket).await;
+        };
+        session.instrument(span)
+    }))
+}
+
+type ToClient = SplitSink<WebSocket, Message>;
+type FromClient = SplitStream<WebSocket>;
+
+/// What a client gives a program to read.
+enum Typed {
+    Bytes(Bytes),
+    End,
+}
+
+/// Why a session is over.
+enum Over {
+    /// The program has ended, or cannot be followed any more: the last word to the client.
+    Last(ExecEvent),
+    /// The client has said something that makes no sense.
+    Nonsense(ApiError),
+    Gone,
+}
+
+/// A program that runs, and what the client can do to it.
+struct Session {
+    watch: Watch,
+    input: Input,
+    remote: Remote,
+    terminal: bool,
+    first: Option<Bytes>,
+}
+
+async fn serve(app: &App, agent: &Agent, socket: WebSocket) {
+    let (mut to_client, mut from_client) = socket.split();
+    let begun = async {
+        match first_message(app, &mut from_client).await? {
+            Some(start) => begin(agent, start).await.map(Some),
+            None => Ok(None),
+        }
+    };
+    let last = match begun.await {
+        Ok(Some(session)) => session.run(app, &mut to_client, &mut from_client).await,
+        Ok(None) => return,
+        Err(error) => Some(failed(app, error)),
+    };
+    let Some(last) = last else { return };
+    // A client that has gone does not need it.
+    let _ = say(&mut to_client, &last).await;
+    let _ = to_client.close().await;
+    // Closed with bytes unread, the connection would be reset, and the last words lost.
+    let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
+    let _ = tokio::time::timeout(LEAVING, rest).await;
+}
+
+fn failed(app: &App, error: ApiError) -> ExecEvent {
+    app.metrics.failed(error.code());
+    ExecEvent::Error(error.logged())
+}
+
+async fn say(to_client: &mut ToClient, event: &ExecEvent) -> Result<(), axum::Error> {
+    let text = serde_json::to_string(event).map_err(axum::Error::new)?;
+    to_client.send(Message::Text(text.into())).await
+}
+
+/// What to start; `None` for a client that went away before it said.
+async fn first_message(app: &App, from_client: &mut FromClient) -> Answer<Option<ExecStart>> {
+    let time = app.limits.body_time;
+    let first = async {
+        loop {
+            match from_client.next().await {
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Text(text))) => return Ok(Some(parse(&text)?)),
+                Some(Ok(Message::Binary(_))) => {
+                    return Err(malformed("the first message is text: ExecStart"));
+                }
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(None),
+            }
+        }
+    };
+    tokio::time::timeout(time, first).await.map_err(|_| {
+        ApiError::new(ErrorCode::RequestTimeout, format!("no message came within {} s", time.as_secs_f32()))
+    })?
+}
+
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Answer<T> {
+    serde_json::from_str(text).map_err(|error| {
+        malformed(format!("the message is not what is expected here: {error}"))
+            .hint("the API is described at /openapi.json")
+    })
+}
+
+/// The program, its time and its terminal.
+fn convert(start: ExecStart) -> Answer<(Exec, Duration, Option<TerminalSize>)> {
+    let ExecStart { args, mut env, cwd, user, stdin, timeout_secs, tty } = start;
+    if tty.is_some() {
+        env.entry("TERM".into()).or_insert_with(|| TERMINAL.into());
+    }
+    let usual = if tty.is_some() { LONGEST_SECS } else { SECONDS };
+    let exec = Exec { args, env, cwd, user, stdin, timeout_secs: timeout_secs.unwrap_or(usual) };
+    let limit = check(&exec)?;
+    Ok((exec, limit, tty))
+}
+
+async fn begin(agent: &Agent, start: ExecStart) -> Answer<Session> {
+    let (wanted, limit, tty) = convert(start)?;
+    let program = Program {
+        arguments: &wanted.args,
+        env: &wanted.env,
+        workdir: wanted.cwd.as_deref().unwrap_or(""),
+        user: wanted.user.as_deref(),
+        stdin: None,
+        limit: Some(limit),
+    };
+    let begun = Instant::now();
+    let (running, input, remote) = in_time(GRACE, exec::interact(agent, &program, tty.map(size))).await??;
+    let watch = Watch { running, begun, limit };
+    Ok(Session { watch, input, remote, terminal: tty.is_some(), first: wanted.stdin.map(Into::into) })
+}
+
+fn size(size: TerminalSize) -> exec::TerminalSize {
+    exec::TerminalSize { columns: size.cols, rows: size.rows }
+}
+
+impl Session {
+    /// Until the program or the client has gone. What is left to say to the client, if it is still there.
+    async fn run(
+        self,
+        app: &App,
+        to_client: &mut ToClient,
+        from_client: &mut FromClient,
+    ) -> Option<ExecEvent> {
+        let Session { mut watch, input, remote, terminal, first } = self;
+        let (queue, typed) = mpsc::channel(QUEUE);
+        // Ends with this function, except where it is waited for.
+        let mut feeding = JoinSet::new();
+        feeding.spawn(feed(input, first, typed).in_current_span());
+        let over = tokio::select! {
+            over = tell(app, &mut watch, to_client) => over,
+            over = listen(&remote, from_client, &queue) => over,
+            () = app.stopping() => Over::Last(ExecEvent::Error(stopping().logged())),
+        };
+        let (gone, last) = match over {
+            Over::Last(event @ ExecEvent::Exited { .. }) => (false, Some(event)),
+            Over::Last(event) => (true, Some(event)),
+            Over::Nonsense(error) => (true, Some(failed(app, error))),
+            Over::Gone => (true, None),
+        };
+        if gone {
+            drop(queue);
+            leave(&remote, terminal, feeding).await;
+        }
+        last
+    }
+}
+
+/// Nobody sits at the program any more.
+async fn leave(remote: &Remote, terminal: bool, mut feeding: JoinSet<()>) {
+    if terminal {
+        // One that has just ended needs none.
+        let _ = remote.signal("SIGHUP").await;
+        return;
+    }
+    // It gets what was sent for it, if it takes it soon, and then the end.
+    let _ = tokio::time::timeout(LEAVING, feeding.join_next()).await;
+    feeding.shutdown().await;
+    let _ = remote.close_stdin().await;
+}
+
+fn stopping() -> ApiError {
+    ApiError::new(ErrorCode::Unavailable, "the daemon is about to end")
+}
+
+/// Gives the program what it reads, in order. After it has had enough, nothing is kept for it.
+async fn feed(mut input: Input, first: Option<Bytes>, mut typed: mpsc::Receiver<Typed>) {
+    let mut reads = match first {
+        Some(bytes) => input.write(&bytes).await.is_ok(),
+        None => true,
+    };
+    while let Some(next) = typed.recv().await {
+        reads = reads
+            && match next {
+                Typed::Bytes(bytes) => input.write(&bytes).await.is_ok(),
+                Typed::End => input.close().await.is_ok(),
+            };
+    }
+}
+
+/// Takes what the client says, until it has gone.
+async fn listen(remote: &Remote, from_client: &mut FromClient, queue: &mpsc::Sender<Typed>) -> Over {
+    loop {
+        let typed = match from_client.next().await {
+            Some(Ok(Message::Binary(bytes))) => Typed::Bytes(bytes),
+            Some(Ok(Message::Text(text))) => match parse(&text) {
+                Ok(ExecInput::CloseStdin) => Typed::End,
+                Ok(ExecInput::Resize(wanted)) => {
+                    // A program without a terminal has no size to change.
+                    let _ = remote.resize(size(wanted)).await;
+                    continue;
+                }
+                Ok(ExecInput::Signal(signal)) => {
+                    let _ = remote.signal(signal.name()).await;
+                    continue;
+                }
+                Err(error) => return Over::Nonsense(error),
+            },
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+            Some(Ok(Message::Close(_)) | Err(_)) | None => return Over::Gone,
+        };
+        if queue.send(typed).await.is_err() {
+            // Whoever feeds the program has gone with it, and that is told.
+            std::future::pending::<Infallible>().await;
+        }
+    }
+}
+
+/// Tells the client what the program does, until it has ended.
+async fn tell(app: &App, watch: &mut Watch, to_client: &mut ToClient) -> Over {
+    let mut ping = tokio::time::interval(PING);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let told = {
+            // Asked once for each thing that is told: its patience with a silent guest must not begin anew with every ping.
+            let mut next = pin!(watch.next());
+            loop {
+                tokio::select! {
+                    told = next.as_mut() => break told,
+                    _ = ping.tick() => {
+                        if to_client.send(Message::Ping(Bytes::new())).await.is_err() {
+                            return Over::Gone;
+                        }
+                    }
+                }
+            }
+        };
+        let sent = match told {
+            Ok(Told::Started { pid }) => say(to_client, &ExecEvent::Started { pid }).await,
+            Ok(Told::Output(stream, bytes)) => to_client.send(output(stream, &bytes)).await,
+            Ok(Told::Ended(ended)) => {
+                watch.measure(app);
+                let timed_out = watch.timed_out(&ended);
+                return Over::Last(ExecEvent::Exited { exit_code: ended.exit_code(), timed_out });
+            }
+            Err(error) => return Over::Last(failed(app, error)),
+        };
+        if sent.is_err() {
+            return Over::Gone;
+        }
+    }
+}
+
+fn output(stream: Stream, bytes: &[u8]) -> Message {
+    let mut message = BytesMut::with_capacity(bytes.len() + 1);
+    message.put_u8(match stream {
+        Stream::Output => STDOUT,
+        Stream::Error => STDERR,
+    });
+    message.put_slice(bytes);
+    Message::Binary(message.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_has_a_name_and_a_day() {
+        let start = |text: &str| convert(serde_json::from_str(text).unwrap());
+        let (exec, limit, tty) = start(r#"{"args": ["sh"], "tty": {"cols": 80, "rows": 24}}"#).unwrap();
+        assert_eq!((&exec.env["TERM"][..], limit.as_secs()), (TERMINAL, 86400));
+        assert_eq!(tty, Some(TerminalSize { cols: 80, rows: 24 }));
+        let (exec, limit, tty) = start(r#"{"args": ["sh"]}"#).unwrap();
+        assert_eq!((exec.env.is_empty(), limit.as_secs(), tty), (true, 30, None));
+        let own = start(r#"{"args": ["sh"], "tty": {"cols": 1, "rows": 1}, "env": {"TERM": "vt100"}}"#);
+        assert_eq!(own.unwrap().0.env["TERM"], "vt100");
+        for wrong in [r#"{"args": []}"#, r#"{"args": ["a"], "timeout_secs": 0}"#] {
+            assert_eq!(start(wrong).unwrap_err().code(), ErrorCode::Malformed, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn output_says_where_it_comes_from() {
+        assert_eq!(output(Stream::Output, b"x"), Message::Binary(Bytes::from_static(b"\x01x")));
+        assert_eq!(output(Stream::Error, b""), Message::Binary(Bytes::from_static(b"\x02")));
+    }
+}

@@ -20,6 +20,7 @@ use crate::plan::{
     GATEWAY_MAC, GATEWAY4, GATEWAY6, GUEST_MAC, GUEST4, GUEST6, PREFIX4, PREFIX6, Slot, TAP, UPLINK,
 };
 use crate::policy::Policy;
+use crate::resolver::{Resolver, Sockets, Upstream};
 use crate::rules::TABLE;
 use crate::rules::lease::{self as rules, OVER_LIMIT, RECEIVED, REFUSED, SENT, SPOOFED};
 use crate::{sysctl, tap};
@@ -31,7 +32,7 @@ pub struct Lease {
     slot: Slot,
     /// `None` in a process that has found the lease again: its VM has the tap.
     tap: Option<OwnedFd>,
-    inside: Arc<Inside>,
+    pub(crate) inside: Arc<Inside>,
 }
 
 /// Sockets to the kernel that belong to the namespace.
@@ -109,7 +110,7 @@ impl Lease {
     }
 
     pub fn policy(&self) -> Policy {
-        self.inside.rules().policy
+        self.inside.policy()
     }
 
     /// Another policy, from one packet to the next.
@@ -127,6 +128,18 @@ impl Lease {
         blocking(move || inside.counters().map_err(NetError::when("read the counters"))).await
     }
 
+    /// Answers the sandbox's questions for names, as long as the resolver is kept, in the runtime that this is called in.
+    pub async fn resolver(&self, upstream: Upstream) -> Result<Resolver, NetError> {
+        let (host, slot) = (Arc::clone(&self.host), self.slot);
+        let failed = || NetError::when("listen for questions");
+        let sockets = blocking(move || {
+            let namespace = host.namespaces.open(&slot.namespace()).map_err(failed())?;
+            Sockets::open(&namespace, host.ipv6).map_err(failed())
+        })
+        .await?;
+        Resolver::start(sockets, Arc::clone(&self.inside), upstream).map_err(failed())
+    }
+
     /// Removes the network. A VM that still has the tap has a tap that leads nowhere.
     pub async fn release(self) -> Result<(), NetError> {
         blocking(move || self.release_now()).await
@@ -139,8 +152,8 @@ impl Lease {
 }
 
 impl Inside {
-    fn rules(&self) -> Rules {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn policy(&self) -> Policy {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner).policy.clone()
     }
 
     fn change(&self, policy: Policy) -> Result<(), NetError> {
@@ -153,7 +166,6 @@ impl Inside {
     }
 
     /// Opens addresses for entries of the policy, each for some time. Nothing is opened for a policy that is no more.
-    #[expect(dead_code, reason = "the resolver's, which is not there yet")]
     pub(crate) fn open(
         &self,
         policy: &Policy,

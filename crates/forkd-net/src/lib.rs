@@ -11,7 +11,7 @@
 //! - [`plan`]: names and addresses, all of them functions of a slot
 //! - [`Host`]: what is prepared once: the host's table, and forwarding
 //! - [`Lease`]: one sandbox's network, from making to release
-//! - [`Policy`]: what it may reach
+//! - [`Policy`]: what it may reach, and [`Resolver`]: the names that it may know
 
 mod cidr;
 mod error;
@@ -23,6 +23,7 @@ mod netlink;
 mod nft;
 pub mod plan;
 mod policy;
+mod resolver;
 mod rules;
 mod sysctl;
 mod tap;
@@ -38,4 +39,5 @@ pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;
 pub use policy::{Egress, Entry, Policy, PolicyError, Ports, Target};
+pub use resolver::{Resolver, Upstream};
 pub use transient::TransientLease;

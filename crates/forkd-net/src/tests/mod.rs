@@ -4,6 +4,7 @@
 
 mod life;
 mod matrix;
+mod names;
 mod world;
 
 use std::process::Command;

@@ -161,10 +161,14 @@ pub enum Reached {
 }
 
 impl Guest {
-    /// Tries to connect.
+    /// Tries to connect, for so long that a packet that is lost is sent again.
     pub fn reach(&self, to: &str, port: u16) -> Reached {
+        self.reach_within(to, port, Duration::from_secs(4))
+    }
+
+    pub fn reach_within(&self, to: &str, port: u16, limit: Duration) -> Reached {
         let to = SocketAddr::from((to.parse::<IpAddr>().unwrap(), port));
-        match self.connect(to) {
+        match self.connect_within(to, limit) {
             Ok(mut stream) => Reached::Yes(line(&mut stream).unwrap()),
             Err(error) if error.kind() == ErrorKind::TimedOut => Reached::Silence,
             Err(_) => Reached::Forbidden,
@@ -172,7 +176,11 @@ impl Guest {
     }
 
     pub fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
-        let stream = self.namespace.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(600)))?;
+        self.connect_within(to, Duration::from_secs(4))
+    }
+
+    fn connect_within(&self, to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
+        let stream = self.namespace.run(|| TcpStream::connect_timeout(&to, limit))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
         Ok(stream)
     }

@@ -17,6 +17,7 @@ mod flatten;
 mod guests;
 mod here;
 mod host_environment;
+mod network;
 mod output;
 mod runner;
 mod wait;
@@ -24,7 +25,8 @@ mod wait;
 pub use build::{Build, BuildImageError, MAX_DOCKERFILE, build_image};
 pub use flatten::{FlattenError, flatten};
 pub use guests::{FindGuests, Guests, GuestsError, RunningGuest};
-pub use here::{Machinery, MachineryOptions};
+pub use here::{BuildVm, Machinery, MachineryOptions};
+pub use network::GuestNetwork;
 pub use runner::RunError;
 pub use wait::{Interrupted, Wait};
 

@@ -64,6 +64,11 @@ pub struct Host {
 }
 
 impl Host {
+    /// Only root makes networks.
+    pub fn is_permitted() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
     /// Prepares the host of the calling process. Doing it again, also from another process, changes nothing.
     pub async fn prepare(settings: Settings) -> Result<(Arc<Host>, Prepared), NetError> {
         blocking(move || prepare(&settings)).await

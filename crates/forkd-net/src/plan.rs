@@ -18,7 +18,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use forkd_proto::agent::Network;
+use forkd_proto::agent::{Ipv6Network, Network};
 use serde::{Deserialize, Serialize};
 
 /// Networks that a host has addresses for. The first ones are for sandboxes, the rest for guests that end with whoever
@@ -166,6 +166,7 @@ pub fn guest_network() -> Network {
         dns: vec![IpAddr::V4(GATEWAY4)],
         mtu: None,
         mac: None,
+        ipv6: Some(Ipv6Network { address: GUEST6, prefix: PREFIX6, gateway: Some(GATEWAY6) }),
     }
 }
 

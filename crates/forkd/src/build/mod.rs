@@ -27,6 +27,8 @@ pub struct GuestsOptions {
     pub library: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
+    /// Whether guests have a network.
+    pub network: bool,
     pub machine: Name,
 }
 
@@ -40,6 +42,7 @@ pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn 
         agent: binaries.join("guest/forkd-agent"),
         vcpus: options.vcpus,
         memory_bytes: options.memory_bytes,
+        network: options.network,
     };
     let machinery = Machinery::find(&wanted, progress)?;
     match kvm::probe(&binaries).map_err(MachineError::from)?.kvm {

@@ -44,7 +44,7 @@ deny:
 unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of images root
 	$(CARGO) build --locked --workspace --bins --test engine
 	$(CARGO) test --locked --workspace --lib --bins
-	$(CARGO) test --locked --workspace --test architecture --test registry --test serve --test engine --test sandboxes --test daemon
+	$(CARGO) test --locked --workspace --test architecture --test registry --test serve --test engine --test sandboxes --test daemon --test cli
 
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e

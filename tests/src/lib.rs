@@ -1,6 +1,7 @@
 //! What the end-to-end tests stand on: the built binaries, a KVM host to run on, and a watch over that host.
 
 pub mod binaries;
+pub mod daemon;
 pub mod engine;
 pub mod host;
 pub mod library;

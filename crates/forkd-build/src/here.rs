@@ -21,6 +21,8 @@ pub struct MachineryOptions {
     pub program: PathBuf,
     /// The guest's first program.
     pub agent: PathBuf,
+    /// Where directories with the guests' sockets are made. Not beside their disks: the path of a socket must be short.
+    pub directory: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
     /// Whether guests have a network.
@@ -34,6 +36,8 @@ pub struct Machinery {
     pub program: PathBuf,
     pub kernel: PathBuf,
     pub initramfs: PathBuf,
+    /// Where directories with the guests' sockets are made.
+    pub directory: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
     /// Whether guests have a network.
@@ -63,6 +67,7 @@ impl Machinery {
             program: options.program.clone(),
             kernel: kernel.vmlinux(),
             initramfs,
+            directory: options.directory.clone(),
             vcpus: options.vcpus,
             memory_bytes: options.memory_bytes,
             network: options.network,
@@ -122,9 +127,11 @@ impl Guests for Machinery {
         layers: &[PathBuf],
         top: &Path,
     ) -> Result<Box<dyn RunningGuest>, GuestsError> {
-        // Not beside its disk: the path of a socket must be short.
-        let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
-        let directory = directory.map_err(|error| GuestsError::Io("make a directory", error))?;
+        let make = || {
+            std::fs::create_dir_all(&self.directory)?;
+            tempfile::Builder::new().prefix("forkd-build-").tempdir_in(&self.directory)
+        };
+        let directory = make().map_err(|error| GuestsError::Io("make a directory", error))?;
         let say = |text: &str| wait.progress().warn(text);
         let vm = wait.until(self.boot(base, layers, top, directory.path(), say))??;
         Ok(Box::new(Guest { vm, directory }))

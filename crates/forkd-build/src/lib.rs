@@ -13,6 +13,7 @@
 
 mod archive;
 mod build;
+mod context;
 mod flatten;
 mod guests;
 mod here;
@@ -23,6 +24,7 @@ mod runner;
 mod wait;
 
 pub use build::{Build, BuildImageError, MAX_DOCKERFILE, build_image};
+pub use context::{CONTEXT_LIMITS, UnpackError, UnpackedContext};
 pub use flatten::{FlattenError, flatten};
 pub use guests::{FindGuests, Guests, GuestsError, RunningGuest};
 pub use here::{BuildVm, Machinery, MachineryOptions};

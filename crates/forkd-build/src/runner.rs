@@ -327,7 +327,8 @@ impl<'a> GuestRunner<'a> {
             Base::Image(text) => match self.images.find(text) {
                 Err(ImageError::Unknown(_)) => {
                     let reference = text.clone();
-                    let wanted = Pull { reference, name: None, min_mib: None, limits: Limits::default() };
+                    let limits = Limits::default();
+                    let wanted = Pull { reference, name: None, min_mib: None, limits, credentials: None };
                     Ok(pull(self.images, &wanted, self.wait.progress())?)
                 }
                 found => Ok(found?),

@@ -13,7 +13,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf, Bytes};
-use forkd_api::exec::{Exec, ExecEvent};
+use forkd_api::exec::{Exec, ExecEvent, ExecInput, ExecStart, STDERR, STDOUT, Signal, TerminalSize};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use serde::Serialize;
@@ -33,29 +33,6 @@ use crate::sandboxes::path;
 const LARGEST_MESSAGE: usize = 16 << 20;
 
 type Socket = WebSocketStream<Box<dyn Stream>>;
-
-/// The size of a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Window {
-    pub cols: u16,
-    pub rows: u16,
-}
-
-#[derive(Serialize)]
-struct Start<'a> {
-    #[serde(flatten)]
-    exec: &'a Exec,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tty: Option<Window>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Control<'a> {
-    Resize(Window),
-    Signal(&'a str),
-    CloseStdin,
-}
 
 /// A program that reads nothing, followed over plain HTTP.
 #[derive(Debug)]
@@ -95,17 +72,12 @@ impl Client {
         Ok(Following(self.exec_lines(id, exec).await?, self.clone()))
     }
 
-    /// Starts a program, on a terminal if it has a size.
-    pub async fn start(
-        &self,
-        id: &str,
-        exec: &Exec,
-        terminal: Option<Window>,
-    ) -> Result<(Input, Output), ClientError> {
+    /// Starts a program to talk to. Its input ends when nobody follows it any more.
+    pub async fn start(&self, id: &str, wanted: &ExecStart) -> Result<(Input, Output), ClientError> {
         let limit = QUICK;
         let (mut input, output) =
             timeout(limit, self.open_socket(id)).await.map_err(|_| ClientError::TimedOut(limit))??;
-        input.text(&Start { exec, tty: terminal }).await?;
+        input.text(wanted).await?;
         Ok((input, output))
     }
 
@@ -140,17 +112,17 @@ impl Input {
 
     /// The program has read everything that there is.
     pub async fn close_stdin(&mut self) -> Result<(), ClientError> {
-        self.text(&Control::CloseStdin).await
+        self.text(&ExecInput::CloseStdin).await
     }
 
     /// The terminal has another size.
-    pub async fn resize(&mut self, window: Window) -> Result<(), ClientError> {
-        self.text(&Control::Resize(window)).await
+    pub async fn resize(&mut self, size: TerminalSize) -> Result<(), ClientError> {
+        self.text(&ExecInput::Resize(size)).await
     }
 
-    /// Sends a signal by its name, such as `SIGINT`.
-    pub async fn signal(&mut self, name: &str) -> Result<(), ClientError> {
-        self.text(&Control::Signal(name)).await
+    /// Sends a signal to the program, and all that are in its process group.
+    pub async fn signal(&mut self, signal: Signal) -> Result<(), ClientError> {
+        self.text(&ExecInput::Signal(signal)).await
     }
 
     async fn text(&mut self, value: &impl Serialize) -> Result<(), ClientError> {
@@ -205,8 +177,8 @@ fn output(mut bytes: Bytes) -> Option<Heard> {
         return None;
     }
     match bytes.get_u8() {
-        1 => Some(Heard::Stdout(bytes)),
-        2 => Some(Heard::Stderr(bytes)),
+        STDOUT => Some(Heard::Stdout(bytes)),
+        STDERR => Some(Heard::Stderr(bytes)),
         _ => None,
     }
 }
@@ -221,20 +193,5 @@ mod tests {
         assert_eq!(output(Bytes::from_static(b"\x02")), Some(Heard::Stderr(Bytes::new())));
         assert_eq!(output(Bytes::new()), None);
         assert_eq!(output(Bytes::from_static(b"\x03a")), None);
-    }
-
-    #[test]
-    fn messages_are_what_the_daemon_reads() {
-        let json = |value: &Control<'_>| serde_json::to_string(value).unwrap();
-        assert_eq!(
-            json(&Control::Resize(Window { cols: 80, rows: 24 })),
-            r#"{"resize":{"cols":80,"rows":24}}"#
-        );
-        assert_eq!(json(&Control::Signal("SIGINT")), r#"{"signal":"SIGINT"}"#);
-        assert_eq!(json(&Control::CloseStdin), r#""close_stdin""#);
-        let exec: Exec = serde_json::from_str(r#"{"args": ["sh"]}"#).unwrap();
-        let start =
-            serde_json::to_value(Start { exec: &exec, tty: Some(Window { cols: 1, rows: 2 }) }).unwrap();
-        assert_eq!((&start["args"][0], &start["tty"]["rows"]), (&"sh".into(), &2.into()));
     }
 }

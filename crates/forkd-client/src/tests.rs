@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
-use forkd_api::exec::Exec;
+use forkd_api::exec::{Exec, ExecStart, Signal, TerminalSize};
 use forkd_api::sandbox::{CreateSandboxes, ListSandboxes};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{Address, Client, ClientError, Heard, Secret, Window};
+use crate::{Address, Client, ClientError, Heard, Secret};
 
 const VERSION: &str = r#"{"version": "1", "api": "v1"}"#;
 
@@ -248,11 +248,12 @@ async fn programs_are_talked_to_over_a_websocket() {
         heard
     });
     let client = Client::new(Address::Unix(path), None).unwrap();
-    let window = Window { cols: 80, rows: 24 };
-    let (mut input, mut output) = client.start("i", &exec(), Some(window)).await.unwrap();
+    let size = TerminalSize { cols: 80, rows: 24 };
+    let wanted = ExecStart { args: vec!["sh".into()], tty: Some(size), ..Default::default() };
+    let (mut input, mut output) = client.start("i", &wanted).await.unwrap();
     input.stdin("ls\n".into()).await.unwrap();
-    input.resize(window).await.unwrap();
-    input.signal("SIGINT").await.unwrap();
+    input.resize(size).await.unwrap();
+    input.signal(Signal::Int).await.unwrap();
     input.close_stdin().await.unwrap();
     assert_eq!(output.next().await.unwrap(), Heard::Stderr("oh".into()));
     assert_eq!(output.next().await.unwrap(), Heard::Exited { exit_code: 1, timed_out: true });
@@ -265,9 +266,9 @@ async fn programs_are_talked_to_over_a_websocket() {
 #[tokio::test]
 async fn a_websocket_that_is_refused_says_why() {
     let refused = one("409 Conflict", r#"{"error": "it is paused", "code": "wrong_state"}"#);
-    let error = refused.client.start("i", &exec(), None).await.unwrap_err();
+    let error = refused.client.start("i", &ExecStart::default()).await.unwrap_err();
     assert_eq!((error.code(), error.to_string().as_str()), (Some(ErrorCode::WrongState), "it is paused"));
-    let foreign = one("200 OK", "<html>").client.start("i", &exec(), None).await.unwrap_err();
+    let foreign = one("200 OK", "<html>").client.start("i", &ExecStart::default()).await.unwrap_err();
     assert!(matches!(foreign, ClientError::Foreign { .. }), "{foreign:?}");
 }
 

@@ -30,12 +30,24 @@ pub enum CommandError {
     Start { program: String, source: io::Error },
     #[error("{program} did not end within {} s", limit.as_secs())]
     TimedOut { program: String, limit: Duration },
+    #[error("{program} was ended, since nobody waits for it any more")]
+    Cancelled { program: String },
     #[error("cannot talk to {program}")]
     Pipe { program: String, source: io::Error },
 }
 
 /// Runs a command, keeps the beginning of what it says, feeds it `input` and ends it after `limit`.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcome, CommandError> {
+    run_unless(command, input, limit, &|| false)
+}
+
+/// The same, and ends it as soon as nobody wants it any more.
+pub fn run_unless(
+    command: &mut Command,
+    input: &str,
+    limit: Duration,
+    unwanted: &dyn Fn() -> bool,
+) -> Result<Outcome, CommandError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let start = |source| CommandError::Start { program: program.clone(), source };
     let pipe = |source| CommandError::Pipe { program: program.clone(), source };
@@ -70,10 +82,14 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcom
         if let Some(status) = child.try_wait().map_err(pipe)? {
             break status;
         }
-        if begun.elapsed() > limit {
+        let late = begun.elapsed() > limit;
+        if late || unwanted() {
             child.kill().map_err(pipe)?;
             child.wait().map_err(pipe)?;
-            return Err(CommandError::TimedOut { program, limit });
+            return Err(match late {
+                true => CommandError::TimedOut { program, limit },
+                false => CommandError::Cancelled { program },
+            });
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -102,6 +118,12 @@ mod tests {
     fn a_command_that_hangs_is_ended() {
         let error = run(Command::new("sleep").arg("600"), "", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, CommandError::TimedOut { .. }));
+    }
+
+    #[test]
+    fn a_command_that_nobody_wants_any_more_is_ended() {
+        let error = run_unless(Command::new("sleep").arg("600"), "", LONG, &|| true).unwrap_err();
+        assert!(matches!(error, CommandError::Cancelled { .. }));
     }
 
     #[test]

@@ -2,11 +2,15 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forkd_host::disk;
 use forkd_host::tool::{self, MissingTool};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::archive::{ArchiveError, Limits, Whiteouts};
 use crate::files::FileError;
@@ -17,6 +21,10 @@ use crate::progress::Progress;
 const DISK: u64 = 2 << 30;
 /// Lines of mmdebstrap's that an error shows.
 const LINES: usize = 12;
+/// How often the caller is asked whether it still wants the result.
+const ASK: Duration = Duration::from_millis(100);
+/// How long mmdebstrap may clean up.
+const GRACE: Duration = Duration::from_secs(10);
 /// dpkg waits for the disk after every file; what is half-made when the host dies is thrown away here. The archive is the same.
 const HASTEN: &str =
     r#"mkdir -p "$1"/etc/dpkg/dpkg.cfg.d && echo force-unsafe-io > "$1"/etc/dpkg/dpkg.cfg.d/forkd-bootstrap"#;
@@ -136,20 +144,40 @@ fn today() -> u64 {
     now - now % 86_400
 }
 
-/// Runs it with its complaints as progress.
+/// Runs it with its complaints as progress. It has children of its own, so it is ended as a group; the first time it is
+/// asked to, because it cleans up after itself.
 fn run(mmdebstrap: &mut Command, progress: &dyn Progress) -> Result<(), DebianError> {
     let command = mmdebstrap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(DebianError::Run)?;
-    let mut last: Vec<String> = Vec::new();
-    let mut cancelled = false;
-    for line in
-        BufReader::new(child.stderr.take().ok_or_else(|| DebianError::Failed(String::new()))?).split(b'\n')
-    {
-        let line = String::from_utf8_lossy(&line.map_err(DebianError::Run)?).trim().to_owned();
-        if !cancelled && progress.is_cancelled() {
-            cancelled = true;
-            child.kill().map_err(DebianError::Run)?;
+    let mut child = command.process_group(0).spawn().map_err(DebianError::Run)?;
+    let group = Pid::from_child(&child);
+    let stderr = child.stderr.take().ok_or_else(|| DebianError::Failed(String::new()))?;
+    let (sender, lines) = mpsc::sync_channel(LINES);
+    let reader = thread::spawn(move || {
+        for line in BufReader::new(stderr).split(b'\n') {
+            if line.is_err() || sender.send(line).is_err() {
+                return;
+            }
         }
+    });
+    let mut last: Vec<String> = Vec::new();
+    let mut cancelled: Option<Instant> = None;
+    loop {
+        let line = match lines.recv_timeout(ASK) {
+            Ok(line) => Some(line.map_err(DebianError::Run)?),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        match cancelled {
+            None if progress.is_cancelled() => {
+                cancelled = Some(Instant::now());
+                // It may have ended already, here as below.
+                let _ = kill_process_group(group, Signal::TERM);
+            }
+            Some(since) if since.elapsed() > GRACE => drop(kill_process_group(group, Signal::KILL)),
+            _ => {}
+        }
+        let Some(line) = line else { continue };
+        let line = String::from_utf8_lossy(&line).trim().to_owned();
         progress.detail(&line);
         if last.len() == LINES {
             last.remove(0);
@@ -157,7 +185,9 @@ fn run(mmdebstrap: &mut Command, progress: &dyn Progress) -> Result<(), DebianEr
         last.push(line.chars().take(500).collect());
     }
     let status = child.wait().map_err(DebianError::Run)?;
-    if cancelled {
+    // All lines have come, so it has ended.
+    let _ = reader.join();
+    if cancelled.is_some() {
         return Err(ImageError::from(ArchiveError::Cancelled).into());
     }
     if status.success() { Ok(()) } else { Err(DebianError::Failed(last.join("\n"))) }
@@ -193,6 +223,27 @@ mod tests {
         for mirror in ["-", "/etc/apt/sources.list", "deb http://x y", "http://x y"] {
             assert!(matches!(of("sid", &[], Some(mirror)).check(), Err(DebianError::Mirror(_))), "{mirror}");
         }
+    }
+
+    struct Gone;
+
+    impl Progress for Gone {
+        fn step(&self, _: &str) {}
+        fn detail(&self, _: &str) {}
+        fn warn(&self, _: &str) {}
+        fn is_cancelled(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn what_nobody_wants_is_ended_with_its_children() {
+        let begun = Instant::now();
+        let mut command = Command::new("sh");
+        // The child holds the pipe too, and says nothing.
+        let error = run(command.args(["-c", "sleep 600 & sleep 600"]), &Gone).unwrap_err();
+        assert!(matches!(error, DebianError::Image(ImageError::Archive(ArchiveError::Cancelled))), "{error}");
+        assert!(begun.elapsed() < GRACE);
     }
 
     #[test]

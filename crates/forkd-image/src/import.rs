@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::archive::{ArchiveError, Limits, Tree, Used, Whiteouts, apply, decompressed};
+use crate::archive::{ArchiveError, Limits, Whiteouts, decompressed, unpack};
 use crate::files::FileError;
 use crate::images::{Config, Draft, Finish, Image, ImageError, ImageStore, Name, Source};
 use crate::layout::{self, LayoutError};
@@ -33,6 +33,7 @@ impl From<FileError> for ImportError {
 /// What to import, and how to keep it.
 #[derive(Debug, Clone)]
 pub struct Import {
+    /// As errors and the image's source name it.
     pub file: PathBuf,
     pub name: Option<Name>,
     pub min_mib: Option<u64>,
@@ -41,14 +42,25 @@ pub struct Import {
 
 /// Imports an archive: tar, tar.gz or tar.zst, told by its bytes.
 pub fn import(store: &ImageStore, import: &Import, progress: &dyn Progress) -> Result<Image, ImportError> {
+    let file = File::open(&import.file).map_err(FileError::at("open", &import.file))?;
+    import_from(store, import, file, progress)
+}
+
+/// The same from a file that is open already.
+pub fn import_from(
+    store: &ImageStore,
+    import: &Import,
+    mut file: File,
+    progress: &dyn Progress,
+) -> Result<Image, ImportError> {
     let mut draft = Draft::new(store, import.limits)?;
-    let mut file = File::open(&import.file).map_err(FileError::at("open", &import.file))?;
     let shown = import.file.file_name().unwrap_or(import.file.as_os_str()).to_string_lossy().into_owned();
     progress.step(&format!("unpacking {shown}"));
     let is_layout = layout::is_layout(&first_block(&file)?);
     file.rewind().map_err(FileError::at("read", &import.file))?;
     let config = if is_layout {
-        let unpacked = unpack(&draft.scratch().join("archive"), file, &import.limits, progress)?;
+        let path = draft.scratch().join("archive");
+        let unpacked = unpack(&path, file, &import.limits, progress)?;
         let bad = |source| ImportError::Layout { file: import.file.clone(), source };
         let found = layout::read(&unpacked).map_err(bad)?;
         for (layer, digest) in found.layers {
@@ -74,10 +86,4 @@ fn first_block(file: &File) -> Result<Vec<u8>, ImportError> {
     let read = decompressed(file)?.take(512).read_to_end(&mut block);
     read.map_err(|source| ArchiveError::Read { entry: String::new(), source })?;
     Ok(block)
-}
-
-fn unpack(path: &Path, file: File, limits: &Limits, progress: &dyn Progress) -> Result<Tree, ImportError> {
-    let mut tree = Tree::create(path).map_err(FileError::at("make", path))?;
-    apply(&mut tree, decompressed(file)?, Whiteouts::Keep, limits, &mut Used::default(), progress)?;
-    Ok(tree)
 }

@@ -93,7 +93,11 @@ impl Registry {
 
     fn pull(&self, store: &ImageStore, name: &str) -> Result<Image, PullError> {
         let reference = format!("{}/{name}", self.address);
-        pull(store, &Pull { reference, name: None, min_mib: None, limits: Limits::default() }, &Silent)
+        pull(
+            store,
+            &Pull { reference, name: None, min_mib: None, limits: Limits::default(), credentials: None },
+            &Silent,
+        )
     }
 }
 

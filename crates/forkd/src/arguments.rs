@@ -1,14 +1,24 @@
 //! The command line's grammar. What the words mean is in `commands`.
 
+mod daemon;
 mod image;
 mod kernel;
+mod run;
+mod sandbox;
 mod serve;
+mod snapshot;
 mod token;
+mod watch;
 
+pub use daemon::*;
 pub use image::*;
 pub use kernel::*;
+pub use run::*;
+pub use sandbox::*;
 pub use serve::*;
+pub use snapshot::*;
 pub use token::*;
+pub use watch::*;
 
 use clap::{Args, Parser, Subcommand};
 use forkd_machine::Name;
@@ -25,6 +35,63 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a command in a new sandbox, which is removed at its end.
+    ///
+    /// Given an image, a snapshot of it is made the first time and forked from then on. Exits with the command's status. Starts
+    /// a daemon where there is none.
+    Run(RunOptions),
+    /// Make a snapshot of an image or of a sandbox; list, show and remove snapshots.
+    ///
+    /// The image is booted and warmed up, then the guest is frozen. Prints the snapshot's tag.
+    Snapshot(Box<SnapshotOptions>),
+    /// Fork sandboxes from a snapshot, or from a sandbox. Prints their ids.
+    Fork(ForkOptions),
+    /// Make a snapshot of a sandbox, which goes on. Prints the snapshot's tag.
+    Branch(BranchOptions),
+    /// List the sandboxes.
+    #[command(visible_alias = "ps")]
+    Ls(SandboxLsOptions),
+    /// Show what is known of a sandbox or a snapshot.
+    Inspect(InspectOptions),
+    /// Run a command in a sandbox, with this command's stdin, stdout and stderr.
+    ///
+    /// Exits with the command's status; 128 + N if a signal ended it.
+    Exec(ExecIn),
+    /// Run code in one of a sandbox's interpreters, which keep their state from call to call.
+    ///
+    /// Prints what the code prints, then the value of its last expression. Exits with 1 when the code fails.
+    Eval(EvalOptions),
+    /// Open a shell in a sandbox.
+    Shell(ShellIn),
+    /// Copy files and directories into a sandbox or out of it.
+    Cp(CpOptions),
+    /// Print a sandbox's console.
+    Logs(ConsoleOptions),
+    /// Show what sandboxes use, over and over.
+    Stats(StatsOptions),
+    /// Print what happens, as it happens.
+    Events(EventsOptions),
+    /// End sandboxes and forget them. Their branches stay.
+    Kill(KillOptions),
+    /// Stop sandboxes where they are.
+    Pause(SandboxesOptions),
+    /// Let sandboxes go on.
+    Resume(SandboxesOptions),
+    /// Take a sandbox back to one of its own branches, in place.
+    Rollback(RollbackOptions),
+    /// List the snapshots: what sandboxes are forked from. Images are listed by `forkd image ls`.
+    Images(SnapshotLsOptions),
+    /// Remove snapshots. Images are removed by `forkd image rm`.
+    Rmi(SnapshotRmOptions),
+    /// Ask the daemon, or the agent of a sandbox, whether it answers.
+    Ping(PingOptions),
+    /// Show what is left of sandboxes that have ended and of snapshots that failed, and remove it if told so.
+    Cleanup(CleanupOptions),
+    /// Time what matters, on this host.
+    Bench {
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
     /// Find out whether and how sandboxes can run on this host.
     ///
     /// Exits with 1 when they can run neither natively nor in the machine.
@@ -57,6 +124,10 @@ pub enum Command {
         #[command(subcommand)]
         command: ImageCommand,
     },
+    /// Print the completions of a shell, such as: forkd completions bash > /etc/bash_completion.d/forkd
+    Completions(CompletionsOptions),
+    /// Write the manual pages.
+    Man(ManOptions),
     /// In the machine: keep one guest of a build, told what to do on stdin.
     #[command(hide = true)]
     BuildGuest(BuildGuestOptions),
@@ -232,6 +303,23 @@ pub struct RmOptions {
     pub prune: bool,
 }
 
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}
+
+/// Seconds, or a time with units.
+fn parse_seconds(text: &str) -> Result<u64, String> {
+    let wrong = "expected seconds, or a time such as 90s, 10m or 2h";
+    let seconds = match text.parse::<u64>() {
+        Ok(seconds) => seconds,
+        Err(_) => humantime::parse_duration(text).map_err(|_| wrong)?.as_secs(),
+    };
+    if seconds == 0 { Err(wrong.into()) } else { Ok(seconds) }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -239,5 +327,16 @@ mod tests {
     #[test]
     fn the_grammar_is_consistent() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units_or_are_seconds() {
+        use super::parse_seconds;
+        for (text, seconds) in [("90", 90), ("10m", 600), ("2h 1s", 7201), ("24h", 86400)] {
+            assert_eq!(parse_seconds(text), Ok(seconds));
+        }
+        for wrong in ["", "0", "1ms", "-1", "x", "1.5"] {
+            assert!(parse_seconds(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -2,6 +2,9 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::path::PathBuf;
+
+use crate::exit::Exit;
 
 /// Whatever a verb failed with.
 #[derive(Debug, thiserror::Error)]
@@ -80,11 +83,76 @@ pub enum CliError {
     NoGroup(String),
     #[error("{0:?} is no log filter; give a level (error, warn, info, debug, trace), or levels by module")]
     LogFilter(String),
+    #[error(transparent)]
+    Client(#[from] forkd_client::ClientError),
+    #[error("there is no daemon: nobody listens at {}, and machine {machine} has none", socket.display())]
+    NoDaemon { socket: PathBuf, machine: forkd_machine::Name },
+    #[error("the daemon's socket {} may not be used by this user", socket.display())]
+    SocketForbidden { socket: PathBuf, source: io::Error },
+    #[error("the daemon did not start; {} has the whole log:\n{said}", log.display())]
+    DaemonDidNotStart { log: PathBuf, said: String },
+    #[error("{variable} is no address")]
+    Address { variable: &'static str, source: forkd_client::AddressError },
+    #[error("cannot read the token {}", path.display())]
+    TokenFile { path: PathBuf, source: io::Error },
+    #[error("{from} has no token: expected one word")]
+    NoToken { from: String },
+    #[error("there is neither a snapshot nor a sandbox {0}")]
+    NothingToFork(String),
+    #[error("there is neither a sandbox nor a snapshot {0}")]
+    NothingToShow(String),
+    #[error("there is neither a snapshot nor an image {0}")]
+    NothingToRun(String),
+    #[error("{0} is a snapshot, whose vCPUs, memory, disk and kernel are what they are")]
+    ShapeOfSnapshot(String),
+    #[error("a terminal is needed, and stdin is none")]
+    NoTerminal,
+    #[error("one side is in a sandbox (SANDBOX:PATH), the other is a path here")]
+    CopySides,
+    #[error("cannot copy {}", path.display())]
+    Copy { path: PathBuf, source: io::Error },
+    #[error("the code failed in {0}")]
+    BenchCode(String),
+    #[error("interrupted")]
+    Interrupted(u8),
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }
 
-/// Prints `forkd: what failed: because: because`.
+impl CliError {
+    /// What to do about it, where the text does not say so itself.
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            CliError::Client(error) => return error.hint(),
+            CliError::NoDaemon { .. } => {
+                "forkd serve starts one here, forkd run starts one wherever it can; --address names another"
+                    .into()
+            }
+            CliError::SocketForbidden { .. } => {
+                "become its owner or a member of its group (forkd serve --socket-group), or use FORKD_ADDRESS"
+                    .into()
+            }
+            CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
+            CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
+            CliError::NothingToRun(source) => {
+                format!("forkd image pull {source} gets an image from a registry")
+            }
+            CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
+            CliError::NoTerminal => "forkd exec runs a command without one".into(),
+            _ => return None,
+        })
+    }
+
+    /// The exit status.
+    pub fn exit(&self) -> Exit {
+        match self {
+            CliError::Interrupted(status) => Exit::Other(*status),
+            _ => Exit::Failure,
+        }
+    }
+}
+
+/// Prints `forkd: what failed: because: because`, and what to do about it on a line of its own.
 pub fn print(error: &CliError) {
     let mut message = format!("forkd: {error}");
     let mut cause = error.source();
@@ -92,6 +160,13 @@ pub fn print(error: &CliError) {
         message += &format!(": {error}");
         cause = error.source();
     }
+    let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
     // Nobody is left to tell when stderr itself is gone.
-    let _ = writeln!(io::stderr(), "{message}");
+    let _ = writeln!(io::stderr(), "{}", safe(&(message + &hint)));
+}
+
+/// Lines that cannot move the terminal's cursor: a daemon may be anybody's, and guests' words pass through it.
+fn safe(text: &str) -> String {
+    let lines: Vec<String> = text.split('\n').map(crate::table::plain).collect();
+    lines.join("\n")
 }

@@ -11,6 +11,17 @@ pub enum Exit {
     Other(u8),
 }
 
+impl Exit {
+    /// The status of a program in a guest.
+    pub fn of_guest(code: i32) -> Exit {
+        match u8::try_from(code) {
+            Ok(0) => Exit::Success,
+            Ok(code) => Exit::Other(code),
+            Err(_) => Exit::Failure,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         match exit {

@@ -3,15 +3,24 @@
 mod arguments;
 mod build;
 mod commands;
+mod daemon;
 mod error;
 mod exit;
 mod logging;
+mod moment;
 mod progress;
+mod session;
+mod signals;
 mod size;
+mod table;
+mod terminal;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command, ImageCommand, KernelCommand, MachineCommand, TokenCommand};
+use arguments::{
+    Arguments, BenchCommand, Command, ImageCommand, KernelCommand, MachineCommand, SnapshotCommand,
+    TokenCommand,
+};
 use clap::Parser;
 use error::CliError;
 use exit::Exit;
@@ -21,13 +30,42 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             error::print(&error);
-            Exit::Failure.into()
+            error.exit().into()
         }
     }
 }
 
 fn run(arguments: Arguments) -> Result<Exit, CliError> {
     match arguments.command {
+        Command::Run(options) => commands::run::run(&options),
+        Command::Snapshot(options) => match &options.command {
+            None => commands::snapshot::create::run(&options.create),
+            Some(SnapshotCommand::Ls(options)) => commands::snapshot::ls::run(options),
+            Some(SnapshotCommand::Inspect(options)) => commands::snapshot::inspect::run(options),
+            Some(SnapshotCommand::Rm(options)) => commands::snapshot::rm::run(options),
+        },
+        Command::Fork(options) => commands::fork::run(&options),
+        Command::Branch(options) => commands::branch::run(&options),
+        Command::Ls(options) => commands::ls::run(&options),
+        Command::Inspect(options) => commands::inspect::run(&options),
+        Command::Exec(options) => commands::exec::run(&options),
+        Command::Eval(options) => commands::eval::run(&options),
+        Command::Shell(options) => commands::shell::run(&options),
+        Command::Cp(options) => commands::cp::run(&options),
+        Command::Logs(options) => commands::logs::run(&options),
+        Command::Stats(options) => commands::stats::run(&options),
+        Command::Events(options) => commands::events::run(&options),
+        Command::Kill(options) => commands::kill::run(&options),
+        Command::Pause(options) => commands::pause::run(&options),
+        Command::Resume(options) => commands::resume::run(&options),
+        Command::Rollback(options) => commands::rollback::run(&options),
+        Command::Images(options) => commands::snapshot::ls::run(&options),
+        Command::Rmi(options) => commands::snapshot::rm::run(&options),
+        Command::Ping(options) => commands::ping::run(&options),
+        Command::Cleanup(options) => commands::cleanup::run(&options),
+        Command::Bench { command: BenchCommand::Api(options) } => commands::bench::api::run(&options),
+        Command::Completions(options) => commands::completions::run(&options),
+        Command::Man(options) => commands::man::run(&options),
         Command::Dev(options) => commands::dev::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Serve(options) => commands::serve::run(&options),

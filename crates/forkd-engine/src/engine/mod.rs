@@ -17,6 +17,7 @@ mod create;
 mod error;
 mod evict;
 mod layers;
+mod library_use;
 mod make;
 mod persist;
 mod recover;

@@ -28,7 +28,10 @@ pub use path::EntryPath;
 pub use reader::{Entry, Kind, read_entries};
 pub use tree::{Contents, Tree};
 
-use std::io;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::progress::Progress;
 
 /// What an image may hold, over all of its layers. A bomb is refused before it fills the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,21 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits { total: 64 << 30, file: 8 << 30, entries: 4_000_000, path: 4095, depth: 200 }
     }
+}
+
+/// Unpacks a whole archive, compressed or not, to a new directory in one that nobody else may enter.
+pub fn unpack(
+    path: &Path,
+    file: impl Read,
+    limits: &Limits,
+    progress: &dyn Progress,
+) -> Result<Tree, ArchiveError> {
+    let failed = |source| ArchiveError::Unpack { entry: ".".into(), source };
+    let mut tree = Tree::create(path).map_err(failed)?;
+    let left = limits.total.saturating_add(limits.entries.saturating_mul(2048));
+    let archive = Bounded { inner: decompressed(file)?, left };
+    apply(&mut tree, archive, Whiteouts::Keep, limits, &mut Used::default(), progress)?;
+    Ok(tree)
 }
 
 /// What was used of the limits.

@@ -236,10 +236,14 @@ impl Context {
         if is_file { Ok(file) } else { Err(ContextError::OddType(path.into())) }
     }
 
-    fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, ContextError> {
+    /// Reads a small file of the context, also one that `.dockerignore` excludes.
+    pub fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, ContextError> {
         let mut content = Vec::new();
         let file = self.open_file(path)?;
-        file.take(max).read_to_end(&mut content).map_err(|error| self.failed(path, error))?;
+        file.take(max + 1).read_to_end(&mut content).map_err(|error| self.failed(path, error))?;
+        if content.len() as u64 > max {
+            return Err(self.failed(path, io::ErrorKind::FileTooLarge.into()));
+        }
         Ok(content)
     }
 

@@ -99,7 +99,8 @@ impl<'a> Draft<'a> {
 
         let image = self.temporary.path().join("image");
         fs::create_dir(&image).map_err(FileError::at("make", &image))?;
-        let (size, digest) = ext4::make(self.tree.path(), &contents, finish.min_mib, &image.join(BASE))?;
+        let base = image.join(BASE);
+        let (size, digest) = ext4::make(self.tree.path(), &contents, finish.min_mib, &base, progress)?;
         if progress.is_cancelled() {
             return Err(ArchiveError::Cancelled.into());
         }

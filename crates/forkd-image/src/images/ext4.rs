@@ -18,6 +18,7 @@ use rustix::fs::FallocateFlags;
 use crate::archive::Contents;
 use crate::digest::Digest;
 use crate::files::FileError;
+use crate::progress::Progress;
 
 /// One for all: nothing tells two file systems of forkd by it.
 const UUID: &str = "f0f0cade-0000-4000-8000-666f726b6400";
@@ -51,6 +52,7 @@ pub(super) fn make(
     contents: &Contents,
     min_mib: Option<u64>,
     path: &Path,
+    progress: &dyn Progress,
 ) -> Result<(u64, Digest), Ext4Error> {
     let size = size(contents, min_mib);
     File::create_new(path).and_then(|file| file.set_len(size)).map_err(FileError::at("make", path))?;
@@ -62,7 +64,7 @@ pub(super) fn make(
     mke2fs.arg("-E").arg(format!("hash_seed={UUID},lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0"));
     mke2fs.arg("-J").arg(format!("size={JOURNAL_MIB}")).arg("-N").arg(inodes.to_string());
     mke2fs.arg("-d").arg(tree).arg(path);
-    run(&mut mke2fs, "mke2fs", "")?;
+    run(&mut mke2fs, "mke2fs", progress)?;
 
     let mut script = String::new();
     for inode in std::iter::once(2).chain(FIRST_INODE..=FIRST_INODE + contents.inodes) {
@@ -72,7 +74,7 @@ pub(super) fn make(
     let commands = path.with_extension("debugfs");
     fs::write(&commands, script).map_err(FileError::at("write", &commands))?;
     let mut debugfs = tool::DEBUGFS.command()?;
-    let fixed = run(debugfs.arg("-w").arg("-f").arg(&commands).arg(path), "debugfs", "");
+    let fixed = run(debugfs.arg("-w").arg("-f").arg(&commands).arg(path), "debugfs", progress);
     fs::remove_file(&commands).map_err(FileError::at("remove", &commands))?;
     fixed?;
     let digest = dig_and_hash(path).map_err(FileError::at("read", path))?;
@@ -86,10 +88,14 @@ fn size(contents: &Contents, min_mib: Option<u64>) -> u64 {
     needed.max(min_mib.unwrap_or(0) << 20).next_multiple_of(1 << 20)
 }
 
-fn run(command: &mut std::process::Command, program: &'static str, input: &str) -> Result<(), Ext4Error> {
+fn run(
+    command: &mut std::process::Command,
+    program: &'static str,
+    progress: &dyn Progress,
+) -> Result<(), Ext4Error> {
     // Both spellings of "it is 1970", for old and new releases of e2fsprogs.
     command.env("E2FSPROGS_FAKE_TIME", "1").env("SOURCE_DATE_EPOCH", "1").env("LC_ALL", "C");
-    let outcome = command::run(command, input, TIME_LIMIT)?;
+    let outcome = command::run_unless(command, "", TIME_LIMIT, &|| progress.is_cancelled())?;
     if outcome.status.success() {
         return Ok(());
     }

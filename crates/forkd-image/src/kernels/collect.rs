@@ -1,12 +1,14 @@
 //! Finds a kernel and its modules, wherever they come from.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::depends::{Module, load};
 use super::{KernelStoreError, package};
+use crate::archive::{self, Limits};
 use crate::files::FileError;
 use crate::kernel;
 use crate::progress::Progress;
@@ -34,6 +36,8 @@ pub enum KernelSource {
     Distribution,
     /// The host's own: `/boot` and `/lib/modules`, below this root. The newest, or a version.
     Host { root: PathBuf, version: Option<String> },
+    /// An archive that somebody has sent.
+    Archive,
     /// A file, ELF or bzImage. Without a directory of modules everything must be built in.
     Path { kernel: PathBuf, modules: Option<PathBuf> },
 }
@@ -57,8 +61,58 @@ pub(super) fn collect(
             installed(&root, None)
         }
         KernelSource::Host { root, version } => installed(root, version.as_deref()),
+        // It is gone with whoever sent it.
+        KernelSource::Archive => Err(KernelStoreError::EmptyArchive),
         KernelSource::Path { kernel, modules } => read(kernel, modules.as_deref(), None),
     }
+}
+
+/// What a kernel's archive may hold: a distribution's kernel with all of its modules has some 6000 files of 500 MiB.
+const LIMITS: Limits = Limits { total: 4 << 30, file: 1 << 30, entries: 100_000, path: 1024, depth: 32 };
+const KERNEL: &str = "kernel";
+
+/// The kernel in an archive. Paths of it are then read as any others, so there must be no link among them.
+pub(super) fn unpacked(
+    path: &Path,
+    archive: impl Read,
+    progress: &dyn Progress,
+) -> Result<Found, KernelStoreError> {
+    let tree = archive::unpack(path, archive, &LIMITS, progress)?;
+    refuse_odd(path, Path::new(""))?;
+    let root = tree.path();
+    let (kernel, modules) = (root.join(KERNEL), root.join("modules"));
+    if kernel.is_file() {
+        return without_paths(root, read(&kernel, modules.is_dir().then_some(&*modules), None));
+    }
+    match installed(root, None) {
+        Err(KernelStoreError::NoKernel(_)) => Err(KernelStoreError::EmptyArchive),
+        found => without_paths(root, found),
+    }
+}
+
+/// Messages name what is in the archive, not where it was for a moment.
+fn without_paths(root: &Path, found: Result<Found, KernelStoreError>) -> Result<Found, KernelStoreError> {
+    let inside = |path: PathBuf| path.strip_prefix(root).map(Path::to_owned).unwrap_or(path);
+    found.map_err(|error| match error {
+        KernelStoreError::Kernel { path, source } => KernelStoreError::Kernel { path: inside(path), source },
+        KernelStoreError::NoVersion(path) => KernelStoreError::NoVersion(inside(path)),
+        error => error,
+    })
+}
+
+fn refuse_odd(root: &Path, inside: &Path) -> Result<(), KernelStoreError> {
+    let directory = root.join(inside);
+    for entry in fs::read_dir(&directory).map_err(FileError::at("list", &directory))? {
+        let entry = entry.map_err(FileError::at("list", &directory))?;
+        let kind = entry.file_type().map_err(FileError::at("list", &directory))?;
+        let path = inside.join(entry.file_name());
+        if kind.is_dir() {
+            refuse_odd(root, &path)?;
+        } else if !kind.is_file() {
+            return Err(KernelStoreError::OddEntry(path.to_string_lossy().chars().take(200).collect()));
+        }
+    }
+    Ok(())
 }
 
 /// The kernel of an installed system, or of an unpacked package.

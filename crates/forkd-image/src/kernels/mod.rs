@@ -26,11 +26,13 @@ pub use package::PackageError;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::archive::ArchiveError;
 use crate::digest::{Digest, Hasher};
 use crate::files::{self, FileError, Temporary};
 use crate::kernel::KernelError;
@@ -58,6 +60,14 @@ pub enum KernelStoreError {
     NoKernel(PathBuf),
     #[error("cannot find the version of the kernel in {}", .0.display())]
     NoVersion(PathBuf),
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    #[error(
+        "the archive is refused: {0:?} is neither a file nor a directory, and a kernel needs nothing else"
+    )]
+    OddEntry(String),
+    #[error("the archive has neither a file named kernel nor boot/vmlinuz-VERSION")]
+    EmptyArchive,
     #[error(transparent)]
     Modules(#[from] DependsError),
     #[error(transparent)]
@@ -173,6 +183,35 @@ impl KernelStore {
     ) -> Result<StoredKernel, KernelStoreError> {
         let temporary = Temporary::new(&self.directory)?;
         let found = collect::collect(source, temporary.path(), progress)?;
+        self.keep(&temporary, found, source, progress)
+    }
+
+    /// Adds a kernel out of a tar archive, compressed or not, which is distrusted:
+    ///
+    /// ```text
+    /// kernel                      ELF or bzImage
+    /// modules/                    with it, if not everything is built in; the directory with modules.dep
+    /// ```
+    ///
+    /// or the root of a system or of an unpacked package, with `boot/vmlinuz-VERSION` and `lib/modules/VERSION`.
+    pub fn add_archive(
+        &self,
+        archive: impl Read,
+        progress: &dyn Progress,
+    ) -> Result<StoredKernel, KernelStoreError> {
+        let temporary = Temporary::new(&self.directory)?;
+        progress.step("unpacking the kernel");
+        let found = collect::unpacked(&temporary.path().join("archive"), archive, progress)?;
+        self.keep(&temporary, found, &KernelSource::Archive, progress)
+    }
+
+    fn keep(
+        &self,
+        temporary: &Temporary,
+        found: collect::Found,
+        source: &KernelSource,
+        progress: &dyn Progress,
+    ) -> Result<StoredKernel, KernelStoreError> {
         progress.step(&format!("adding kernel {}", found.version));
         let hasher = Hasher::new("forkd kernel").part(&found.elf);
         let modules = found.modules.iter();
@@ -204,6 +243,9 @@ impl KernelStore {
             created,
         };
         files::write_json(&inner.join(METADATA), &metadata)?;
+        if progress.is_cancelled() {
+            return Err(ArchiveError::Cancelled.into());
+        }
         temporary.publish(&inner, &self.directory.join(&id))?;
         if self.default_id()?.is_none() {
             self.write_default(&id)?;

@@ -54,11 +54,11 @@ pub(super) fn download(scratch: &Path, progress: &dyn Progress) -> Result<PathBu
     let mut get = Command::new(apt_get);
     // The user that apt would switch to cannot write here.
     get.current_dir(&downloads).args(["-q", "-o", "APT::Sandbox::User=root", "download"]).args(&packages);
-    run(&mut get, "apt-get download", DOWNLOAD)?;
+    run(&mut get, "apt-get download", DOWNLOAD, progress)?;
     progress.step("unpacking the distribution's kernel");
     for file in crate::files::names(&downloads)? {
         let mut extract = Command::new(&dpkg_deb);
-        run(extract.arg("--extract").arg(downloads.join(file)).arg(&root), "dpkg-deb", UNPACK)?;
+        run(extract.arg("--extract").arg(downloads.join(file)).arg(&root), "dpkg-deb", UNPACK, progress)?;
     }
     Ok(root)
 }
@@ -90,8 +90,13 @@ fn kernel_package(record: &str) -> Option<String> {
     kernels.next().map(str::to_owned)
 }
 
-fn run(command: &mut Command, step: &'static str, limit: Duration) -> Result<(), PackageError> {
-    let outcome = command::run(command, "", limit)?;
+fn run(
+    command: &mut Command,
+    step: &'static str,
+    limit: Duration,
+    progress: &dyn Progress,
+) -> Result<(), PackageError> {
+    let outcome = command::run_unless(command, "", limit, &|| progress.is_cancelled())?;
     if outcome.status.success() {
         return Ok(());
     }

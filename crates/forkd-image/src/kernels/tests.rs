@@ -176,3 +176,36 @@ fn kernels_of_a_shared_library_are_used_and_not_touched() {
     store.remove("6.6.1", true).unwrap();
     assert!(store.default_kernel().unwrap().unwrap().shared);
 }
+
+#[test]
+fn a_kernel_comes_out_of_an_archive() {
+    use crate::archive::testing::Tar;
+    let home = tempfile::tempdir().unwrap();
+    let store = KernelStore::new(home.path());
+    let add = |tar: Tar| store.add_archive(&tar.finish()[..], &Silent);
+    let needed = |tar: Tar, at: &str| {
+        ["virtio_mmio", "virtio_blk", "ext4"]
+            .iter()
+            .fold(tar, |tar, name| tar.file(&format!("{at}/kernel/{name}.ko"), &module("")))
+    };
+    let plain = add(needed(Tar::new().file("kernel", &elf("6.1.2")), "modules")).unwrap();
+    assert_eq!((&plain.metadata.version[..], plain.metadata.modules.len()), ("6.1.2", 3));
+    assert_eq!(plain.metadata.source, KernelSource::Archive);
+    let built_in = add(Tar::new().file("kernel", &elf("6.1.3"))).unwrap();
+    assert_eq!(built_in.metadata.modules, [""; 0]);
+    let root = add(needed(Tar::new().file("boot/vmlinuz-6.2.1", &elf("x")), "lib/modules/6.2.1")).unwrap();
+    assert_eq!((&root.metadata.version[..], root.metadata.modules.len()), ("6.2.1", 3));
+
+    let error = |tar: Tar| add(tar).unwrap_err().to_string();
+    assert!(error(Tar::new()).contains("neither a file named kernel"));
+    assert_eq!(error(Tar::new().file("kernel", b"text")), "kernel is neither an ELF file nor a bzImage");
+    for link in [
+        Tar::new().symlink("kernel", "/etc/passwd"),
+        Tar::new().file("kernel", &elf("1")).symlink("modules", "/lib/modules"),
+    ] {
+        assert!(error(link).contains("is neither a file nor a directory"));
+    }
+    assert!(error(Tar::new().file("../kernel", &elf("1"))).contains("climbs out"));
+    let kept: Vec<_> = fs::read_dir(home.path().join("kernels")).unwrap().collect();
+    assert_eq!(kept.len(), 4, "three kernels and the default: {kept:?}");
+}

@@ -13,6 +13,7 @@ mod download;
 
 pub use auth::AuthError;
 
+use std::fmt;
 use std::fs::{self, File};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -62,6 +63,21 @@ pub struct Pull {
     pub name: Option<Name>,
     pub min_mib: Option<u64>,
     pub limits: Limits,
+    /// Instead of those in the Docker config file.
+    pub credentials: Option<Credentials>,
+}
+
+/// Who pulls. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub username: String,
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Credentials(…)")
+    }
 }
 
 /// Pulls an image. Blocks; must not be called from an asynchronous task.
@@ -74,9 +90,12 @@ pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<
         None => pull.reference.parse().map_err(|error| bad(format!("{error}")))?,
     };
     let draft = Draft::new(store, pull.limits)?;
-    let auth = match auth::config_file() {
-        Some(file) => auth::credentials(&file, reference.resolve_registry())?,
-        None => oci_client::secrets::RegistryAuth::Anonymous,
+    let auth = match (&pull.credentials, auth::config_file()) {
+        (Some(Credentials { username, password }), _) => {
+            oci_client::secrets::RegistryAuth::Basic(username.clone(), password.clone())
+        }
+        (None, Some(file)) => auth::credentials(&file, reference.resolve_registry())?,
+        (None, None) => oci_client::secrets::RegistryAuth::Anonymous,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(PullError::Runtime)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use forkd_image::images::Name;
 
-use super::{LsOptions, Output};
+use super::{LsOptions, Output, parse_pair};
 use crate::size::parse_mib;
 
 #[derive(Debug, Subcommand)]
@@ -137,13 +137,6 @@ pub enum BuildNetwork {
     Internet,
     /// Nothing.
     None,
-}
-
-fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
-        _ => Err("expected NAME=VALUE".into()),
-    }
 }
 
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ pub struct ServeOptions {
     #[arg(long, default_value = "127.0.0.1:8889", value_parser = parse_listen)]
     pub listen: Listen,
     /// The Unix socket [default: forkd.sock among forkd's files].
-    #[arg(long, value_name = "PATH", env = "FORKD_SOCKET")]
+    #[arg(long, value_name = "PATH", env = crate::daemon::SOCKET_VARIABLE)]
     pub socket: Option<PathBuf>,
     /// A group, by name or number, that may use the Unix socket too. Its members can do everything.
     #[arg(long, value_name = "GROUP")]
@@ -49,6 +49,9 @@ pub struct ServeOptions {
     /// The first program of guests [default: the one beside forkd].
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,
+    /// Leave the terminal and the session that it was started in.
+    #[arg(long, hide = true)]
+    pub detached: bool,
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,

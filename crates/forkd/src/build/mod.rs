@@ -40,6 +40,7 @@ pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn 
         kernels: KernelStore::new(&options.library),
         program: binaries.join("forkd-vmm"),
         agent: binaries.join("guest/forkd-agent"),
+        directory: std::env::temp_dir(),
         vcpus: options.vcpus,
         memory_bytes: options.memory_bytes,
         network: options.network,

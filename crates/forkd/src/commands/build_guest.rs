@@ -55,6 +55,7 @@ async fn keep(
         program: binaries.join("forkd-vmm"),
         kernel: request.kernel.clone(),
         initramfs: request.initramfs.clone(),
+        directory: directory.into(),
         vcpus: request.vcpus,
         memory_bytes: request.memory_bytes,
         network: request.network,

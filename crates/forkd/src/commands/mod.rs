@@ -1,19 +1,47 @@
 //! One file a verb.
 
+pub mod bench;
+pub mod branch;
 pub mod build_guest;
+pub mod cleanup;
+pub mod completions;
+pub mod cp;
 pub mod dev;
 pub mod doctor;
+pub mod eval;
+pub mod events;
+pub mod exec;
+pub mod fork;
 pub mod image;
+pub mod inspect;
 pub mod kernel;
+pub mod kill;
+pub mod logs;
+pub mod ls;
 pub mod machine;
+pub mod man;
+pub mod pause;
+pub mod ping;
+pub mod resume;
+pub mod rollback;
+pub mod run;
 pub mod serve;
+pub mod shell;
+pub mod snapshot;
+pub mod stats;
 pub mod token;
 
 use std::io::{self, Write};
 
+use forkd_api::sandbox::Sandbox;
+use forkd_client::{Client, ClientError};
 use serde::Serialize;
 
-use crate::error::CliError;
+use crate::arguments::{DaemonOptions, SandboxesOptions};
+use crate::daemon;
+use crate::error::{self, CliError};
+use crate::exit::Exit;
+use crate::table::{Side, Table, plain};
 
 /// Writes data to stdout.
 fn print(text: &str) -> Result<(), CliError> {
@@ -32,7 +60,56 @@ fn print_json(value: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Tells the user something that is not data.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     // Nobody is left to tell when stderr itself is gone.
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Does something that waits for others.
+fn asynchronously<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| CliError::Io("start", error))?.block_on(work)
+}
+
+/// Does something with the daemon that is there.
+fn with_daemon<T>(
+    options: &DaemonOptions,
+    work: impl AsyncFnOnce(Client) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    asynchronously(async { work(daemon::find(options).await?).await })
+}
+
+/// Does the same to each of some sandboxes, and shows what became of them. One that fails does not keep the others from it.
+fn each(
+    options: &SandboxesOptions,
+    work: impl AsyncFn(&Client, &str) -> Result<Sandbox, ClientError>,
+) -> Result<Exit, CliError> {
+    with_daemon(&options.daemon, async |client| {
+        let (mut changed, mut exit) = (Vec::new(), Exit::Success);
+        for id in &options.sandboxes {
+            match work(&client, id).await {
+                Ok(sandbox) => changed.push(sandbox),
+                Err(error) => {
+                    error::print(&error.into());
+                    exit = Exit::Failure;
+                }
+            }
+        }
+        if options.output.json {
+            print_json(&changed)?;
+        } else {
+            let mut table = Table::new([("ID", Side::Left), ("STATE", Side::Left)]);
+            for sandbox in &changed {
+                table.row([sandbox.id.clone(), ls::state(sandbox.state).into()]);
+            }
+            print(&table.render())?;
+        }
+        Ok(exit)
+    })
+}
+
+/// Facts, a line each, without those that there are not.
+fn sheet(facts: &[(&str, Option<String>)]) -> String {
+    let facts = facts.iter().filter_map(|(name, fact)| Some((name, fact.as_ref()?)));
+    facts.map(|(name, fact)| format!("{name:<15} {}\n", plain(fact))).collect()
 }

@@ -14,12 +14,10 @@ use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
 
 use crate::arguments::{Listen, ServeOptions};
+use crate::daemon::SOCKET;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::logging;
-
-/// The socket's name among forkd's files.
-const SOCKET: &str = "forkd.sock";
 
 /// The engine's directory among forkd's files.
 const ROOT: &str = "engine";
@@ -31,6 +29,10 @@ const ZYGOTE_SHARE: u64 = 4;
 const SETTLING: Duration = Duration::from_secs(90);
 
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
+    if options.detached {
+        // It leads a session already if whoever started it saw to that.
+        let _ = rustix::process::setsid();
+    }
     logging::start(&options.log)?;
     let config = config(options)?;
     let library = library(options)?;

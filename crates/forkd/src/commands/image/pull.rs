@@ -15,6 +15,7 @@ pub fn run(options: &ImagePullOptions) -> Result<Exit, CliError> {
         name: options.keep.name.clone(),
         min_mib: options.keep.size,
         limits: Limits::default(),
+        credentials: None,
     };
     let progress = Progress::new();
     let image = pull(&store()?, &wanted, &progress)?;

@@ -1,0 +1,27 @@
+//! Which daemon is asked.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use forkd_client::Address;
+use forkd_machine::Name;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Daemon")]
+pub struct DaemonOptions {
+    /// The daemon: unix:///path, http://host:port or https://host:port [default: this host's, else the machine's].
+    #[arg(long, alias = "daemon-url", env = "FORKD_ADDRESS", hide_env_values = true)]
+    pub address: Option<Address>,
+    /// A file with the token to show; FORKD_TOKEN has the token itself.
+    #[arg(long, value_name = "PATH", env = "FORKD_TOKEN_FILE", hide_env_values = true)]
+    pub token_file: Option<PathBuf>,
+    /// The machine whose daemon is asked where this host has none.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "FORKD_MACHINE",
+        default_value = "default",
+        hide_env_values = true
+    )]
+    pub machine: Name,
+}

@@ -1,0 +1,170 @@
+//! `forkd snapshot …`.
+
+use clap::{Args, Subcommand};
+use forkd_api::snapshot::WarmUp;
+
+use super::{DaemonOptions, Output, parse_pair};
+use crate::size::parse_mib;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "COMMAND")]
+pub struct SnapshotOptions {
+    #[command(subcommand)]
+    pub command: Option<SnapshotCommand>,
+    #[command(flatten)]
+    pub create: SnapshotCreateOptions,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// List the snapshots.
+    Ls(SnapshotLsOptions),
+    /// Show what is known of a snapshot.
+    Inspect(SnapshotInspectOptions),
+    /// Remove snapshots. Sandboxes that were forked from them go on.
+    Rm(SnapshotRmOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotCreateOptions {
+    /// The image to boot, by name or id.
+    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    pub image: Option<String>,
+    /// The snapshot's name [default: the image's name; with --from, one that is free].
+    #[arg(long, short)]
+    pub tag: Option<String>,
+    /// Instead of an image, make a snapshot of this sandbox, which goes on: the same as `forkd branch`.
+    #[arg(long, alias = "from-sandbox", value_name = "SANDBOX")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub shape: SnapshotShape,
+    /// Add this to the guest's environment, and to that of its sandboxes.
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair, conflicts_with = "from")]
+    pub env: Vec<(String, String)>,
+    /// A command that runs from the start, as a shell would read it.
+    #[arg(long, value_name = "COMMAND", value_parser = parse_words, conflicts_with = "from")]
+    pub start: Option<Words>,
+    /// The guest is ready when somebody listens on this port.
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["ready_command", "from"])]
+    pub ready_port: Option<u16>,
+    /// The guest is ready when this command ends with 0.
+    #[arg(long, value_name = "COMMAND", value_parser = parse_words, conflicts_with = "from")]
+    pub ready_command: Option<Words>,
+    /// How long the guest may take to be ready, such as 90 or 10m.
+    #[arg(long, value_name = "TIME", value_parser = super::parse_seconds, conflicts_with = "from")]
+    pub ready_timeout: Option<u64>,
+    /// Run this code before the guest is frozen: python=CODE, javascript=CODE or bash=CODE, or @FILE for CODE.
+    #[arg(long, value_name = "LANGUAGE=CODE", value_parser = parse_warm_up, conflicts_with = "from")]
+    pub warm_up: Vec<WarmUp>,
+    /// Return as soon as the snapshot can be forked from, without waiting until it is on disk.
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What a guest is booted with.
+#[derive(Debug, Clone, Args)]
+pub struct SnapshotShape {
+    /// vCPUs of the guest; as the image's recipe says, else 1.
+    #[arg(long)]
+    pub vcpus: Option<u8>,
+    /// Memory of the guest, in MiB or with a unit (512, 2G); as the image's recipe says, else 512.
+    #[arg(long, alias = "mem-size-mib", value_name = "SIZE", value_parser = parse_mib)]
+    pub memory: Option<u64>,
+    /// What each sandbox may write to its disk; as the image's recipe says, else 4G.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub disk: Option<u64>,
+    /// The kernel, by its name [default: see forkd kernel default].
+    #[arg(long)]
+    pub kernel: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotLsOptions {
+    /// Print tags only.
+    #[arg(long, short, conflicts_with = "json")]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotInspectOptions {
+    /// The snapshot.
+    pub tag: String,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotRmOptions {
+    /// Snapshots.
+    #[arg(value_name = "TAG", required = true)]
+    pub tags: Vec<String>,
+    /// Also those that are changes of them.
+    #[arg(long)]
+    pub cascade: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A command as a shell would read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Words(pub Vec<String>);
+
+fn parse_words(text: &str) -> Result<Words, String> {
+    match shlex::split(text) {
+        Some(words) if !words.is_empty() => Ok(Words(words)),
+        Some(_) => Err("expected a command".into()),
+        None => Err("a quote is not closed".into()),
+    }
+}
+
+fn parse_warm_up(text: &str) -> Result<WarmUp, String> {
+    let (language, code) = text.split_once('=').ok_or("expected LANGUAGE=CODE or LANGUAGE=@FILE")?;
+    let language = match language {
+        "python" => forkd_api::code::Language::Python,
+        "javascript" => forkd_api::code::Language::Javascript,
+        "bash" => forkd_api::code::Language::Bash,
+        _ => return Err("expected python, javascript or bash".into()),
+    };
+    let code = match code.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?,
+        None => code.to_owned(),
+    };
+    Ok(WarmUp { language, code })
+}
+
+#[cfg(test)]
+mod tests {
+    use forkd_api::code::Language;
+
+    use super::*;
+
+    #[test]
+    fn commands_are_read_as_a_shell_would() {
+        assert_eq!(parse_words("sh -c 'a b'").unwrap().0, ["sh", "-c", "a b"]);
+        assert!(parse_words("  ").is_err() && parse_words("'a").is_err());
+    }
+
+    #[test]
+    fn warm_up_code_is_given_or_in_a_file() {
+        assert_eq!(parse_warm_up("python=import a; b=1").unwrap().code, "import a; b=1");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "let a").unwrap();
+        let warm_up = parse_warm_up(&format!("javascript=@{}", file.path().display())).unwrap();
+        assert_eq!((warm_up.language, warm_up.code.as_str()), (Language::Javascript, "let a"));
+        for wrong in ["python", "ruby=1", "bash=@/no/such/file"] {
+            assert!(parse_warm_up(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Verbs that look on.
+
+use clap::{Args, Subcommand};
+
+use super::{DaemonOptions, Output};
+
+#[derive(Debug, Args)]
+pub struct ConsoleOptions {
+    /// The sandbox.
+    pub sandbox: String,
+    /// Go on printing what comes, until interrupted or until the sandbox ends.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// How many bytes, from the end.
+    #[arg(long, default_value_t = 65536)]
+    pub bytes: u64,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct StatsOptions {
+    /// Sandboxes [default: all].
+    #[arg(value_name = "SANDBOX")]
+    pub sandboxes: Vec<String>,
+    /// Print one table and end, as it does when stdout is not a terminal.
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two tables.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsOptions {
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Time what a user of the API sees: children made, ready, answering; and the pause of a branch.
+    Api(BenchApiOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchApiOptions {
+    /// The snapshot, whose guest runs Python.
+    #[arg(long, alias = "tag", value_name = "TAG")]
+    pub snapshot: String,
+    /// How many children.
+    #[arg(long, short, value_name = "COUNT", default_value_t = 100)]
+    pub n: u32,
+    /// What every child evaluates, in Python.
+    #[arg(long, default_value = "1 + 1")]
+    pub code: String,
+    /// How often a sandbox is branched while a client talks to it.
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    pub branches: u32,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct CompletionsOptions {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct ManOptions {
+    /// The directory to write them to, such as ~/.local/share/man/man1.
+    pub directory: std::path::PathBuf,
+}

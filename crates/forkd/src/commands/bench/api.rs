@@ -1,0 +1,304 @@
+//! `forkd bench api`: what a user of the API sees, each figure with a name for its end point.
+//!
+//! ```text
+//!   POST /v1/sandboxes ──▶ restored ──▶ ready ──▶ answer here ──▶ n evals at once ──▶ output
+//!        the daemon's clock: every VM runs; every agent has answered    this client's clock: the last result is here
+//! ```
+//!
+//! Then one sandbox is branched over and over, while a client talks to it without a break: the longest that an answer took
+//! around a branch is the pause that was seen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forkd_api::code::{Eval, Language};
+use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, CreatedSandboxes};
+use forkd_client::Client;
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::arguments::BenchApiOptions;
+use crate::commands::{fork, print, print_json, sheet, with_daemon};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::signals::Signals;
+
+/// How long code may take, on the slowest host.
+const LIMIT_SECS: u64 = 300;
+/// A client that talks to a sandbox has its time alone before and after each branch.
+const ALONE: Duration = Duration::from_millis(300);
+
+#[derive(Debug, Serialize)]
+struct Report {
+    snapshot: String,
+    n: u32,
+    /// Until every VM ran, by the daemon's clock.
+    restored_ms: f64,
+    /// Until every agent had answered, by the daemon's clock.
+    ready_ms: f64,
+    /// The same, until the answer was here.
+    ready_here_ms: f64,
+    /// From the request for the children until the last of their results was here.
+    output_ms: f64,
+    /// Of that, from the first request for a result.
+    eval_ms: f64,
+    /// How long single results took.
+    evals: Spread,
+    removed_ms: f64,
+    pause: Option<Pause>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pause {
+    branches: u32,
+    /// How long the sandbox stood still, as the daemon says.
+    daemon: Spread,
+    /// The longest that an answer took around each branch.
+    seen: Spread,
+    /// How long answers took while nothing was branched.
+    quiet: Spread,
+}
+
+/// Milliseconds.
+#[derive(Debug, PartialEq, Serialize)]
+struct Spread {
+    count: usize,
+    min_ms: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+}
+
+pub fn run(options: &BenchApiOptions) -> Result<Exit, CliError> {
+    let report = with_daemon(&options.daemon, async |client| measure(&client, options).await)?;
+    if options.output.json {
+        print_json(&report)?;
+    } else {
+        print(&render(&report))?;
+    }
+    Ok(Exit::Success)
+}
+
+async fn measure(client: &Client, options: &BenchApiOptions) -> Result<Report, CliError> {
+    let mut signals = Signals::new()?;
+    let wanted =
+        CreateSandboxes { snapshot_tag: Some(options.snapshot.clone()), n: options.n, ..Default::default() };
+    // The connection is there before the clock runs.
+    client.health().await?;
+    let begun = Instant::now();
+    let created = fork::create(client, &wanted, &mut signals).await?;
+    let ready_here = begun.elapsed();
+    let measured = tokio::select! {
+        measured = with_children(client, options, &created) => measured,
+        asked = signals.end() => Err(CliError::Interrupted(asked.status())),
+    };
+    let output = begun.elapsed();
+    let removing = Instant::now();
+    // Also when something failed: nothing stays.
+    for sandbox in &created.sandboxes {
+        fork::remove(client, &sandbox.id).await;
+    }
+    let removed_ms = ms(removing.elapsed());
+    let evals = measured?;
+    let eval_ms = ms(output.saturating_sub(ready_here));
+    let pause = match options.branches {
+        0 => None,
+        _ => Some(tokio::select! {
+            pause = pause(client, options) => pause?,
+            asked = signals.end() => return Err(CliError::Interrupted(asked.status())),
+        }),
+    };
+    Ok(Report {
+        snapshot: options.snapshot.clone(),
+        n: options.n,
+        restored_ms: ms(Duration::from_micros(created.timing.restored_us)),
+        ready_ms: ms(Duration::from_micros(created.timing.ready_us)),
+        ready_here_ms: ms(ready_here),
+        output_ms: ms(output),
+        eval_ms,
+        evals,
+        removed_ms,
+        pause,
+    })
+}
+
+fn eval_of(code: &str) -> Eval {
+    Eval {
+        code: code.to_owned(),
+        language: Language::Python,
+        context: None,
+        env: Default::default(),
+        timeout_secs: LIMIT_SECS,
+    }
+}
+
+/// Evaluates, and returns how long it took.
+async fn timed_eval(client: &Client, id: &str, eval: &Eval) -> Result<Duration, CliError> {
+    let begun = Instant::now();
+    let evaluated = client.eval(id, eval).await?;
+    match evaluated.error {
+        None => Ok(begun.elapsed()),
+        Some(error) => Err(CliError::BenchCode(format!("{id}: {}: {}", error.name, error.value))),
+    }
+}
+
+/// Lets all children evaluate at once.
+async fn with_children(
+    client: &Client,
+    options: &BenchApiOptions,
+    created: &CreatedSandboxes,
+) -> Result<Spread, CliError> {
+    let mut evals = JoinSet::new();
+    for sandbox in &created.sandboxes {
+        let (client, id, eval) = (client.clone(), sandbox.id.clone(), eval_of(&options.code));
+        evals.spawn(async move { timed_eval(&client, &id, &eval).await });
+    }
+    let mut times = Vec::new();
+    while let Some(eval) = evals.join_next().await {
+        times.push(eval.map_err(|error| CliError::Io("wait for a result", error.into()))??);
+    }
+    Ok(Spread::of(times))
+}
+
+/// One answer to the client that talks without a break.
+#[derive(Debug, Clone, Copy)]
+struct Talk {
+    from: Instant,
+    to: Instant,
+}
+
+async fn pause(client: &Client, options: &BenchApiOptions) -> Result<Pause, CliError> {
+    let wanted = CreateSandboxes { snapshot_tag: Some(options.snapshot.clone()), n: 1, ..Default::default() };
+    let created = client.create_sandboxes(&wanted).await?;
+    let Some(sandbox) = created.sandboxes.first() else {
+        return Err(CliError::Io("measure", std::io::Error::other("the daemon made no sandbox")));
+    };
+    let mut tags = Vec::new();
+    let measured = branch_and_talk(client, &sandbox.id, options.branches, &mut tags).await;
+    fork::remove(client, &sandbox.id).await;
+    // The latest first: each is a change of the one before.
+    for tag in tags.iter().rev() {
+        client.remove_snapshot(tag, false).await?;
+    }
+    measured
+}
+
+async fn branch_and_talk(
+    client: &Client,
+    id: &str,
+    count: u32,
+    tags: &mut Vec<String>,
+) -> Result<Pause, CliError> {
+    let over = Arc::new(AtomicBool::new(false));
+    let talking = tokio::spawn({
+        let (client, id, over) = (client.clone(), id.to_owned(), Arc::clone(&over));
+        async move {
+            let mut talks = Vec::new();
+            let eval = eval_of("1");
+            while !over.load(Ordering::Relaxed) {
+                let from = Instant::now();
+                timed_eval(&client, &id, &eval).await?;
+                talks.push(Talk { from, to: Instant::now() });
+            }
+            Ok::<_, CliError>(talks)
+        }
+    });
+    let (mut branches, mut daemon) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        tokio::time::sleep(ALONE).await;
+        let from = Instant::now();
+        let branch = client.branch(id, &BranchSandbox::default()).await?;
+        branches.push(Talk { from, to: Instant::now() });
+        daemon.extend(branch.pause_us.map(Duration::from_micros));
+        tags.push(branch.tag);
+    }
+    tokio::time::sleep(ALONE).await;
+    over.store(true, Ordering::Relaxed);
+    let talks =
+        talking.await.map_err(|error| CliError::Io("wait for the talking client", error.into()))??;
+    let (seen, quiet) = sort_out(&talks, &branches);
+    Ok(Pause {
+        branches: count,
+        daemon: Spread::of(daemon),
+        seen: Spread::of(seen),
+        quiet: Spread::of(quiet),
+    })
+}
+
+/// The longest answer around each branch, and all answers that had nothing to do with one.
+fn sort_out(talks: &[Talk], branches: &[Talk]) -> (Vec<Duration>, Vec<Duration>) {
+    let overlap = |talk: &Talk, branch: &Talk| talk.from <= branch.to && branch.from <= talk.to;
+    let longest = |branch: &Talk| {
+        talks.iter().filter(|talk| overlap(talk, branch)).map(|talk| talk.to.duration_since(talk.from)).max()
+    };
+    let quiet = talks.iter().filter(|talk| !branches.iter().any(|branch| overlap(talk, branch)));
+    (
+        branches.iter().filter_map(longest).collect(),
+        quiet.map(|talk| talk.to.duration_since(talk.from)).collect(),
+    )
+}
+
+impl Spread {
+    fn of(mut times: Vec<Duration>) -> Spread {
+        times.sort_unstable();
+        let at = |percent: usize| {
+            let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
+            ms(times.get(index).copied().unwrap_or_default())
+        };
+        Spread { count: times.len(), min_ms: at(0), p50_ms: at(50), p99_ms: at(99), max_ms: at(100) }
+    }
+
+    fn text(&self) -> String {
+        let Spread { count, min_ms, p50_ms, p99_ms, max_ms } = self;
+        format!("min {min_ms:.2}, p50 {p50_ms:.2}, p99 {p99_ms:.2}, max {max_ms:.2} ms ({count})")
+    }
+}
+
+/// Microseconds are exact enough.
+fn ms(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn render(report: &Report) -> String {
+    let ms = |ms: f64| Some(format!("{ms:.1} ms"));
+    let pause = |spread: fn(&Pause) -> &Spread| report.pause.as_ref().map(|pause| spread(pause).text());
+    sheet(&[
+        ("snapshot", Some(report.snapshot.clone())),
+        ("n", Some(report.n.to_string())),
+        ("restored", ms(report.restored_ms)),
+        ("ready", ms(report.ready_ms)),
+        ("ready here", ms(report.ready_here_ms)),
+        ("output", ms(report.output_ms)),
+        ("evals", Some(report.evals.text())),
+        ("removed", ms(report.removed_ms)),
+        ("pause, daemon", pause(|pause| &pause.daemon)),
+        ("pause, seen", pause(|pause| &pause.seen)),
+        ("quiet answers", pause(|pause| &pause.quiet)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads_are_of_sorted_times() {
+        let spread = Spread::of((1..=100).rev().map(Duration::from_millis).collect());
+        assert_eq!((spread.min_ms, spread.p50_ms, spread.p99_ms, spread.max_ms), (1.0, 50.0, 99.0, 100.0));
+        assert_eq!(Spread::of(vec![]).max_ms, 0.0);
+    }
+
+    #[test]
+    fn an_answer_counts_for_the_branch_that_it_overlaps() {
+        let zero = Instant::now();
+        let talk = |from, to| Talk {
+            from: zero + Duration::from_millis(from),
+            to: zero + Duration::from_millis(to),
+        };
+        let talks = [talk(0, 2), talk(2, 12), talk(12, 13), talk(20, 21)];
+        let (seen, quiet) = sort_out(&talks, &[talk(5, 8), talk(12, 12)]);
+        assert_eq!(seen, [10, 10].map(Duration::from_millis));
+        assert_eq!(quiet, [2, 1].map(Duration::from_millis));
+    }
+}

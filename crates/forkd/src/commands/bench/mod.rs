@@ -1,0 +1,3 @@
+//! `forkd bench …`.
+
+pub mod api;

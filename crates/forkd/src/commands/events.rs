@@ -1,0 +1,44 @@
+//! `forkd events`.
+
+use forkd_api::event::{Event, What};
+
+use super::snapshot::ls::status;
+use super::{ls, print, with_daemon};
+use crate::arguments::EventsOptions;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::moment::{at_ms, bytes};
+use crate::table::plain;
+
+pub fn run(options: &EventsOptions) -> Result<Exit, CliError> {
+    with_daemon(&options.daemon, async |client| {
+        let mut events = client.events().await?;
+        while let Some(event) = events.next().await? {
+            let line = match options.output.json {
+                true => {
+                    serde_json::to_string(&event).map_err(|error| CliError::Io("write JSON", error.into()))?
+                }
+                false => plain(&render(&event)),
+            };
+            print(&format!("{line}\n"))?;
+        }
+        Ok(Exit::Success)
+    })
+}
+
+fn render(event: &Event) -> String {
+    let what = match &event.what {
+        What::Sandbox { id, state, ended: None } => format!("sandbox {id} is {}", ls::state(*state)),
+        What::Sandbox { id, ended: Some(ended), .. } => format!("sandbox {id} has ended: {}", ended.detail),
+        What::SandboxRemoved { id } => format!("sandbox {id} is removed"),
+        What::Panicked { id } => format!("sandbox {id}: the guest's kernel has panicked"),
+        What::OutOfDisk { id, limit_bytes } => {
+            format!("sandbox {id}: its disk is full, which may hold {}", bytes(*limit_bytes))
+        }
+        What::RolledBack { id, tag } => format!("sandbox {id} is back at {tag}"),
+        What::Snapshot { tag, status: is } => format!("snapshot {tag} is {}", status(*is)),
+        What::SnapshotRemoved { tag } => format!("snapshot {tag} is removed"),
+        What::Missed { count } => format!("{count} events were missed"),
+    };
+    format!("{}  {what}", at_ms(event.at_unix_ms))
+}

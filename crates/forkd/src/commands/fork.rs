@@ -1,0 +1,87 @@
+//! `forkd fork`.
+
+use std::collections::BTreeMap;
+
+use forkd_api::sandbox::{CreateSandboxes, CreatedSandboxes};
+use forkd_client::Client;
+
+use super::{print, print_json, say, with_daemon};
+use crate::arguments::{ForkOptions, Given};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::moment::microseconds;
+use crate::signals::Signals;
+
+pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
+    with_daemon(&options.daemon, async |client| {
+        let mut wanted = source(&client, &options.source).await?;
+        wanted.n = options.n;
+        wanted.partial = options.partial;
+        give(&mut wanted, &options.given);
+        let created = create(&client, &wanted, &mut Signals::new()?).await?;
+        for failure in &created.failures {
+            say(&format!("forkd: one did not come up: {}", failure.error));
+        }
+        if options.output.json {
+            print_json(&created)?;
+        } else {
+            print(&created.sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect::<String>())?;
+            let time = microseconds(created.timing.ready_us);
+            say(&format!("{} ready, after {time}", created.sandboxes.len()));
+        }
+        Ok(if created.failures.is_empty() { Exit::Success } else { Exit::Failure })
+    })
+}
+
+/// What is forked: a snapshot of this name, else a sandbox.
+async fn source(client: &Client, name: &str) -> Result<CreateSandboxes, CliError> {
+    match client.snapshot(name).await {
+        Ok(snapshot) => {
+            return Ok(CreateSandboxes { snapshot_tag: Some(snapshot.tag), ..Default::default() });
+        }
+        Err(error) if error.is_not_found() => {}
+        Err(error) => return Err(error.into()),
+    }
+    match client.sandbox(name).await {
+        Ok(sandbox) => Ok(CreateSandboxes { from_sandbox: Some(sandbox.id), ..Default::default() }),
+        Err(error) if error.is_not_found() => Err(CliError::NothingToFork(name.to_owned())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn give(wanted: &mut CreateSandboxes, given: &Given) {
+    let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
+    wanted.ttl_secs = given.ttl;
+    wanted.env = map(&given.env);
+    wanted.metadata = map(&given.metadata);
+}
+
+/// Makes sandboxes. The daemon makes them to the end once it was asked, so whoever is asked to stop meanwhile waits for them
+/// and removes them.
+pub(super) async fn create(
+    client: &Client,
+    wanted: &CreateSandboxes,
+    signals: &mut Signals,
+) -> Result<CreatedSandboxes, CliError> {
+    let mut creating = std::pin::pin!(client.create_sandboxes(wanted));
+    let asked = tokio::select! {
+        created = creating.as_mut() => return Ok(created?),
+        asked = signals.end() => asked,
+    };
+    if let Ok(created) = creating.await {
+        for sandbox in created.sandboxes {
+            remove(client, &sandbox.id).await;
+        }
+    }
+    Err(CliError::Interrupted(asked.status()))
+}
+
+/// Removes a sandbox of this command's own. That it could not be removed is said, and changes nothing else.
+pub(super) async fn remove(client: &Client, id: &str) {
+    match client.remove_sandbox(id).await {
+        Err(error) if !error.is_not_found() => {
+            say(&format!("forkd: warning: sandbox {id} could not be removed: {error}"));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,170 @@
+//! `forkd run`: a new sandbox, a command in it, and its end.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use forkd_api::error::ErrorCode;
+use forkd_api::exec::Exec;
+use forkd_api::sandbox::CreateSandboxes;
+use forkd_api::snapshot::{CreateSnapshot, SnapshotStatus};
+use forkd_client::Client;
+
+use super::{fork, say, snapshot};
+use crate::arguments::{How, RunOptions, SnapshotShape};
+use crate::daemon;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::session::{self, Manner};
+use crate::signals::Signals;
+use crate::terminal;
+
+/// What snapshots that are made here are called first.
+pub(super) const PREFIX: &str = "run-";
+/// How much longer than its command a sandbox lives that nobody removes.
+const SPARE_SECS: u64 = 600;
+/// How often it is looked whether somebody else has made the snapshot.
+const POLL: Duration = Duration::from_millis(200);
+
+pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
+    super::asynchronously(async {
+        let client = daemon::find_or_start(&options.daemon).await?;
+        let tag = snapshot_of(&client, options).await?;
+        let wanted = CreateSandboxes {
+            snapshot_tag: Some(tag),
+            n: 1,
+            // For when this command is killed and can remove nothing.
+            ttl_secs: (!options.keep).then_some(options.how.timeout.saturating_add(SPARE_SECS)),
+            ..Default::default()
+        };
+        let mut signals = Signals::new()?;
+        let created = fork::create(&client, &wanted, &mut signals).await?;
+        let Some(sandbox) = created.sandboxes.first() else {
+            return Err(CliError::Io("run", io::Error::other("the daemon made no sandbox")));
+        };
+        let (exec, manner) = plan(&options.how, &options.command);
+        let ended = session::run(&client, &sandbox.id, &exec, manner, &mut signals).await;
+        if options.keep {
+            say(&format!("forkd: sandbox {} is kept; forkd kill {0} removes it", sandbox.id));
+        } else {
+            fork::remove(&client, &sandbox.id).await;
+        }
+        ended
+    })
+}
+
+/// What is run, and how it meets this terminal. Without a command, a shell, which has a terminal if there is one.
+pub(super) fn plan(how: &How, command: &[String]) -> (Exec, Manner) {
+    let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let tty = how.tty || (command.is_empty() && terminal);
+    let stdin = how.interactive || terminal::stdin_is_given() || (command.is_empty() && terminal);
+    let mut env: BTreeMap<String, String> = BTreeMap::new();
+    if tty && let Ok(term) = std::env::var("TERM") {
+        env.insert("TERM".into(), term);
+    }
+    env.extend(how.env.iter().cloned());
+    let exec = Exec {
+        args: if command.is_empty() { shell(tty) } else { command.to_vec() },
+        env,
+        cwd: how.cwd.clone(),
+        user: how.user.clone(),
+        stdin: None,
+        timeout_secs: how.timeout,
+    };
+    (exec, Manner { stdin, tty })
+}
+
+/// The best shell that a guest has.
+pub(super) fn shell(login: bool) -> Vec<String> {
+    let login = if login { " -l" } else { "" };
+    let script =
+        format!("if command -v bash >/dev/null 2>&1; then exec bash{login}; else exec sh{login}; fi");
+    ["/bin/sh", "-c", &script].map(String::from).into()
+}
+
+/// The snapshot of this name, or one of the image of this name, which is made if need be.
+async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, CliError> {
+    let (source, shape) = (&options.source, &options.shape);
+    match client.snapshot(source).await {
+        Ok(_) if shape_is_given(shape) => return Err(CliError::ShapeOfSnapshot(source.clone())),
+        Ok(snapshot) => return Ok(snapshot.tag),
+        Err(error) if error.is_not_found() || error.code() == Some(ErrorCode::Malformed) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let tag = tag_of(source, shape);
+    let wanted =
+        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(source, shape) };
+    loop {
+        match client.snapshot(&tag).await {
+            Ok(snapshot) if snapshot.status == SnapshotStatus::Failed => {
+                client.remove_snapshot(&tag, false).await?;
+            }
+            Ok(_) => return Ok(tag),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        match snapshot::create::make(client, &wanted).await {
+            Ok(snapshot) => return Ok(snapshot.tag),
+            // Somebody else makes it right now.
+            Err(CliError::Client(error)) if error.code() == Some(ErrorCode::NameTaken) => {
+                tokio::time::sleep(POLL).await;
+            }
+            Err(CliError::Client(error)) if error.is_not_found() && shape.kernel.is_none() => {
+                return Err(CliError::NothingToRun(source.clone()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn shape_is_given(shape: &SnapshotShape) -> bool {
+    let SnapshotShape { vcpus, memory, disk, kernel } = shape;
+    vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some()
+}
+
+/// The tag of the snapshot of an image in some shape: its name, and a digest of all that makes a difference.
+fn tag_of(source: &str, shape: &SnapshotShape) -> String {
+    let digest = blake3::hash(format!("{source}\0{shape:?}").as_bytes()).to_hex();
+    let name: String = snapshot::create::slug(source).chars().take(48).collect();
+    format!("{PREFIX}{name}-{}", digest.chars().take(8).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: SnapshotShape = SnapshotShape { vcpus: None, memory: None, disk: None, kernel: None };
+
+    #[test]
+    fn every_shape_of_an_image_has_a_tag_of_its_own() {
+        let tags = [
+            tag_of("python:3.12", &ANY),
+            tag_of("python-3.12", &ANY),
+            tag_of("python:3.12", &SnapshotShape { memory: Some(1024), ..ANY }),
+            tag_of("python:3.12", &SnapshotShape { disk: Some(1024), ..ANY }),
+        ];
+        assert!(tags.iter().all(|tag| tag.starts_with("run-python-3.12-")), "{tags:?}");
+        let different: std::collections::BTreeSet<&String> = tags.iter().collect();
+        assert_eq!(different.len(), tags.len());
+        assert!(tag_of(&"registry.example/x".repeat(30), &ANY).len() <= 64);
+        assert!(!shape_is_given(&ANY) && shape_is_given(&SnapshotShape { vcpus: Some(1), ..ANY }));
+    }
+
+    #[test]
+    fn without_a_command_there_is_a_shell() {
+        let how = How {
+            interactive: false,
+            tty: true,
+            env: vec![("TERM".into(), "x".into())],
+            cwd: None,
+            user: None,
+            timeout: 7,
+        };
+        let (exec, manner) = plan(&how, &[]);
+        assert!(manner.tty && exec.args.join(" ").contains("bash -l"));
+        // What is said is what counts.
+        assert_eq!((exec.env["TERM"].as_str(), exec.timeout_secs), ("x", 7));
+        let (exec, _) = plan(&how, &["a".into(), "b".into()]);
+        assert_eq!(exec.args, ["a", "b"]);
+    }
+}

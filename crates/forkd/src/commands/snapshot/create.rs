@@ -1,0 +1,105 @@
+//! `forkd snapshot IMAGE`, `forkd snapshot --from SANDBOX`.
+
+use forkd_api::sandbox::BranchSandbox;
+use forkd_api::snapshot::{CreateSnapshot, Progress as Told, ReadyProbe, Snapshot};
+use forkd_client::Client;
+use forkd_machine::Progress as _;
+
+use crate::arguments::{SnapshotCreateOptions, SnapshotShape};
+use crate::commands::{branch, with_daemon};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::progress::Progress;
+
+pub fn run(options: &SnapshotCreateOptions) -> Result<Exit, CliError> {
+    with_daemon(&options.daemon, async |client| {
+        let snapshot = match (&options.from, &options.image) {
+            (Some(sandbox), _) => {
+                let wanted = BranchSandbox { tag: options.tag.clone(), wait: !options.no_wait };
+                client.branch(sandbox, &wanted).await?
+            }
+            (None, Some(image)) => make(&client, &wanted(options, image)).await?,
+            // The grammar asks for one of them.
+            (None, None) => return Ok(Exit::Failure),
+        };
+        branch::show(&snapshot, &options.output)?;
+        Ok(Exit::Success)
+    })
+}
+
+fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
+    let ready = (options.ready_port.is_some() || options.ready_command.is_some()).then(|| ReadyProbe {
+        port: options.ready_port,
+        command: options.ready_command.as_ref().map(|words| words.0.clone()),
+        timeout_secs: options.ready_timeout,
+    });
+    CreateSnapshot {
+        tag: options.tag.clone().unwrap_or_else(|| slug(image)),
+        env: options.env.iter().cloned().collect(),
+        start: options.start.as_ref().map(|words| words.0.clone()),
+        ready,
+        warm_up: options.warm_up.clone(),
+        wait: !options.no_wait,
+        ..of_image(image, &options.shape)
+    }
+}
+
+/// A snapshot of an image, without a name yet.
+pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
+    CreateSnapshot {
+        tag: String::new(),
+        image: image.to_owned(),
+        kernel: shape.kernel.clone(),
+        vcpus: shape.vcpus,
+        memory_mib: shape.memory,
+        disk_mib: shape.disk,
+        env: Default::default(),
+        start: None,
+        ready: None,
+        warm_up: Vec::new(),
+        wait: true,
+    }
+}
+
+/// Makes a snapshot and shows how far it is.
+pub async fn make(client: &Client, wanted: &CreateSnapshot) -> Result<Snapshot, CliError> {
+    let progress = Progress::new();
+    let made = client.create_snapshot(wanted, |told| match told {
+        Told::Step(step) => progress.step(&format!("snapshot {}: {step}", wanted.tag)),
+        Told::Output(line) => progress.detail(&crate::table::plain(&line)),
+        Told::Snapshot(_) | Told::Error(_) => {}
+    });
+    let made = made.await;
+    progress.finish();
+    Ok(made?)
+}
+
+/// What a tag can be made of: an image's name with everything else replaced.
+pub fn slug(name: &str) -> String {
+    let fits = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || ".-_".contains(character)
+    };
+    let replaced: String = name
+        .to_ascii_lowercase()
+        .chars()
+        .map(|character| if fits(character) { character } else { '-' })
+        .collect();
+    replaced.trim_matches(|character: char| !character.is_ascii_alphanumeric()).chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_images_become_tags() {
+        for (name, tag) in [
+            ("python:3.12-slim", "python-3.12-slim"),
+            ("Registry.example/Owner/name:tag", "registry.example-owner-name-tag"),
+            ("./x/", "x"),
+        ] {
+            assert_eq!(slug(name), tag);
+        }
+        assert_eq!(slug(&"a".repeat(99)).len(), 64);
+    }
+}

@@ -1,0 +1,184 @@
+//! A program in a sandbox at this command's own stdin, stdout, stderr, terminal and signals.
+//!
+//! ```text
+//!   stdin ──▶ thread ──▶ queue ──┐
+//!   SIGINT, SIGTERM, SIGWINCH ───┴▶ task ──▶ the program ──▶ stdout, stderr, exit status
+//! ```
+
+use std::io::{self, Read, Write};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use forkd_api::exec::{Exec, ExecInput, ExecStart, Signal, TerminalSize};
+use forkd_client::{Client, ClientError, Heard, Input};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::commands::say;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::signals::{Asked, Signals};
+use crate::terminal::{self, Raw};
+
+/// How a program meets this terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether it reads this command's stdin.
+    pub stdin: bool,
+    /// Whether it has a terminal.
+    pub tty: bool,
+}
+
+/// A terminal whose size nobody knows.
+const USUAL: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+/// What is read from stdin at once, and how many of these wait to be sent.
+const PIECE: usize = 64 << 10;
+const QUEUE: usize = 8;
+/// How a shell says that a program's reader was gone.
+const BROKEN_PIPE: Exit = Exit::Other(128 + 13);
+/// How long a program may take to be told that its reader is gone.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Runs a program to its end.
+pub async fn run(
+    client: &Client,
+    id: &str,
+    exec: &Exec,
+    manner: Manner,
+    signals: &mut Signals,
+) -> Result<Exit, CliError> {
+    let (input, mut output) = client.start(id, &begin(exec, manner)).await?;
+    let raw = match manner.tty && manner.stdin {
+        true => Raw::new().map_err(|error| CliError::Io("use the terminal", error))?,
+        false => None,
+    };
+    let (controls, received) = mpsc::unbounded_channel();
+    let stdin = match manner {
+        Manner { stdin: true, .. } => Some(read_stdin()),
+        // A program on a terminal would take the end of its input for the user's farewell.
+        Manner { tty: true, .. } => None,
+        Manner { .. } => Some(mpsc::channel(1).1),
+    };
+    let sending = tokio::spawn(send(input, stdin, received));
+    let mut asked_before = false;
+    let exit = loop {
+        let heard = tokio::select! {
+            heard = output.next() => heard?,
+            asked = signals.next() => {
+                match asked {
+                    Asked::Window => {
+                        if let Some(size) = terminal::size().filter(|_| manner.tty) {
+                            let _ = controls.send(ExecInput::Resize(size));
+                        }
+                    }
+                    // It was told already, and does not end.
+                    _ if asked_before => break Exit::Other(asked.status()),
+                    _ => {
+                        asked_before = true;
+                        let _ = controls.send(ExecInput::Signal(signal(asked)));
+                    }
+                }
+                continue;
+            }
+        };
+        let written = match heard {
+            Heard::Started { .. } => Ok(()),
+            Heard::Stdout(bytes) => write(&mut io::stdout(), &bytes),
+            Heard::Stderr(bytes) => write(&mut io::stderr(), &bytes),
+            Heard::Exited { exit_code, timed_out } => {
+                drop(raw);
+                if timed_out {
+                    say(&format!("forkd: the command was ended after {} s (--timeout)", exec.timeout_secs));
+                }
+                break Exit::of_guest(exit_code);
+            }
+        };
+        match written {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                // What a program would be told whose terminal is gone, which is what the agent has for it.
+                let _ = controls.send(ExecInput::Signal(Signal::Hup));
+                drop(controls);
+                let _ = timeout(FAREWELL, sending).await;
+                return Ok(BROKEN_PIPE);
+            }
+            Err(error) => return Err(CliError::Io("write what the command prints", error)),
+        }
+    };
+    sending.abort();
+    Ok(exit)
+}
+
+fn begin(exec: &Exec, manner: Manner) -> ExecStart {
+    let Exec { args, env, cwd, user, stdin, timeout_secs } = exec.clone();
+    let tty = manner.tty.then(|| terminal::size().unwrap_or(USUAL));
+    ExecStart { args, env, cwd, user, stdin, timeout_secs: Some(timeout_secs), tty }
+}
+
+fn signal(asked: Asked) -> Signal {
+    match asked {
+        Asked::Interrupt => Signal::Int,
+        Asked::Terminate => Signal::Term,
+        Asked::HangUp | Asked::Window => Signal::Hup,
+    }
+}
+
+fn write(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()
+}
+
+/// Reads stdin in a thread that ends with it, or with the process.
+fn read_stdin() -> mpsc::Receiver<Bytes> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    thread::spawn(move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match io::stdin().lock().read(&mut buffer) {
+                Ok(read @ 1..) => {
+                    let bytes = Bytes::copy_from_slice(buffer.get(..read).unwrap_or_default());
+                    if sender.blocking_send(bytes).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What cannot be read has no more to give.
+                Ok(_) | Err(_) => return,
+            }
+        }
+    });
+    receiver
+}
+
+/// Sends what there is to send. Signals overtake what waits to be read.
+async fn send(
+    mut input: Input,
+    mut stdin: Option<mpsc::Receiver<Bytes>>,
+    mut controls: mpsc::UnboundedReceiver<ExecInput>,
+) -> Result<(), ClientError> {
+    loop {
+        let next = async {
+            match &mut stdin {
+                Some(stdin) => stdin.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            control = controls.recv() => match control {
+                Some(ExecInput::Resize(size)) => input.resize(size).await?,
+                Some(ExecInput::Signal(signal)) => input.signal(signal).await?,
+                Some(ExecInput::CloseStdin) => input.close_stdin().await?,
+                None => return Ok(()),
+            },
+            bytes = next => match bytes {
+                Some(bytes) => input.stdin(bytes).await?,
+                None => {
+                    stdin = None;
+                    input.close_stdin().await?;
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Sandboxes with real guests through the daemon's API, as users of the command line have them: on a KVM host, native or
+//! machine. `make e2e-api` runs them.
+
+mod bench;
+mod files;
+mod life;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forkd_tests::suite::main(&[
+        ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
+        ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
+        ("files::go_in_and_come_out", files::go_in_and_come_out),
+        ("bench::of_the_api", bench::of_the_api),
+    ])
+}

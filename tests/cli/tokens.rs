@@ -1,0 +1,33 @@
+//! Over TCP, who one is.
+
+use forkd_tests::engine::process::Failure;
+use snapbox::{assert_data_eq, str};
+
+use crate::outcome::outcome;
+use crate::world::World;
+
+#[test]
+fn a_token_is_needed_good_and_good_enough() -> Result<(), Failure> {
+    let world = World::with(&["--listen", "127.0.0.1:0"])?;
+    let log = world.log();
+    let address = log
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("address=")?.parse::<std::net::SocketAddr>().ok())
+        .ok_or_else(|| format!("no address: {log}"))?;
+    let address = format!("http://{address}");
+    let secret = world.stdout(&["token", "create", "reader", "--scope", "read"])?;
+    let with = |arguments: &[&str], token: Option<&str>| -> Result<String, Failure> {
+        let mut command = world.command(arguments);
+        command.env("FORKD_ADDRESS", &address);
+        if let Some(token) = token {
+            command.env("FORKD_TOKEN", token);
+        }
+        Ok(outcome(&command.output()?, world.path()))
+    };
+    assert_data_eq!(with(&["ls"], None)?, str![]);
+    assert_data_eq!(with(&["ls"], Some("wrong"))?, str![]);
+    assert_data_eq!(with(&["ls"], Some(&secret))?, str![]);
+    assert_data_eq!(with(&["fork", "base"], Some(&secret))?, str![]);
+    assert_data_eq!(with(&["exec", "inone", "--", "true"], Some("wrong"))?, str![]);
+    Ok(())
+}

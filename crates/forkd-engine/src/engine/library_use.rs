@@ -20,8 +20,8 @@ impl Engine {
     }
 
     /// Whether this host has memory for a guest that is no sandbox.
-    pub fn admit_guest(&self, memory_bytes: u64) -> Result<(), EngineError> {
-        self.shared.admit(Wanted { sandboxes: 0, memory_bytes })
+    pub async fn admit_guest(&self, memory_bytes: u64) -> Result<(), EngineError> {
+        self.shared.admit(Wanted { sandboxes: 0, memory_bytes }, None).await
     }
 
     /// Whether so many bytes can be written to a directory, and what is kept free still is.

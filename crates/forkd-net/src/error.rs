@@ -16,6 +16,8 @@ pub enum NetError {
     Make(Slot, #[source] Box<NetError>),
     #[error("all {0} networks are taken")]
     Full(usize),
+    #[error("this process is ending")]
+    Ended,
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error("{setting} is 0, and this may not be changed; set it to 1")]

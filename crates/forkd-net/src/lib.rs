@@ -11,6 +11,7 @@
 //! - [`plan`]: names and addresses, all of them functions of a slot
 //! - [`Host`]: what is prepared once: the host's table, and forwarding
 //! - [`Lease`]: one sandbox's network, from making to release
+//! - [`Pool`]: networks that wait for sandboxes, and those that are found again
 //! - [`Policy`]: what it may reach, and [`Resolver`]: the names that it may know
 
 mod cidr;
@@ -23,6 +24,7 @@ mod netlink;
 mod nft;
 pub mod plan;
 mod policy;
+mod pool;
 mod resolver;
 mod rules;
 mod sysctl;
@@ -39,5 +41,6 @@ pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;
 pub use policy::{Egress, Entry, Policy, PolicyError, Ports, Target};
+pub use pool::{Network, Pool, PoolSettings, Recovered};
 pub use resolver::{Resolver, Upstream};
 pub use transient::TransientLease;

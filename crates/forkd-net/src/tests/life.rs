@@ -11,7 +11,7 @@ fn slot(number: u16) -> Slot {
 }
 
 /// Links of the host that are forkd's.
-fn links() -> Vec<String> {
+pub fn links() -> Vec<String> {
     let links = Links::open().unwrap().list().unwrap();
     links.into_iter().map(|(_, name)| name).filter(|name| name.starts_with("forkd")).collect()
 }

@@ -5,6 +5,7 @@
 mod life;
 mod matrix;
 mod names;
+mod pool;
 mod world;
 
 use std::process::Command;

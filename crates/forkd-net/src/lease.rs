@@ -56,7 +56,7 @@ pub struct Counters {
     pub received: Counter,
     /// Forbidden by the policy.
     pub refused: Counter,
-    /// Beyond the bandwidth.
+    /// Beyond the bandwidth, or with more connections than a sandbox may have.
     pub over_limit: Counter,
     /// With addresses that are not the guest's.
     pub spoofed: Counter,

@@ -39,6 +39,8 @@ pub const PREFIX6: u8 = 126;
 
 /// Of the guest's interface, and of the tap, which the guest knows as its gateway. Locally administered: the second bit.
 pub const GUEST_MAC: [u8; 6] = [0x02, b'f', b'k', 0xff, 0xff, 0x02];
+/// What the guest's kernel makes of its MAC.
+pub const GUEST_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0066, 0x6bff, 0xfeff, 0xff02);
 pub const GATEWAY_MAC: [u8; 6] = [0x02, b'f', b'k', 0xff, 0xff, 0x01];
 
 /// The two ends of a namespace, by the names that they have inside.
@@ -205,6 +207,14 @@ mod tests {
         }
         assert_eq!(macs.len(), 2 + 2 * usize::from(SLOTS));
         assert!(macs.iter().all(|mac| mac[0] & 3 == 2), "unicast, locally administered");
+    }
+
+    /// The address that RFC 4291 makes of a MAC.
+    #[test]
+    fn the_link_local_address_is_of_the_mac() {
+        let [a, b, c, d, e, f] = GUEST_MAC;
+        let octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+        assert_eq!(GUEST_LINK_LOCAL, Ipv6Addr::from(octets));
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub enum Expression {
         bytes_per_second: u64,
         burst: u32,
     },
+    /// Goes on only if there are more connections than this that have come here.
+    MoreConnections(u32),
     Accept,
     Drop,
     /// Tells the sender that it is forbidden.
@@ -77,6 +79,7 @@ impl Expression {
             Expression::In(_) => "lookup",
             Expression::Count(_) => "objref",
             Expression::Beyond { .. } => "limit",
+            Expression::MoreConnections(_) => "connlimit",
             Expression::Load(_) | Expression::Accept | Expression::Drop | Expression::Jump(_) => "immediate",
             Expression::Reject => "reject",
             Expression::Masquerade => "masq",
@@ -111,6 +114,7 @@ impl Expression {
             Expression::Beyond { bytes_per_second, burst } => {
                 new().long(1, *bytes_per_second).long(2, 1).number(3, *burst).number(4, 1).number(5, 1)
             }
+            Expression::MoreConnections(count) => new().number(1, *count).number(2, 1),
             Expression::Accept => verdict(1, None),
             Expression::Drop => verdict(0, None),
             Expression::Jump(chain) => verdict(-3, Some(chain)),

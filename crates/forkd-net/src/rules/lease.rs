@@ -16,7 +16,7 @@ use super::TABLE;
 use super::ranges::not_the_internet;
 use crate::nft::{Base, Comparison, Expression, Family, Hook, Priority, Rule, SetKey, Transaction};
 use crate::nft::{ESTABLISHED, ICMP, ICMP6, INVALID, RELATED, TCP, UDP};
-use crate::plan::{GATEWAY4, GATEWAY6, GUEST_MAC, GUEST4, GUEST6, TAP, UPLINK};
+use crate::plan::{GATEWAY4, GATEWAY6, GUEST_LINK_LOCAL, GUEST_MAC, GUEST4, GUEST6, TAP, UPLINK};
 use crate::policy::{Egress, Entry, Policy, Target};
 
 /// Counters, by table.
@@ -33,6 +33,8 @@ const PASS: &str = "pass";
 const REFUSE: &str = "refuse";
 const GUARD: &str = "guard";
 
+/// Connections of one sandbox at a time. The host's table of connections is everybody's.
+const MAX_CONNECTIONS: u32 = 8192;
 const DNS: u16 = 53;
 const DNS_OVER_TLS: u16 = 853;
 /// The least that a limit lets through at once: a packet of the largest size that the tap takes, and one more.
@@ -45,8 +47,9 @@ pub fn guard() -> Transaction {
         Rule::new().sender(Comparison::NotEqual, GUEST_MAC).count(SPOOFED).drop(),
         Rule::new().frame4(GUEST4).accept(),
         Rule::new().frame6(GUEST6, 128).accept(),
-        // Neighbours are looked for from link-local addresses, or from none. Neither is forwarded.
-        Rule::new().frame6([0xfe80, 0, 0, 0, 0, 0, 0, 0].into(), 10).accept(),
+        // Neighbours are looked for from the link-local address, or from none. Neither is forwarded. One address only: the
+        // kernel's table of neighbours is one for all namespaces, and nobody may fill it.
+        Rule::new().frame6(GUEST_LINK_LOCAL, 128).accept(),
         Rule::new().frame6([0; 8].into(), 128).accept(),
         Rule::new().arp(GUEST_MAC, GUEST4).accept(),
         // Asking whether anybody has an address, before taking it.
@@ -107,7 +110,7 @@ fn input() -> Vec<Rule> {
     // Echo requests, and for IPv6 also the search for neighbours.
     rules.push(guest().to_network(GATEWAY4.into(), 32).protocol(ICMP).icmp_types(8, 8).accept());
     rules.push(guest().to_network(GATEWAY6.into(), 128).protocol(ICMP6).icmp_types(128, 128).accept());
-    rules.push(guest().protocol(ICMP6).icmp_types(133, 136).accept());
+    rules.push(guest().protocol(ICMP6).icmp_types(135, 136).accept());
     // The guest hears at once that there is nothing here.
     rules.push(guest().count(REFUSED).reject());
     rules
@@ -132,6 +135,10 @@ fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -
     forward.push(out().jump(EGRESS));
     transaction = transaction
         .add_rules(FORWARD, &forward)
+        .add_rule(
+            PASS,
+            &Rule::new().then(Expression::MoreConnections(MAX_CONNECTIONS)).count(OVER_LIMIT).drop(),
+        )
         .add_rule(PASS, &Rule::new().mark(generation).count(SENT).accept());
     // Names are the resolver's. Whoever could ask another one would get addresses that no rule knows of.
     for (protocol, port) in [(UDP, DNS), (TCP, DNS), (UDP, DNS_OVER_TLS), (TCP, DNS_OVER_TLS)] {

@@ -219,6 +219,40 @@ async fn bandwidth() {
 }
 
 #[test]
+fn nobody_has_all_connections() {
+    in_namespaces("matrix::connections");
+}
+
+#[tokio::test]
+#[ignore = "in namespaces of its own, by the test above"]
+async fn connections() {
+    let world = World::new().await;
+    let lease = Lease::make(&world.host, slot(3), Policy::default()).await.unwrap();
+    let other = Lease::make(&world.host, slot(4), Policy::default()).await.unwrap();
+    let (guest, neighbour) = (world.guest("guest", &lease), world.guest("neighbour", &other));
+    let mut stream = guest.connect(([9, 9, 9, 9], PORT).into()).unwrap();
+    line(&mut stream).unwrap();
+    let socket = guest.namespace.run(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
+    // Some are lost on the way, so it takes a few more than there may be.
+    for port in 10_000..60_000u16 {
+        // The other side says that nobody listens, and that is heard here.
+        let _ = socket.send_to(b"x", ("9.9.9.9", port));
+        if port % 100 == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        if port % 1000 == 0 && lease.counters().await.unwrap().over_limit.packets > 0 {
+            break;
+        }
+    }
+    let counters = lease.counters().await.unwrap();
+    assert!(counters.over_limit.packets > 0, "{counters:?}");
+    // What is connected stays so, and others do not notice.
+    writeln!(stream, "still there").unwrap();
+    assert_eq!(line(&mut stream).unwrap(), "still there");
+    assert!(matches!(neighbour.reach("9.9.9.9", PORT), Reached::Yes(_)));
+}
+
+#[test]
 fn the_host_is_a_router_for_sandboxes_only() {
     in_namespaces("matrix::forwarding");
 }

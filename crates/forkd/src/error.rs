@@ -115,6 +115,8 @@ pub enum CliError {
     Unpack(#[from] crate::copy::UnpackError),
     #[error("cannot copy {}", path.display())]
     Copy { path: PathBuf, source: io::Error },
+    #[error("snapshot {0} is not of an image")]
+    NoImage(String),
     #[error("the code failed in {0}")]
     BenchCode(String),
     #[error("interrupted")]

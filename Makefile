@@ -13,7 +13,7 @@ RELEASE := --release --locked --workspace --exclude forkd-agent
 E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint deny unit e2e e2e-agent soak bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo test setup build lint deny unit e2e e2e-agent soak soak-daemon schema bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -54,7 +54,15 @@ e2e-agent: build ## the agent in real guests, and the official E2B clients again
 	$(E2E) --test agent --test build
 
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
+	FORKD_SOAK=1 $(CARGO) test --locked --workspace --lib many_leases
 	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build
+
+soak-daemon: build ## the daemon killed 100 times under load, and asked everything its OpenAPI document allows
+	FORKD_SOAK=1 $(E2E) --test daemon -- soak schema
+
+schema: ## every request that can be made of the OpenAPI document, against a daemon
+	$(CARGO) build --locked --workspace --bins --test daemon
+	$(CARGO) test --locked --workspace --test daemon -- schema
 
 bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine

@@ -3,9 +3,17 @@
 
 mod client;
 mod events;
+mod files;
+mod guest;
 mod images;
+mod interact;
+mod library;
 mod lifecycle;
+mod packaging;
 mod recovery;
 mod refusals;
+mod registry;
+mod schema;
 mod snapshots;
+mod soak;
 mod world;

@@ -19,7 +19,7 @@ use super::{Engine, EngineError, Shared};
 use crate::ids::{LayerId, SandboxId};
 use crate::lasting::{Found, Lasting};
 use crate::places::PlaceError;
-use crate::record::{self, SandboxRecord, ZygoteRecord};
+use crate::record::{self, RollingBack, SandboxRecord, ZygoteRecord};
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +50,8 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
     for directory in directories(&shared.places.zygotes())? {
         let record = record::read::<ZygoteRecord>(&directory);
         match (record.filter(|record| record.promised), look(&directory).await) {
-            (Some(record), Seen::Alive(found)) => {
+            // One that a daemon has started and not told what to load is none.
+            (Some(record), Seen::Alive(found)) if state_of(&found).await == Some(StateName::Zygote) => {
                 used.extend(record.layers.iter().cloned());
                 recovered.zygotes.push(record.tag.clone());
                 adopt_zygote(shared, record, found, &stored);
@@ -69,9 +70,17 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
             name.fill(snapshot::own_stored(shared, record));
         }
     }
-    for directory in directories(&shared.places.sandboxes())? {
-        let record = record::read::<SandboxRecord>(&directory);
-        match (record.filter(|record| record.promised), look(&directory).await) {
+    let sandboxes = directories(&shared.places.sandboxes())?;
+    let records =
+        sandboxes.into_iter().map(|directory| (record::read::<SandboxRecord>(&directory), directory));
+    let records: Vec<_> = records.collect();
+    let promised = records.iter().filter_map(|(record, _)| record.as_ref().filter(|record| record.promised));
+    let groups: BTreeSet<_> = promised.filter_map(|record| record.group.clone()).collect();
+    for (record, directory) in records {
+        let promised = |record: &SandboxRecord| {
+            record.promised || record.group.as_ref().is_some_and(|group| groups.contains(group))
+        };
+        match (record.filter(promised), look(&directory).await) {
             (Some(record), Seen::Alive(found)) => match adopt_sandbox(shared, record, found).await {
                 Ok(record) => {
                     used.extend(record.disk.iter().flat_map(|disk| disk.all()).cloned());
@@ -145,16 +154,35 @@ async fn adopt_sandbox(
             None => return Err(found),
         }
     }
-    let state = match found.process.0.control.call(Command::Stats, &[]).await {
-        Ok((Reply::Stats(stats), _)) if stats.state == StateName::Running => SandboxState::Running,
-        Ok((Reply::Stats(stats), _)) if stats.state == StateName::Paused => SandboxState::Paused,
+    let mut state = match state_of(&found).await {
+        Some(StateName::Running) => SandboxState::Running,
+        Some(StateName::Paused) => SandboxState::Paused,
         _ => return Err(found),
     };
     let Some(name) = shared.sandboxes.reserve(&record.id) else { return Err(found) };
+    record.promised = true;
+    let rolled_back = record.rolling_back.take().filter(|begun| begun.from_pid != found.process.0.pid);
+    if let Some(RollingBack { tag, generation, .. }) = &rolled_back {
+        record.back_to(tag, *generation);
+        state = SandboxState::Starting;
+    }
     // Written again: what was in doubt is not any more.
     let _ = record::write(&shared.places.sandbox(&record.id), &record);
-    name.fill(sandbox::own(shared, record.clone(), found.process, state));
+    let handle = sandbox::own(shared, record.clone(), found.process, state);
+    if rolled_back.is_some() {
+        // It may take the guest a while to become somebody, and others are to be found meanwhile.
+        let handle = handle.clone();
+        tokio::spawn(async move { handle.identify().await });
+    }
+    name.fill(handle);
     Ok(record)
+}
+
+async fn state_of(found: &Found) -> Option<StateName> {
+    match tokio::time::timeout(ANSWER, found.process.0.control.call(Command::Stats, &[])).await {
+        Ok(Ok((Reply::Stats(stats), _))) => Some(stats.state),
+        _ => None,
+    }
 }
 
 fn directories(parent: &Path) -> Result<Vec<PathBuf>, PlaceError> {

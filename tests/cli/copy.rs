@@ -41,7 +41,10 @@ fn trees_go_in_under_the_right_name() -> Result<(), Failure> {
     let _daemon = StandIn::start(home.path(), &[], move |request, body| {
         let base = format!("/v1/sandboxes/{ID}/files");
         if request == format!("GET {base}/info?path=%2Fsrv") {
-            return Some((200, json!({ "kind": "directory" }).to_string()));
+            return Some((200, json!({
+                "name": "srv", "path": "/srv", "kind": "directory", "size": 0, "mode": 493, "owner": "root", "group": "root",
+                "modified_unix": 0,
+            }).to_string()));
         }
         let path = request.strip_prefix(&format!("PUT {base}?path="))?.to_owned();
         let bytes = body.as_str()?.as_bytes().to_vec();

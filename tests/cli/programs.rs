@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use snapbox::{assert_data_eq, str};
 
 use crate::outcome::outcome;
-use crate::stand_in::{Act, ID, StandIn, snapshot, usual};
+use crate::stand_in::{Act, ID, StandIn, image, snapshot, usual};
 use crate::world::Home;
 
 fn with_stdin(home: &Home, arguments: &[&str], stdin: &[u8]) -> Result<Output, Failure> {
@@ -160,11 +160,14 @@ fn a_run_of_an_image_makes_its_snapshot_once() -> Result<(), Failure> {
             Some(tag) if made.as_deref() == Some(tag) => return Some((200, snapshot(tag).to_string())),
             _ => {}
         }
+        if request == "GET /v1/images/python%3A3.12" {
+            return Some((200, image("sha256:12").to_string()));
+        }
         if request != "POST /v1/snapshots" {
             return usual(request, body);
         }
         assert!(
-            body["image"] == "python:3.12" && body["memory_mib"] == 1024 && body["wait"] == false,
+            body["image"] == "sha256:12" && body["memory_mib"] == 1024 && body["wait"] == false,
             "{body}"
         );
         let tag = body["tag"].as_str()?.to_owned();
@@ -189,6 +192,29 @@ exit: 0
 
 "#]]
     );
+    Ok(())
+}
+
+#[test]
+fn a_run_of_an_image_that_is_not_there_pulls_it_if_told_so() -> Result<(), Failure> {
+    let home = Home::new()?;
+    let _daemon = StandIn::start(home.path(), &[Act::Exit(0)], |request, body| match request {
+        "POST /v1/images/pull" if body["reference"] == "python:3.12" => {
+            let last = json!({ "image": image("sha256:12") });
+            Some((
+                200,
+                format!(
+                    "{{\"step\":\"pull\"}}\n{{\"detail\":\"1 of 2\"}}\n{{\"warning\":\"old\"}}\n{last}\n"
+                ),
+            ))
+        }
+        "POST /v1/snapshots" if body["image"] == "sha256:12" => {
+            Some((200, format!("{}\n", json!({ "snapshot": snapshot("made") }))))
+        }
+        _ => usual(request, body),
+    })?;
+    assert_data_eq!(home.run(&["run", "python:3.12", "--", "true"])?, str![]);
+    assert_data_eq!(home.run(&["run", "--pull", "python:3.12", "--", "true"])?, str![]);
     Ok(())
 }
 

@@ -91,6 +91,14 @@ pub fn snapshot(tag: &str) -> Value {
     })
 }
 
+pub fn image(id: &str) -> Value {
+    json!({
+        "id": id, "names": [], "shared": false, "created_at_unix": 1, "size_bytes": 1, "disk_bytes": 1,
+        "default_user": "root", "source": { "kind": "build" }, "layers": [],
+        "config": { "env": {}, "entrypoint": [], "cmd": [], "labels": {} },
+    })
+}
+
 /// The answers that a daemon with the snapshot `base` and one sandbox of it would give.
 pub fn usual(request: &str, _: &Value) -> Option<(u16, String)> {
     let created = json!({ "sandboxes": [sandbox()], "timing": { "restored_us": 1000, "ready_us": 2000 } });

@@ -1,15 +1,14 @@
 //! Files in and out of a sandbox: bytes as they are, or trees as tar archives.
 
 use bytes::Bytes;
+use forkd_api::file::{FileInfo, FileList, TAR};
 use hyper::Method;
-use serde::Deserialize;
 
 use crate::body::{Body, Upload};
 use crate::error::ClientError;
 use crate::exchange::{Client, Request, Streamed, query};
 use crate::sandboxes::path;
 
-const TAR: &str = "application/x-tar";
 const BYTES: &str = "application/octet-stream";
 
 /// A file or an archive as it comes.
@@ -74,27 +73,16 @@ impl Client {
         self.tell(request).await
     }
 
-    /// Whether there is a directory at a path, or what leads to one; nothing if there is nothing.
-    pub async fn is_directory(&self, id: &str, guest_path: &str) -> Result<Option<bool>, ClientError> {
-        #[derive(Deserialize)]
-        struct Info {
-            kind: String,
-        }
-        let ask = async |guest_path: &str| {
-            let query = query([("path", Some(guest_path.to_owned()))]);
-            match self.ask::<Info>(Request::get(path(id, &format!("/files/info{query}")))).await {
-                Ok(info) => Ok(Some(info.kind)),
-                Err(error) if error.is_not_found() => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
-        match ask(guest_path).await?.as_deref() {
-            // What it leads to is looked at from inside.
-            Some("symlink") => {
-                Ok(Some(ask(&format!("{guest_path}/.")).await?.as_deref() == Some("directory")))
-            }
-            kind => Ok(kind.map(|kind| kind == "directory")),
-        }
+    /// What is known of a file, or of what a link leads to.
+    pub async fn file_info(&self, id: &str, guest_path: &str) -> Result<FileInfo, ClientError> {
+        let query = query([("path", Some(guest_path.to_owned()))]);
+        self.ask(Request::get(path(id, &format!("/files/info{query}")))).await
+    }
+
+    /// What is in a directory.
+    pub async fn list_files(&self, id: &str, guest_path: &str) -> Result<FileList, ClientError> {
+        let query = query([("path", Some(guest_path.to_owned()))]);
+        self.ask(Request::get(path(id, &format!("/files/list{query}")))).await
     }
 
     pub async fn remove_file(&self, id: &str, guest_path: &str) -> Result<(), ClientError> {

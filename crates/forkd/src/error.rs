@@ -115,6 +115,8 @@ pub enum CliError {
     Unpack(#[from] crate::copy::UnpackError),
     #[error("cannot copy {}", path.display())]
     Copy { path: PathBuf, source: io::Error },
+    #[error("snapshot {0} is not of an image")]
+    NoImage(String),
     #[error("the code failed in {0}")]
     BenchCode(String),
     #[error("interrupted")]
@@ -138,9 +140,7 @@ impl CliError {
             }
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
-            CliError::NothingToRun(source) => {
-                format!("forkd image pull {source} gets an image from a registry")
-            }
+            CliError::NothingToRun(_) => "forkd run --pull gets an image from a registry; forkd snapshot ls and forkd image ls list what there is".into(),
             CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use forkd_api::file::FileKind;
 use forkd_client::{Client, ClientError, Download};
 use tokio::sync::{mpsc, oneshot};
 
@@ -75,7 +76,11 @@ async fn send(client: &Client, here: &Path, sandbox: &str, path: &str) -> Result
     // `.` has a name, too.
     let real = fs::canonicalize(here).map_err(failed)?;
     let name = here.file_name().or_else(|| real.file_name()).and_then(OsStr::to_str).unwrap_or("root");
-    let is_directory = client.is_directory(sandbox, path).await?.unwrap_or(false);
+    let is_directory = match client.file_info(sandbox, path).await {
+        Ok(info) => info.kind == FileKind::Directory,
+        Err(error) if error.is_not_found() => false,
+        Err(error) => return Err(error.into()),
+    };
     let (directory, name) = place(path, is_directory, name);
     let (pieces, upload) = mpsc::channel(QUEUE);
     let (source, packed) = (here.to_owned(), PathBuf::from(name));

@@ -1,26 +1,53 @@
 //! A file or a directory becomes an archive.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Writes an archive of what is at a path, under another name. Links are links, also in directories.
+/// Writes an archive of what is at a path, under another name. Links in directories are links. Everything is root's: numbers of
+/// this host's users are somebody else's in a guest.
 pub fn pack(path: &Path, name: &Path, to: impl Write) -> io::Result<()> {
     let mut archive = tar::Builder::new(to);
-    archive.follow_symlinks(false);
     // The path itself is what it leads to: whoever names a link means the file.
-    if fs::metadata(path)?.is_dir() {
-        archive.append_dir_all(name, path)?;
-    } else {
-        archive.append_file(name, &mut fs::File::open(path)?)?;
-    }
+    append(&mut archive, path, name, &fs::metadata(path)?)?;
     archive.into_inner()?.flush()
+}
+
+fn append(
+    archive: &mut tar::Builder<impl Write>,
+    path: &Path,
+    name: &Path,
+    metadata: &Metadata,
+) -> io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_metadata(metadata);
+    header.set_uid(0);
+    header.set_gid(0);
+    let at = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    if metadata.is_symlink() {
+        header.set_size(0);
+        return archive.append_link(&mut header, name, fs::read_link(path).map_err(at)?);
+    }
+    if metadata.is_file() {
+        // One that grows or shrinks meanwhile would be taken for the next entry.
+        let file = File::open(path).map_err(at)?;
+        let content = file.take(metadata.len()).chain(io::repeat(0)).take(metadata.len());
+        return archive.append_data(&mut header, name, content);
+    }
+    if !metadata.is_dir() {
+        return Err(at(io::Error::new(io::ErrorKind::InvalidInput, "it is no file, directory or link")));
+    }
+    header.set_size(0);
+    archive.append_data(&mut header, name, io::empty())?;
+    for entry in fs::read_dir(path).map_err(at)? {
+        let entry = entry.map_err(at)?;
+        append(archive, &entry.path(), &name.join(entry.file_name()), &entry.metadata().map_err(at)?)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
 
     #[test]

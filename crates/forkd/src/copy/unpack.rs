@@ -28,17 +28,15 @@ pub enum UnpackError {
     Directory(#[source] io::Error),
 }
 
-/// Unpacks into an empty directory, and says where in it the tree begins whose name is given.
+/// Unpacks into an empty directory what has this name: all names of the archive begin with it.
 pub fn unpack(archive: impl Read, into: &Path, name: &str) -> Result<PathBuf, UnpackError> {
     let root = File::open(into).map_err(UnpackError::Directory)?.into();
-    let (mut is_rootless, mut is_empty) = (true, true);
     // Directories get their modes at the end: one that is read-only takes no more files.
     let mut directories = Vec::new();
     read_entries(archive, &LIMITS, &mut Used::default(), |entry, content| {
-        is_empty = false;
-        if entry.path.is_root() {
-            is_rootless = false;
-            return Ok(());
+        if !entry.path.as_path().starts_with(name) {
+            let entry = entry.path.as_path().to_string_lossy().into_owned();
+            return Err(ArchiveError::Unpack { entry, source: io::ErrorKind::InvalidInput.into() });
         }
         make(&root, &entry, content).map_err(|source| ArchiveError::Unpack {
             entry: entry.path.as_path().to_string_lossy().into_owned(),
@@ -54,14 +52,8 @@ pub fn unpack(archive: impl Read, into: &Path, name: &str) -> Result<PathBuf, Un
         let permissions = fs::Permissions::from_mode(plain(*mode));
         File::from(directory).set_permissions(permissions).map_err(UnpackError::Directory)?;
     }
-    // Names begin with that of what was asked for, or below it.
-    let own = into.join(name);
-    let only = fs::read_dir(into).map_err(UnpackError::Directory)?.count() == 1;
-    match is_empty {
-        true => Err(UnpackError::Empty),
-        false if is_rootless && only && own.symlink_metadata().is_ok() => Ok(own),
-        false => Ok(into.to_owned()),
-    }
+    let tree = into.join(name);
+    if tree.symlink_metadata().is_ok() { Ok(tree) } else { Err(UnpackError::Empty) }
 }
 
 /// No program of a guest's runs as somebody else here.
@@ -187,16 +179,16 @@ mod tests {
     }
 
     #[test]
-    fn trees_come_out_whatever_their_names_begin_with() {
-        let own = Tar::new().directory("tree", 0o500).file("tree/a/b", "text").unpack("tree");
-        let below = Tar::new().directory("./", 0o755).file("./a/b", "text").unpack("tree");
-        let bare = Tar::new().file("a/b", "text").file("c", "").unpack("tree");
-        for (directory, unpacked) in [own, below, bare] {
-            let tree = unpacked.unwrap();
-            assert_eq!(fs::read_to_string(tree.join("a/b")).unwrap(), "text");
-            drop(directory);
-        }
+    fn a_tree_comes_out_and_nothing_beside_it() {
+        let (_directory, unpacked) =
+            Tar::new().directory("tree", 0o500).file("./tree/a/b", "text").unpack("tree");
+        assert_eq!(fs::read_to_string(unpacked.unwrap().join("a/b")).unwrap(), "text");
         assert!(matches!(Tar::new().unpack("tree").1, Err(UnpackError::Empty)));
+        for beside in
+            [Tar::new().file("a", ""), Tar::new().file("tree2/a", ""), Tar::new().directory("./", 0o755)]
+        {
+            assert!(matches!(beside.unpack("tree").1, Err(UnpackError::Archive(_))));
+        }
     }
 
     #[test]

@@ -3,8 +3,11 @@
 
 mod client;
 mod events;
+mod fake_agent;
+mod hostile;
 mod images;
 mod lifecycle;
+mod memory;
 mod packaging;
 mod recovery;
 mod refusals;

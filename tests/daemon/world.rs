@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
+use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
@@ -19,6 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use crate::client::{self, Answer, Lines};
+use crate::fake_agent::FakeAgents;
 
 pub struct World {
     home: TempDir,
@@ -37,13 +39,28 @@ impl World {
 
     /// The same, of another guest.
     pub fn with_guest(elf: &[u8], options: &[&str]) -> Result<World, Failure> {
-        let mut world = World { home: tempfile::tempdir()?, daemon: None };
+        let home = tempfile::tempdir()?;
+        World::made(home, elf, None, options)
+    }
+
+    /// The same, of a guest whose agent is a fake one.
+    pub fn with_agents(options: &[&str]) -> Result<(World, FakeAgents), Failure> {
+        let home = tempfile::tempdir()?;
+        let agents = FakeAgents::below(&home.path().join("engine"));
+        let world = World::made(home, &guest::elf(100), Some(Vsock { cid: 3 }), options)?;
+        Ok((world, agents))
+    }
+
+    fn made(home: TempDir, elf: &[u8], vsock: Option<Vsock>, options: &[&str]) -> Result<World, Failure> {
+        let mut world = World { home, daemon: None };
         let kernel = world.home.path().join("kernel");
         fs::write(&kernel, elf)?;
         let (runtime, engine, _) = tiny::start(&world.root())?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
-            engine.make(tiny::new_snapshot("base", kernel)?, &steps).await?.durable().await?;
+            let mut new = tiny::new_snapshot("base", kernel)?;
+            new.shape.devices.vsock = vsock;
+            engine.make(new, &steps).await?.durable().await?;
             Ok(())
         });
         drop(engine);
@@ -66,6 +83,17 @@ impl World {
         self.home.path().join("forkd.sock")
     }
 
+    /// Where the daemon listens for TCP.
+    pub fn address(&self) -> Result<String, Failure> {
+        let log = self.log();
+        let address = log.rsplit("address=").next().and_then(|rest| rest.split_whitespace().next());
+        Ok(address.ok_or("the daemon does not listen")?.to_owned())
+    }
+
+    pub fn pid(&self) -> Result<u32, Failure> {
+        Ok(self.daemon.as_ref().ok_or("no daemon")?.id())
+    }
+
     /// Everything that daemons have logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
@@ -82,7 +110,21 @@ impl World {
     /// Starts a daemon, and waits for nothing.
     pub fn launch(&mut self, options: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
         let nowhere: &[&str] = if options.contains(&"--listen") { &[] } else { &["--listen", "none"] };
-        let arguments = [&["serve"], nowhere, options].concat();
+        let (certificate, key) = (self.home.path().join("cert.pem"), self.home.path().join("key.pem"));
+        let mut arguments = [&["serve"], nowhere].concat();
+        for option in options {
+            match *option {
+                // A certificate of its own.
+                "--tls" => {
+                    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+                    fs::write(&certificate, made.cert.pem())?;
+                    fs::write(&key, made.signing_key.serialize_pem())?;
+                    let files = [certificate.to_str(), key.to_str()].map(Option::unwrap_or_default);
+                    arguments.extend(["--tls-cert", files[0], "--tls-key", files[1]]);
+                }
+                option => arguments.push(option),
+            }
+        }
         let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
         let mut daemon = binaries::forkd(self.home.path(), &arguments);
         daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);

@@ -54,6 +54,7 @@ e2e-agent: build ## the agent in real guests, and the official E2B clients again
 	$(E2E) --test agent --test build
 
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
+	FORKD_SOAK=1 $(CARGO) test --locked --workspace --lib many_leases
 	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build
 
 soak-daemon: build ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows

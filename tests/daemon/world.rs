@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
+use forkd_engine::engine::NewSnapshot;
 use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
@@ -39,28 +40,42 @@ impl World {
 
     /// The same, of another guest.
     pub fn with_guest(elf: &[u8], options: &[&str]) -> Result<World, Failure> {
-        let home = tempfile::tempdir()?;
-        World::made(home, elf, None, options)
+        World::made(elf, options, |_, _| Ok(()))
+    }
+
+    /// The same with a `base` that is made in another way, from the daemon's home.
+    pub fn with_base(
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
+        World::made(&guest::elf(100), options, change)
     }
 
     /// The same, of a guest whose agent is a fake one.
     pub fn with_agents(options: &[&str]) -> Result<(World, FakeAgents), Failure> {
-        let home = tempfile::tempdir()?;
-        let agents = FakeAgents::below(&home.path().join("engine"));
-        let world = World::made(home, &guest::elf(100), Some(Vsock { cid: 3 }), options)?;
-        Ok((world, agents))
+        let mut agents = None;
+        let world = World::with_base(options, |world, base| {
+            agents = Some(FakeAgents::below(&world.root()));
+            base.shape.devices.vsock = Some(Vsock { cid: 3 });
+            Ok(())
+        })?;
+        Ok((world, agents.ok_or("nobody was asked")?))
     }
 
-    fn made(home: TempDir, elf: &[u8], vsock: Option<Vsock>, options: &[&str]) -> Result<World, Failure> {
-        let mut world = World { home, daemon: None };
+    fn made(
+        elf: &[u8],
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
+        let mut world = World { home: tempfile::tempdir()?, daemon: None };
         let kernel = world.home.path().join("kernel");
         fs::write(&kernel, elf)?;
         let (runtime, engine, _) = tiny::start(&world.root())?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
-            let mut new = tiny::new_snapshot("base", kernel)?;
-            new.shape.devices.vsock = vsock;
-            engine.make(new, &steps).await?.durable().await?;
+            let mut base = tiny::new_snapshot("base", kernel)?;
+            change(&world, &mut base)?;
+            engine.make(base, &steps).await?.durable().await?;
             Ok(())
         });
         drop(engine);
@@ -157,6 +172,14 @@ impl World {
         Ok(())
     }
 
+    /// The most memory that the daemon has had so far, in KiB.
+    pub fn peak_kib(&self) -> Result<u64, Failure> {
+        let id = self.daemon.as_ref().ok_or("no daemon")?.id();
+        let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no peak")?;
+        Ok(line.split_whitespace().next().ok_or("no number")?.parse()?)
+    }
+
     /// As `GET /v1/sandboxes`, without a body.
     pub fn ask(&self, request: &str) -> Result<Answer, Failure> {
         client::send(&self.socket(), request, "", None)
@@ -168,6 +191,16 @@ impl World {
 
     pub fn tell_with(&self, headers: &str, request: &str, body: Value) -> Result<Answer, Failure> {
         client::send(&self.socket(), request, headers, Some(&body))
+    }
+
+    /// Sends bytes as they are.
+    pub fn upload(&self, headers: &str, request: &str, body: &[u8]) -> Result<Answer, Failure> {
+        client::upload(&self.socket(), request, headers, body)
+    }
+
+    /// Says that so many bytes come, sends fewer, and goes away.
+    pub fn break_off(&self, request: &str, said: usize, body: &[u8]) -> Result<(), Failure> {
+        client::break_off(&self.socket(), request, said, body)
     }
 
     pub fn abandon(&self, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {

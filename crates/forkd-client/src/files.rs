@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use hyper::Method;
+use serde::Deserialize;
 
 use crate::body::{Body, Upload};
 use crate::error::ClientError;
@@ -71,6 +72,29 @@ impl Client {
     ) -> Result<(), ClientError> {
         let request = Request::new(Method::PUT, files(id, guest_path)).body(kind, Body::Stream(content));
         self.tell(request).await
+    }
+
+    /// Whether there is a directory at a path, or what leads to one; nothing if there is nothing.
+    pub async fn is_directory(&self, id: &str, guest_path: &str) -> Result<Option<bool>, ClientError> {
+        #[derive(Deserialize)]
+        struct Info {
+            kind: String,
+        }
+        let ask = async |guest_path: &str| {
+            let query = query([("path", Some(guest_path.to_owned()))]);
+            match self.ask::<Info>(Request::get(path(id, &format!("/files/info{query}")))).await {
+                Ok(info) => Ok(Some(info.kind)),
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        match ask(guest_path).await?.as_deref() {
+            // What it leads to is looked at from inside.
+            Some("symlink") => {
+                Ok(Some(ask(&format!("{guest_path}/.")).await?.as_deref() == Some("directory")))
+            }
+            kind => Ok(kind.map(|kind| kind == "directory")),
+        }
     }
 
     pub async fn remove_file(&self, id: &str, guest_path: &str) -> Result<(), ClientError> {

@@ -10,7 +10,7 @@ use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, St
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
-use crate::eval::{Code, EvalError, eval};
+use crate::eval::{Code, EvalError, Printed, eval_aloud};
 use crate::identity::{Identity, give};
 
 /// What an image says about how its processes are started, and what is done before it is of use.
@@ -72,6 +72,17 @@ pub async fn bring_up(
     hostname: &str,
     limit: Duration,
 ) -> Result<(), BringUpError> {
+    bring_up_aloud(agent, config, hostname, limit, None).await
+}
+
+/// The same, and what its warm-up prints is handed on.
+pub async fn bring_up_aloud(
+    agent: &Agent,
+    config: &ImageConfig,
+    hostname: &str,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
     let ImageConfig { env, user, workdir, start, ready, warm_up } = config.clone();
     let start = start.map(|command| Start { command, user: None, workdir: None });
     let request = ConfigRequest { version: VERSION, env, user, workdir, start, ready };
@@ -85,14 +96,20 @@ pub async fn bring_up(
     };
     give(agent, &identity, CALL).await?;
     for (language, code) in warm_up {
-        run(agent, language, &code, limit).await?;
+        run(agent, language, &code, limit, printed).await?;
     }
     Ok(())
 }
 
-async fn run(agent: &Agent, language: String, code: &str, limit: Duration) -> Result<(), BringUpError> {
+async fn run(
+    agent: &Agent,
+    language: String,
+    code: &str,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
     let code = Code { code, language: Some(&language), ..Code::default() };
-    match eval(agent, &code, limit).await {
+    match eval_aloud(agent, &code, limit, printed).await {
         Ok(evaluated) => match evaluated.error {
             None => Ok(()),
             Some(error) => {

@@ -9,6 +9,9 @@
 
 mod checks;
 mod events;
+mod files;
+mod images;
+mod kernels;
 mod sandboxes;
 mod snapshots;
 mod system;
@@ -32,7 +35,10 @@ fn all() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(openapi::beginning())
         .merge(system::routes())
         .merge(sandboxes::routes())
+        .merge(files::routes())
         .merge(snapshots::routes())
+        .merge(images::routes())
+        .merge(kernels::routes())
         .merge(events::routes())
 }
 

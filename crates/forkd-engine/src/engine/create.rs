@@ -303,6 +303,7 @@ pub(super) fn identity_of(
         index,
         env,
         access_token: None,
+        network: None,
         seed: Some(base64::engine::general_purpose::STANDARD.encode(seed)),
     })
 }

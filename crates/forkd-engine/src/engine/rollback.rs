@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
 use forkd_store::Tag;
+use rustix::process::{Signal, pidfd_send_signal};
 
 use super::create::identity_of;
 use super::sandbox::{Sandbox, SandboxState};
@@ -100,12 +101,15 @@ impl Sandbox {
         };
         fault::place("rollback.forked");
         // The VM ends when the successor can run, and goes on if it cannot.
-        tokio::select! {
-            () = self.process.ended() => {}
-            event = self.events.recv() => match event {
-                Some(Event::Kept) => return Err(EngineError::Ended("its successor could not run".into())),
-                _ => self.process.ended().await,
-            },
+        match tokio::time::timeout(PATIENCE, self.given_up()).await {
+            Ok(true) => {}
+            Ok(false) => return Err(EngineError::Ended("its successor could not run".into())),
+            Err(_) => {
+                // A successor that is gone cannot run. It may have ended in this moment.
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                let _ = tokio::time::timeout(PATIENCE, self.given_up()).await;
+                return Err(EngineError::Timeout);
+            }
         }
         let (process, mut events) = Lasting::take(&self.directory, pid, pidfd)?;
         let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
@@ -113,9 +117,27 @@ impl Sandbox {
             Ok(other) => EngineError::Ended(format!("{other:?}")),
             Err(_) => EngineError::Timeout,
         };
-        // The VM has ended; nobody would ever end its successor.
+        // The VM has ended, and nobody would ever end this one: the sandbox is over.
         process.kill();
         Err(failed)
+    }
+
+    /// Whether the VM has given its place away, when that is decided.
+    async fn given_up(&mut self) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                event = self.events.recv() => match event {
+                    Some(Event::Kept) => return false,
+                    Some(_) => {}
+                    None => {
+                        self.process.ended().await;
+                        return true;
+                    }
+                },
+                () = self.process.ended() => return true,
+            }
+        }
     }
 
     /// The disk of whoever has the place now; the other's top layer is nobody's.

@@ -1,5 +1,7 @@
 //! `forkd bench api`, with its hundred children in `make soak` only: an emulator takes a minute for them.
 
+use std::io::Write;
+
 use forkd_tests::daemon::Daemon;
 use forkd_tests::scale::count;
 use forkd_tests::{TestResult, check};
@@ -13,7 +15,7 @@ pub fn of_the_api() -> TestResult {
     let report = daemon.json(&["bench", "api", "--snapshot", "warm", "--n", &n])?;
     check!(report["output_ms"].as_f64() > report["ready_ms"].as_f64(), "{report}");
     check!(report["pause"]["seen"]["count"].as_u64() > Some(0), "{report}");
-    println!("{report}");
+    writeln!(std::io::stdout(), "{report}")?;
     check!(daemon.run(&["ls", "--quiet"])?.is_empty(), "nothing is left");
     Ok(())
 }

@@ -3,13 +3,21 @@
 
 mod client;
 mod events;
+mod fake_agent;
 mod files;
 mod guest;
+mod hostile;
 mod images;
 mod interact;
+mod library;
 mod lifecycle;
+mod memory;
+mod packaging;
 mod proxy;
 mod recovery;
 mod refusals;
+mod registry;
+mod schema;
 mod snapshots;
+mod soak;
 mod world;

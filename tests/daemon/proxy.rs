@@ -1,6 +1,6 @@
 //! Ports of a sandbox.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -28,12 +28,13 @@ fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Result<u16, Fail
     Ok(port)
 }
 
-/// The head of a request.
-fn head(client: &TcpStream) -> String {
-    let mut reader = BufReader::new(client);
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).is_ok_and(|read| read > 0) {}
-    head
+/// The head of a request. Byte by byte: what comes after it is the body.
+fn head(mut client: &TcpStream) -> String {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|read| read > 0) {
+        head.extend(byte);
+    }
+    String::from_utf8_lossy(&head).into_owned()
 }
 
 /// Answers every request with what was asked.

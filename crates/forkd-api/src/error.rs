@@ -53,12 +53,16 @@ pub enum ErrorCode {
     UnsupportedMediaType,
     /// 416: the file does not have the part that is asked for.
     RangeNotSatisfiable,
+    /// 422: what was to be built cannot be, as it is written, or a command of it failed.
+    BuildFailed,
     /// 429: too many requests, or too many of something at once.
     TooMany,
     /// 502: what runs in the guest gave no answer that can be used.
     GuestFailed,
     /// 502: nobody listens on the port of the sandbox.
     PortClosed,
+    /// 502: a registry or a mirror gave no answer that can be used.
+    UpstreamFailed,
     /// 504: what runs in the guest took too long.
     GuestTimeout,
     /// 507: not enough memory on this host.
@@ -92,9 +96,10 @@ impl ErrorCode {
             ErrorCode::TooLarge => 413,
             ErrorCode::UnsupportedMediaType => 415,
             ErrorCode::RangeNotSatisfiable => 416,
+            ErrorCode::BuildFailed => 422,
             ErrorCode::TooMany => 429,
             ErrorCode::Internal => 500,
-            ErrorCode::GuestFailed | ErrorCode::PortClosed => 502,
+            ErrorCode::GuestFailed | ErrorCode::PortClosed | ErrorCode::UpstreamFailed => 502,
             ErrorCode::Unavailable => 503,
             ErrorCode::GuestTimeout => 504,
             ErrorCode::NoMemory | ErrorCode::NoDisk | ErrorCode::GuestDiskFull => 507,

@@ -18,6 +18,7 @@ mod flatten;
 mod guests;
 mod here;
 mod host_environment;
+mod network;
 mod output;
 mod runner;
 mod wait;
@@ -26,7 +27,8 @@ pub use build::{Build, BuildImageError, MAX_DOCKERFILE, build_image};
 pub use context::{CONTEXT_LIMITS, UnpackError, UnpackedContext};
 pub use flatten::{FlattenError, flatten};
 pub use guests::{FindGuests, Guests, GuestsError, RunningGuest};
-pub use here::{Machinery, MachineryOptions};
+pub use here::{BuildVm, Machinery, MachineryOptions};
+pub use network::GuestNetwork;
 pub use runner::RunError;
 pub use wait::{Interrupted, Wait};
 

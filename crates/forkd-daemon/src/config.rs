@@ -59,6 +59,14 @@ pub struct Limits {
     /// What requests get to come to their end when the daemon is to stop.
     pub stop_time: Duration,
     pub idempotency: Bounds,
+    /// Images and kernels that are made at once.
+    pub jobs: usize,
+    /// The archive of an image.
+    pub image_bytes: u64,
+    /// The archive of a build context.
+    pub context_bytes: u64,
+    /// The archive of a kernel with its modules.
+    pub kernel_bytes: u64,
 }
 
 impl Default for Limits {
@@ -73,6 +81,10 @@ impl Default for Limits {
             guest_time: Duration::from_secs(120),
             stop_time: Duration::from_secs(10),
             idempotency: Bounds::default(),
+            jobs: 4,
+            image_bytes: 64 << 30,
+            context_bytes: 16 << 30,
+            kernel_bytes: 2 << 30,
         }
     }
 }

@@ -10,8 +10,6 @@ use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
-use forkd_image::images::ImageError;
-use forkd_image::kernels::KernelStoreError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};
 
@@ -61,7 +59,7 @@ impl From<EngineError> for ApiError {
             EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(&source),
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
-            EngineError::Image(error) => of_image(&error),
+            EngineError::Image(error) => error.into(),
             EngineError::Answer(_)
             | EngineError::Ended(_)
             | EngineError::Timeout
@@ -80,14 +78,8 @@ impl From<EngineError> for ApiError {
 impl From<LibraryError> for ApiError {
     fn from(error: LibraryError) -> ApiError {
         match error {
-            LibraryError::Image(error) => of_image(&error),
-            LibraryError::Kernel(error @ KernelStoreError::Unknown(_)) => {
-                ApiError::new(ErrorCode::NotFound, error.to_string())
-            }
-            LibraryError::Kernel(error @ KernelStoreError::Ambiguous(_)) => {
-                ApiError::new(ErrorCode::Malformed, error.to_string())
-            }
-            LibraryError::Kernel(error) => ApiError::internal(&error),
+            LibraryError::Image(error) => error.into(),
+            LibraryError::Kernel(error) => error.into(),
         }
     }
 }
@@ -150,14 +142,6 @@ impl From<DialError> for ApiError {
     }
 }
 
-fn of_image(error: &ImageError) -> ApiError {
-    match error {
-        ImageError::Unknown(_) => ApiError::new(ErrorCode::NotFound, error.to_string()),
-        ImageError::Ambiguous(_) => ApiError::new(ErrorCode::Malformed, error.to_string()),
-        error => ApiError::internal(error),
-    }
-}
-
 /// An agent's own words go to the caller, whose guest it is.
 fn of_agent(error: &AgentError) -> ApiError {
     match error {
@@ -206,7 +190,7 @@ fn of_call(error: &CallError) -> ApiError {
     }
 }
 
-fn shortened(text: String) -> String {
+pub(crate) fn shortened(text: String) -> String {
     match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text,
@@ -217,6 +201,8 @@ fn shortened(text: String) -> String {
 mod tests {
     use std::time::Duration;
 
+    use forkd_image::images::ImageError;
+    use forkd_image::kernels::KernelStoreError;
     use forkd_proto::control::Refusal as Refused;
 
     use super::*;
@@ -258,9 +244,9 @@ mod tests {
             (refused(RefusalCode::Failed), ErrorCode::Internal, true),
             (EngineError::Call(CallError::Gone), ErrorCode::WrongState, true),
             (EngineError::Removed, ErrorCode::NotFound, false),
-            (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, false),
+            (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, true),
             (ImageError::Ambiguous("x".into()).into(), ErrorCode::Malformed, false),
-            (ImageError::NeedsRoot.into(), ErrorCode::Internal, true),
+            (ImageError::NeedsRoot.into(), ErrorCode::Unavailable, true),
             (EngineError::Timeout, ErrorCode::Internal, true),
         ] {
             let text = format!("{error:?}");

@@ -22,6 +22,8 @@ pub mod extract;
 mod gate;
 pub mod housekeeping;
 pub mod idempotency;
+mod jobs;
+mod library_error;
 pub mod metrics;
 mod ndjson;
 mod openapi;
@@ -31,6 +33,7 @@ pub mod request_id;
 pub mod routes;
 pub mod server;
 pub mod signals;
+mod upload;
 mod views;
 
 pub use app::{App, Shared};

@@ -11,6 +11,7 @@ pub mod dial;
 pub mod engine;
 pub mod eval;
 pub mod exec;
+pub mod fault;
 pub mod files;
 pub mod fork;
 pub mod guest;

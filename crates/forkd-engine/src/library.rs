@@ -60,6 +60,12 @@ pub enum LibraryError {
 }
 
 impl Library {
+    /// The directory that it can write to.
+    pub fn directory(&self) -> PathBuf {
+        let images = self.images.directory();
+        images.parent().unwrap_or(images).to_owned()
+    }
+
     /// Finds what a recipe names, and makes what is missing to boot it: the first time, that takes a download. Blocks.
     pub fn prepare(&self, recipe: Recipe, progress: &dyn Progress) -> Result<NewSnapshot, LibraryError> {
         let image = self.images.find(&recipe.image)?;

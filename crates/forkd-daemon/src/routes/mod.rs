@@ -10,6 +10,8 @@
 pub(crate) mod checks;
 mod events;
 mod files;
+mod images;
+mod kernels;
 mod proxy;
 mod sandboxes;
 mod snapshots;
@@ -37,6 +39,8 @@ fn all() -> OpenApiRouter<Shared> {
         .merge(files::routes())
         .merge(proxy::routes())
         .merge(snapshots::routes())
+        .merge(images::routes())
+        .merge(kernels::routes())
         .merge(events::routes())
 }
 

@@ -68,6 +68,7 @@ pub struct GuestRequest {
     pub layers: Vec<PathBuf>,
     pub vcpus: u8,
     pub memory_bytes: u64,
+    pub network: bool,
 }
 
 /// Guests in a machine.
@@ -89,6 +90,7 @@ struct RemoteGuest {
     /// Of the socket.
     _directory: tempfile::TempDir,
     largest: u64,
+    network: bool,
 }
 
 /// The connection, which ends with this value.
@@ -125,6 +127,7 @@ impl Guests for InMachine {
             layers: layers.iter().map(|layer| there(library, layer)).collect::<Result<_, _>>()?,
             vcpus: machinery.vcpus,
             memory_bytes: machinery.memory_bytes,
+            network: machinery.network,
         };
         let size = base.metadata().map_err(failed("read the base image"))?.len();
         let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
@@ -153,8 +156,10 @@ impl Guests for InMachine {
         }
         let agent = Agent::new(Guest::new(&socket));
         let largest = size + size / 4096 + LAYER_OVERHEAD;
-        let guest =
-            RemoteGuest { agent, top: top.into(), ssh, orders, answers, _directory: directory, largest };
+        // The keeper is root in the machine.
+        let network = machinery.network;
+        let top = top.into();
+        let guest = RemoteGuest { agent, top, ssh, orders, answers, _directory: directory, largest, network };
         Ok(Box::new(guest))
     }
 
@@ -170,6 +175,10 @@ impl Guests for InMachine {
 impl RunningGuest for RemoteGuest {
     fn agent(&self) -> &Agent {
         &self.agent
+    }
+
+    fn has_network(&self) -> bool {
+        self.network
     }
 
     fn finish(mut self: Box<Self>, wait: &Wait<'_>) -> Result<(), GuestsError> {

@@ -25,6 +25,26 @@ fn limits_have_names() -> Result<(), Failure> {
 }
 
 #[test]
+fn a_sandbox_may_have_less_disk_than_its_snapshot_and_not_more() -> Result<(), Failure> {
+    let world = World::new()?;
+    let with = |source: &str, name: &str, mib: u64| json!({ source: name, "limits": { "disk_mib": mib } });
+    let small = world.create(with("snapshot_tag", "base", 4))?.sandboxes.remove(0);
+    assert_eq!((small.disk_mib, world.fork("base", 1)?[0].disk_mib), (4, 16));
+    let refused =
+        world.refuses(ErrorCode::Malformed, "POST /v1/sandboxes", with("snapshot_tag", "base", 17))?;
+    assert!(refused.contains("17 MiB") && refused.contains("16 MiB"), "{refused}");
+    // Of a sandbox that has less, no branch is left.
+    world.refuses(ErrorCode::Malformed, "POST /v1/sandboxes", with("from_sandbox", &small.id, 5))?;
+    assert_eq!(world.snapshots()?.len(), 1);
+    let copy = world.create(with("from_sandbox", &small.id, 3))?.sandboxes.remove(0);
+    assert_eq!(copy.disk_mib, 3);
+    let branch = world.sandbox(&small.id)?.branches.remove(0);
+    let back = world.tell(&format!("POST /v1/sandboxes/{}/rollback", small.id), json!({ "tag": branch }))?;
+    assert_eq!(back.parsed::<forkd_api::sandbox::Sandbox>(200)?.disk_mib, 4);
+    Ok(())
+}
+
+#[test]
 fn a_copy_that_is_too_much_leaves_no_branch() -> Result<(), Failure> {
     let world = World::with(&["--max-sandboxes", "3"])?;
     let id = world.fork("base", 1)?.remove(0).id;

@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
-use forkd_proto::control::{Boot, Command, Devices, Event, ExitReason, Fork, RefusalCode, StateName};
+use forkd_proto::control::{Boot, Command, Devices, Disk, Event, ExitReason, Fork, RefusalCode, StateName};
 use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
-use forkd_tests::engine::process::{Control, Failure, Mailbox, Started, boot, boot_with_disk, start};
+use forkd_tests::engine::process::{Control, Failure, Mailbox, Started, Zygote, boot, boot_with_disk, start};
 
 const MEMORY: u64 = 64 << 20;
 
@@ -71,6 +71,29 @@ fn a_full_disk_is_told_once_for_each_layer_and_the_guest_goes_on() -> Result<(),
     while let Some(event) = vm.control.waiting() {
         assert_eq!(event, Event::OutOfDisk { limit_bytes });
     }
+    Ok(())
+}
+
+/// A child may be given less room than its parent had, and never more.
+#[test]
+fn a_child_may_write_less_than_its_parent() -> Result<(), Failure> {
+    let (_process, vm) = boot_with_disk(2, MEMORY, 128 << 20, 1 << 20)?;
+    let mut zygote = vm.freeze()?;
+    let limit = |zygote: &mut Zygote, bytes| {
+        zygote.disk = zygote.disk.map(|disk| Disk { limit_bytes: bytes, ..disk });
+    };
+    limit(&mut zygote, 4096);
+    let mut child = zygote.fork()?;
+    child.mailbox.order(Order::StartOthers, 1, 0)?;
+    assert_eq!(child.control.event()?, Event::OutOfDisk { limit_bytes: 4096 });
+    // Its own children have its limit.
+    let (mut grandparent, _) = child.branch()?;
+    limit(&mut grandparent, 8192);
+    assert!(grandparent.fork().is_err());
+    limit(&mut zygote, (1 << 20) + 1);
+    assert!(zygote.fork().is_err());
+    limit(&mut zygote, 1 << 20);
+    assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 1);
     Ok(())
 }
 

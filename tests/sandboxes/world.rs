@@ -116,5 +116,6 @@ impl Drop for World {
 }
 
 pub fn request(source: Source, count: u32) -> NewSandboxes {
-    NewSandboxes { source, count, partial: false, ttl: None, metadata: BTreeMap::new(), env: BTreeMap::new() }
+    let (metadata, env) = (BTreeMap::new(), BTreeMap::new());
+    NewSandboxes { source, count, partial: false, ttl: None, metadata, env, disk_bytes: None }
 }

@@ -23,6 +23,7 @@ pub struct Sandbox {
     pub expires_at_unix: Option<u64>,
     pub vcpus: u8,
     pub memory_mib: u64,
+    /// What it may write to its disk.
     pub disk_mib: u64,
     /// Its VM process on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,8 +111,9 @@ fn one() -> u32 {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// What it may write to its disk.
+    /// What it may write to its disk: at most what the snapshot's may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
 }
 

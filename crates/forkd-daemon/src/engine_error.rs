@@ -41,6 +41,8 @@ impl From<EngineError> for ApiError {
             }
             EngineError::NotItsBranch { .. } => ApiError::new(Code::WrongState, text)
                 .hint("`branches` of a sandbox has those it can go back to"),
+            EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text)
+                .hint("ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
             EngineError::Failed { .. } => {
                 ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
@@ -230,6 +232,7 @@ mod tests {
             (EngineError::HasDependents { tag: tag(), dependents: vec![] }, ErrorCode::HasDependents, true),
             (EngineError::NotItsBranch { tag: tag(), sandbox: "i".into() }, ErrorCode::WrongState, true),
             (EngineError::WrongState("ended"), ErrorCode::WrongState, false),
+            (EngineError::DiskLimit { wanted_mib: 2, most_mib: 1 }, ErrorCode::Malformed, true),
             (EngineError::Failed { tag: tag(), reason: "x".into() }, ErrorCode::WrongState, true),
             (Refusal::Sandboxes { wanted: 1, present: 1, most: 1 }.into(), ErrorCode::TooMany, true),
             (Refusal::Memory { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),

@@ -17,7 +17,7 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         expires_at_unix: record.expires_unix_ms.map(seconds),
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
-        disk_mib: disk_mib(&record.shape),
+        disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
         pid: (*state != seen::SandboxState::Ended).then_some(*pid),
         branches: record.branches.iter().map(ToString::to_string).collect(),
         metadata: record.metadata.clone(),

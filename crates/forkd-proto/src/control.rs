@@ -208,7 +208,7 @@ pub struct Fork {
     pub cgroup: bool,
     /// Whether the child takes the place of another VM, whose socket comes with the request.
     pub successor: bool,
-    /// The devices of the zygote. Only what is the child's own may differ: the vsock id.
+    /// The devices of the zygote. Only what is the child's own may differ: the vsock id, and a lower limit of its disk.
     pub devices: Devices,
 }
 

@@ -48,6 +48,8 @@ pub struct NewSandboxes {
     pub ttl: Option<Duration>,
     pub metadata: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
+    /// What each may write to its disk: at most what the snapshot's say. Without it, as much.
+    pub disk_bytes: Option<u64>,
 }
 
 /// What came of it.
@@ -124,6 +126,12 @@ impl Engine {
         shape: &record::Shape,
         snapshot: Option<&Tag>,
     ) -> Result<(), EngineError> {
+        if let Some(wanted) = new.disk_bytes {
+            let most = shape.devices.disk.map_or(0, |disk| disk.limit_bytes);
+            if wanted > most {
+                return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
+            }
+        }
         let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
         self.shared.admit(wanted, snapshot).await
     }
@@ -139,8 +147,8 @@ impl Engine {
         let group = SandboxId::random().ok();
         for index in 0..new.count {
             let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
-            let (ttl, metadata, group) = (new.ttl, new.metadata.clone(), group.clone());
-            forks.spawn(async move { (index, fork(shared, &zygote, ttl, metadata, group).await) });
+            let (new, group) = (new.clone(), group.clone());
+            forks.spawn(async move { (index, fork(shared, &zygote, new, group).await) });
         }
         forks.join_all().await
     }
@@ -189,8 +197,7 @@ fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
 async fn fork(
     shared: Arc<Shared>,
     zygote: &Zygote,
-    ttl: Option<Duration>,
-    metadata: BTreeMap<String, String>,
+    new: NewSandboxes,
     group: Option<SandboxId>,
 ) -> Result<Forked, EngineError> {
     let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
@@ -204,9 +211,10 @@ async fn fork(
         id,
         snapshot: parent.tag,
         created_unix_ms: now,
-        expires_unix_ms: ttl
+        expires_unix_ms: new
+            .ttl
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
-        metadata,
+        metadata: new.metadata,
         disk: None,
         shape: parent.shape,
         branches: Vec::new(),
@@ -216,6 +224,9 @@ async fn fork(
         rolling_back: None,
     };
     let mut forked = Forked { shared, record, process: None, name: Some(name) };
+    if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.disk_bytes) {
+        disk.limit_bytes = bytes;
+    }
     let devices = forked.record.shape.devices.clone();
     let mut named = Named::of_vm(&devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
     if devices.disk.is_some() {

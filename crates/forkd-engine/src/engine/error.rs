@@ -32,6 +32,8 @@ pub enum EngineError {
     WrongState(&'static str),
     #[error("snapshot {tag} cannot be used: {reason}")]
     Failed { tag: Tag, reason: String },
+    #[error("a disk of {wanted_mib} MiB is wanted, and that of the snapshot has {most_mib} MiB")]
+    DiskLimit { wanted_mib: u64, most_mib: u64 },
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error("the guest did not come up")]

@@ -17,6 +17,8 @@ use crate::routes::checks::{self, malformed, within};
 use crate::views;
 
 const MOST: u32 = 1000;
+/// A TiB.
+const MAX_DISK_MIB: u64 = 1 << 20;
 
 /// Forks sandboxes from a snapshot, or straight from a sandbox, which is branched first and goes on.
 ///
@@ -59,15 +61,13 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
         (None, Some(id)) => Source::Sandbox(id),
         _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
     };
-    if limits.disk_mib.is_some() {
-        return Err(malformed("limits.disk_mib cannot be changed by a fork")
-            .hint("make the snapshot with another disk_mib"));
-    }
+    let disk = limits.disk_mib.map(|mib| within("limits.disk_mib", mib, 1..=MAX_DISK_MIB)).transpose()?;
     let ttl = ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
-    Ok(NewSandboxes { source, count, partial, ttl: ttl.map(Duration::from_secs), metadata, env })
+    let (ttl, disk_bytes) = (ttl.map(Duration::from_secs), disk.map(|mib| mib << 20));
+    Ok(NewSandboxes { source, count, partial, ttl, metadata, env, disk_bytes })
 }
 
 fn measure(app: &App, created: &Created) {
@@ -103,11 +103,11 @@ mod tests {
         assert!(convert(CreateSandboxes { n: MOST, ttl_secs: Some(MAX_TTL_SECS), ..wanted() }).is_ok());
         let both = CreateSandboxes { from_sandbox: Some("i".into()), ..wanted() };
         let neither = CreateSandboxes { snapshot_tag: None, ..wanted() };
-        let disk = CreateSandboxes { limits: Limits { disk_mib: Some(1) }, ..wanted() };
+        let disk = CreateSandboxes { limits: Limits { disk_mib: Some(0) }, ..wanted() };
         for (wrong, says) in [
             (both, "one of snapshot_tag and from_sandbox"),
             (neither, "one of snapshot_tag and from_sandbox"),
-            (disk, "limits.disk_mib"),
+            (disk, "limits.disk_mib is 0"),
             (CreateSandboxes { n: 0, ..wanted() }, "n is 0, expected 1 to 1000"),
             (CreateSandboxes { n: 1001, ..wanted() }, "n is 1001"),
             (CreateSandboxes { ttl_secs: Some(0), ..wanted() }, "ttl_secs is 0"),

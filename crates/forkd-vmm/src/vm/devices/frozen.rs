@@ -13,7 +13,7 @@ use forkd_devices::virtio::rng::Rng;
 use forkd_devices::virtio::transport::{Interrupt, MmioTransport, TransportState};
 use forkd_devices::virtio::vsock::{GuestCid, VsockDevice, VsockState};
 use forkd_memory::GuestRam;
-use forkd_proto::control::{self, Descriptor};
+use forkd_proto::control::{self, Descriptor, Disk};
 use kvm_ioctls::VmFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -139,7 +139,7 @@ impl Devices {
     }
 
     /// Devices as they were when they were frozen, with descriptors and an identity of their own. `wanted` says what is
-    /// this VM's own: its vsock id.
+    /// this VM's own: its vsock id, and how much less it may write to its disk.
     pub fn restore(
         frozen: &FrozenDevices,
         wanted: &control::Devices,
@@ -148,8 +148,7 @@ impl Devices {
         descriptors: &mut Descriptors,
     ) -> Result<Devices, DeviceError> {
         let FrozenDevices { state: frozen, layers } = frozen;
-        let same = control::Devices { vsock: frozen.wanted.vsock, ..wanted.clone() } == frozen.wanted;
-        if !same || wanted.vsock.is_some() != frozen.wanted.vsock.is_some() {
+        if !is_family(wanted, &frozen.wanted) {
             return Err(DeviceError::Different);
         }
         let memory = ram.memory();
@@ -161,7 +160,8 @@ impl Devices {
         }
         devices.console_input = console_input::take(wanted, descriptors)?;
         if let (Some((transport, disk)), Some(layers)) = (&frozen.disk, layers) {
-            let block = make_block(layers.clone(), disk.limit, descriptors)?;
+            let limit = wanted.disk.map_or(disk.limit, |own| own.limit_bytes.min(disk.limit));
+            let block = make_block(layers.clone(), limit, descriptors)?;
             devices.disk = Some(Slot::new(DISK, vm, |line| {
                 Ok(MmioTransport::restore(block, memory.clone(), line, transport)?)
             })?);
@@ -190,5 +190,43 @@ impl Devices {
         devices.generation.trigger();
         devices.register()?;
         Ok(devices)
+    }
+}
+
+/// Whether devices are those that were frozen, but for what is a VM's own.
+fn is_family(wanted: &control::Devices, frozen: &control::Devices) -> bool {
+    let less = match (wanted.disk, frozen.disk) {
+        (Some(own), Some(frozen)) => own.limit_bytes <= frozen.limit_bytes,
+        (own, frozen) => own.is_none() && frozen.is_none(),
+    };
+    let disk =
+        wanted.disk.zip(frozen.disk).map(|(own, frozen)| Disk { limit_bytes: frozen.limit_bytes, ..own });
+    less && wanted.vsock.is_some() == frozen.vsock.is_some()
+        && control::Devices { vsock: frozen.vsock, disk, ..wanted.clone() } == *frozen
+}
+
+#[cfg(test)]
+mod tests {
+    use forkd_proto::control::Vsock;
+
+    use super::*;
+
+    #[test]
+    fn a_child_has_its_parent_s_devices_and_no_larger_disk() {
+        let devices = |cid, bytes, limit_bytes| control::Devices {
+            disk: Some(Disk { bytes, limit_bytes, base: true }),
+            vsock: Some(Vsock { cid }),
+            ..control::Devices::default()
+        };
+        let frozen = devices(3, 100, 50);
+        assert!(is_family(&frozen, &frozen) && is_family(&devices(4, 100, 10), &frozen));
+        assert!(!is_family(&devices(3, 100, 51), &frozen) && !is_family(&devices(3, 99, 50), &frozen));
+        for other in [
+            control::Devices { disk: None, ..frozen.clone() },
+            control::Devices { vsock: None, ..frozen.clone() },
+            control::Devices { console: true, ..frozen.clone() },
+        ] {
+            assert!(!is_family(&other, &frozen) && !is_family(&frozen, &other));
+        }
     }
 }

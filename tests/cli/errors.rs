@@ -228,7 +228,7 @@ hint: forkd snapshot ls lists those there are
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor an image nothing
-hint: forkd image pull nothing gets an image from a registry
+hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
     );

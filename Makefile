@@ -57,8 +57,8 @@ soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100
 	FORKD_SOAK=1 $(CARGO) test --locked --workspace --lib many_leases
 	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build
 
-soak-daemon: build ## the daemon killed 100 times under load, and asked everything its OpenAPI document allows
-	FORKD_SOAK=1 $(E2E) --test daemon -- soak schema
+soak-daemon: build ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows
+	FORKD_SOAK=1 $(E2E) --test daemon -- soak memory schema
 
 schema: ## every request that can be made of the OpenAPI document, against a daemon
 	$(CARGO) build --locked --workspace --bins --test daemon

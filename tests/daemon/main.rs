@@ -3,12 +3,15 @@
 
 mod client;
 mod events;
+mod fake_agent;
 mod files;
 mod guest;
+mod hostile;
 mod images;
 mod interact;
 mod library;
 mod lifecycle;
+mod memory;
 mod packaging;
 mod recovery;
 mod refusals;

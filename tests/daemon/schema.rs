@@ -11,9 +11,7 @@ use crate::world::World;
 #[test]
 fn no_answer_contradicts_the_document() -> Result<(), Failure> {
     let world = World::with(&["--listen", "127.0.0.1:0", "--max-sandboxes", "40"])?;
-    let log = world.log();
-    let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let url = format!("http://{}", address.ok_or("the daemon does not listen")?);
+    let url = format!("http://{}", world.address()?);
     let run = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/schema/run"))
         .arg(url)
         .env("FORKD_SCHEMA_EXAMPLES", scale::count(15, 300).to_string())

@@ -9,6 +9,7 @@ use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
 use forkd_engine::engine::NewSnapshot;
+use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use crate::client::{self, Answer, Lines};
+use crate::fake_agent::FakeAgents;
 
 pub struct World {
     home: TempDir,
@@ -47,6 +49,17 @@ impl World {
         change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
         World::made(&guest::elf(100), options, change)
+    }
+
+    /// The same, of a guest whose agent is a fake one.
+    pub fn with_agents(options: &[&str]) -> Result<(World, FakeAgents), Failure> {
+        let mut agents = None;
+        let world = World::with_base(options, |world, base| {
+            agents = Some(FakeAgents::below(&world.root()));
+            base.shape.devices.vsock = Some(Vsock { cid: 3 });
+            Ok(())
+        })?;
+        Ok((world, agents.ok_or("nobody was asked")?))
     }
 
     fn made(
@@ -85,6 +98,17 @@ impl World {
         self.home.path().join("forkd.sock")
     }
 
+    /// Where the daemon listens for TCP.
+    pub fn address(&self) -> Result<String, Failure> {
+        let log = self.log();
+        let address = log.rsplit("address=").next().and_then(|rest| rest.split_whitespace().next());
+        Ok(address.ok_or("the daemon does not listen")?.to_owned())
+    }
+
+    pub fn pid(&self) -> Result<u32, Failure> {
+        Ok(self.daemon.as_ref().ok_or("no daemon")?.id())
+    }
+
     /// Everything that daemons have logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
@@ -101,7 +125,21 @@ impl World {
     /// Starts a daemon, and waits for nothing.
     pub fn launch(&mut self, options: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
         let nowhere: &[&str] = if options.contains(&"--listen") { &[] } else { &["--listen", "none"] };
-        let arguments = [&["serve"], nowhere, options].concat();
+        let (certificate, key) = (self.home.path().join("cert.pem"), self.home.path().join("key.pem"));
+        let mut arguments = [&["serve"], nowhere].concat();
+        for option in options {
+            match *option {
+                // A certificate of its own.
+                "--tls" => {
+                    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+                    fs::write(&certificate, made.cert.pem())?;
+                    fs::write(&key, made.signing_key.serialize_pem())?;
+                    let files = [certificate.to_str(), key.to_str()].map(Option::unwrap_or_default);
+                    arguments.extend(["--tls-cert", files[0], "--tls-key", files[1]]);
+                }
+                option => arguments.push(option),
+            }
+        }
         let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
         let mut daemon = binaries::forkd(self.home.path(), &arguments);
         daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);

@@ -108,7 +108,10 @@ impl Engine {
         }
         if !failures.is_empty() && !new.partial {
             for view in sandboxes {
-                self.sandbox(view.id().as_str())?.remove().await?;
+                // Somebody may have removed it.
+                if let Ok(sandbox) = self.sandbox(view.id().as_str()) {
+                    let _ = sandbox.remove().await;
+                }
             }
             return Err(failures.swap_remove(0));
         }

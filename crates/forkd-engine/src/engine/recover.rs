@@ -101,9 +101,38 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
 }
 
 impl Engine {
-    /// Removes layers of disks that nobody has any more. Returns how many.
-    pub fn sweep(&self) -> Result<usize, EngineError> {
-        let shared = &self.shared;
+    /// Removes what nobody has any more: directories of processes that have ended, and layers of disks. Returns how many.
+    pub async fn sweep(&self) -> Result<usize, EngineError> {
+        let directories = self.shared.sweep_directories().await?;
+        let shared = Arc::clone(&self.shared);
+        let layers = tokio::task::spawn_blocking(move || shared.sweep_layers()).await;
+        Ok(directories + layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))??)
+    }
+}
+
+impl Shared {
+    /// A directory is made after its name is taken, and removed before that is given back. So one without a name could not be
+    /// removed when it should have been. Those of processes that live are left to the next daemon.
+    async fn sweep_directories(&self) -> Result<usize, EngineError> {
+        let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let is_sandbox = |name: &str| name.parse().is_ok_and(|id| self.sandboxes.has(&id));
+        let is_snapshot = |name: &str| name.parse().is_ok_and(|tag| self.snapshots.has(&tag));
+        let mut nobody_s = directories(&self.places.sandboxes())?;
+        nobody_s.retain(|path| !name(path).is_some_and(|name| is_sandbox(&name)));
+        let mut zygotes = directories(&self.places.zygotes())?;
+        zygotes.retain(|path| !name(path).is_some_and(|name| is_snapshot(&name)));
+        nobody_s.append(&mut zygotes);
+        let mut removed = 0;
+        for directory in nobody_s {
+            if is_old(&directory, MAKING) && matches!(look(&directory).await, Seen::Dead) {
+                removed += remove(&directory, Seen::Dead)?;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn sweep_layers(&self) -> Result<usize, EngineError> {
+        let shared = self;
         let mut used: BTreeSet<LayerId> =
             stored(shared)?.into_iter().flat_map(|record| record.layers).collect();
         // What is written down, not what is known here: a sandbox that is being made is written down first.
@@ -210,15 +239,18 @@ fn remove(directory: &Path, seen: Seen) -> Result<usize, PlaceError> {
     Ok(1)
 }
 
+fn is_old(path: &Path, age: Duration) -> bool {
+    let written = fs::metadata(path).and_then(|file| file.modified());
+    written.is_ok_and(|written| written.elapsed().is_ok_and(|elapsed| elapsed >= age))
+}
+
 /// Removes layers that no disk is made of and that are not too young.
 fn remove_unused(layers: &Path, used: &BTreeSet<LayerId>, age: Duration) -> Result<usize, PlaceError> {
     let mut removed = 0;
     for path in directories(layers)? {
         let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
         let id = name.and_then(|name| LayerId::try_from(name).ok());
-        let written = fs::metadata(&path).and_then(|file| file.modified());
-        let old = written.is_ok_and(|written| written.elapsed().is_ok_and(|elapsed| elapsed >= age));
-        if old && id.is_none_or(|id| !used.contains(&id)) {
+        if is_old(&path, age) && id.is_none_or(|id| !used.contains(&id)) {
             fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
             removed += 1;
         }

@@ -237,7 +237,8 @@ hint: forkd run --pull gets an image from a registry; forkd image pull, build an
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no image "nothing"; `forkd image ls` lists those there are
+forkd: there is no image "nothing"
+hint: forkd image ls lists those there are
 
 "#]]
     );

@@ -183,6 +183,8 @@ fn in_words_of_verbs(hint: &str) -> String {
     let verbs = [
         ("GET /v1/sandboxes lists", "forkd ls --all lists"),
         ("GET /v1/snapshots lists", "forkd snapshot ls lists"),
+        ("GET /v1/images lists", "forkd image ls lists"),
+        ("GET /v1/kernels lists", "forkd kernel ls lists"),
         ("?cascade=true", "--cascade"),
         ("`branches` of a sandbox has", "forkd inspect shows"),
     ];

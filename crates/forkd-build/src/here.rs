@@ -60,12 +60,12 @@ impl Machinery {
         })
     }
 
-    fn plan(&self, base: &Path, layers: &[PathBuf], top: &Path, directory: &Path) -> Plan {
+    fn plan(&self, disk: &DiskPlan, directory: &Path) -> Plan {
         Plan {
             program: self.program.clone(),
             kernel: self.kernel.clone(),
             initramfs: self.initramfs.clone(),
-            disk: DiskPlan { base: base.into(), layers: layers.into(), top: Some(top.into()), bytes: 0 },
+            disk: disk.clone(),
             vcpus: self.vcpus,
             memory_bytes: self.memory_bytes,
             command_line: command_line(forkd_host::is_emulated()),
@@ -75,31 +75,19 @@ impl Machinery {
     }
 
     /// Boots a guest whose socket is in `directory`.
-    pub async fn boot(
-        &self,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-        directory: &Path,
-    ) -> Result<BootedVm, GuestsError> {
-        Ok(boot(&self.plan(base, layers, top, directory)).await?)
+    pub async fn boot(&self, disk: &DiskPlan, directory: &Path) -> Result<BootedVm, GuestsError> {
+        Ok(boot(&self.plan(disk, directory)).await?)
     }
 }
 
 impl Guests for Machinery {
-    fn start(
-        &self,
-        wait: &Wait<'_>,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
+    fn start(&self, wait: &Wait<'_>, disk: &DiskPlan) -> Result<Box<dyn RunningGuest>, GuestsError> {
         let make = || {
             std::fs::create_dir_all(&self.directory)?;
             tempfile::Builder::new().prefix("forkd-build-").tempdir_in(&self.directory)
         };
         let directory = make().map_err(|error| GuestsError::Io("make a directory", error))?;
-        let vm = wait.until(self.boot(base, layers, top, directory.path()))??;
+        let vm = wait.until(self.boot(disk, directory.path()))??;
         Ok(Box::new(Guest { vm, directory }))
     }
 }

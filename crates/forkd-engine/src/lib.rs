@@ -12,6 +12,7 @@ pub mod eval;
 pub mod exec;
 pub mod fork;
 pub mod guest;
+pub mod host_environment;
 pub mod identity;
 pub mod ids;
 pub mod lasting;
@@ -20,7 +21,9 @@ pub mod places;
 pub mod process;
 pub mod record;
 pub mod shutdown;
+pub mod small;
 mod socket;
 #[cfg(test)]
 mod testing;
 pub mod transfer;
+pub mod trust;

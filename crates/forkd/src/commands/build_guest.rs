@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use forkd_build::{GuestsError, LIMIT, Machinery};
+use forkd_engine::boot::DiskPlan;
 use forkd_engine::shutdown::wait_for_end;
 use forkd_host::home;
 use tokio::sync::mpsc;
@@ -59,8 +60,14 @@ async fn keep(
         vcpus: request.vcpus,
         memory_bytes: request.memory_bytes,
     };
+    let disk = DiskPlan {
+        base: request.base.clone(),
+        layers: request.layers.clone(),
+        top: Some(top.into()),
+        bytes: request.disk_bytes,
+    };
     let vm = tokio::select! {
-        vm = machinery.boot(&request.base, &request.layers, top, directory) => vm?,
+        vm = machinery.boot(&disk, directory) => vm?,
         _ = orders.recv() => return Ok(false),
     };
     super::print(&format!("{READY}\n"))?;

@@ -7,6 +7,7 @@ pub mod boot;
 pub mod bring_up;
 pub mod control;
 pub mod descriptors;
+pub mod dial;
 pub mod engine;
 pub mod eval;
 pub mod exec;

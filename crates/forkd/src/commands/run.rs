@@ -95,9 +95,10 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
         Err(error) if error.is_not_found() || error.code() == Some(ErrorCode::Malformed) => {}
         Err(error) => return Err(error.into()),
     }
-    let tag = tag_of(source, shape);
+    let image = image_of(client, options).await?;
+    let tag = tag_of(source, &image, shape);
     let wanted =
-        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(source, shape) };
+        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(&image, shape) };
     loop {
         match client.snapshot(&tag).await {
             Ok(snapshot) if snapshot.status == SnapshotStatus::Failed => {

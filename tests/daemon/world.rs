@@ -105,6 +105,14 @@ impl World {
         Ok(address.ok_or("the daemon does not listen")?.to_owned())
     }
 
+    /// A new token of the daemon's.
+    pub fn token(&self, name: &str, scope: &str) -> Result<String, Failure> {
+        let arguments = ["token", "create", name, "--scope", scope];
+        let made = binaries::forkd(self.home.path(), &arguments).output()?;
+        assert!(made.status.success(), "{}", binaries::transcript(&made));
+        Ok(String::from_utf8(made.stdout)?.trim().to_owned())
+    }
+
     pub fn pid(&self) -> Result<u32, Failure> {
         Ok(self.daemon.as_ref().ok_or("no daemon")?.id())
     }

@@ -82,6 +82,10 @@ impl From<LibraryError> for ApiError {
         match error {
             LibraryError::Image(error) => error.into(),
             LibraryError::Kernel(error) => error.into(),
+            LibraryError::Host(error) => {
+                ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
+                    .detail(chain(&error))
+            }
         }
     }
 }

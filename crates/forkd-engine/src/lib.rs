@@ -15,6 +15,7 @@ pub mod fault;
 pub mod files;
 pub mod fork;
 pub mod guest;
+pub mod host_environment;
 pub mod identity;
 pub mod ids;
 pub mod lasting;
@@ -23,7 +24,9 @@ pub mod places;
 pub mod process;
 pub mod record;
 pub mod shutdown;
+pub mod small;
 mod socket;
 #[cfg(test)]
 mod testing;
 pub mod transfer;
+pub mod trust;

@@ -265,6 +265,18 @@ mod tests {
     }
 
     #[test]
+    fn half_a_file_replaces_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "old").unwrap();
+        let archive = Archive::new().file("first", "whole").file("file", &"x".repeat(5000));
+        let archive = archive.0.into_inner().unwrap();
+        assert!(place(&archive[..3000], root.path(), &Dress::default()).is_err());
+        assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(root.path().join("first")).unwrap(), "whole");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
+    }
+
+    #[test]
     fn files_directories_and_links_arrive_as_they_are() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);

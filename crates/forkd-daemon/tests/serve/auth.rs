@@ -156,3 +156,19 @@ async fn it_is_written_down_when_a_token_was_used() {
     assert_eq!(used, [false, true]);
     drop(directory);
 }
+
+/// A GET that does more than look needs more than the right to look.
+#[tokio::test]
+async fn programs_and_ports_are_not_for_readers() {
+    let daemon = Daemon::start().await;
+    let (read, run) = (daemon.token("reader", Scope::Read), daemon.token("runner", Scope::Run));
+    for path in ["/v1/sandboxes/x/exec", "/v1/sandboxes/x/proxy/80/", "/v1/sandboxes/x/proxy/80/a/b"] {
+        for (token, code) in [(&read, ErrorCode::Forbidden), (&run, ErrorCode::NotFound)] {
+            assert_eq!(Request::get(path).token(token).send(daemon.tcp()).await.code(), code, "{path}");
+        }
+    }
+    for path in ["files?path=/x", "files/info?path=/x", "files/list?path=/x"] {
+        let answer = Request::get(&format!("/v1/sandboxes/x/{path}")).token(&read).send(daemon.tcp()).await;
+        assert_eq!(answer.code(), ErrorCode::NotFound, "{path}");
+    }
+}

@@ -11,7 +11,7 @@ use forkd_tests::suite::host;
 use forkd_tests::{TestResult, binaries, check, library};
 use serde_json::{Value, json};
 
-type Error = Box<dyn std::error::Error + Send + Sync>;
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// A user, files of the context and of another stage with their owners, and all that only changes the configuration.
 const WHOLE: &str = r#"FROM debian:bookworm AS build
@@ -38,13 +38,13 @@ ENTRYPOINT ["/srv/app/src/tool"]
 CMD ["--help"]
 "#;
 
-struct World {
+pub struct World {
     context: tempfile::TempDir,
     home: PathBuf,
 }
 
 impl World {
-    fn new() -> Result<World, Error> {
+    pub fn new() -> Result<World, Error> {
         // The host is started with the first test.
         host()?;
         let context = tempfile::tempdir()?;
@@ -64,7 +64,7 @@ impl World {
         Ok(command.env(home::LIBRARY_VARIABLE, library::directory()).output()?)
     }
 
-    fn build(&self, dockerfile: &str, tag: &str, more: &[&str]) -> Result<Output, Error> {
+    pub fn build(&self, dockerfile: &str, tag: &str, more: &[&str]) -> Result<Output, Error> {
         let file = self.context.path().join("Dockerfile");
         fs::write(&file, dockerfile)?;
         let directory = self.context.path().to_string_lossy().into_owned();
@@ -73,14 +73,14 @@ impl World {
         self.forkd(&[&words, more].concat())
     }
 
-    fn built(&self, dockerfile: &str, tag: &str, more: &[&str]) -> Result<(Value, String), Error> {
+    pub fn built(&self, dockerfile: &str, tag: &str, more: &[&str]) -> Result<(Value, String), Error> {
         let output = self.build(dockerfile, tag, more)?;
         check!(output.status.success(), "{}", binaries::transcript(&output));
         Ok((serde_json::from_slice(&output.stdout)?, String::from_utf8(output.stderr)?))
     }
 
     /// Removes what a test has made; steps stay, as after any build.
-    fn remove(&self, tag: &str) -> TestResult {
+    pub fn remove(&self, tag: &str) -> TestResult {
         let output = self.forkd(&["image", "rm", tag])?;
         check!(output.status.success(), "{}", binaries::transcript(&output));
         Ok(())

@@ -1,6 +1,7 @@
 //! `forkd image build` with real guests, on a KVM host, native or machine.
 
 mod dockerfile;
+mod network;
 
 use std::process::ExitCode;
 
@@ -9,5 +10,6 @@ fn main() -> ExitCode {
         ("dockerfile::built_and_built_again", dockerfile::built_and_built_again),
         ("dockerfile::a_failing_command_is_named_and_leaves_nothing", dockerfile::a_failing_command),
         ("dockerfile::an_image_from_nothing", dockerfile::an_image_from_nothing),
+        ("network::commands_reach_the_internet_only", network::commands_reach_the_internet_only),
     ])
 }

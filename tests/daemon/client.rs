@@ -112,6 +112,12 @@ impl Lines {
 }
 
 impl Answer {
+    /// Whether its end is missing.
+    pub fn is_cut(&self) -> bool {
+        let length = self.head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        length.is_some_and(|length| length.trim().parse() != Ok(self.body.len()))
+    }
+
     pub fn parsed<T: DeserializeOwned>(&self, status: u16) -> Result<T, Failure> {
         if self.status != status {
             return Err(format!("expected {status}: {self:?}").into());

@@ -3,11 +3,20 @@
 
 mod client;
 mod events;
+mod fake_agent;
+mod files;
+mod guest;
+mod hostile;
 mod images;
+mod interact;
 mod library;
 mod lifecycle;
+mod memory;
+mod packaging;
 mod recovery;
 mod refusals;
 mod registry;
+mod schema;
 mod snapshots;
+mod soak;
 mod world;

@@ -192,6 +192,9 @@ pub struct BuildImage {
     /// Whether every step is done again.
     #[param(required = false)]
     pub no_cache: bool,
+    /// Whether steps have no network.
+    #[param(required = false)]
+    pub no_network: bool,
     /// Whether steps see the certificates and proxy settings of the daemon's host.
     #[param(required = false)]
     pub host_certs: bool,
@@ -213,6 +216,7 @@ impl BuildImage {
             text("dockerfile", &self.dockerfile),
             text("target", &self.target),
             yes("no_cache", self.no_cache),
+            yes("no_network", self.no_network),
             yes("host_certs", self.host_certs),
             self.vcpus.map(|vcpus| ("vcpus", vcpus.to_string())),
             self.memory_mib.map(|mib| ("memory_mib", mib.to_string())),
@@ -237,6 +241,7 @@ impl BuildImage {
                 "target" => wanted.target = Some(value),
                 "build_arg" => wanted.build_arg.push(value),
                 "no_cache" => wanted.no_cache = parsed(&name, &value)?,
+                "no_network" => wanted.no_network = parsed(&name, &value)?,
                 "host_certs" => wanted.host_certs = parsed(&name, &value)?,
                 "vcpus" => wanted.vcpus = Some(parsed(&name, &value)?),
                 "memory_mib" => wanted.memory_mib = Some(parsed(&name, &value)?),

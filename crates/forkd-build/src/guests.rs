@@ -6,6 +6,7 @@ use forkd_engine::agent::{Agent, AgentError};
 use forkd_engine::boot::{BootError, DiskPlan};
 use forkd_engine::shutdown::EndError;
 use forkd_image::Progress;
+use forkd_net::NetError;
 
 use crate::wait::{Interrupted, Wait};
 
@@ -15,6 +16,8 @@ pub enum GuestsError {
     Kernel(#[from] forkd_image::kernels::KernelStoreError),
     #[error("the step's guest")]
     Boot(#[from] BootError),
+    #[error("the guest's network; --network none builds without one")]
+    Network(#[from] NetError),
     #[error(transparent)]
     End(#[from] EndError),
     #[error("the guest cannot be asked to end")]
@@ -44,6 +47,10 @@ pub trait RunningGuest {
     /// What the guest's console says, as far as it is here.
     fn console(&self) -> Option<String> {
         None
+    }
+
+    fn has_network(&self) -> bool {
+        false
     }
 
     /// Ends the guest in order. Its top layer is then whole.

@@ -10,6 +10,7 @@ use forkd_image::kernels::KernelStore;
 
 use crate::LIMIT;
 use crate::guests::{Guests, GuestsError, RunningGuest};
+use crate::network::GuestNetwork;
 use crate::wait::Wait;
 
 /// What guests of a build are made with.
@@ -24,6 +25,8 @@ pub struct MachineryOptions {
     pub directory: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
+    /// Whether guests have a network.
+    pub network: bool,
 }
 
 /// What every guest of a build has.
@@ -37,11 +40,21 @@ pub struct Machinery {
     pub directory: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
+    /// Whether guests have a network.
+    pub network: bool,
+}
+
+/// A guest's VM, and what it needs as long as it runs.
+#[derive(Debug)]
+pub struct BuildVm {
+    pub vm: BootedVm,
+    /// After the VM.
+    pub network: Option<GuestNetwork>,
 }
 
 /// A guest, with the directory that its socket and its console are in.
 struct Guest {
-    vm: BootedVm,
+    vm: BuildVm,
     directory: tempfile::TempDir,
 }
 
@@ -57,10 +70,12 @@ impl Machinery {
             directory: options.directory.clone(),
             vcpus: options.vcpus,
             memory_bytes: options.memory_bytes,
+            network: options.network,
         })
     }
 
-    fn plan(&self, disk: &DiskPlan, directory: &Path) -> Plan {
+    fn plan(&self, disk: &DiskPlan, directory: &Path, network: Option<&GuestNetwork>) -> Plan {
+        let words = network.map(|_| GuestNetwork::words()).unwrap_or_default();
         Plan {
             program: self.program.clone(),
             kernel: self.kernel.clone(),
@@ -68,15 +83,30 @@ impl Machinery {
             disk: disk.clone(),
             vcpus: self.vcpus,
             memory_bytes: self.memory_bytes,
-            command_line: command_line(forkd_host::is_emulated()),
+            command_line: command_line(forkd_host::is_emulated()) + &words,
+            network: network.and_then(GuestNetwork::plan),
             directory: directory.into(),
             limit: LIMIT,
         }
     }
 
-    /// Boots a guest whose socket is in `directory`.
-    pub async fn boot(&self, disk: &DiskPlan, directory: &Path) -> Result<BootedVm, GuestsError> {
-        Ok(boot(&self.plan(disk, directory)).await?)
+    /// Boots a guest whose socket is in `directory`. What has to be changed on this host for its network is said.
+    pub async fn boot(
+        &self,
+        disk: &DiskPlan,
+        directory: &Path,
+        say: impl Fn(&str),
+    ) -> Result<BuildVm, GuestsError> {
+        let network = match self.network && forkd_net::Host::is_permitted() {
+            true => {
+                let (network, prepared) = GuestNetwork::make().await?;
+                prepared.changes.iter().for_each(|change| say(change));
+                Some(network)
+            }
+            false => None,
+        };
+        let vm = boot(&self.plan(disk, directory, network.as_ref())).await?;
+        Ok(BuildVm { vm, network })
     }
 }
 
@@ -87,21 +117,26 @@ impl Guests for Machinery {
             tempfile::Builder::new().prefix("forkd-build-").tempdir_in(&self.directory)
         };
         let directory = make().map_err(|error| GuestsError::Io("make a directory", error))?;
-        let vm = wait.until(self.boot(disk, directory.path()))??;
+        let say = |text: &str| wait.progress().warn(text);
+        let vm = wait.until(self.boot(disk, directory.path(), say))??;
         Ok(Box::new(Guest { vm, directory }))
     }
 }
 
 impl RunningGuest for Guest {
     fn agent(&self) -> &Agent {
-        &self.vm.agent
+        &self.vm.vm.agent
     }
 
     fn console(&self) -> Option<String> {
         Some(last_words(self.directory.path()))
     }
 
+    fn has_network(&self) -> bool {
+        self.vm.network.is_some()
+    }
+
     fn finish(self: Box<Self>, wait: &Wait<'_>) -> Result<(), GuestsError> {
-        Ok(wait.until(shut_down(self.vm, LIMIT))??)
+        Ok(wait.until(shut_down(self.vm.vm, LIMIT))??)
     }
 }

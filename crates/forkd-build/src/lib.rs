@@ -17,6 +17,7 @@ mod context;
 mod flatten;
 mod guests;
 mod here;
+mod network;
 mod output;
 mod runner;
 mod wait;
@@ -25,7 +26,8 @@ pub use build::{Build, BuildImageError, MAX_DOCKERFILE, build_image};
 pub use context::{CONTEXT_LIMITS, UnpackError, UnpackedContext};
 pub use flatten::{FlattenError, flatten};
 pub use guests::{FindGuests, Guests, GuestsError, RunningGuest};
-pub use here::{Machinery, MachineryOptions};
+pub use here::{BuildVm, Machinery, MachineryOptions};
+pub use network::GuestNetwork;
 pub use runner::RunError;
 pub use wait::{Interrupted, Wait};
 

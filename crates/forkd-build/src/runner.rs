@@ -45,13 +45,12 @@ const CALL: std::time::Duration = std::time::Duration::from_secs(60);
 /// Pieces of an archive on their way.
 const QUEUE: usize = 4;
 const TOP: &str = "top";
+const NO_NETWORK: &str = "\n(The command had no network: it was not wanted, or forkd does not run as root.)";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    #[error(
-        "the command ended with {status}; its last output:\n{output}\n(Steps have no network in this version of forkd.)"
-    )]
-    Failed { status: String, output: String },
+    #[error("the command ended with {status}; its last output:\n{output}{hint}")]
+    Failed { status: String, output: String, hint: &'static str },
     #[error("the command cannot be run: {0}")]
     Refused(String),
     #[error("the command was cut off{console}")]
@@ -301,7 +300,10 @@ impl<'a> GuestRunner<'a> {
                 Some(added) => self.wait.until(trust::take_out(agent, added))?.map_err(placing),
                 None => Ok(()),
             },
-            Ok(ended) => Err(RunError::Failed { status: ended.status, output }),
+            Ok(ended) => {
+                let hint = if guest.has_network() { "" } else { NO_NETWORK };
+                Err(RunError::Failed { status: ended.status, output, hint })
+            }
             Err(ExecError::Refused(why)) => Err(RunError::Refused(why)),
             Err(source) => {
                 let console = guest.console().filter(|text| !text.trim().is_empty());

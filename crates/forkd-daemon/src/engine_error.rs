@@ -7,6 +7,7 @@ use forkd_engine::control::CallError;
 use forkd_engine::engine::{EngineError, Refusal};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
+use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};
@@ -104,6 +105,25 @@ impl From<ExecError> for ApiError {
                     .hint(TRY_AGAIN)
                     .detail(chain(&error))
             }
+        }
+    }
+}
+
+impl From<FileError> for ApiError {
+    fn from(error: FileError) -> ApiError {
+        use ErrorCode as Code;
+        let text = shortened(error.to_string());
+        match error {
+            FileError::Agent(error) => of_agent(&error),
+            FileError::NotFound(_) => ApiError::new(Code::FileNotFound, text),
+            FileError::IsDirectory(_) => ApiError::new(Code::IsDirectory, text)
+                .hint("directories are sent as archives: accept: application/x-tar"),
+            FileError::NotDirectory(_) => ApiError::new(Code::NotDirectory, text),
+            FileError::Denied(_) => ApiError::new(Code::PermissionDenied, text),
+            FileError::NoSpace(_) => ApiError::new(Code::GuestDiskFull, text),
+            FileError::TooMany(_) => ApiError::new(Code::TooMany, text),
+            FileError::NoUser(_) | FileError::Refused(_) => ApiError::new(Code::Malformed, text),
+            FileError::Range(_) => ApiError::new(Code::RangeNotSatisfiable, text),
         }
     }
 }
@@ -224,6 +244,20 @@ mod tests {
             (ExecError::Silent(second), ErrorCode::GuestTimeout),
             (ExecError::Protocol("x".into()), ErrorCode::GuestFailed),
             (ExecError::BrokenOff(None), ErrorCode::GuestFailed),
+        ] {
+            assert_eq!(ApiError::from(error).code(), code);
+        }
+        for (error, code) in [
+            (FileError::NotFound("x".into()), ErrorCode::FileNotFound),
+            (FileError::IsDirectory("x".into()), ErrorCode::IsDirectory),
+            (FileError::NotDirectory("x".into()), ErrorCode::NotDirectory),
+            (FileError::Denied("x".into()), ErrorCode::PermissionDenied),
+            (FileError::NoSpace("x".into()), ErrorCode::GuestDiskFull),
+            (FileError::NoUser("x".into()), ErrorCode::Malformed),
+            (FileError::TooMany("x".into()), ErrorCode::TooMany),
+            (FileError::Refused("x".into()), ErrorCode::Malformed),
+            (FileError::Range(None), ErrorCode::RangeNotSatisfiable),
+            (FileError::Agent(AgentError::Timeout(second)), ErrorCode::GuestTimeout),
         ] {
             assert_eq!(ApiError::from(error).code(), code);
         }

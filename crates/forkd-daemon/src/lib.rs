@@ -27,6 +27,7 @@ mod library_error;
 pub mod metrics;
 mod ndjson;
 mod openapi;
+mod passage;
 pub mod request_id;
 pub mod routes;
 pub mod server;

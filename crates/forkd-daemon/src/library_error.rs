@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_build_says_where_it_failed() {
-        let failed = RunError::Failed { status: "exit status 1".into(), output: "no".into() };
+        let failed = RunError::Failed { status: "exit status 1".into(), output: "no".into(), hint: "" };
         let source = Box::new(BuildError::Runner { line: 3, source: failed });
         let error = ApiError::from(BuildImageError::Step { dockerfile: "Dockerfile".into(), source });
         assert_eq!(error.code(), ErrorCode::BuildFailed);

@@ -1,9 +1,11 @@
 //! The recipe that boots a guest from a kernel and an image, up to the point where its agent answers.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Vsock};
+use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Net, Vsock};
 
 use crate::agent::{Agent, AgentError};
 use crate::control::CallError;
@@ -24,10 +26,19 @@ pub struct Plan {
     pub vcpus: u8,
     pub memory_bytes: u64,
     pub command_line: String,
+    pub network: Option<NetworkPlan>,
     /// An empty directory for the VM's socket and its console.
     pub directory: PathBuf,
     /// How long the guest may take until its agent answers.
     pub limit: Duration,
+}
+
+/// A guest's network device.
+#[derive(Debug, Clone)]
+pub struct NetworkPlan {
+    /// As `forkd-net` makes them.
+    pub tap: Arc<OwnedFd>,
+    pub device: Net,
 }
 
 /// What a guest's disk is made of.
@@ -103,6 +114,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         console: true,
         disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
         disk_layers,
+        net: plan.network.as_ref().map(|network| network.device),
         vsock: Some(Vsock { cid: CID }),
         entropy: true,
         ..Devices::default()
@@ -115,6 +127,11 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         .with(Descriptor::DiskTop, create(&top)?);
     for layer in layers {
         named = named.with(Descriptor::DiskLayer, open(layer)?);
+    }
+
+    if let Some(network) = &plan.network {
+        let tap = network.tap.try_clone().map_err(PlaceError::at("use", Path::new("the tap")))?;
+        named = named.with(Descriptor::Tap, tap);
     }
 
     let mut process = VmProcess::start(&plan.program)?;

@@ -11,7 +11,7 @@ use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, St
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
-use crate::eval::{Code, EvalError, eval};
+use crate::eval::{Code, EvalError, Printed, eval_aloud};
 use crate::identity::{Identity, give};
 use crate::{host_environment, trust};
 
@@ -77,6 +77,17 @@ pub async fn bring_up(
     hostname: &str,
     limit: Duration,
 ) -> Result<(), BringUpError> {
+    bring_up_aloud(agent, config, hostname, limit, None).await
+}
+
+/// The same, and what its warm-up prints is handed on.
+pub async fn bring_up_aloud(
+    agent: &Agent,
+    config: &ImageConfig,
+    hostname: &str,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
     let ImageConfig { mut env, user, workdir, start, ready, warm_up, host } = config.clone();
     // Before anything of the image runs: whatever it starts finds them.
     if let Some(host) = &host {
@@ -96,14 +107,20 @@ pub async fn bring_up(
     };
     give(agent, &identity, CALL).await?;
     for (language, code) in warm_up {
-        run(agent, language, &code, limit).await?;
+        run(agent, language, &code, limit, printed).await?;
     }
     Ok(())
 }
 
-async fn run(agent: &Agent, language: String, code: &str, limit: Duration) -> Result<(), BringUpError> {
+async fn run(
+    agent: &Agent,
+    language: String,
+    code: &str,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
     let code = Code { code, language: Some(&language), ..Code::default() };
-    match eval(agent, &code, limit).await {
+    match eval_aloud(agent, &code, limit, printed).await {
         Ok(evaluated) => match evaluated.error {
             None => Ok(()),
             Some(error) => {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forkd_proto::agent::VERSION;
 use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse};
+use forkd_proto::agent::{Network, VERSION};
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
@@ -21,6 +21,7 @@ pub struct Identity {
     pub machine_id: Option<String>,
     pub env: BTreeMap<String, String>,
     pub access_token: Option<String>,
+    pub network: Option<Network>,
     /// Base64 of 64 bytes or more that nobody else gets.
     pub seed: Option<String>,
 }
@@ -53,7 +54,8 @@ async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<IdentityRespo
 
 fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
     let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + delay;
-    let Identity { generation, id, index, hostname, machine_id, env, access_token, seed } = identity.clone();
+    let Identity { generation, id, index, hostname, machine_id, env, access_token, network, seed } =
+        identity.clone();
     IdentityRequest {
         version: VERSION,
         generation,
@@ -64,7 +66,7 @@ fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
         unix_time_ns: u64::try_from(then.as_nanos()).ok(),
         env,
         access_token,
-        network: None,
+        network,
         seed,
     }
 }
@@ -87,13 +89,13 @@ mod tests {
             machine_id: word("machine_id"),
             env: serde_json::from_value(expected["env"].clone()).unwrap(),
             access_token: word("access_token"),
+            network: serde_json::from_value(expected["network"].clone()).unwrap(),
             seed: word("seed"),
         };
         let mut written: Value = serde_json::to_value(request(&identity, Duration::ZERO)).unwrap();
         assert!(written["unix_time_ns"].as_u64() > expected["unix_time_ns"].as_u64());
         for message in [&mut written, &mut expected] {
             message["unix_time_ns"] = json!(0);
-            message["network"] = json!(null);
         }
         assert_eq!(written, expected);
     }

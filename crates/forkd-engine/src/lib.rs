@@ -10,6 +10,8 @@ pub mod descriptors;
 pub mod engine;
 pub mod eval;
 pub mod exec;
+pub mod fault;
+pub mod files;
 pub mod fork;
 pub mod guest;
 pub mod host_environment;

@@ -60,6 +60,7 @@ impl World {
             vcpus: 1,
             memory_bytes,
             command_line: command_line(is_emulated()),
+            network: None,
             directory: self.directory(name)?,
             limit: LIMIT,
         };

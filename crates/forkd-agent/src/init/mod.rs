@@ -3,13 +3,14 @@
 //! 1. /proc, /sys and /dev, and the console as standard streams
 //! 2. the kernel's command line, then the modules of the initial RAM disk
 //! 3. the root disk: waited for, mounted, made the root
-//! 4. the other filesystems, and the loopback
+//! 4. the other filesystems, the loopback, and the network if the command line has one
 //! 5. the listeners: envd, interpreter, dial; what the image is comes from the host (`/forkd/config`)
 //! 6. until somebody asks for the end: see [`shutdown`]
 
 mod command_line;
 mod modules;
 mod mounts;
+mod resolver;
 mod root;
 mod shutdown;
 
@@ -42,6 +43,8 @@ pub enum InitError {
     CommandLine(io::Error),
     #[error(transparent)]
     Network(#[from] NetworkError),
+    #[error("cannot set the resolver: {0}")]
+    Resolver(io::Error),
     #[error("cannot listen on vsock port {port}: {source}; is vmw_vsock_virtio_transport among the modules?")]
     Listen { port: u32, source: io::Error },
     #[error("cannot serve: {0}")]
@@ -66,6 +69,12 @@ fn bring_up() -> Result<(), InitError> {
     mounts::mount_all(&mounts::LATE)?;
     mounts::finish();
     network::loopback_up()?;
+    for network in &options.networks {
+        network::configure(network, None)?;
+    }
+    if !options.resolvers.is_empty() {
+        resolver::cover(&options.resolvers).map_err(InitError::Resolver)?;
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
@@ -55,6 +55,10 @@ fn address_message(index: u32, address: IpAddr, prefix: u8) -> AddressMessage {
     message.header.index = index;
     // For IPv4 the kernel wants both: the address, and the peer's, which is the same but for point-to-point links.
     message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+    if address.is_ipv6() {
+        // The host gives an address to nobody else, and asking whether it has takes a second.
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
     message
 }
 

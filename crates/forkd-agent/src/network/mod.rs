@@ -1,4 +1,5 @@
-//! The guest's network, over rtnetlink: the loopback, and one interface with an address and a default route.
+//! The guest's network, over rtnetlink: the loopback, and one interface with an address and a
+//! default route of each family.
 //!
 //! All of it blocks, for as long as the kernel takes to change a table.
 
@@ -8,6 +9,7 @@ mod socket;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 
 use forkd_proto::agent::Network;
 
@@ -46,19 +48,30 @@ pub fn configure(network: &Network, before: Option<&Network>) -> Result<(), Netw
     let index = index(network.interface.as_deref().unwrap_or(DEFAULT_INTERFACE))?;
     let mac = network.mac.as_deref().map(parse_mac).transpose()?;
     let mut socket = open()?;
-    if let Some(old) = before.filter(|old| (old.address, old.prefix) != (network.address, network.prefix)) {
-        // It may be gone already: a guest changes its own addresses too.
-        let _ = socket.request(&message::remove_address(index, old.address, old.prefix));
+    let now = addresses(network);
+    for old in before.map(addresses).unwrap_or_default() {
+        if !now.iter().any(|new| (new.0, new.1) == (old.0, old.1)) {
+            // It may be gone already: a guest changes its own addresses too.
+            let _ = socket.request(&message::remove_address(index, old.0, old.1));
+        }
     }
     change(&mut socket, "set the link up", &message::link(index, network.mtu, mac))?;
-    let address = message::address(index, network.address, network.prefix);
-    change(&mut socket, "set the address", &address)?;
-    match network.gateway {
-        Some(gateway) => {
-            change(&mut socket, "set the default route", &message::default_route(index, gateway))
+    for (address, prefix, gateway) in now {
+        change(&mut socket, "set the address", &message::address(index, address, prefix))?;
+        if let Some(gateway) = gateway {
+            change(&mut socket, "set the default route", &message::default_route(index, gateway))?;
         }
-        None => Ok(()),
     }
+    Ok(())
+}
+
+/// Address, prefix and gateway of each family. A guest whose kernel has no IPv6 goes without.
+fn addresses(network: &Network) -> Vec<(IpAddr, u8, Option<IpAddr>)> {
+    let mut all = vec![(network.address, network.prefix, network.gateway)];
+    if let Some(ipv6) = network.ipv6.as_ref().filter(|_| Path::new("/proc/sys/net/ipv6").exists()) {
+        all.push((ipv6.address.into(), ipv6.prefix, ipv6.gateway.map(IpAddr::V6)));
+    }
+    all
 }
 
 /// The text of /etc/resolv.conf.
@@ -70,6 +83,9 @@ fn check(network: &Network) -> Result<(), NetworkError> {
     let longest = if network.address.is_ipv4() { 32 } else { 128 };
     if network.prefix > longest {
         return Err(NetworkError::Prefix(network.prefix));
+    }
+    if let Some(ipv6) = network.ipv6.as_ref().filter(|ipv6| ipv6.prefix > 128) {
+        return Err(NetworkError::Prefix(ipv6.prefix));
     }
     match network.gateway {
         Some(gateway) if gateway.is_ipv4() != network.address.is_ipv4() => Err(NetworkError::Families),
@@ -115,6 +131,7 @@ mod tests {
 
     use super::*;
     use crate::children::Exit;
+    use forkd_proto::agent::Ipv6Network;
 
     fn network() -> Network {
         Network {
@@ -125,6 +142,7 @@ mod tests {
             dns: vec!["1.1.1.1".parse().unwrap()],
             mtu: Some(1400),
             mac: None,
+            ipv6: None,
         }
     }
 
@@ -132,6 +150,8 @@ mod tests {
     fn what_cannot_be_is_refused_before_anything_changes() {
         let refuse = |network: Network| configure(&network, None).unwrap_err().to_string();
         assert!(refuse(Network { prefix: 33, ..network() }).contains("prefix"));
+        let ipv6 = Ipv6Network { address: "fd00::1".parse().unwrap(), prefix: 129, gateway: None };
+        assert!(refuse(Network { ipv6: Some(ipv6), ..network() }).contains("prefix"));
         assert!(refuse(Network { gateway: Some("::1".parse().unwrap()), ..network() }).contains("families"));
         assert!(refuse(Network { mac: Some("1:2:3:4:5:6".into()), ..network() }).contains("MAC"));
         for name in ["", "../../etc", "a/b", ".", "sixteen-letters-"] {
@@ -178,5 +198,12 @@ mod tests {
         configure(&moved, Some(&network())).unwrap();
         assert!(addresses().contains("10.20.30.41/24"), "{}", addresses());
         assert!(!addresses().contains("10.20.30.40/24"), "{}", addresses());
+        // No gateway: the loopback has none for IPv6.
+        let ipv6 = Ipv6Network { address: "fd00::2".parse().unwrap(), prefix: 126, gateway: None };
+        let both = Network { ipv6: Some(ipv6), ..moved.clone() };
+        configure(&both, Some(&moved)).unwrap();
+        assert!(addresses().contains("fd00::2/126") && addresses().contains("10.20.30.41/24"));
+        configure(&moved, Some(&both)).unwrap();
+        assert!(!addresses().contains("fd00::2"), "{}", addresses());
     }
 }

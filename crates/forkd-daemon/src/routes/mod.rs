@@ -9,6 +9,7 @@
 
 mod checks;
 mod events;
+mod files;
 mod images;
 mod kernels;
 mod sandboxes;
@@ -34,6 +35,7 @@ fn all() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(openapi::beginning())
         .merge(system::routes())
         .merge(sandboxes::routes())
+        .merge(files::routes())
         .merge(snapshots::routes())
         .merge(images::routes())
         .merge(kernels::routes())

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use forkd_image::images::Name;
 
 use super::{LsOptions, Output, parse_pair};
@@ -18,8 +18,9 @@ pub enum ImageCommand {
     Debian(ImageDebianOptions),
     /// Import a root file system (tar, tar.gz, tar.zst), or an archive that docker save has written.
     Import(ImageImportOptions),
-    /// Build an image from a Dockerfile. Commands run in microVMs, which have no network in this version.
+    /// Build an image from a Dockerfile. Commands run in microVMs.
     ///
+    /// They reach the internet, but neither this host nor its networks; that takes root.
     /// Steps are kept and used again; `forkd image prune` removes them. A forkd.toml beside the Dockerfile says what a parent
     /// needs beyond the image, and is kept with it.
     Build(ImageBuildOptions),
@@ -99,6 +100,9 @@ pub struct ImageBuildOptions {
     /// Give commands this host's certificates and proxy settings. The image does not keep them.
     #[arg(long)]
     pub host_certs: bool,
+    /// What commands reach.
+    #[arg(long, value_enum, default_value = "internet")]
+    pub network: BuildNetwork,
     /// Do every step again.
     #[arg(long)]
     pub no_cache: bool,
@@ -125,6 +129,14 @@ pub struct ImagePruneOptions {
     pub images: bool,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BuildNetwork {
+    /// The internet, and nothing of this host or its networks.
+    Internet,
+    /// Nothing.
+    None,
 }
 
 #[derive(Debug, Args)]

@@ -70,6 +70,7 @@ pub struct GuestRequest {
     pub disk_bytes: u64,
     pub vcpus: u8,
     pub memory_bytes: u64,
+    pub network: bool,
 }
 
 /// Guests in a machine.
@@ -91,6 +92,7 @@ struct RemoteGuest {
     /// Of the socket.
     _directory: tempfile::TempDir,
     largest: u64,
+    network: bool,
 }
 
 /// The connection, which ends with this value.
@@ -124,6 +126,7 @@ impl Guests for InMachine {
             disk_bytes: *bytes,
             vcpus: machinery.vcpus,
             memory_bytes: machinery.memory_bytes,
+            network: machinery.network,
         };
         let size = base.metadata().map_err(failed("read the base image"))?.len().max(*bytes);
         let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
@@ -152,7 +155,9 @@ impl Guests for InMachine {
         }
         let agent = Agent::new(Guest::new(&socket));
         let largest = size + size / 4096 + LAYER_OVERHEAD;
-        let guest = RemoteGuest { agent, top, ssh, orders, answers, _directory: directory, largest };
+        // The keeper is root in the machine.
+        let network = machinery.network;
+        let guest = RemoteGuest { agent, top, ssh, orders, answers, _directory: directory, largest, network };
         Ok(Box::new(guest))
     }
 
@@ -168,6 +173,10 @@ impl Guests for InMachine {
 impl RunningGuest for RemoteGuest {
     fn agent(&self) -> &Agent {
         &self.agent
+    }
+
+    fn has_network(&self) -> bool {
+        self.network
     }
 
     fn finish(mut self: Box<Self>, wait: &Wait<'_>) -> Result<(), GuestsError> {

@@ -27,6 +27,8 @@ pub struct GuestsOptions {
     pub library: PathBuf,
     pub vcpus: u8,
     pub memory_bytes: u64,
+    /// Whether guests have a network.
+    pub network: bool,
     pub machine: Name,
 }
 
@@ -41,6 +43,7 @@ pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn 
         directory: std::env::temp_dir(),
         vcpus: options.vcpus,
         memory_bytes: options.memory_bytes,
+        network: options.network,
     };
     let machinery = Machinery::find(&wanted, progress)?;
     match kvm::probe(&binaries).map_err(MachineError::from)?.kvm {

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use forkd_build::{GuestsError, LIMIT, Machinery};
+use forkd_build::{BuildVm, GuestsError, LIMIT, Machinery};
 use forkd_engine::boot::DiskPlan;
 use forkd_engine::shutdown::wait_for_end;
 use forkd_host::home;
@@ -59,6 +59,7 @@ async fn keep(
         directory: directory.into(),
         vcpus: request.vcpus,
         memory_bytes: request.memory_bytes,
+        network: request.network,
     };
     let disk = DiskPlan {
         base: request.base.clone(),
@@ -66,8 +67,9 @@ async fn keep(
         top: Some(top.into()),
         bytes: request.disk_bytes,
     };
+    // The machine is forkd's own: nobody has to be told what is changed there.
     let vm = tokio::select! {
-        vm = machinery.boot(&disk, directory) => vm?,
+        vm = machinery.boot(&disk, directory, |_| ()) => vm?,
         _ = orders.recv() => return Ok(false),
     };
     super::print(&format!("{READY}\n"))?;
@@ -76,6 +78,7 @@ async fn keep(
         Some(order) if order == END => {}
         _ => return Ok(false),
     }
+    let BuildVm { vm, network: _network } = vm;
     wait_for_end(vm, LIMIT).await.map_err(GuestsError::from)?;
     Ok(true)
 }

@@ -78,6 +78,7 @@ struct Wanted {
     target: Option<String>,
     arguments: Vec<(String, String)>,
     no_cache: bool,
+    no_network: bool,
     host_certs: bool,
     vcpus: u8,
     memory_bytes: u64,
@@ -102,6 +103,7 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
         target: wanted.target,
         arguments: wanted.build_arg.iter().map(pair).collect::<Answer<_>>()?,
         no_cache: wanted.no_cache,
+        no_network: wanted.no_network,
         host_certs: wanted.host_certs,
         vcpus: within("vcpus", wanted.vcpus.unwrap_or(1), 1..=MAX_VCPUS)?,
         memory_bytes: within("memory_mib", memory_mib, MIN_MEMORY_MIB..=MAX_MIB)? << 20,
@@ -136,6 +138,7 @@ fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> An
         directory: app.engine.passing(),
         vcpus: wanted.vcpus,
         memory_bytes: wanted.memory_bytes,
+        network: !wanted.no_network,
     };
     let find = |progress: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
         Ok(Box::new(Machinery::find(&options, progress)?))

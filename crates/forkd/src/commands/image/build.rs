@@ -12,7 +12,7 @@ use forkd_image::images::ImageStore;
 use forkd_image::recipe::Recipe;
 
 use super::show;
-use crate::arguments::ImageBuildOptions;
+use crate::arguments::{BuildNetwork, ImageBuildOptions};
 use crate::build::{GuestsOptions, find};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -37,6 +37,7 @@ pub fn run(options: &ImageBuildOptions) -> Result<Exit, CliError> {
         library: library.clone(),
         vcpus: options.vcpus,
         memory_bytes: options.memory << 20,
+        network: options.network == BuildNetwork::Internet,
         machine: options.machine.clone(),
     };
     let progress = Progress::interruptible().map_err(|error| CliError::Io("listen to signals", error))?;

@@ -1,0 +1,46 @@
+//! A sandbox's network on the host: a namespace with a tap for the VM and a veth to the outside, and rules that decide what
+//! goes through. Everything is made over netlink; nothing is started.
+//!
+//! ```text
+//!   guest ── tap ─┐ namespace of the sandbox                        ┌ host
+//!                 ├─ guard: no spoofing      ┌─ its resolver        ├─ not to the host, not to other sandboxes
+//!                 ├─ egress: the policy      └─ asked by the guest  ├─ masquerade
+//!                 └─ masquerade ── veth ────────────────────────────┴──▶ outside
+//! ```
+//!
+//! - [`plan`]: names and addresses, all of them functions of a slot
+//! - [`Host`]: what is prepared once: the host's table, and forwarding
+//! - [`Lease`]: one sandbox's network, from making to release
+//! - [`Pool`]: networks that wait for sandboxes, and those that are found again
+//! - [`Policy`]: what it may reach, and [`Resolver`]: the names that it may know
+
+mod cidr;
+mod error;
+mod host;
+mod lease;
+mod name;
+mod namespace;
+mod netlink;
+mod nft;
+pub mod plan;
+mod policy;
+mod pool;
+mod resolver;
+mod rules;
+mod sysctl;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod transient;
+
+pub use cidr::{Cidr, CidrError};
+pub use error::NetError;
+pub use host::{Host, Prepared, Settings};
+pub use lease::{Counters, Lease};
+pub use name::{NameError, NamePattern};
+pub use nft::Counter;
+pub use plan::Slot;
+pub use policy::{Egress, Entry, Policy, PolicyError, Ports, Target};
+pub use pool::{Network, Pool, PoolSettings, Recovered};
+pub use resolver::{Resolver, Upstream};
+pub use transient::TransientLease;

@@ -1,0 +1,181 @@
+//! Links, addresses, routes and neighbours of one namespace, over rtnetlink.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, Parseable,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
+
+use super::{Answer, NetlinkSocket};
+
+/// RTM_NEWLINK.
+const NEW_LINK: u16 = 16;
+
+/// The links of the namespace that this was opened in.
+#[derive(Debug)]
+pub struct Links(NetlinkSocket);
+
+/// One end of a veth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    pub name: String,
+    pub mac: [u8; 6],
+}
+
+impl Links {
+    pub fn open() -> io::Result<Links> {
+        Ok(Links(NetlinkSocket::route()?))
+    }
+
+    /// Index and name of every link.
+    pub fn list(&self) -> io::Result<Vec<(u32, String)>> {
+        let bytes = encode(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP);
+        let mut links = Vec::new();
+        for answer in self.0.ask(&bytes, 1)?.into_iter().filter(|answer| answer.kind == NEW_LINK) {
+            let link = parse(&answer)?;
+            let name = link.attributes.into_iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            });
+            links.extend(name.map(|name| (link.header.index, name)));
+        }
+        Ok(links)
+    }
+
+    pub fn index(&self, name: &str) -> io::Result<Option<u32>> {
+        let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let bytes = encode(RouteNetlinkMessage::GetLink(link), NLM_F_ACK);
+        match self.0.ask(&bytes, 1).map_err(io::Error::from) {
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+            Ok(answers) => {
+                let answer = answers.iter().find(|answer| answer.kind == NEW_LINK);
+                Ok(Some(parse(answer.ok_or(io::ErrorKind::InvalidData)?)?.header.index))
+            }
+        }
+    }
+
+    /// The index of a link that must be there.
+    pub fn expect(&self, name: &str) -> io::Result<u32> {
+        self.index(name)?.ok_or_else(|| Errno::NODEV.into())
+    }
+
+    /// A veth with one end here and the other in a namespace.
+    pub fn add_veth(&self, here: &End, there: &End, namespace: BorrowedFd<'_>) -> io::Result<()> {
+        let end = |end: &End| {
+            let mut link = LinkMessage::default();
+            link.attributes =
+                vec![LinkAttribute::IfName(end.name.clone()), LinkAttribute::Address(end.mac.to_vec())];
+            link
+        };
+        let mut peer = end(there);
+        peer.attributes.push(LinkAttribute::NetNsFd(namespace.as_raw_fd()));
+        let mut link = end(here);
+        let info = vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))];
+        link.attributes.push(LinkAttribute::LinkInfo(info));
+        self.change(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    pub fn set_up(&self, index: u32, mac: Option<[u8; 6]>) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.flags = LinkFlags::Up;
+        link.header.change_mask = LinkFlags::Up;
+        link.attributes.extend(mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Removes a link by its name. `false` if there is none.
+    pub fn remove(&self, name: &str) -> io::Result<bool> {
+        let mut link = LinkMessage::default();
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        match self.change(RouteNetlinkMessage::DelLink(link), 0) {
+            Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(false),
+            result => result.map(|()| true),
+        }
+    }
+
+    pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address);
+        message.header.prefix_len = prefix;
+        message.header.index = index;
+        // For IPv4 the kernel wants both: the address, and the peer's, which is the same but for point-to-point links.
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        if address.is_ipv6() {
+            // Nobody else can have it, and asking takes a second.
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    pub fn add_default_route(&self, index: u32, gateway: IpAddr) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(gateway);
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Boot;
+        message.header.kind = RouteType::Unicast;
+        let gateway = match gateway {
+            IpAddr::V4(gateway) => RouteAddress::Inet(gateway),
+            IpAddr::V6(gateway) => RouteAddress::Inet6(gateway),
+        };
+        message.attributes = vec![RouteAttribute::Gateway(gateway), RouteAttribute::Oif(index)];
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Says who has an address, so that nobody needs to ask.
+    pub fn add_neighbour(&self, index: u32, address: IpAddr, mac: [u8; 6]) -> io::Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = index;
+        message.header.state = NeighbourState::Permanent;
+        let address = match address {
+            IpAddr::V4(address) => NeighbourAddress::Inet(address),
+            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+        };
+        message.attributes = vec![
+            NeighbourAttribute::Destination(address),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        self.change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    fn change(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.0.ask(&encode(message, flags | NLM_F_ACK), 1)?;
+        Ok(())
+    }
+}
+
+fn parse(answer: &Answer) -> io::Result<LinkMessage> {
+    LinkMessage::parse(&answer.payload[..]).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn encode(message: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(message));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}

@@ -1,0 +1,268 @@
+//! What a sandbox may reach.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cidr::{Cidr, CidrError};
+use crate::name::{NameError, NamePattern};
+use crate::rules::ranges::is_internet;
+
+/// More entries than a list may have.
+pub const MAX_ENTRIES: usize = 256;
+pub const MAX_PORTS: usize = 32;
+
+/// Where packets of a sandbox may go. The host and other sandboxes are never among it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Egress {
+    /// Nowhere. Names are not answered either.
+    Deny,
+    /// To the internet: everywhere but private, link-local, metadata and other special networks.
+    #[default]
+    Allow,
+    /// To what is listed.
+    List(Vec<Entry>),
+}
+
+/// One line of an allow-list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub to: Target,
+    /// Of TCP and UDP. Without any, every port and every protocol.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Ports>,
+}
+
+/// A network, an address or a name: `10.1.0.0/16`, `192.0.2.7`, `example.com`, `*.example.com`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Target {
+    Network(Cidr),
+    Name(NamePattern),
+}
+
+/// One port or a range: `443`, `8000-8100`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Ports {
+    pub first: u16,
+    pub last: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    #[error(transparent)]
+    Network(#[from] CidrError),
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("'{0}' is no port and no range such as 8000-8100")]
+    Ports(String),
+    #[error("a list has {MAX_ENTRIES} entries at most, not {0}")]
+    Entries(usize),
+    #[error("an entry has {MAX_PORTS} ports and ranges at most, not {0}")]
+    TooManyPorts(usize),
+}
+
+/// A sandbox's policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    #[serde(default)]
+    pub egress: Egress,
+    /// Bytes a second, in each direction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<u64>,
+}
+
+impl Policy {
+    /// What types cannot say.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let Egress::List(entries) = &self.egress else { return Ok(()) };
+        if entries.len() > MAX_ENTRIES {
+            return Err(PolicyError::Entries(entries.len()));
+        }
+        match entries.iter().find(|entry| entry.ports.len() > MAX_PORTS) {
+            Some(entry) => Err(PolicyError::TooManyPorts(entry.ports.len())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a name is answered at all.
+    pub fn resolves(&self, name: &str) -> bool {
+        match &self.egress {
+            Egress::Deny => false,
+            Egress::Allow => true,
+            Egress::List(_) => self.entries_of(name).next().is_some(),
+        }
+    }
+
+    /// The entries that allow a name, by their places in the list.
+    pub fn entries_of(&self, name: &str) -> impl Iterator<Item = usize> {
+        let entries = match &self.egress {
+            Egress::List(entries) => &entries[..],
+            _ => &[],
+        };
+        entries.iter().enumerate().filter_map(move |(index, entry)| match &entry.to {
+            Target::Name(pattern) if pattern.matches(name) => Some(index),
+            _ => None,
+        })
+    }
+
+    /// Whether an answer to an allowed name may open an address. A name of the internet that leads to the LAN is a trick,
+    /// unless the list has that network too.
+    pub fn may_open(&self, address: IpAddr) -> bool {
+        let listed =
+            |entry: &Entry| matches!(&entry.to, Target::Network(network) if network.contains(address));
+        match &self.egress {
+            Egress::List(entries) => is_internet(address) || entries.iter().any(listed),
+            _ => is_internet(address),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Target, PolicyError> {
+        // No name of the internet ends with a number, and none has a colon or a slash.
+        let last = text.rsplit('.').next().unwrap_or_default();
+        let numeric = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
+        if numeric || text.contains([':', '/']) {
+            return Ok(Target::Network(text.parse()?));
+        }
+        Ok(Target::Name(text.parse()?))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Network(network) => network.fmt(formatter),
+            Target::Name(name) => name.fmt(formatter),
+        }
+    }
+}
+
+impl FromStr for Ports {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Ports, PolicyError> {
+        let port = |digits: &str| {
+            let sound = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            digits.parse::<u16>().ok().filter(|port| sound && *port > 0)
+        };
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Ports { first, last }),
+            _ => Err(PolicyError::Ports(text.chars().take(40).collect())),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(formatter, "{}", self.first),
+            false => write!(formatter, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+macro_rules! text {
+    ($($name:ty),*) => {
+        $(
+            impl TryFrom<String> for $name {
+                type Error = PolicyError;
+
+                fn try_from(text: String) -> Result<$name, PolicyError> {
+                    text.parse()
+                }
+            }
+
+            impl From<$name> for String {
+                fn from(value: $name) -> String {
+                    value.to_string()
+                }
+            }
+        )*
+    };
+}
+
+text!(Target, Ports);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn list(value: serde_json::Value) -> Policy {
+        Policy { egress: serde_json::from_value(json!({ "list": value })).unwrap(), bandwidth: None }
+    }
+
+    #[test]
+    fn policies_are_read_and_written() {
+        let value = json!({
+            "egress": { "list": [
+                { "to": "10.1.0.0/16", "ports": ["443", "8000-8100"] },
+                { "to": "*.example.com" },
+                { "to": "2001:db8::1/128" },
+            ] },
+            "bandwidth": 1_000_000,
+        });
+        let policy: Policy = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&policy).unwrap(), value);
+        assert_eq!(serde_json::from_value::<Policy>(json!({})).unwrap(), Policy::default());
+        assert_eq!(
+            serde_json::from_value::<Policy>(json!({ "egress": "deny" })).unwrap().egress,
+            Egress::Deny
+        );
+        for wrong in ["1.2.3", "10.0.0.1/8", "exa mple", "", "*", "*.com*", "a/b", "1.2.3.4.5"] {
+            assert!(wrong.parse::<Target>().is_err(), "{wrong}");
+        }
+        for wrong in ["", "0", "-", "1-", "9-8", "65536", "+1", "http"] {
+            assert!(wrong.parse::<Ports>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_open_what_is_of_the_internet_or_listed() {
+        let policy =
+            list(json!([{ "to": "*.example.com" }, { "to": "10.0.0.0/8" }, { "to": "a.example.com" }]));
+        assert_eq!(policy.entries_of("a.example.com").collect::<Vec<_>>(), [0, 2]);
+        assert!(policy.resolves("b.example.com") && !policy.resolves("example.com"));
+        assert!(policy.may_open("1.1.1.1".parse().unwrap()));
+        assert!(policy.may_open("10.1.1.1".parse().unwrap()));
+        assert!(!policy.may_open("169.254.169.254".parse().unwrap()));
+        assert!(Policy::default().resolves("anything.at.all"));
+        assert!(!Policy { egress: Egress::Deny, bandwidth: None }.resolves("example.com"));
+    }
+
+    #[test]
+    fn lists_have_an_end() {
+        let entry = Entry { to: "1.2.3.4".parse().unwrap(), ports: Vec::new() };
+        let long = Policy { egress: Egress::List(vec![entry.clone(); MAX_ENTRIES + 1]), bandwidth: None };
+        assert_eq!(long.check(), Err(PolicyError::Entries(MAX_ENTRIES + 1)));
+        let wide = Entry { ports: vec![Ports { first: 1, last: 1 }; MAX_PORTS + 1], ..entry };
+        let wide = Policy { egress: Egress::List(vec![wide]), bandwidth: None };
+        assert_eq!(wide.check(), Err(PolicyError::TooManyPorts(MAX_PORTS + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn ports_survive(first in 1..=u16::MAX, length in 0..1000u16) {
+            let ports = Ports { first, last: first.saturating_add(length) };
+            prop_assert_eq!(ports.to_string().parse::<Ports>().unwrap(), ports);
+        }
+
+        #[test]
+        fn no_target_panics(text in ".{0,60}") {
+            if let Ok(target) = text.parse::<Target>() {
+                prop_assert_eq!(target.to_string().parse::<Target>().unwrap(), target);
+            }
+        }
+    }
+}

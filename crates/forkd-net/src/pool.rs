@@ -1,0 +1,311 @@
+//! Networks that are made before they are needed, because making one takes longer than a fork.
+//!
+//! ```text
+//!   free slots ── make ──▶ ready ── take ──▶ a sandbox's ── give back ──▶ returned ── clear ──▶ free slots
+//!                 (in the background)                                    (in the background)
+//! ```
+//!
+//! A network that was used is not used again: another sandbox's connections, names and counters are in it. What of all this is
+//! there after a crash is decided by who lives: [`Pool::start`] is told which slots sandboxes have, and removes the rest.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::error::NetError;
+use crate::host::Host;
+use crate::lease::Lease;
+use crate::plan::Slot;
+use crate::policy::Policy;
+use crate::resolver::{Resolver, Upstream};
+
+/// After something went wrong that may be right later.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// How many networks wait for sandboxes.
+    pub ready: usize,
+    /// Who is asked for names.
+    pub upstream: Upstream,
+}
+
+impl Default for PoolSettings {
+    fn default() -> PoolSettings {
+        PoolSettings { ready: 16, upstream: Upstream::default() }
+    }
+}
+
+/// A sandbox's network, with its resolver.
+///
+/// Dropped, it stays on the host, as the sandbox does when the daemon ends; its names are answered again by whoever adopts it.
+#[derive(Debug)]
+pub struct Network {
+    lease: Lease,
+    _resolver: Resolver,
+}
+
+impl Deref for Network {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Network {
+    async fn make(host: &Arc<Host>, slot: Slot, upstream: &Upstream) -> Result<Network, NetError> {
+        let lease = Lease::make(host, slot, Policy::default()).await?;
+        Network::with_resolver(lease, upstream).await
+    }
+
+    async fn with_resolver(lease: Lease, upstream: &Upstream) -> Result<Network, NetError> {
+        let resolver = lease.resolver(upstream.clone()).await?;
+        Ok(Network { lease, _resolver: resolver })
+    }
+}
+
+/// What became of the slots that sandboxes had.
+#[derive(Debug)]
+pub struct Recovered {
+    pub networks: BTreeMap<Slot, Network>,
+    /// These sandboxes have no network any more.
+    pub lost: BTreeMap<Slot, NetError>,
+    /// What nobody had, and is removed.
+    pub swept: Vec<Slot>,
+}
+
+/// The networks of a host's sandboxes.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    worker: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    host: Arc<Host>,
+    settings: PoolSettings,
+    state: Mutex<State>,
+    /// There may be work.
+    work: Notify,
+    /// The worker has found nothing to do.
+    idle: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The one that was free for the longest time is taken first.
+    free: VecDeque<Slot>,
+    ready: VecDeque<Network>,
+    returned: VecDeque<Returned>,
+    busy: bool,
+}
+
+#[derive(Debug)]
+enum Returned {
+    Network(Box<Network>),
+    /// Something may be there.
+    Slot(Slot),
+}
+
+/// What the worker does next.
+#[derive(Debug)]
+enum Work {
+    Make(Slot),
+    Clear(Returned),
+    Nothing,
+}
+
+impl State {
+    /// A network that waits is needed sooner than a slot.
+    fn next(&mut self, wanted: usize) -> Work {
+        if self.ready.len() < wanted
+            && let Some(slot) = self.free.pop_front()
+        {
+            return Work::Make(slot);
+        }
+        self.returned.pop_front().map_or(Work::Nothing, Work::Clear)
+    }
+}
+
+impl Pool {
+    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Of one host's
+    /// pools only one may live.
+    pub async fn start(
+        host: Arc<Host>,
+        settings: PoolSettings,
+        held: BTreeMap<Slot, Policy>,
+    ) -> Result<(Pool, Recovered), NetError> {
+        let slots: BTreeSet<Slot> = held.keys().copied().collect();
+        let swept = host.sweep(slots.clone()).await?;
+        let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
+        let mut returned = VecDeque::new();
+        for (slot, policy) in held {
+            let adopted = async {
+                let lease = Lease::adopt(&host, slot, policy).await?;
+                Network::with_resolver(lease, &settings.upstream).await
+            };
+            match adopted.await {
+                Ok(network) => drop(recovered.networks.insert(slot, network)),
+                Err(error) => {
+                    returned.push_back(Returned::Slot(slot));
+                    recovered.lost.insert(slot, error);
+                }
+            }
+        }
+        let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
+        let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
+        let shared = Arc::new(Shared { host, settings, state, work: Notify::new(), idle: Notify::new() });
+        let worker = tokio::spawn(work(Arc::clone(&shared)));
+        Ok((Pool { shared, worker }, recovered))
+    }
+
+    /// A network for a sandbox. It is the caller's, until it is given back.
+    pub async fn take(&self, policy: Policy) -> Result<Network, NetError> {
+        policy.check()?;
+        let (sender, receiver) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        // A task of its own, which comes to its end also if nobody waits for it any more.
+        tokio::spawn(async move {
+            let taken = shared.take(policy).await;
+            if let Err(Ok(network)) = sender.send(taken) {
+                shared.give_back(Returned::Network(Box::new(network)));
+            }
+        });
+        receiver.await.unwrap_or(Err(NetError::Ended))
+    }
+
+    /// Gives a network back whose VM has ended. It is removed in the background.
+    pub fn give_back(&self, network: Network) {
+        self.shared.give_back(Returned::Network(Box::new(network)));
+    }
+
+    /// Waits until everything is made and removed that was to be.
+    pub async fn settled(&self) {
+        loop {
+            let idle = self.shared.idle.notified();
+            let settled = {
+                let state = self.shared.state();
+                let wanted = state.ready.len() < self.shared.settings.ready && !state.free.is_empty();
+                !state.busy && state.returned.is_empty() && !wanted
+            };
+            if settled {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    /// Removes the networks that wait. Those of sandboxes stay.
+    pub async fn stop(self) -> Result<(), NetError> {
+        self.worker.abort();
+        let (ready, returned) = {
+            let mut state = self.shared.state();
+            (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
+        };
+        let ready = ready.into_iter().map(|network| Returned::Network(Box::new(network)));
+        for one in ready.chain(returned) {
+            self.shared.clear(one).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.worker.abort();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take(&self, policy: Policy) -> Result<Network, NetError> {
+        let ready = self.state().ready.pop_front();
+        self.work.notify_one();
+        let network = match ready {
+            Some(network) => network,
+            None => self.make().await?,
+        };
+        if network.policy() != policy {
+            let changed = network.change(policy).await;
+            if let Err(error) = changed {
+                self.give_back(Returned::Network(Box::new(network)));
+                return Err(error);
+            }
+        }
+        Ok(network)
+    }
+
+    async fn make(&self) -> Result<Network, NetError> {
+        let slot = self.state().free.pop_front();
+        let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
+        let made = Network::make(&self.host, slot, &self.settings.upstream).await;
+        made.inspect_err(|_| self.give_back(Returned::Slot(slot)))
+    }
+
+    fn give_back(&self, returned: Returned) {
+        self.state().returned.push_back(returned);
+        self.work.notify_one();
+    }
+
+    /// Removes what was returned, and frees its slot.
+    async fn clear(&self, returned: Returned) -> Result<(), NetError> {
+        let slot = match returned {
+            Returned::Network(network) => {
+                let slot = network.slot();
+                let Network { lease, _resolver: resolver } = *network;
+                drop(resolver);
+                lease.release().await.map(|()| slot).inspect_err(|_| self.give_back(Returned::Slot(slot)))?
+            }
+            Returned::Slot(slot) => {
+                let host = Arc::clone(&self.host);
+                let cleared = crate::error::blocking(move || host.clear(slot)).await;
+                cleared.map(|()| slot).inspect_err(|_| self.give_back(Returned::Slot(slot)))?
+            }
+        };
+        self.state().free.push_back(slot);
+        Ok(())
+    }
+}
+
+/// Makes and removes networks, one at a time: the kernel does no more of it at once.
+async fn work(shared: Arc<Shared>) {
+    loop {
+        let next = {
+            let mut state = shared.state();
+            let next = state.next(shared.settings.ready);
+            state.busy = !matches!(next, Work::Nothing);
+            next
+        };
+        let done = match next {
+            Work::Nothing => {
+                shared.idle.notify_waiters();
+                shared.work.notified().await;
+                continue;
+            }
+            Work::Clear(returned) => shared.clear(returned).await,
+            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings.upstream).await {
+                Ok(network) => {
+                    shared.state().ready.push_back(network);
+                    Ok(())
+                }
+                Err(error) => {
+                    shared.give_back(Returned::Slot(slot));
+                    Err(error)
+                }
+            },
+        };
+        if let Err(error) = done {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the networks of sandboxes");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

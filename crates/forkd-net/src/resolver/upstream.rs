@@ -1,0 +1,139 @@
+//! The resolver that the host itself uses, asked from the host.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hickory_proto::op::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+use super::answer::Question;
+
+const PORT: u16 = 53;
+/// As long as the C library waits for each, and as many as it asks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_SERVERS: usize = 3;
+const ROUNDS: usize = 2;
+const MAX_CONFIGURATION: u64 = 64 << 10;
+
+/// Who is asked.
+#[derive(Debug, Clone)]
+pub enum Upstream {
+    /// The servers that this file names when a question comes.
+    Configuration(PathBuf),
+    Servers(Vec<SocketAddr>),
+}
+
+impl Default for Upstream {
+    fn default() -> Upstream {
+        Upstream::Configuration("/etc/resolv.conf".into())
+    }
+}
+
+impl Upstream {
+    /// The answer of the first server that gives one.
+    pub(super) async fn ask(&self, question: &Question) -> io::Result<Message> {
+        let servers = self.servers();
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "there is no resolver upstream");
+        for server in std::iter::repeat_n(&servers, ROUNDS).flatten() {
+            match timeout(PATIENCE, ask_one(*server, question)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
+
+    fn servers(&self) -> Vec<SocketAddr> {
+        match self {
+            Upstream::Servers(servers) => servers.clone(),
+            Upstream::Configuration(path) => {
+                let read = || {
+                    let mut text = String::new();
+                    let file = std::fs::File::open(path)?;
+                    io::Read::read_to_string(&mut io::Read::take(file, MAX_CONFIGURATION), &mut text)?;
+                    io::Result::Ok(text)
+                };
+                // As for the C library, a host without the file has a resolver of its own.
+                let servers = parse(&read().unwrap_or_default());
+                if servers.is_empty() { vec![(Ipv4Addr::LOCALHOST, PORT).into()] } else { servers }
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> Vec<SocketAddr> {
+    let servers = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let address: Option<IpAddr> = match (words.next(), words.next()) {
+            (Some("nameserver"), Some(address)) => address.parse().ok(),
+            _ => None,
+        };
+        address.map(|address| SocketAddr::from((address, PORT)))
+    });
+    servers.take(MAX_SERVERS).collect()
+}
+
+/// By datagram, from a port that nobody can guess; again over TCP if the answer does not fit.
+async fn ask_one(server: SocketAddr, question: &Question) -> io::Result<Message> {
+    let id = random()?;
+    let bytes = question.upstream(id).to_vec().map_err(io::Error::other)?;
+    let any: IpAddr =
+        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(server).await?;
+    socket.send(&bytes).await?;
+    let mut buffer = vec![0; 4096];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        let answer = Message::from_vec(buffer.get(..length).unwrap_or_default());
+        // Somebody else's, or rubbish: the answer may still come.
+        let Ok(answer) = answer else { continue };
+        if !question.is_answered_by(&answer, id) {
+            continue;
+        }
+        if answer.metadata.truncation {
+            return over_tcp(server, question, id, &bytes).await;
+        }
+        return Ok(answer);
+    }
+}
+
+async fn over_tcp(server: SocketAddr, question: &Question, id: u16, bytes: &[u8]) -> io::Result<Message> {
+    let mut stream = TcpStream::connect(server).await?;
+    let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes(), bytes].concat()).await?;
+    let length = stream.read_u16().await?;
+    let mut answer = vec![0; length.into()];
+    stream.read_exact(&mut answer).await?;
+    let answer = Message::from_vec(&answer).map_err(io::Error::other)?;
+    match question.is_answered_by(&answer, id) {
+        true => Ok(answer),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn random() -> io::Result<u16> {
+    let mut bytes = [0; 2];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u16::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_s_servers_are_found() {
+        let text = "# comment\nsearch lan\nnameserver 192.0.2.1\nnameserver\nnameserver fe80::1%eth0\n\
+                    nameserver 2001:db8::1 # second\nnameserver 1.1.1.1\nnameserver 8.8.8.8\n";
+        let servers: Vec<String> = parse(text).iter().map(ToString::to_string).collect();
+        assert_eq!(servers, ["192.0.2.1:53", "[2001:db8::1]:53", "1.1.1.1:53"]);
+        let missing = Upstream::Configuration("/no/such/file".into());
+        assert_eq!(missing.servers(), ["127.0.0.1:53".parse().unwrap()]);
+    }
+}

@@ -1,0 +1,188 @@
+//! The tables in a sandbox's namespace: who may send, what may go out, what comes back, and how much of it.
+//!
+//! ```text
+//!   guest ─▶ netdev guard: its own MAC and addresses? ─▶ forward ─▶ marked? accept
+//!                                     │                    └▶ egress: the policy ─▶ pass: mark, accept
+//!                                     │                                        └──▶ refuse: count, tell the guest
+//!                                     └▶ input: the resolver, echo ─▶ drop
+//!   outside ─▶ forward: an answer on a marked connection? accept, else drop
+//! ```
+//!
+//! A connection that the policy lets out is marked with the policy's generation. Another policy has another one, so what is
+//! already connected is looked at again by the new rules, in the moment that they appear: nothing that they forbid goes on, and
+//! what they allow does not notice.
+
+use super::TABLE;
+use super::ranges::not_the_internet;
+use crate::nft::{Base, Comparison, Expression, Family, Hook, Priority, Rule, SetKey, Transaction};
+use crate::nft::{ESTABLISHED, ICMP, ICMP6, INVALID, RELATED, TCP, UDP};
+use crate::plan::{GATEWAY4, GATEWAY6, GUEST_LINK_LOCAL, GUEST_MAC, GUEST4, GUEST6, TAP, UPLINK};
+use crate::policy::{Egress, Entry, Policy, Target};
+
+/// Counters, by table.
+pub const SENT: &str = "sent";
+pub const RECEIVED: &str = "received";
+pub const REFUSED: &str = "refused";
+pub const OVER_LIMIT: &str = "over_limit";
+pub const SPOOFED: &str = "spoofed";
+
+const FORWARD: &str = "forward";
+const INPUT: &str = "input";
+const EGRESS: &str = "egress";
+const PASS: &str = "pass";
+const REFUSE: &str = "refuse";
+const GUARD: &str = "guard";
+
+/// Connections of one sandbox at a time. The host's table of connections is everybody's.
+const MAX_CONNECTIONS: u32 = 8192;
+const DNS: u16 = 53;
+const DNS_OVER_TLS: u16 = 853;
+/// The least that a limit lets through at once: a packet of the largest size that the tap takes, and one more.
+const MIN_BURST: u64 = 128 << 10;
+
+/// The table that looks at everything the guest sends, before anything else does.
+pub fn guard() -> Transaction {
+    let base = Base { hook: Hook::Ingress, priority: Priority::Filter, drops: true, device: Some(TAP) };
+    let rules = [
+        Rule::new().sender(Comparison::NotEqual, GUEST_MAC).count(SPOOFED).drop(),
+        Rule::new().frame4(GUEST4).accept(),
+        Rule::new().frame6(GUEST6, 128).accept(),
+        // Neighbours are looked for from the link-local address, or from none. Neither is forwarded. One address only: the
+        // kernel's table of neighbours is one for all namespaces, and nobody may fill it.
+        Rule::new().frame6(GUEST_LINK_LOCAL, 128).accept(),
+        Rule::new().frame6([0; 8].into(), 128).accept(),
+        Rule::new().arp(GUEST_MAC, GUEST4).accept(),
+        // Asking whether anybody has an address, before taking it.
+        Rule::new().arp(GUEST_MAC, [0; 4].into()).accept(),
+        Rule::new().count(SPOOFED).drop(),
+    ];
+    Transaction::new(Family::Netdev, TABLE)
+        .add_table()
+        .add_counter(SPOOFED)
+        .add_base_chain(GUARD, &base)
+        .add_rules(GUARD, &rules)
+}
+
+/// The table of a new lease.
+pub fn table(policy: &Policy, generation: u32) -> Transaction {
+    let base = |hook, priority, drops| Base { hook, priority, drops, device: None };
+    let transaction = Transaction::new(Family::Inet, TABLE).add_table();
+    let transaction = [SENT, RECEIVED, REFUSED, OVER_LIMIT]
+        .into_iter()
+        .fold(transaction, |transaction, counter| transaction.add_counter(counter));
+    let transaction = transaction
+        .add_base_chain(INPUT, &base(Hook::Input, Priority::Filter, true))
+        .add_base_chain(FORWARD, &base(Hook::Forward, Priority::Filter, true))
+        .add_base_chain("postrouting", &base(Hook::Postrouting, Priority::SourceNat, false))
+        .add_chain(EGRESS)
+        .add_chain(PASS)
+        .add_chain(REFUSE)
+        .add_rule("postrouting", &Rule::new().to_link(UPLINK).then(Expression::Masquerade))
+        .add_rules(INPUT, &input())
+        .add_rule(REFUSE, &Rule::new().count(REFUSED).reject());
+    with_policy(transaction, policy, generation)
+}
+
+/// Other rules for a lease that has some. `sets` are those that it has.
+pub fn change(policy: &Policy, generation: u32, sets: &[String]) -> Transaction {
+    let transaction = Transaction::new(Family::Inet, TABLE);
+    let transaction = [FORWARD, EGRESS, PASS]
+        .into_iter()
+        .fold(transaction, |transaction, chain| transaction.flush_chain(chain));
+    let transaction = sets.iter().fold(transaction, |transaction, set| transaction.delete_set(set));
+    with_policy(transaction, policy, generation)
+}
+
+/// The set with the addresses of an entry's names. Sets of another generation are others.
+pub fn set_name(generation: u32, entry: usize, ipv4: bool) -> String {
+    format!("names{}_{generation:08x}_{entry}", if ipv4 { 4 } else { 6 })
+}
+
+/// What the namespace itself answers.
+fn input() -> Vec<Rule> {
+    let guest = || Rule::new().from_link(TAP);
+    let mut rules = Vec::new();
+    for (gateway, bits) in [(GATEWAY4.into(), 32), (GATEWAY6.into(), 128)] {
+        for protocol in [UDP, TCP] {
+            rules.push(guest().to_network(gateway, bits).protocol(protocol).to_ports(DNS, DNS).accept());
+        }
+    }
+    // Echo requests, and for IPv6 also the search for neighbours.
+    rules.push(guest().to_network(GATEWAY4.into(), 32).protocol(ICMP).icmp_types(8, 8).accept());
+    rules.push(guest().to_network(GATEWAY6.into(), 128).protocol(ICMP6).icmp_types(128, 128).accept());
+    rules.push(guest().protocol(ICMP6).icmp_types(135, 136).accept());
+    // The guest hears at once that there is nothing here.
+    rules.push(guest().count(REFUSED).reject());
+    rules
+}
+
+fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
+    let out = || Rule::new().from_link(TAP).to_link(UPLINK);
+    let back = || Rule::new().from_link(UPLINK).to_link(TAP);
+    let answers = ESTABLISHED | RELATED;
+    let mut forward = vec![out().in_state(INVALID).count(REFUSED).drop()];
+    if let Some(bytes_per_second) = policy.bandwidth {
+        // A tenth of a second of it.
+        let burst = (bytes_per_second / 10).max(MIN_BURST);
+        let burst = u32::try_from(burst).unwrap_or(u32::MAX);
+        for direction in [out(), back()] {
+            let beyond = Expression::Beyond { bytes_per_second: bytes_per_second.max(1), burst };
+            forward.push(direction.then(beyond).count(OVER_LIMIT).drop());
+        }
+    }
+    forward.push(back().in_state(answers).marked(generation).count(RECEIVED).accept());
+    forward.push(out().in_state(answers).marked(generation).count(SENT).accept());
+    forward.push(out().jump(EGRESS));
+    transaction = transaction
+        .add_rules(FORWARD, &forward)
+        .add_rule(
+            PASS,
+            &Rule::new().then(Expression::MoreConnections(MAX_CONNECTIONS)).count(OVER_LIMIT).drop(),
+        )
+        .add_rule(PASS, &Rule::new().mark(generation).count(SENT).accept());
+    // Names are the resolver's. Whoever could ask another one would get addresses that no rule knows of.
+    for (protocol, port) in [(UDP, DNS), (TCP, DNS), (UDP, DNS_OVER_TLS), (TCP, DNS_OVER_TLS)] {
+        let rule = Rule::new().protocol(protocol).to_ports(port, port).jump(REFUSE);
+        transaction = transaction.add_rule(EGRESS, &rule);
+    }
+    match &policy.egress {
+        Egress::Deny => {}
+        Egress::Allow => {
+            for (network, prefix) in not_the_internet() {
+                let rule = Rule::new().to_network(network, prefix).jump(REFUSE);
+                transaction = transaction.add_rule(EGRESS, &rule);
+            }
+            transaction = transaction.add_rule(EGRESS, &Rule::new().jump(PASS));
+        }
+        Egress::List(entries) => {
+            for (index, entry) in entries.iter().enumerate() {
+                transaction = with_entry(transaction, index, entry, generation);
+            }
+        }
+    }
+    transaction.add_rule(EGRESS, &Rule::new().jump(REFUSE))
+}
+
+fn with_entry(mut transaction: Transaction, index: usize, entry: &Entry, generation: u32) -> Transaction {
+    let targets = match &entry.to {
+        Target::Network(network) => vec![Rule::new().to_network(network.network(), network.prefix())],
+        Target::Name(_) => {
+            let (four, six) = (set_name(generation, index, true), set_name(generation, index, false));
+            transaction = transaction.add_set(&four, SetKey::Ipv4).add_set(&six, SetKey::Ipv6);
+            vec![Rule::new().to_set(true, &four), Rule::new().to_set(false, &six)]
+        }
+    };
+    for target in targets {
+        if entry.ports.is_empty() {
+            transaction = transaction.add_rule(EGRESS, &target.jump(PASS));
+            continue;
+        }
+        for ports in &entry.ports {
+            for protocol in [TCP, UDP] {
+                let rule = target.clone().protocol(protocol).to_ports(ports.first, ports.last).jump(PASS);
+                transaction = transaction.add_rule(EGRESS, &rule);
+            }
+        }
+    }
+    transaction
+}

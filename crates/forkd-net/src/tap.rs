@@ -1,0 +1,59 @@
+//! Taps, as a VM's network device wants them.
+
+#![expect(unsafe_code, reason = "a tap is set up with ioctls")]
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl, opcode};
+
+const DEVICE: &str = "/dev/net/tun";
+const SET_INTERFACE: Opcode = opcode::write::<i32>(b'T', 202);
+const SET_OFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
+const SET_HEADER_SIZE: Opcode = opcode::write::<i32>(b'T', 216);
+
+/// IFF_TAP, IFF_NO_PI and IFF_VNET_HDR.
+const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
+/// TUN_F_CSUM, TUN_F_TSO4 and TUN_F_TSO6: what the device offers its guest.
+const OFFLOADS: usize = 0x01 | 0x02 | 0x04;
+/// The header that virtio puts before every packet.
+const HEADER: i32 = 12;
+/// IFNAMSIZ.
+const NAME: usize = 16;
+
+/// `struct ifreq` as TUNSETIFF takes it.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; NAME],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == 40);
+
+/// Makes a tap in the calling thread's namespace, or opens one that nobody has open. It is gone when its last descriptor is
+/// closed.
+pub fn open(name: &str) -> io::Result<OwnedFd> {
+    if name.len() >= NAME {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let non_blocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
+    let tap = OpenOptions::new().read(true).write(true).custom_flags(non_blocking).open(DEVICE)?;
+    let mut request = InterfaceRequest { name: [0; NAME], flags: FLAGS, rest: [0; 22] };
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: TUNSETIFF reads an ifreq, which this is, and writes back no more than its size.
+    let interface = unsafe { Setter::<SET_INTERFACE, InterfaceRequest>::new(request) };
+    // SAFETY: the argument is of the type that the opcode takes.
+    unsafe { ioctl(&tap, interface) }?;
+    // SAFETY: TUNSETVNETHDRSZ reads an int.
+    let header = unsafe { Setter::<SET_HEADER_SIZE, i32>::new(HEADER) };
+    // SAFETY: the argument is of the type that the opcode takes.
+    unsafe { ioctl(&tap, header) }?;
+    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself.
+    let offloads = unsafe { IntegerSetter::<SET_OFFLOAD>::new_usize(OFFLOADS) };
+    // SAFETY: the argument is of the type that the opcode takes.
+    unsafe { ioctl(&tap, offloads) }?;
+    Ok(tap.into())
+}

@@ -101,7 +101,8 @@ fn trees_come_out_and_are_merged() -> Result<(), Failure> {
             "%2Fsrv%2Fout" => Some((200, tree.clone())),
             "%2Fetc%2Fhostname" => Some((200, file.clone())),
             "%2Fx" => Some((200, hostile.clone())),
-            "%2Fcut" => Some((200, tree.get(..600)?.to_owned())),
+            "%2Fcut%2Fout" => Some((200, tree.get(..600)?.to_owned())),
+            "%2Fother" => Some((200, tree.clone())),
             "%2Fempty" => Some((200, String::new())),
             _ => None,
         }
@@ -130,11 +131,20 @@ forkd: cannot unpack "x/link/forkd-cp-hostile": Too many levels of symbolic link
 "#]]
     );
     assert_data_eq!(
-        home.run(&["cp", &from("/cut"), &to("cut")])?,
+        home.run(&["cp", &from("/cut/out"), &to("cut")])?,
         str![[r#"
 exit: 1
 --- stderr
 forkd: the archive cannot be read after "out/a": unexpected EOF during skip
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["cp", &from("/other"), &to("other")])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: cannot unpack "out/a": it was not asked for
 
 "#]]
     );

@@ -228,7 +228,7 @@ hint: forkd snapshot ls lists those there are
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor an image nothing
-hint: forkd image pull nothing gets an image from a registry
+hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
     );
@@ -237,7 +237,8 @@ hint: forkd image pull nothing gets an image from a registry
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no image "nothing"; `forkd image ls` lists those there are
+forkd: there is no image "nothing"
+hint: forkd image ls lists those there are
 
 "#]]
     );

@@ -180,8 +180,8 @@ fn a_run_of_an_image_makes_its_snapshot_once() -> Result<(), Failure> {
         str![[r#"
 exit: 0
 --- stderr
-forkd: snapshot run-python-3.12-3d533e45: boot
-forkd: snapshot run-python-3.12-3d533e45: freeze
+forkd: snapshot run-python-3.12-3b652144: boot
+forkd: snapshot run-python-3.12-3b652144: freeze
 
 "#]]
     );
@@ -213,8 +213,26 @@ fn a_run_of_an_image_that_is_not_there_pulls_it_if_told_so() -> Result<(), Failu
         }
         _ => usual(request, body),
     })?;
-    assert_data_eq!(home.run(&["run", "python:3.12", "--", "true"])?, str![]);
-    assert_data_eq!(home.run(&["run", "--pull", "python:3.12", "--", "true"])?, str![]);
+    assert_data_eq!(
+        home.run(&["run", "python:3.12", "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is neither a snapshot nor an image python:3.12
+hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["run", "--pull", "python:3.12", "--", "true"])?,
+        str![[r#"
+exit: 0
+--- stderr
+forkd: pull
+forkd: warning: old
+
+"#]]
+    );
     Ok(())
 }
 

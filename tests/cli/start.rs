@@ -52,7 +52,7 @@ exit: 1
 --- stderr
 forkd: there was no daemon; one is started, process [..], and logs to HOME/daemon.log
 forkd: there is neither a snapshot nor an image nothing
-hint: forkd image pull nothing gets an image from a registry
+hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
     );
@@ -64,7 +64,7 @@ hint: forkd image pull nothing gets an image from a registry
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor an image nothing
-hint: forkd image pull nothing gets an image from a registry
+hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
     );

@@ -14,6 +14,7 @@ mod library;
 mod lifecycle;
 mod memory;
 mod packaging;
+mod proxy;
 mod recovery;
 mod refusals;
 mod registry;

@@ -388,6 +388,7 @@ mod tests {
             target: Some("last".into()),
             build_arg: vec!["A=1".into(), "B=x=y".into()],
             no_cache: true,
+            no_network: true,
             host_certs: false,
             vcpus: Some(2),
             memory_mib: Some(512),

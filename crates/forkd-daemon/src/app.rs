@@ -28,6 +28,8 @@ pub struct App {
     pub metrics: Metrics,
     pub idempotency: Idempotency,
     pub limits: Limits,
+    /// Whether the TCP port is for TLS.
+    pub tls: bool,
     /// Places for long work on the library.
     pub(crate) jobs: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
@@ -62,6 +64,7 @@ impl App {
             metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
+            tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),
             busy: Arc::default(),

@@ -4,6 +4,7 @@ use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
 use forkd_engine::control::CallError;
+use forkd_engine::dial::DialError;
 use forkd_engine::engine::{EngineError, Refusal};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
@@ -79,6 +80,10 @@ impl From<LibraryError> for ApiError {
         match error {
             LibraryError::Image(error) => error.into(),
             LibraryError::Kernel(error) => error.into(),
+            LibraryError::Host(error) => {
+                ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
+                    .detail(chain(&error))
+            }
         }
     }
 }
@@ -120,6 +125,23 @@ impl From<FileError> for ApiError {
             FileError::TooMany(_) => ApiError::new(Code::TooMany, text),
             FileError::NoUser(_) | FileError::Refused(_) => ApiError::new(Code::Malformed, text),
             FileError::Range(_) => ApiError::new(Code::RangeNotSatisfiable, text),
+        }
+    }
+}
+
+impl From<DialError> for ApiError {
+    fn from(error: DialError) -> ApiError {
+        let text = shortened(error.to_string());
+        match error {
+            DialError::Closed(_) => ApiError::new(ErrorCode::PortClosed, text)
+                .hint("start what is to listen there, or look whether it listens on localhost"),
+            DialError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, text),
+            DialError::Failed { .. } => ApiError::new(ErrorCode::GuestFailed, text),
+            DialError::Connect(_) | DialError::Io(_) => {
+                ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                    .hint(TRY_AGAIN)
+                    .detail(chain(&error))
+            }
         }
     }
 }
@@ -254,6 +276,14 @@ mod tests {
             (FileError::Refused("x".into()), ErrorCode::Malformed),
             (FileError::Range(None), ErrorCode::RangeNotSatisfiable),
             (FileError::Agent(AgentError::Timeout(second)), ErrorCode::GuestTimeout),
+        ] {
+            assert_eq!(ApiError::from(error).code(), code);
+        }
+        for (error, code) in [
+            (DialError::Closed(1), ErrorCode::PortClosed),
+            (DialError::Timeout(1), ErrorCode::GuestTimeout),
+            (DialError::Failed { port: 1, reason: "x".into() }, ErrorCode::GuestFailed),
+            (DialError::Io(std::io::ErrorKind::UnexpectedEof.into()), ErrorCode::GuestFailed),
         ] {
             assert_eq!(ApiError::from(error).code(), code);
         }

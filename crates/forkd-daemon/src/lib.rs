@@ -28,6 +28,7 @@ pub mod metrics;
 mod ndjson;
 mod openapi;
 mod passage;
+mod proxy;
 pub mod request_id;
 pub mod routes;
 pub mod server;

@@ -45,6 +45,9 @@ pub(crate) fn beginning() -> OpenApi {
 
 /// Gives every operation the answers that any of them can have.
 pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
+    // The router's way to write that a parameter is all that is left of the path.
+    let paths = std::mem::take(&mut document.paths.paths);
+    document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     for item in document.paths.paths.values_mut() {
         let reading = [&mut item.get, &mut item.head, &mut item.options, &mut item.trace];
         reading.into_iter().flatten().for_each(|operation| add_errors(operation, false));

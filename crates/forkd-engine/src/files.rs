@@ -209,8 +209,9 @@ async fn in_time<T>(asked: impl Future<Output = Result<T, AgentError>>) -> Resul
 
 /// What a refusal means. The body has been read to its end.
 async fn refused(path: &str, response: Response<Incoming>) -> FileError {
+    let status = response.status();
     match in_time(check(path, response)).await {
-        Ok(_) => FileError::Refused("the agent refuses without a reason".into()),
+        Ok(_) => AgentError::Status { path: path.into(), status, message: String::new() }.into(),
         Err(error) => of_agent(error),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forkd_image::host_environment::{HostEnvironment, HostEnvironmentError};
 use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
@@ -49,6 +50,8 @@ pub struct Recipe {
     pub ready: Option<Ready>,
     /// Languages and code, after the image's own.
     pub warm_up: Vec<(String, String)>,
+    /// Whether the guest sees the host's certificates and proxies.
+    pub host_certs: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,8 @@ pub enum LibraryError {
     Image(#[from] ImageError),
     #[error(transparent)]
     Kernel(#[from] KernelStoreError),
+    #[error(transparent)]
+    Host(#[from] HostEnvironmentError),
 }
 
 impl Library {
@@ -75,7 +80,8 @@ impl Library {
         };
         let initramfs = kernel.initramfs(&self.agent, progress)?;
         let (tag, shape) = (recipe.tag.clone(), shape(&recipe, &image));
-        let config = config(recipe, &image);
+        let host = recipe.host_certs.then(HostEnvironment::collect).transpose()?;
+        let config = ImageConfig { host, ..config(recipe, &image) };
         let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
         Ok(NewSnapshot {
             tag,
@@ -141,6 +147,7 @@ mod tests {
             start: None,
             ready: None,
             warm_up: Vec::new(),
+            host_certs: false,
         }
     }
 

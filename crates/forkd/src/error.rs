@@ -140,7 +140,9 @@ impl CliError {
             }
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
-            CliError::NothingToRun(_) => "forkd run --pull gets an image from a registry; forkd snapshot ls and forkd image ls list what there is".into(),
+            CliError::NothingToRun(_) => {
+                "forkd run --pull gets an image from a registry; forkd image pull, build and import make others".into()
+            }
             CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,
@@ -181,6 +183,8 @@ fn in_words_of_verbs(hint: &str) -> String {
     let verbs = [
         ("GET /v1/sandboxes lists", "forkd ls --all lists"),
         ("GET /v1/snapshots lists", "forkd snapshot ls lists"),
+        ("GET /v1/images lists", "forkd image ls lists"),
+        ("GET /v1/kernels lists", "forkd kernel ls lists"),
         ("?cascade=true", "--cascade"),
         ("`branches` of a sandbox has", "forkd inspect shows"),
     ];

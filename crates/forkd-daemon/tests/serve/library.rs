@@ -40,6 +40,20 @@ async fn everybody_may_look_and_admins_may_change() {
     }
 }
 
+/// Certificates and proxies of the host may have secrets in them: a proxy's password, for one.
+#[tokio::test]
+async fn what_a_guest_sees_of_the_host_is_the_admin_s_to_say() {
+    let daemon = Daemon::start().await;
+    let (run, admin) = (daemon.token("runner", Scope::Run), daemon.token("boss", Scope::Admin));
+    let body = r#"{"tag": "t", "image": "none", "host_certs": true}"#;
+    let refused = Request::post("/v1/snapshots", body).token(&run).send(daemon.tcp()).await;
+    assert_eq!(refused.code(), ErrorCode::Forbidden);
+    for (body, token) in [(body, &admin), (r#"{"tag": "t", "image": "none"}"#, &run)] {
+        let answer = Request::post("/v1/snapshots", body).token(token).send(daemon.tcp()).await;
+        assert_eq!(answer.code(), ErrorCode::NotFound, "{answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_before_anything_is_done() {
     let daemon = Daemon::start().await;

@@ -36,7 +36,7 @@ pub fn unpack(archive: impl Read, into: &Path, name: &str) -> Result<PathBuf, Un
     read_entries(archive, &LIMITS, &mut Used::default(), |entry, content| {
         if !entry.path.as_path().starts_with(name) {
             let entry = entry.path.as_path().to_string_lossy().into_owned();
-            return Err(ArchiveError::Unpack { entry, source: io::ErrorKind::InvalidInput.into() });
+            return Err(ArchiveError::Unpack { entry, source: io::Error::other("it was not asked for") });
         }
         make(&root, &entry, content).map_err(|source| ArchiveError::Unpack {
             entry: entry.path.as_path().to_string_lossy().into_owned(),

@@ -3,17 +3,20 @@
 //! Whoever goes away before it is done ends it, and nothing of it is left. With an idempotency key and without a stream, it
 //! goes on.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorBody;
 use forkd_api::snapshot::{CreateSnapshot, Progress, ReadyProbe, Snapshot};
+use forkd_api::token::Scope;
 use forkd_engine::engine::{EngineError, Step};
 use forkd_engine::library::Recipe;
 use forkd_proto::agent::startup::{Probe, Ready};
 use tokio::sync::mpsc;
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::ndjson;
@@ -58,9 +61,13 @@ type Told = mpsc::Sender<Progress>;
 )]
 pub(super) async fn create(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Json(wanted): Json<CreateSnapshot>,
 ) -> Answer<Response> {
+    if wanted.host_certs {
+        caller.require(Scope::Admin)?;
+    }
     let wait = wanted.wait;
     let recipe = convert(wanted)?;
     let (told, mut heard) = mpsc::channel(QUEUE);
@@ -192,6 +199,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         start,
         ready,
         warm_up,
+        host_certs,
         wait: _,
     } = wanted;
     checks::env(&env)?;
@@ -213,6 +221,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         start,
         ready: ready.map(convert_ready).transpose()?,
         warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
+        host_certs,
     })
 }
 

@@ -69,9 +69,10 @@ fn ask(
     headers: &str,
     body: &str,
 ) -> Result<(u16, ErrorCode), Failure> {
-    write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n{body}")?;
+    let request = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n{body}");
     let mut text = String::new();
     // A daemon that has heard enough may close before it has read all.
+    let _ = stream.write_all(request.as_bytes());
     let _ = stream.read_to_string(&mut text);
     let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
     let body = text.split_once("\r\n\r\n").map(|(_, body)| serde_json::from_str::<ErrorBody>(body));

@@ -13,7 +13,7 @@ RELEASE := --release --locked --workspace --exclude forkd-agent
 E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint deny unit e2e e2e-agent soak bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo test setup build lint deny unit e2e e2e-agent soak soak-daemon schema bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -49,13 +49,20 @@ unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of ima
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e
 
-e2e-agent: build ## the agent in real guests, and the official E2B clients against it
+e2e-agent: build ## real guests: their agent, the official E2B clients against it, builds, and all through the daemon's API
 	tests/sdk/run target/release/guest/forkd-agent
-	$(E2E) --test agent --test build
+	$(E2E) --test agent --test build --test api
 
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
 	FORKD_SOAK=1 $(CARGO) test --locked --workspace --lib many_leases
-	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build
+	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build --test api
+
+soak-daemon: build ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows
+	FORKD_SOAK=1 $(E2E) --test daemon -- soak memory schema
+
+schema: ## every request that can be made of the OpenAPI document, against a daemon
+	$(CARGO) build --locked --workspace --bins --test daemon
+	$(CARGO) test --locked --workspace --test daemon -- schema
 
 bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine

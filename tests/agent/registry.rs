@@ -34,7 +34,8 @@ pub fn an_image_from_a_registry_boots() -> TestResult {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let reference = format!("{}/app:latest", listener.local_addr()?);
     std::thread::spawn(move || serve(&listener, &Arc::new(blobs)));
-    let request = Pull { reference, name: Some(NAME.parse()?), min_mib: None, limits: Limits::default() };
+    let (name, limits) = (Some(NAME.parse()?), Limits::default());
+    let request = Pull { reference, name, min_mib: None, limits, credentials: None };
     pull(&ImageStore::new(&library::directory()), &request, &Report)?;
     guest::run(NAME, &["container"])
 }

@@ -10,8 +10,26 @@ use crate::world::{Home, World};
 #[test]
 fn without_a_daemon_it_is_said_how_to_start_one() -> Result<(), Failure> {
     let home = Home::new()?;
-    assert_data_eq!(home.run(&["ls"])?, str![]);
-    assert_data_eq!(home.run(&["kill", "i", "--json"])?, str![]);
+    assert_data_eq!(
+        home.run(&["ls"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no daemon: nobody listens at HOME/forkd.sock, and machine default has none
+hint: forkd serve starts one here, forkd run starts one wherever it can; --address names another
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["kill", "i", "--json"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no daemon: nobody listens at HOME/forkd.sock, and machine default has none
+hint: forkd serve starts one here, forkd run starts one wherever it can; --address names another
+
+"#]]
+    );
     Ok(())
 }
 
@@ -19,10 +37,36 @@ fn without_a_daemon_it_is_said_how_to_start_one() -> Result<(), Failure> {
 fn an_address_where_nobody_is_is_named() -> Result<(), Failure> {
     let home = Home::new()?;
     let address = format!("unix://{}/none", home.path().display());
-    assert_data_eq!(home.run(&["ls", "--address", &address])?, str![]);
-    assert_data_eq!(home.run(&["ping", "--address", "http://127.0.0.1:1"])?, str![]);
+    assert_data_eq!(
+        home.run(&["ls", "--address", &address])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the daemon at unix://HOME/none cannot be reached: No such file or directory (os error 2)
+hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names another
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["ping", "--address", "http://127.0.0.1:1"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the daemon at http://127.0.0.1:1 cannot be reached: Connection refused (os error 111)
+hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names another
+
+"#]]
+    );
     let outcome = home.command(&["ls"]).env("FORKD_URL", "nowhere").output()?;
-    assert_data_eq!(crate::outcome::outcome(&outcome, home.path()), str![]);
+    assert_data_eq!(
+        crate::outcome::outcome(&outcome, home.path()),
+        str![[r#"
+exit: 2
+--- stderr
+forkd: FORKD_URL is no address: expected unix:///path, http://host:port or https://host:port
+
+"#]]
+    );
     Ok(())
 }
 
@@ -31,30 +75,183 @@ fn tokens_that_are_none_are_named() -> Result<(), Failure> {
     let home = Home::new()?;
     let file = home.path().join("token");
     let file = file.to_string_lossy();
-    assert_data_eq!(home.run(&["ls", "--token-file", &file])?, str![]);
+    assert_data_eq!(
+        home.run(&["ls", "--token-file", &file])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: cannot read the token HOME/token: No such file or directory (os error 2)
+
+"#]]
+    );
     fs::write(&*file, "two words")?;
-    assert_data_eq!(home.run(&["ls", "--token-file", &file])?, str![]);
+    assert_data_eq!(
+        home.run(&["ls", "--token-file", &file])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: HOME/token has no token: expected one word
+
+"#]]
+    );
     Ok(())
 }
 
 #[test]
 fn what_is_not_there_is_named() -> Result<(), Failure> {
     let world = World::new()?;
-    assert_data_eq!(world.run(&["inspect", "nothing"])?, str![]);
-    assert_data_eq!(world.run(&["fork", "nothing"])?, str![]);
-    assert_data_eq!(world.run(&["kill", "inone", "iother"])?, str![]);
-    assert_data_eq!(world.run(&["pause", "inone"])?, str![]);
-    assert_data_eq!(world.run(&["exec", "inone", "--", "true"])?, str![]);
-    assert_data_eq!(world.run(&["eval", "inone", "1"])?, str![]);
-    assert_data_eq!(world.run(&["logs", "inone"])?, str![]);
-    assert_data_eq!(world.run(&["stats", "inone"])?, str![]);
-    assert_data_eq!(world.run(&["branch", "inone"])?, str![]);
-    assert_data_eq!(world.run(&["rollback", "inone", "tag"])?, str![]);
-    assert_data_eq!(world.run(&["snapshot", "inspect", "nothing"])?, str![]);
-    assert_data_eq!(world.run(&["snapshot", "rm", "nothing"])?, str![]);
-    assert_data_eq!(world.run(&["run", "nothing", "--", "true"])?, str![]);
-    assert_data_eq!(world.run(&["snapshot", "nothing"])?, str![]);
-    assert_data_eq!(world.run(&["exec", "../../snapshots", "--", "true"])?, str![]);
+    assert_data_eq!(
+        world.run(&["inspect", "nothing"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is neither a sandbox nor a snapshot nothing
+hint: forkd ls --all and forkd snapshot ls list what there is
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["fork", "nothing"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is neither a snapshot nor a sandbox nothing
+hint: forkd snapshot ls and forkd ls list what there is
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["kill", "inone", "iother"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+forkd: there is no sandbox "iother"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["pause", "inone"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["exec", "inone", "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["eval", "inone", "1"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["logs", "inone"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["stats", "inone"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["branch", "inone"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["rollback", "inone", "tag"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["snapshot", "inspect", "nothing"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no snapshot "nothing"
+hint: forkd snapshot ls lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["snapshot", "rm", "nothing"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no snapshot "nothing"
+hint: forkd snapshot ls lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["run", "nothing", "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is neither a snapshot nor an image nothing
+hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["snapshot", "nothing"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no image "nothing"
+hint: forkd image ls lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["exec", "../../snapshots", "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is no sandbox "../../snapshots"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
     Ok(())
 }
 
@@ -62,22 +259,106 @@ fn what_is_not_there_is_named() -> Result<(), Failure> {
 fn what_cannot_be_in_this_state_is_refused_with_a_hint() -> Result<(), Failure> {
     let world = World::new()?;
     let id = world.fork("base")?;
-    assert_data_eq!(world.run(&["exec", &id, "--", "true"])?, str![]);
-    assert_data_eq!(world.run(&["exec", &id, "--json", "--", "true"])?, str![]);
-    assert_data_eq!(world.run(&["eval", &id, "1"])?, str![]);
-    assert_data_eq!(world.run(&["shell", &id])?, str![]);
-    assert_data_eq!(world.run(&["branch", &id, "--tag", "base"])?, str![]);
-    assert_data_eq!(world.run(&["branch", &id, "--tag", "A B"])?, str![]);
-    assert_data_eq!(world.run(&["rollback", &id, "base"])?, str![]);
-    assert_data_eq!(world.run(&["fork", "base", "-n", "0"])?, str![]);
-    assert_data_eq!(world.run(&["run", "base", "--memory", "1G"])?, str![]);
+    assert_data_eq!(
+        world.run(&["exec", &id, "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the sandbox is one without an agent
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["exec", &id, "--json", "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the sandbox is one without an agent
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["eval", &id, "1"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the sandbox is one without an agent
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["shell", &id])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: a terminal is needed, and stdin is none
+hint: forkd exec runs a command without one
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["branch", &id, "--tag", "base"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is a snapshot base already
+hint: choose another tag, or remove the snapshot first
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["branch", &id, "--tag", "A B"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: "A B" is not a tag: use 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["rollback", &id, "base"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: snapshot base is not a branch of sandbox ID
+hint: forkd inspect shows those it can go back to
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["fork", "base", "-n", "0"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: n is 0, expected 1 to 1000
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["run", "base", "--memory", "1G"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: base is a snapshot, whose vCPUs, memory, disk and kernel are what they are
+hint: make another with: forkd snapshot IMAGE
+
+"#]]
+    );
     Ok(())
 }
 
 #[test]
 fn a_run_that_fails_leaves_no_sandbox() -> Result<(), Failure> {
     let world = World::new()?;
-    assert_data_eq!(world.run(&["run", "base", "--", "true"])?, str![]);
+    assert_data_eq!(
+        world.run(&["run", "base", "--", "true"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the sandbox is one without an agent
+
+"#]]
+    );
     assert_eq!(world.stdout(&["ls", "--all", "--quiet"])?, "");
     Ok(())
 }
@@ -85,6 +366,15 @@ fn a_run_that_fails_leaves_no_sandbox() -> Result<(), Failure> {
 #[test]
 fn limits_of_the_daemon_are_passed_on() -> Result<(), Failure> {
     let world = World::with(&["--listen", "none", "--max-sandboxes", "3"])?;
-    assert_data_eq!(world.run(&["fork", "base", "-n", "4"])?, str![]);
+    assert_data_eq!(
+        world.run(&["fork", "base", "-n", "4"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: 4 more sandboxes beside 0: this host takes 3 at most
+hint: remove some first, or start the daemon with a higher --max-sandboxes
+
+"#]]
+    );
     Ok(())
 }

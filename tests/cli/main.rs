@@ -14,6 +14,8 @@ mod programs;
 mod sandboxes;
 mod snapshots;
 mod stand_in;
+mod start;
+mod terminal;
 mod tokens;
 mod usage;
 mod world;

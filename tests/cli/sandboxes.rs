@@ -12,16 +12,72 @@ use crate::world::World;
 #[test]
 fn sandboxes_come_are_listed_and_go() -> Result<(), Failure> {
     let world = World::new()?;
-    assert_data_eq!(world.run(&["ls"])?, str![]);
-    assert_data_eq!(world.run(&["fork", "base", "-n", "2", "--ttl", "2h", "--metadata", "job=a"])?, str![]);
-    assert_data_eq!(world.run(&["ls"])?, str![]);
+    assert_data_eq!(
+        world.run(&["ls"])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID  SNAPSHOT  STATE  AGE  ENDS IN  VCPUS  MEMORY  PID  BRANCHES
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["fork", "base", "-n", "2", "--ttl", "2h", "--metadata", "job=a"])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID
+ID
+--- stderr
+2 ready, after [..]
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["ls"])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID                    SNAPSHOT  STATE    AGE  ENDS IN  VCPUS  MEMORY  [..]PID  BRANCHES
+ID  base      running   [..]s       [..]      1  64 MiB  [..]         0
+ID  base      running   [..]s       [..]      1  64 MiB  [..]         0
+
+"#]]
+    );
     assert_eq!(world.stdout(&["ps", "-q", "--metadata", "job=a"])?.lines().count(), 2);
     assert_eq!(world.stdout(&["ls", "-q", "--metadata", "job=b"])?, "");
     let all: Value = serde_json::from_str(&world.stdout(&["ls", "--json"])?)?;
     assert_eq!((&all[1]["state"], &all[1]["metadata"]["job"]), (&"running".into(), &"a".into()));
-    assert_data_eq!(world.run(&["stats", "--once"])?, str![]);
-    assert_data_eq!(world.run(&["kill", "--all"])?, str![]);
-    assert_data_eq!(world.run(&["ls", "--all"])?, str![]);
+    assert_data_eq!(
+        world.run(&["stats", "--once"])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID                    SNAPSHOT  CPU  CPU TIME  [..]PRIVATE  [..]SHARED  [..]DISK
+ID  base        -  [..] ms [..]
+ID  base        -  [..] ms [..]
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["kill", "--all"])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID
+ID
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["ls", "--all"])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID  SNAPSHOT  STATE  AGE  ENDS IN  VCPUS  MEMORY  PID  BRANCHES
+
+"#]]
+    );
     Ok(())
 }
 
@@ -29,28 +85,132 @@ fn sandboxes_come_are_listed_and_go() -> Result<(), Failure> {
 fn one_sandbox_is_shown_stopped_and_taken_back() -> Result<(), Failure> {
     let world = World::new()?;
     let id = world.fork("base")?;
-    assert_data_eq!(world.run(&["inspect", &id])?, str![]);
-    assert_data_eq!(world.run(&["pause", &id, "inone"])?, str![]);
-    assert_data_eq!(world.run(&["resume", &id])?, str![]);
-    assert_data_eq!(world.run(&["branch", &id, "--tag", "one", "--wait"])?, str![]);
-    assert_data_eq!(world.run(&["rollback", &id, "one"])?, str![]);
-    assert_data_eq!(world.run(&["logs", &id])?, str![]);
-    assert_data_eq!(world.run(&["fork", &id])?, str![]);
-    assert_data_eq!(world.run(&["kill", &id, "--json"])?, str![]);
+    assert_data_eq!(
+        world.run(&["inspect", &id])?,
+        str![[r#"
+exit: 0
+--- stdout
+id              ID
+state           running
+snapshot        base
+created         20[..]Z
+vcpus           1
+memory          64 MiB
+disk            16 MiB
+pid             [..]
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["pause", &id, "inone"])?,
+        str![[r#"
+exit: 1
+--- stdout
+ID                    STATE
+ID  paused
+--- stderr
+forkd: there is no sandbox "inone"
+hint: forkd ls --all lists those there are
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["resume", &id])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID                    STATE
+ID  running
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["branch", &id, "--tag", "one", "--wait"])?,
+        str![[r#"
+exit: 0
+--- stdout
+one
+--- stderr
+The sandbox stood still for [..] ms.
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["rollback", &id, "one"])?,
+        str![[r#"
+exit: 0
+--- stderr
+Sandbox ID is back at one.
+
+"#]]
+    );
+    assert!(world.output(&["logs", &id])?.status.success());
+    assert_data_eq!(
+        world.run(&["fork", &id])?,
+        str![[r#"
+exit: 0
+--- stdout
+ID
+--- stderr
+1 ready, after [..]
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["kill", &id, "--json"])?,
+        str![[r#"
+exit: 0
+--- stdout
+{
+  "removed": [
+    "ID"
+  ]
+}
+
+"#]]
+    );
     Ok(())
 }
 
 #[test]
 fn what_has_ended_is_cleaned_up_when_told_so() -> Result<(), Failure> {
     let world = World::new()?;
-    assert_data_eq!(world.run(&["cleanup"])?, str![]);
+    assert_data_eq!(
+        world.run(&["cleanup"])?,
+        str![[r#"
+exit: 0
+--- stderr
+Nothing is left over.
+
+"#]]
+    );
     world.stdout(&["fork", "base", "--ttl", "1"])?;
     world.until("it ends", |world| {
         Ok(world.stdout(&["ls", "-q", "--state", "ended"])?.lines().count() == 1)
     })?;
     assert_eq!(world.stdout(&["ls", "-q"])?, "");
-    assert_data_eq!(world.run(&["cleanup"])?, str![]);
-    assert_data_eq!(world.run(&["cleanup", "--yes"])?, str![]);
+    assert_data_eq!(
+        world.run(&["cleanup"])?,
+        str![[r#"
+exit: 0
+--- stdout
+sandbox ID
+--- stderr
+1 would be removed; forkd cleanup --yes does it.
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["cleanup", "--yes"])?,
+        str![[r#"
+exit: 0
+--- stdout
+sandbox ID
+--- stderr
+1 removed.
+
+"#]]
+    );
     assert_eq!(world.stdout(&["ls", "-q", "--all"])?, "");
     Ok(())
 }
@@ -58,7 +218,7 @@ fn what_has_ended_is_cleaned_up_when_told_so() -> Result<(), Failure> {
 #[test]
 fn events_are_printed_as_they_happen() -> Result<(), Failure> {
     let world = World::new()?;
-    for (json, says) in [(false, "Z  sandbox"), (true, r#""event":"sandbox""#)] {
+    for (json, says) in [(false, "Z  sandbox"), (true, r#""event":"sandbox"#)] {
         let mut arguments = vec!["events"];
         if json {
             arguments.push("--json");
@@ -92,7 +252,15 @@ fn events_are_printed_as_they_happen() -> Result<(), Failure> {
 #[test]
 fn the_daemon_answers_a_ping() -> Result<(), Failure> {
     let world = World::new()?;
-    assert_data_eq!(world.run(&["ping"])?, str![]);
+    assert_data_eq!(
+        world.run(&["ping"])?,
+        str![[r#"
+exit: 0
+--- stdout
+forkd 0.1.0 at unix://HOME/forkd.sock answers in [..]
+
+"#]]
+    );
     let answer: Value = serde_json::from_str(&world.stdout(&["ping", "--json"])?)?;
     assert_eq!(answer["api"], "v1");
     Ok(())

@@ -24,10 +24,54 @@ fn a_token_is_needed_good_and_good_enough() -> Result<(), Failure> {
         }
         Ok(outcome(&command.output()?, world.path()))
     };
-    assert_data_eq!(with(&["ls"], None)?, str![]);
-    assert_data_eq!(with(&["ls"], Some("wrong"))?, str![]);
-    assert_data_eq!(with(&["ls"], Some(&secret))?, str![]);
-    assert_data_eq!(with(&["fork", "base"], Some(&secret))?, str![]);
-    assert_data_eq!(with(&["exec", "inone", "--", "true"], Some("wrong"))?, str![]);
+    assert_data_eq!(
+        with(&["ls"], None)?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: a token is needed
+hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
+
+"#]]
+    );
+    assert_data_eq!(
+        with(&["ls"], Some("wrong"))?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: this is not a token
+hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
+
+"#]]
+    );
+    assert_data_eq!(
+        with(&["ls"], Some(&secret))?,
+        str![[r#"
+exit: 0
+--- stdout
+ID  SNAPSHOT  STATE  AGE  ENDS IN  VCPUS  MEMORY  PID  BRANCHES
+
+"#]]
+    );
+    assert_data_eq!(
+        with(&["fork", "base"], Some(&secret))?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: this needs the scope run, and the token has read
+hint: make one on the daemon's host: forkd token create NAME --scope run
+
+"#]]
+    );
+    assert_data_eq!(
+        with(&["exec", "inone", "--", "true"], Some("wrong"))?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: this is not a token
+hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
+
+"#]]
+    );
     Ok(())
 }

@@ -8,36 +8,174 @@ use crate::world::Home;
 #[test]
 fn a_verb_is_needed() -> Result<(), Failure> {
     let home = Home::new()?;
-    assert_data_eq!(home.run(&["no-such-verb"])?, str![]);
+    assert_data_eq!(
+        home.run(&["no-such-verb"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: unrecognized subcommand 'no-such-verb'
+
+Usage: forkd <COMMAND>
+
+For more information, try '--help'.
+
+"#]]
+    );
     Ok(())
 }
 
 #[test]
 fn what_is_missing_is_named() -> Result<(), Failure> {
     let home = Home::new()?;
-    assert_data_eq!(home.run(&["exec", "i"])?, str![]);
-    assert_data_eq!(home.run(&["kill"])?, str![]);
-    assert_data_eq!(home.run(&["snapshot"])?, str![]);
-    assert_data_eq!(home.run(&["rollback", "i"])?, str![]);
+    assert_data_eq!(
+        home.run(&["exec", "i"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: the following required arguments were not provided:
+  <COMMAND>...
+
+Usage: forkd exec <SANDBOX> -- <COMMAND>...
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["kill"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: the following required arguments were not provided:
+  <SANDBOX>...
+
+Usage: forkd kill <SANDBOX>...
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["snapshot"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: the following required arguments were not provided:
+  <IMAGE>
+
+Usage: forkd snapshot <IMAGE>
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["rollback", "i"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: the following required arguments were not provided:
+  <TAG>
+
+Usage: forkd rollback <SANDBOX> <TAG>
+
+For more information, try '--help'.
+
+"#]]
+    );
     Ok(())
 }
 
 #[test]
 fn what_contradicts_itself_is_named() -> Result<(), Failure> {
     let home = Home::new()?;
-    assert_data_eq!(home.run(&["kill", "--all", "i"])?, str![]);
-    assert_data_eq!(home.run(&["snapshot", "image", "--from", "i"])?, str![]);
+    assert_data_eq!(
+        home.run(&["kill", "--all", "i"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: the argument '--all' cannot be used with '[SANDBOX]...'
+
+Usage: forkd kill --all [SANDBOX]...
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["snapshot", "image", "--from", "i"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: the argument '[IMAGE]' cannot be used with '--from <SANDBOX>'
+
+Usage: forkd snapshot <IMAGE>
+
+For more information, try '--help'.
+
+"#]]
+    );
     Ok(())
 }
 
 #[test]
 fn values_that_are_none_are_named() -> Result<(), Failure> {
     let home = Home::new()?;
-    assert_data_eq!(home.run(&["ls", "--address", "ftp://x"])?, str![]);
-    assert_data_eq!(home.run(&["fork", "base", "--ttl", "0"])?, str![]);
-    assert_data_eq!(home.run(&["fork", "base", "--env", "A"])?, str![]);
-    assert_data_eq!(home.run(&["snapshot", "image", "--warm-up", "ruby=1"])?, str![]);
-    assert_data_eq!(home.run(&["snapshot", "image", "--memory", "much"])?, str![]);
+    assert_data_eq!(
+        home.run(&["ls", "--address", "ftp://x"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: invalid value 'ftp://x' for '--address <ADDRESS>': expected unix:///path, http://host:port or https://host:port
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["fork", "base", "--ttl", "0"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: invalid value '0' for '--ttl <TIME>': expected seconds, or a time such as 90s, 10m or 2h
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["fork", "base", "--env", "A"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: invalid value 'A' for '--env <NAME=VALUE>': expected NAME=VALUE
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["snapshot", "image", "--warm-up", "ruby=1"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: invalid value 'ruby=1' for '--warm-up <LANGUAGE=CODE>': expected python, javascript or bash
+
+For more information, try '--help'.
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["snapshot", "image", "--memory", "much"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: invalid value 'much' for '--memory <SIZE>': expected a size such as 4G, 512M or 2048 (MiB)
+
+For more information, try '--help'.
+
+"#]]
+    );
     Ok(())
 }
 
@@ -49,7 +187,15 @@ fn completions_and_manual_pages_are_generated() -> Result<(), Failure> {
         assert!(script.contains("rollback") && script.contains("forkd"), "{shell}");
     }
     let directory = home.path().join("man");
-    assert_data_eq!(home.run(&["man", &directory.to_string_lossy()])?, str![]);
+    assert_data_eq!(
+        home.run(&["man", &directory.to_string_lossy()])?,
+        str![[r#"
+exit: 0
+--- stderr
+The manual pages are in HOME/man.
+
+"#]]
+    );
     for page in ["forkd.1", "forkd-run.1", "forkd-snapshot-ls.1"] {
         assert!(directory.join(page).is_file(), "{page}");
     }

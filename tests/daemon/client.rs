@@ -20,7 +20,10 @@ pub struct Answer {
 
 /// Sends a request, with JSON if there is any, and waits for the whole answer.
 pub fn send(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> Result<Answer, Failure> {
-    let mut stream = begin(socket, request, headers, body)?;
+    answer(begin(socket, request, headers, body)?)
+}
+
+fn answer(mut stream: UnixStream) -> Result<Answer, Failure> {
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| format!("no answer: {text:?}"))?;
@@ -38,6 +41,37 @@ fn begin(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> R
          content-length: {}\r\n{headers}\r\n{body}",
         body.len()
     )?;
+    Ok(stream)
+}
+
+/// Sends bytes that are no JSON.
+pub fn upload(socket: &Path, request: &str, headers: &str, body: &[u8]) -> Result<Answer, Failure> {
+    answer(begin_upload(socket, request, headers, body.len(), body)?)
+}
+
+/// Says that so many bytes come, sends fewer, and goes away.
+pub fn break_off(socket: &Path, request: &str, said: usize, body: &[u8]) -> Result<(), Failure> {
+    let stream = begin_upload(socket, request, "", said, body)?;
+    std::thread::sleep(Duration::from_millis(300));
+    drop(stream);
+    Ok(())
+}
+
+fn begin_upload(
+    socket: &Path,
+    request: &str,
+    headers: &str,
+    said: usize,
+    body: &[u8],
+) -> Result<UnixStream, Failure> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {said}\r\n{headers}\r\n"
+    )?;
+    // A daemon that refuses early does not read the rest.
+    let _ = stream.write_all(body);
     Ok(stream)
 }
 
@@ -78,6 +112,12 @@ impl Lines {
 }
 
 impl Answer {
+    /// Whether its end is missing.
+    pub fn is_cut(&self) -> bool {
+        let length = self.head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        length.is_some_and(|length| length.trim().parse() != Ok(self.body.len()))
+    }
+
     pub fn parsed<T: DeserializeOwned>(&self, status: u16) -> Result<T, Failure> {
         if self.status != status {
             return Err(format!("expected {status}: {self:?}").into());

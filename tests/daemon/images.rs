@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::world::World;
 
 /// A library with one kernel and one image, which are none to a real guest.
-fn fill(library: &Path) -> Result<(), Failure> {
+pub fn fill(library: &Path) -> Result<(), Failure> {
     let kernel = KernelMetadata {
         id: "tiny".into(),
         version: "0".into(),

@@ -2,10 +2,23 @@
 //! to be had through the API: an engine in the test makes it, and the daemon finds it.
 
 mod client;
+mod documented;
 mod events;
+mod fake_agent;
+mod files;
+mod guest;
+mod hostile;
 mod images;
+mod interact;
+mod library;
 mod lifecycle;
+mod memory;
+mod packaging;
+mod proxy;
 mod recovery;
 mod refusals;
+mod registry;
+mod schema;
 mod snapshots;
+mod soak;
 mod world;

@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
+use forkd_engine::engine::NewSnapshot;
+use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
@@ -19,6 +21,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use crate::client::{self, Answer, Lines};
+use crate::fake_agent::FakeAgents;
 
 pub struct World {
     home: TempDir,
@@ -32,13 +35,47 @@ impl World {
     }
 
     pub fn with(options: &[&str]) -> Result<World, Failure> {
+        World::with_guest(&guest::elf(100), options)
+    }
+
+    /// The same, of another guest.
+    pub fn with_guest(elf: &[u8], options: &[&str]) -> Result<World, Failure> {
+        World::made(elf, options, |_, _| Ok(()))
+    }
+
+    /// The same with a `base` that is made in another way, from the daemon's home.
+    pub fn with_base(
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
+        World::made(&guest::elf(100), options, change)
+    }
+
+    /// The same, of a guest whose agent is a fake one.
+    pub fn with_agents(options: &[&str]) -> Result<(World, FakeAgents), Failure> {
+        let mut agents = None;
+        let world = World::with_base(options, |world, base| {
+            agents = Some(FakeAgents::below(&world.root()));
+            base.shape.devices.vsock = Some(Vsock { cid: 3 });
+            Ok(())
+        })?;
+        Ok((world, agents.ok_or("nobody was asked")?))
+    }
+
+    fn made(
+        elf: &[u8],
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
         let mut world = World { home: tempfile::tempdir()?, daemon: None };
         let kernel = world.home.path().join("kernel");
-        fs::write(&kernel, guest::elf(100))?;
+        fs::write(&kernel, elf)?;
         let (runtime, engine, _) = tiny::start(&world.root())?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
-            engine.make(tiny::new_snapshot("base", kernel)?, &steps).await?.durable().await?;
+            let mut base = tiny::new_snapshot("base", kernel)?;
+            change(&world, &mut base)?;
+            engine.make(base, &steps).await?.durable().await?;
             Ok(())
         });
         drop(engine);
@@ -57,8 +94,27 @@ impl World {
         self.home.path().join("library")
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.home.path().join("forkd.sock")
+    }
+
+    /// Where the daemon listens for TCP.
+    pub fn address(&self) -> Result<String, Failure> {
+        let log = self.log();
+        let address = log.rsplit("address=").next().and_then(|rest| rest.split_whitespace().next());
+        Ok(address.ok_or("the daemon does not listen")?.to_owned())
+    }
+
+    /// A new token of the daemon's.
+    pub fn token(&self, name: &str, scope: &str) -> Result<String, Failure> {
+        let arguments = ["token", "create", name, "--scope", scope];
+        let made = binaries::forkd(self.home.path(), &arguments).output()?;
+        assert!(made.status.success(), "{}", binaries::transcript(&made));
+        Ok(String::from_utf8(made.stdout)?.trim().to_owned())
+    }
+
+    pub fn pid(&self) -> Result<u32, Failure> {
+        Ok(self.daemon.as_ref().ok_or("no daemon")?.id())
     }
 
     /// Everything that daemons have logged.
@@ -67,15 +123,52 @@ impl World {
     }
 
     pub fn start(&mut self, options: &[&str]) -> Result<(), Failure> {
-        let arguments = [&["serve", "--listen", "none"], options].concat();
-        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
-        let daemon =
-            binaries::forkd(self.home.path(), &arguments).stdout(Stdio::null()).stderr(log).spawn()?;
-        self.daemon = Some(daemon);
+        self.launch(options, &[])?;
         self.until("the daemon answers", |world| {
             Ok(client::send(&world.socket(), "GET /healthz", "", None)
                 .is_ok_and(|answer| answer.status == 200))
         })
+    }
+
+    /// Starts a daemon, and waits for nothing.
+    pub fn launch(&mut self, options: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
+        let nowhere: &[&str] = if options.contains(&"--listen") { &[] } else { &["--listen", "none"] };
+        let (certificate, key) = (self.home.path().join("cert.pem"), self.home.path().join("key.pem"));
+        let mut arguments = [&["serve"], nowhere].concat();
+        for option in options {
+            match *option {
+                // A certificate of its own.
+                "--tls" => {
+                    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+                    fs::write(&certificate, made.cert.pem())?;
+                    fs::write(&key, made.signing_key.serialize_pem())?;
+                    let files = [certificate.to_str(), key.to_str()].map(Option::unwrap_or_default);
+                    arguments.extend(["--tls-cert", files[0], "--tls-key", files[1]]);
+                }
+                option => arguments.push(option),
+            }
+        }
+        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
+        let mut daemon = binaries::forkd(self.home.path(), &arguments);
+        daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);
+        self.daemon = Some(daemon.spawn()?);
+        Ok(())
+    }
+
+    /// Waits for the end of a daemon that ends by itself.
+    pub fn ended_itself(&mut self) -> Result<ExitStatus, Failure> {
+        let begun = Instant::now();
+        let daemon = self.daemon.as_mut().ok_or("no daemon")?;
+        loop {
+            match daemon.try_wait()? {
+                Some(status) => {
+                    self.daemon = None;
+                    return Ok(status);
+                }
+                None if begun.elapsed() > PATIENCE => return Err("the daemon does not end".into()),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
     /// Ends the daemon with a signal, and waits for its end.
@@ -85,6 +178,14 @@ impl World {
         let status = daemon.wait()?;
         assert_eq!(status.success(), signal != Signal::KILL, "{status}: {}", self.log());
         Ok(())
+    }
+
+    /// The most memory that the daemon has had so far, in KiB.
+    pub fn peak_kib(&self) -> Result<u64, Failure> {
+        let id = self.daemon.as_ref().ok_or("no daemon")?.id();
+        let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no peak")?;
+        Ok(line.split_whitespace().next().ok_or("no number")?.parse()?)
     }
 
     /// As `GET /v1/sandboxes`, without a body.
@@ -98,6 +199,16 @@ impl World {
 
     pub fn tell_with(&self, headers: &str, request: &str, body: Value) -> Result<Answer, Failure> {
         client::send(&self.socket(), request, headers, Some(&body))
+    }
+
+    /// Sends bytes as they are.
+    pub fn upload(&self, headers: &str, request: &str, body: &[u8]) -> Result<Answer, Failure> {
+        client::upload(&self.socket(), request, headers, body)
+    }
+
+    /// Says that so many bytes come, sends fewer, and goes away.
+    pub fn break_off(&self, request: &str, said: usize, body: &[u8]) -> Result<(), Failure> {
+        client::break_off(&self.socket(), request, said, body)
     }
 
     pub fn abandon(&self, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {

@@ -66,6 +66,37 @@ fn what_nobody_was_promised_is_removed() -> Result<(), Failure> {
 }
 
 #[test]
+fn what_could_not_be_removed_is_swept() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    world.fork("base", 1)?;
+    // Long ago, and just now.
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    for (path, is_old) in
+        [("sandboxes/iold", true), ("zygotes/old", true), ("sandboxes/inew", false), ("zygotes/new", false)]
+    {
+        let path = world.run_path(path);
+        fs::create_dir(&path)?;
+        fs::write(path.join("record.json"), "{}")?;
+        if is_old {
+            fs::File::open(&path)?.set_modified(long_ago)?;
+        }
+    }
+    // Those that are somebody's are as old.
+    for place in ["sandboxes", "zygotes"] {
+        for name in world.names(place).iter().filter(|name| !name.ends_with("new")) {
+            fs::File::open(world.run_path(place).join(name))?.set_modified(long_ago)?;
+        }
+    }
+    assert_eq!(world.run(world.engine.sweep())?, 2);
+    assert_eq!(world.names("zygotes"), ["base", "new"]);
+    assert_eq!(world.names("sandboxes").len(), 2);
+    fs::remove_dir_all(world.run_path("sandboxes/inew"))?;
+    fs::remove_dir_all(world.run_path("zygotes/new"))?;
+    Ok(())
+}
+
+#[test]
 fn a_branch_that_was_not_written_is_written_by_the_next_daemon() -> Result<(), Failure> {
     let mut world = World::new()?;
     world.make("base")?;

@@ -25,8 +25,12 @@ pub enum ErrorCode {
     Unauthorized,
     /// 403: the token does not allow this.
     Forbidden,
+    /// 403: the guest does not allow this, for a file of its own.
+    PermissionDenied,
     /// 404: there is no such thing, or no such path.
     NotFound,
+    /// 404: the sandbox has no such file.
+    FileNotFound,
     /// 405: not this method.
     MethodNotAllowed,
     /// 408: the request did not come to its end in time.
@@ -39,20 +43,34 @@ pub enum ErrorCode {
     WrongState,
     /// 409: the idempotency key was used for another request.
     IdempotencyMismatch,
+    /// 409: the path is a directory of the sandbox, and should be a file.
+    IsDirectory,
+    /// 409: the path, or one above it, is not a directory of the sandbox, and should be one.
+    NotDirectory,
     /// 413: the request's body is too large.
     TooLarge,
     /// 415: not this type of content.
     UnsupportedMediaType,
+    /// 416: the file does not have the part that is asked for.
+    RangeNotSatisfiable,
+    /// 422: what was to be built cannot be, as it is written, or a command of it failed.
+    BuildFailed,
     /// 429: too many requests, or too many of something at once.
     TooMany,
     /// 502: what runs in the guest gave no answer that can be used.
     GuestFailed,
+    /// 502: nobody listens on the port of the sandbox.
+    PortClosed,
+    /// 502: a registry or a mirror gave no answer that can be used.
+    UpstreamFailed,
     /// 504: what runs in the guest took too long.
     GuestTimeout,
     /// 507: not enough memory on this host.
     NoMemory,
     /// 507: not enough disk space on this host.
     NoDisk,
+    /// 507: the disk of the sandbox is full.
+    GuestDiskFull,
     /// 503: the daemon is about to end, or not ready yet.
     Unavailable,
     /// 500: the daemon's fault.
@@ -65,22 +83,26 @@ impl ErrorCode {
         match self {
             ErrorCode::Malformed => 400,
             ErrorCode::Unauthorized => 401,
-            ErrorCode::Forbidden => 403,
-            ErrorCode::NotFound => 404,
+            ErrorCode::Forbidden | ErrorCode::PermissionDenied => 403,
+            ErrorCode::NotFound | ErrorCode::FileNotFound => 404,
             ErrorCode::MethodNotAllowed => 405,
             ErrorCode::RequestTimeout => 408,
             ErrorCode::NameTaken
             | ErrorCode::HasDependents
             | ErrorCode::WrongState
+            | ErrorCode::IsDirectory
+            | ErrorCode::NotDirectory
             | ErrorCode::IdempotencyMismatch => 409,
             ErrorCode::TooLarge => 413,
             ErrorCode::UnsupportedMediaType => 415,
+            ErrorCode::RangeNotSatisfiable => 416,
+            ErrorCode::BuildFailed => 422,
             ErrorCode::TooMany => 429,
             ErrorCode::Internal => 500,
-            ErrorCode::GuestFailed => 502,
+            ErrorCode::GuestFailed | ErrorCode::PortClosed | ErrorCode::UpstreamFailed => 502,
             ErrorCode::Unavailable => 503,
             ErrorCode::GuestTimeout => 504,
-            ErrorCode::NoMemory | ErrorCode::NoDisk => 507,
+            ErrorCode::NoMemory | ErrorCode::NoDisk | ErrorCode::GuestDiskFull => 507,
         }
     }
 }

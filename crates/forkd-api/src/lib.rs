@@ -11,6 +11,7 @@ pub mod code;
 pub mod error;
 pub mod event;
 pub mod exec;
+pub mod file;
 pub mod library;
 pub mod sandbox;
 pub mod snapshot;

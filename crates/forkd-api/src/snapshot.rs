@@ -88,6 +88,10 @@ pub struct CreateSnapshot {
     /// Code to run, one after another, before the guest is frozen.
     #[serde(default)]
     pub warm_up: Vec<WarmUp>,
+    /// Whether the guest sees the certificates and proxy settings of the daemon's host, for hosts behind an intercepting proxy:
+    /// in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
+    #[serde(default)]
+    pub host_certs: bool,
     /// Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
     #[serde(default = "yes")]
     #[schema(default = true)]

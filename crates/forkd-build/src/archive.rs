@@ -50,34 +50,6 @@ impl Write for Pieces {
     }
 }
 
-/// One entry of a small archive.
-#[derive(Debug)]
-pub enum Entry<'a> {
-    Directory(&'a str),
-    File(&'a str, &'a [u8]),
-}
-
-/// An archive in memory, all of it root's.
-pub fn small(entries: &[Entry<'_>]) -> io::Result<Bytes> {
-    let mut archive = tar::Builder::new(Vec::new());
-    for entry in entries {
-        let (kind, path, mode, content) = match entry {
-            Entry::Directory(path) => (tar::EntryType::Directory, path, 0o755, &[][..]),
-            Entry::File(path, content) => (tar::EntryType::Regular, path, 0o644, *content),
-        };
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(kind);
-        header.set_mode(mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        header.set_size(content.len() as u64);
-        let path = path.trim_matches('/');
-        archive.append_data(&mut header, if path.is_empty() { "." } else { path }, content)?;
-    }
-    Ok(archive.into_inner()?.into())
-}
-
 /// Copies an archive as it is.
 pub fn copy(from: &mut dyn Read, to: &mut Pieces) -> io::Result<()> {
     io::copy(from, to).map(drop)

@@ -84,7 +84,8 @@ fn make(
     let Build { path, dockerfile, recipe, context, arguments, target, name, uses_cache, host } = wanted;
     std::fs::create_dir_all(library).map_err(BuildImageError::Library)?;
     disk::require(library, DISK, "a build").map_err(ImageError::from)?;
-    let mut runner = GuestRunner::new(images, cache, find, uses_cache, host, progress)?;
+    let disk_bytes = recipe.disk_mib.unwrap_or(0) << 20;
+    let mut runner = GuestRunner::new(images, cache, find, uses_cache, host, disk_bytes, progress)?;
     let options = BuildOptions { arguments, target };
     let done = build(&dockerfile, &context, &options, &mut runner, progress)
         .map_err(|source| BuildImageError::Step { dockerfile: path, source: Box::new(source) })?;

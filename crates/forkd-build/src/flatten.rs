@@ -34,7 +34,9 @@ pub fn flatten(base: &Path, layers: &[PathBuf], to: &Path) -> Result<(), Flatten
         frozen.push(layer.map_err(|source| FlattenError::Layer { path: path.clone(), source })?);
     }
     let file = open(base)?;
-    let size = file.metadata().map_err(failed("read", base))?.len();
+    // A disk may be larger than its base.
+    let length = file.metadata().map_err(failed("read", base))?.len();
+    let size = frozen.last().map_or(length, Layer::size);
     let stack = LayerStack::new(size, Some(file), frozen)?;
     let directory = to.parent().unwrap_or(Path::new("."));
     // Nothing is written to it.
@@ -94,6 +96,18 @@ mod tests {
         expected[GRAIN..GRAIN + 512].fill(3);
         expected[8 * GRAIN..9 * GRAIN].fill(0);
         assert!(fs::read(path("flat")).unwrap() == expected);
+        // A disk that is larger than its base.
+        let stack =
+            LayerStack::new(2 * SIZE as u64, Some(File::open(path("base")).unwrap()), vec![]).unwrap();
+        let top = File::options().create_new(true).read(true).write(true).open(path("large")).unwrap();
+        let mut disk = LayeredDisk::with_empty_top(stack, top, 2 * SIZE as u64).unwrap();
+        disk.write_at(SIZE as u64 + 512, &[4; 512]).unwrap();
+        disk.flush().unwrap();
+        flatten(&path("base"), &[path("large")], &path("flat2")).unwrap();
+        let mut larger = vec![1; SIZE];
+        larger.resize(2 * SIZE, 0);
+        larger[SIZE + 512..SIZE + 1024].fill(4);
+        assert!(fs::read(path("flat2")).unwrap() == larger);
         assert!(flatten(&path("base"), &[path("base")], &path("other")).is_err());
     }
 }

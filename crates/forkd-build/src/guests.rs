@@ -1,10 +1,9 @@
 //! Where guests of a build run: behind traits, because only some callers have a machine.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
 use forkd_engine::agent::{Agent, AgentError};
-use forkd_engine::boot::BootError;
+use forkd_engine::boot::{BootError, DiskPlan};
 use forkd_engine::shutdown::EndError;
 use forkd_image::Progress;
 use forkd_net::NetError;
@@ -34,14 +33,8 @@ pub enum GuestsError {
 
 /// Makes guests.
 pub trait Guests {
-    /// Boots a guest on a base and its layers, the oldest first. What it writes will be in a new file, `top`.
-    fn start(
-        &self,
-        wait: &Wait<'_>,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-    ) -> Result<Box<dyn RunningGuest>, GuestsError>;
+    /// Boots a guest on a disk. What it writes will be in a new file, the disk's top.
+    fn start(&self, wait: &Wait<'_>, disk: &DiskPlan) -> Result<Box<dyn RunningGuest>, GuestsError>;
 
     /// Forgets what was read of files that were replaced.
     fn forget_files(&self) {}

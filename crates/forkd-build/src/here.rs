@@ -74,20 +74,13 @@ impl Machinery {
         })
     }
 
-    fn plan(
-        &self,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-        directory: &Path,
-        network: Option<&GuestNetwork>,
-    ) -> Plan {
+    fn plan(&self, disk: &DiskPlan, directory: &Path, network: Option<&GuestNetwork>) -> Plan {
         let words = network.map(|_| GuestNetwork::words()).unwrap_or_default();
         Plan {
             program: self.program.clone(),
             kernel: self.kernel.clone(),
             initramfs: self.initramfs.clone(),
-            disk: DiskPlan { base: base.into(), layers: layers.into(), top: Some(top.into()), bytes: 0 },
+            disk: disk.clone(),
             vcpus: self.vcpus,
             memory_bytes: self.memory_bytes,
             command_line: command_line(forkd_host::is_emulated()) + &words,
@@ -100,9 +93,7 @@ impl Machinery {
     /// Boots a guest whose socket is in `directory`. What has to be changed on this host for its network is said.
     pub async fn boot(
         &self,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
+        disk: &DiskPlan,
         directory: &Path,
         say: impl Fn(&str),
     ) -> Result<BuildVm, GuestsError> {
@@ -114,26 +105,20 @@ impl Machinery {
             }
             false => None,
         };
-        let vm = boot(&self.plan(base, layers, top, directory, network.as_ref())).await?;
+        let vm = boot(&self.plan(disk, directory, network.as_ref())).await?;
         Ok(BuildVm { vm, network })
     }
 }
 
 impl Guests for Machinery {
-    fn start(
-        &self,
-        wait: &Wait<'_>,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
+    fn start(&self, wait: &Wait<'_>, disk: &DiskPlan) -> Result<Box<dyn RunningGuest>, GuestsError> {
         let make = || {
             std::fs::create_dir_all(&self.directory)?;
             tempfile::Builder::new().prefix("forkd-build-").tempdir_in(&self.directory)
         };
         let directory = make().map_err(|error| GuestsError::Io("make a directory", error))?;
         let say = |text: &str| wait.progress().warn(text);
-        let vm = wait.until(self.boot(base, layers, top, directory.path(), say))??;
+        let vm = wait.until(self.boot(disk, directory.path(), say))??;
         Ok(Box::new(Guest { vm, directory }))
     }
 }

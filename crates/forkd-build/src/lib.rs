@@ -17,7 +17,6 @@ mod context;
 mod flatten;
 mod guests;
 mod here;
-mod host_environment;
 mod network;
 mod output;
 mod runner;

@@ -17,13 +17,16 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use forkd_engine::agent::{Agent, AgentError};
+use forkd_engine::boot::DiskPlan;
 use forkd_engine::exec::{self, ExecError, Program};
+use forkd_engine::small::{self, Entry};
 use forkd_engine::transfer::{self, Pack, Piece, Place};
+use forkd_engine::{host_environment, trust};
 use forkd_image::Progress;
 use forkd_image::archive::{ArchiveError, Limits, decompressed};
 use forkd_image::builds::{BuildCache, BuildCacheError, Ground, InUse, StepDraft};
 use forkd_image::debian::{Debian, DebianError, debian};
-use forkd_image::digest::Digest;
+use forkd_image::digest::{Digest, Hasher};
 use forkd_image::dockerfile::{Base, Context, ContextError, CopyFromStep, CopyStep, Item, RunStep, Runner};
 use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::{Config, Draft, Finish, Image, ImageError, ImageStore, Source, default_user};
@@ -31,9 +34,8 @@ use forkd_image::registry::{Pull, PullError, pull};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::archive::{self, Entry, Pieces};
+use crate::archive::{self, Pieces};
 use crate::guests::{FindGuests, Guests, GuestsError, RunningGuest};
-use crate::host_environment;
 use crate::output::Lines;
 use crate::wait::{Interrupted, Wait};
 
@@ -108,6 +110,12 @@ impl Disk {
         &self.base
     }
 
+    /// Whether the base leaves a part of such a disk to be grown into.
+    fn is_smaller_than(&self, bytes: u64) -> Result<bool, RunError> {
+        let base = self.base.metadata().map_err(|error| RunError::Io("read the base image", error))?;
+        Ok(base.len() < bytes)
+    }
+
     /// The layers, the oldest first.
     pub fn layers(&self, cache: &BuildCache) -> Vec<PathBuf> {
         let state = self.state.borrow();
@@ -129,6 +137,8 @@ pub struct GuestRunner<'a> {
     /// Whether steps of earlier builds are used.
     uses_cache: bool,
     host: Option<HostEnvironment>,
+    /// Disks are as large as this, if their images are smaller.
+    disk_bytes: u64,
     find: &'a FindGuests<'a>,
     /// Found when the first step needs one.
     guests: Option<Box<dyn Guests>>,
@@ -144,6 +154,7 @@ impl<'a> GuestRunner<'a> {
         find: &'a FindGuests<'a>,
         uses_cache: bool,
         host: Option<HostEnvironment>,
+        disk_bytes: u64,
         progress: &'a dyn Progress,
     ) -> Result<GuestRunner<'a>, RunError> {
         Ok(GuestRunner {
@@ -152,6 +163,7 @@ impl<'a> GuestRunner<'a> {
             _in_use: cache.hold()?,
             uses_cache,
             host,
+            disk_bytes,
             find,
             guests: None,
             made: BTreeMap::new(),
@@ -170,7 +182,13 @@ impl<'a> GuestRunner<'a> {
             None => (self.find)(self.wait.progress())?,
         };
         let guests = self.guests.insert(guests);
-        Ok(guests.start(&self.wait, disk.base(), &disk.layers(self.cache), top)?)
+        let plan = DiskPlan {
+            base: disk.base.clone(),
+            layers: disk.layers(self.cache),
+            top: Some(top.into()),
+            bytes: self.disk_bytes,
+        };
+        Ok(guests.start(&self.wait, &plan)?)
     }
 
     /// The guest that waits with a disk, or a new one.
@@ -183,6 +201,9 @@ impl<'a> GuestRunner<'a> {
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let init = json!({ "defaultUser": "root", "timestamp": now });
         self.wait.until(guest.agent().post::<Value>("/init", &init, CALL))??;
+        if disk.is_smaller_than(self.disk_bytes)? {
+            self.wait.until(guest.agent().post::<Value>("/forkd/grow", &Value::Null, CALL))??;
+        }
         Ok(Live { guest, draft })
     }
 
@@ -213,17 +234,7 @@ impl<'a> GuestRunner<'a> {
     }
 
     fn place_small(&self, agent: &Agent, entries: &[Entry<'_>]) -> Result<(), RunError> {
-        let archive = archive::small(entries).map_err(|error| RunError::Io("write an archive", error))?;
-        let (sender, receiver) = mpsc::channel::<Piece>(1);
-        let place = async {
-            let send = async move {
-                // Whoever does not take it says why.
-                let _ = sender.send(Ok(archive)).await;
-            };
-            let place = Place { into: "/", owner: None, mode: None };
-            tokio::join!(transfer::place(agent, &place, receiver), send).0
-        };
-        self.wait.until(place)?.map_err(placing)
+        self.wait.until(small::place(agent, entries))?.map_err(placing)
     }
 
     /// Places an archive that a thread writes meanwhile.
@@ -259,11 +270,10 @@ impl<'a> GuestRunner<'a> {
     fn run_in(&self, guest: &dyn RunningGuest, step: &RunStep) -> Result<(), RunError> {
         let agent = guest.agent();
         let mut env = step.env.clone();
+        let mut added = None;
         if let Some(host) = &self.host {
-            let files = host_environment::files(host);
-            let entries: Vec<Entry<'_>> =
-                files.iter().map(|(path, content)| Entry::File(path, content)).collect();
-            self.place_small(agent, &entries)?;
+            self.wait.until(host_environment::place(agent, host))?.map_err(placing)?;
+            added = self.wait.until(trust::add(agent, &host.certificates))?.map_err(placing)?;
             env = host_environment::environment(host, &env);
         }
         // A base image may name a directory that it does not have.
@@ -286,7 +296,10 @@ impl<'a> GuestRunner<'a> {
         let ended = self.wait.until(exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)));
         let output = lines.finish(show);
         match ended? {
-            Ok(ended) if ended.code == 0 => Ok(()),
+            Ok(ended) if ended.code == 0 => match &added {
+                Some(added) => self.wait.until(trust::take_out(agent, added))?.map_err(placing),
+                None => Ok(()),
+            },
             Ok(ended) => {
                 let hint = if guest.has_network() { "" } else { NO_NETWORK };
                 Err(RunError::Failed { status: ended.status, output, hint })
@@ -357,7 +370,12 @@ impl Runner for GuestRunner<'_> {
             live: None,
         };
         let disk = Disk::new(image.base(), state);
-        let id = image.id();
+        let mut id = image.id();
+        // Steps on a disk of another size have written other blocks, so they have other keys.
+        if disk.is_smaller_than(self.disk_bytes)? {
+            let hasher = Hasher::new("forkd larger disk").part(id.hex().as_bytes());
+            id = hasher.part(&self.disk_bytes.to_le_bytes()).finish();
+        }
         Ok((disk, image.metadata.config, id))
     }
 

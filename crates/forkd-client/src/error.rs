@@ -24,7 +24,7 @@ pub enum ClientError {
     Foreign { address: String, what: String },
     #[error("the daemon's answer is larger than {0} bytes")]
     TooLarge(usize),
-    #[error("the daemon's stream ended before its last line")]
+    #[error("the daemon ended the connection before its last word")]
     CutOff,
     #[error("cannot read what is to be sent")]
     Upload(#[source] io::Error),

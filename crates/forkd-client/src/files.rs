@@ -1,6 +1,7 @@
 //! Files in and out of a sandbox: bytes as they are, or trees as tar archives.
 
 use bytes::Bytes;
+use forkd_api::file::{FileInfo, FileList, TAR};
 use hyper::Method;
 
 use crate::body::{Body, Upload};
@@ -8,7 +9,6 @@ use crate::error::ClientError;
 use crate::exchange::{Client, Request, Streamed, query};
 use crate::sandboxes::path;
 
-const TAR: &str = "application/x-tar";
 const BYTES: &str = "application/octet-stream";
 
 /// A file or an archive as it comes.
@@ -71,6 +71,18 @@ impl Client {
     ) -> Result<(), ClientError> {
         let request = Request::new(Method::PUT, files(id, guest_path)).body(kind, Body::Stream(content));
         self.tell(request).await
+    }
+
+    /// What is known of a file, or of what a link leads to.
+    pub async fn file_info(&self, id: &str, guest_path: &str) -> Result<FileInfo, ClientError> {
+        let query = query([("path", Some(guest_path.to_owned()))]);
+        self.ask(Request::get(path(id, &format!("/files/info{query}")))).await
+    }
+
+    /// What is in a directory.
+    pub async fn list_files(&self, id: &str, guest_path: &str) -> Result<FileList, ClientError> {
+        let query = query([("path", Some(guest_path.to_owned()))]);
+        self.ask(Request::get(path(id, &format!("/files/list{query}")))).await
     }
 
     pub async fn remove_file(&self, id: &str, guest_path: &str) -> Result<(), ClientError> {

@@ -16,6 +16,7 @@ mod connect;
 mod error;
 mod exchange;
 mod files;
+mod images;
 mod lines;
 mod process;
 mod run;

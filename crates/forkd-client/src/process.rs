@@ -19,6 +19,7 @@ use futures_util::{SinkExt, StreamExt};
 use serde::Serialize;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
@@ -97,7 +98,7 @@ impl Client {
                 let body = answer.body().as_deref().unwrap_or_default();
                 refusal(self, answer.status().as_u16(), body)
             }
-            error => ClientError::broken(error),
+            error => lost(error),
         })?;
         let (sink, socket) = socket.split();
         Ok((Input(sink), Output { socket, client: self.clone() }))
@@ -107,7 +108,7 @@ impl Client {
 impl Input {
     /// Sends what the program reads.
     pub async fn stdin(&mut self, bytes: Bytes) -> Result<(), ClientError> {
-        self.0.send(Message::Binary(bytes)).await.map_err(ClientError::broken)
+        self.0.send(Message::Binary(bytes)).await.map_err(lost)
     }
 
     /// The program has read everything that there is.
@@ -127,7 +128,7 @@ impl Input {
 
     async fn text(&mut self, value: &impl Serialize) -> Result<(), ClientError> {
         let text = serde_json::to_string(value).map_err(ClientError::broken)?;
-        self.0.send(Message::text(text)).await.map_err(ClientError::broken)
+        self.0.send(Message::text(text)).await.map_err(lost)
     }
 }
 
@@ -137,7 +138,7 @@ impl Output {
         loop {
             let message = match self.socket.next().await {
                 None | Some(Ok(Message::Close(_))) => return Err(ClientError::CutOff),
-                Some(Err(error)) => return Err(ClientError::broken(error)),
+                Some(Err(error)) => return Err(lost(error)),
                 Some(Ok(message)) => message,
             };
             match message {
@@ -170,6 +171,17 @@ fn heard(client: &Client, event: ExecEvent) -> Result<Heard, ClientError> {
         ExecEvent::Exited { exit_code, timed_out } => Heard::Exited { exit_code, timed_out },
         ExecEvent::Error(error) => return Err(error.into()),
     })
+}
+
+fn lost(error: tungstenite::Error) -> ClientError {
+    match error {
+        // It ended without a farewell.
+        tungstenite::Error::ConnectionClosed
+        | tungstenite::Error::AlreadyClosed
+        | tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => ClientError::CutOff,
+        tungstenite::Error::Io(error) => ClientError::broken(error),
+        error => ClientError::broken(error.to_string()),
+    }
 }
 
 fn output(mut bytes: Bytes) -> Option<Heard> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forkd_api::error::ErrorCode;
 use forkd_engine::engine::Engine;
 use forkd_engine::library::Library;
-use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore, watch};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, watch};
 use tracing::Instrument;
 
 use crate::audit::{Audit, AuditError};
@@ -28,6 +28,10 @@ pub struct App {
     pub metrics: Metrics,
     pub idempotency: Idempotency,
     pub limits: Limits,
+    /// Whether the TCP port is for TLS.
+    pub tls: bool,
+    /// Places for long work on the library.
+    pub(crate) jobs: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
     /// Held by everything that is not to be cut short.
     busy: Arc<RwLock<()>>,
@@ -60,6 +64,8 @@ impl App {
             metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
+            tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
+            jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),
             busy: Arc::default(),
             upgraded: Arc::new(Semaphore::new(config.limits.connections)),
@@ -73,12 +79,24 @@ impl App {
         let _ = stopping.wait_for(|stopping| *stopping).await;
     }
 
+    /// As long as it is held, the daemon waits before it ends.
+    pub(crate) async fn busy(&self) -> OwnedRwLockReadGuard<()> {
+        Arc::clone(&self.busy).read_owned().await
+    }
+
+    /// Whether there is room for an image or a kernel at all. What it will take is known only when it is there.
+    pub(crate) fn admit_image(&self) -> Result<(), ApiError> {
+        let directory = self.library.directory();
+        std::fs::create_dir_all(&directory).map_err(|error| ApiError::internal(&error))?;
+        Ok(self.engine.admit_bytes(&directory, 0)?)
+    }
+
     /// Does something that is not to be cut short, also when whoever asked for it goes away.
     pub async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let busy = Arc::clone(&self.busy).read_owned().await;
+        let busy = self.busy().await;
         let work = async move {
             let _busy = busy;
             work.await

@@ -44,6 +44,8 @@ pub struct TlsFiles {
 pub struct Limits {
     /// A JSON body.
     pub json_bytes: usize,
+    /// A file or an archive for a sandbox.
+    pub file_bytes: u64,
     /// The head of a request, and the pause between two requests of a connection.
     pub head_time: Duration,
     /// A JSON body, or the next piece of an upload.
@@ -52,21 +54,37 @@ pub struct Limits {
     pub write_time: Duration,
     /// Open connections, for each listener: those of the TCP port cannot lock out the Unix socket.
     pub connections: usize,
+    /// How long a guest may take no more of what is sent to it, or send no more of what it has begun to send.
+    pub guest_time: Duration,
     /// What requests get to come to their end when the daemon is to stop.
     pub stop_time: Duration,
     pub idempotency: Bounds,
+    /// Images and kernels that are made at once.
+    pub jobs: usize,
+    /// The archive of an image.
+    pub image_bytes: u64,
+    /// The archive of a build context.
+    pub context_bytes: u64,
+    /// The archive of a kernel with its modules.
+    pub kernel_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             json_bytes: 1 << 20,
+            file_bytes: 64 << 30,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(30),
             write_time: Duration::from_secs(60),
             connections: 4096,
+            guest_time: Duration::from_secs(120),
             stop_time: Duration::from_secs(10),
             idempotency: Bounds::default(),
+            jobs: 4,
+            image_bytes: 64 << 30,
+            context_bytes: 16 << 30,
+            kernel_bytes: 2 << 30,
         }
     }
 }

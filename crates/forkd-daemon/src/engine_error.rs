@@ -4,12 +4,12 @@ use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
 use forkd_engine::control::CallError;
+use forkd_engine::dial::DialError;
 use forkd_engine::engine::{EngineError, Refusal};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
+use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
-use forkd_image::images::ImageError;
-use forkd_image::kernels::KernelStoreError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};
 
@@ -59,7 +59,7 @@ impl From<EngineError> for ApiError {
             EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(&source),
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
-            EngineError::Image(error) => of_image(&error),
+            EngineError::Image(error) => error.into(),
             EngineError::Answer(_)
             | EngineError::Ended(_)
             | EngineError::Timeout
@@ -78,14 +78,12 @@ impl From<EngineError> for ApiError {
 impl From<LibraryError> for ApiError {
     fn from(error: LibraryError) -> ApiError {
         match error {
-            LibraryError::Image(error) => of_image(&error),
-            LibraryError::Kernel(error @ KernelStoreError::Unknown(_)) => {
-                ApiError::new(ErrorCode::NotFound, error.to_string())
+            LibraryError::Image(error) => error.into(),
+            LibraryError::Kernel(error) => error.into(),
+            LibraryError::Host(error) => {
+                ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
+                    .detail(chain(&error))
             }
-            LibraryError::Kernel(error @ KernelStoreError::Ambiguous(_)) => {
-                ApiError::new(ErrorCode::Malformed, error.to_string())
-            }
-            LibraryError::Kernel(error) => ApiError::internal(&error),
         }
     }
 }
@@ -112,11 +110,39 @@ impl From<ExecError> for ApiError {
     }
 }
 
-fn of_image(error: &ImageError) -> ApiError {
-    match error {
-        ImageError::Unknown(_) => ApiError::new(ErrorCode::NotFound, error.to_string()),
-        ImageError::Ambiguous(_) => ApiError::new(ErrorCode::Malformed, error.to_string()),
-        error => ApiError::internal(error),
+impl From<FileError> for ApiError {
+    fn from(error: FileError) -> ApiError {
+        use ErrorCode as Code;
+        let text = shortened(error.to_string());
+        match error {
+            FileError::Agent(error) => of_agent(&error),
+            FileError::NotFound(_) => ApiError::new(Code::FileNotFound, text),
+            FileError::IsDirectory(_) => ApiError::new(Code::IsDirectory, text)
+                .hint("directories are sent as archives: accept: application/x-tar"),
+            FileError::NotDirectory(_) => ApiError::new(Code::NotDirectory, text),
+            FileError::Denied(_) => ApiError::new(Code::PermissionDenied, text),
+            FileError::NoSpace(_) => ApiError::new(Code::GuestDiskFull, text),
+            FileError::TooMany(_) => ApiError::new(Code::TooMany, text),
+            FileError::NoUser(_) | FileError::Refused(_) => ApiError::new(Code::Malformed, text),
+            FileError::Range(_) => ApiError::new(Code::RangeNotSatisfiable, text),
+        }
+    }
+}
+
+impl From<DialError> for ApiError {
+    fn from(error: DialError) -> ApiError {
+        let text = shortened(error.to_string());
+        match error {
+            DialError::Closed(_) => ApiError::new(ErrorCode::PortClosed, text)
+                .hint("start what is to listen there, or look whether it listens on localhost"),
+            DialError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, text),
+            DialError::Failed { .. } => ApiError::new(ErrorCode::GuestFailed, text),
+            DialError::Connect(_) | DialError::Io(_) => {
+                ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                    .hint(TRY_AGAIN)
+                    .detail(chain(&error))
+            }
+        }
     }
 }
 
@@ -168,7 +194,7 @@ fn of_call(error: &CallError) -> ApiError {
     }
 }
 
-fn shortened(text: String) -> String {
+pub(crate) fn shortened(text: String) -> String {
     match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text,
@@ -179,6 +205,8 @@ fn shortened(text: String) -> String {
 mod tests {
     use std::time::Duration;
 
+    use forkd_image::images::ImageError;
+    use forkd_image::kernels::KernelStoreError;
     use forkd_proto::control::Refusal as Refused;
 
     use super::*;
@@ -220,9 +248,9 @@ mod tests {
             (refused(RefusalCode::Failed), ErrorCode::Internal, true),
             (EngineError::Call(CallError::Gone), ErrorCode::WrongState, true),
             (EngineError::Removed, ErrorCode::NotFound, false),
-            (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, false),
+            (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, true),
             (ImageError::Ambiguous("x".into()).into(), ErrorCode::Malformed, false),
-            (ImageError::NeedsRoot.into(), ErrorCode::Internal, true),
+            (ImageError::NeedsRoot.into(), ErrorCode::Unavailable, true),
             (EngineError::Timeout, ErrorCode::Internal, true),
         ] {
             let text = format!("{error:?}");
@@ -234,6 +262,28 @@ mod tests {
             (ExecError::Silent(second), ErrorCode::GuestTimeout),
             (ExecError::Protocol("x".into()), ErrorCode::GuestFailed),
             (ExecError::BrokenOff(None), ErrorCode::GuestFailed),
+        ] {
+            assert_eq!(ApiError::from(error).code(), code);
+        }
+        for (error, code) in [
+            (FileError::NotFound("x".into()), ErrorCode::FileNotFound),
+            (FileError::IsDirectory("x".into()), ErrorCode::IsDirectory),
+            (FileError::NotDirectory("x".into()), ErrorCode::NotDirectory),
+            (FileError::Denied("x".into()), ErrorCode::PermissionDenied),
+            (FileError::NoSpace("x".into()), ErrorCode::GuestDiskFull),
+            (FileError::NoUser("x".into()), ErrorCode::Malformed),
+            (FileError::TooMany("x".into()), ErrorCode::TooMany),
+            (FileError::Refused("x".into()), ErrorCode::Malformed),
+            (FileError::Range(None), ErrorCode::RangeNotSatisfiable),
+            (FileError::Agent(AgentError::Timeout(second)), ErrorCode::GuestTimeout),
+        ] {
+            assert_eq!(ApiError::from(error).code(), code);
+        }
+        for (error, code) in [
+            (DialError::Closed(1), ErrorCode::PortClosed),
+            (DialError::Timeout(1), ErrorCode::GuestTimeout),
+            (DialError::Failed { port: 1, reason: "x".into() }, ErrorCode::GuestFailed),
+            (DialError::Io(std::io::ErrorKind::UnexpectedEof.into()), ErrorCode::GuestFailed),
         ] {
             assert_eq!(ApiError::from(error).code(), code);
         }

@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use forkd_api::error::ErrorCode;
-use http_body::{Body as _, Frame};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -96,7 +96,7 @@ impl FromRequest<Shared> for Upload {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Shared) -> Result<Upload, ApiError> {
-        Ok(Upload(Body::new(Impatient::new(request.into_body(), app.limits.body_time))))
+        Ok(Upload(impatient(request.into_body(), app.limits.body_time)))
     }
 }
 
@@ -134,6 +134,10 @@ fn stalled(time: Duration) -> ApiError {
 }
 
 /// A body that fails when nothing comes for too long.
+pub(crate) fn impatient(body: Body, patience: Duration) -> Body {
+    Body::new(Impatient::new(body, patience))
+}
+
 #[derive(Debug)]
 struct Impatient {
     body: Body,
@@ -162,6 +166,14 @@ impl http_body::Body for Impatient {
         }
         ready!(self.deadline.as_mut().poll(context));
         Poll::Ready(Some(Err(axum::Error::new(stalled(self.patience)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -48,12 +48,10 @@ async fn sweep(app: &App) {
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        let engine = app.engine.clone();
-        match tokio::task::spawn_blocking(move || engine.sweep()).await {
-            Ok(Ok(0)) => {}
-            Ok(Ok(removed)) => tracing::info!(removed, "removed layers of disks that nobody had any more"),
-            Ok(Err(error)) => tracing::warn!(error = %chain(&error), "cannot sweep"),
-            Err(error) => tracing::error!(%error, "cannot sweep"),
+        match app.engine.sweep().await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "removed directories and layers that nobody had any more"),
+            Err(error) => tracing::warn!(error = %chain(&error), "cannot sweep"),
         }
     }
 }

@@ -22,13 +22,18 @@ pub mod extract;
 mod gate;
 pub mod housekeeping;
 pub mod idempotency;
+mod jobs;
+mod library_error;
 pub mod metrics;
 mod ndjson;
 mod openapi;
+mod passage;
+mod proxy;
 pub mod request_id;
 pub mod routes;
 pub mod server;
 pub mod signals;
+mod upload;
 mod views;
 
 pub use app::{App, Shared};

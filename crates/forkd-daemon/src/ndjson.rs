@@ -42,9 +42,14 @@ impl Lines {
 
 /// Whether a client asks for a stream.
 pub fn is_wanted(headers: &HeaderMap) -> bool {
+    accepts(headers, NDJSON)
+}
+
+/// Whether a client names this type among those that it accepts.
+pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let types = accepted.flat_map(|value| value.split(','));
-    types.map(|one| one.split(';').next().unwrap_or("").trim()).any(|one| one.eq_ignore_ascii_case(NDJSON))
+    types.map(|one| one.split(';').next().unwrap_or("").trim()).any(|one| one.eq_ignore_ascii_case(kind))
 }
 
 /// The answer whose lines `work` writes.

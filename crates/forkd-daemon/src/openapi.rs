@@ -45,25 +45,24 @@ pub(crate) fn beginning() -> OpenApi {
 
 /// Gives every operation the answers that any of them can have.
 pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
+    // The router's way to write that a parameter is all that is left of the path.
+    let paths = std::mem::take(&mut document.paths.paths);
+    document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
     for item in document.paths.paths.values_mut() {
-        let operations = [
-            &mut item.get,
-            &mut item.put,
-            &mut item.post,
-            &mut item.delete,
-            &mut item.options,
-            &mut item.head,
-            &mut item.patch,
-            &mut item.trace,
-        ];
-        for operation in operations.into_iter().flatten() {
-            add_errors(operation);
-        }
+        let reading = [&mut item.get, &mut item.head, &mut item.options, &mut item.trace];
+        reading.into_iter().flatten().for_each(|operation| add_errors(operation, false));
+        let writing = [&mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        writing.into_iter().flatten().for_each(|operation| add_errors(operation, true));
     }
     document
 }
 
-fn add_errors(operation: &mut Operation) {
+fn add_errors(operation: &mut Operation, writes: bool) {
+    let parameters = operation.parameters.as_deref().unwrap_or_default();
+    let (has_parameters, has_body) = (!parameters.is_empty(), operation.request_body.is_some());
+    let has_key = parameters
+        .iter()
+        .any(|parameter| matches!(parameter, RefOr::T(parameter) if parameter.name == "Idempotency-Key"));
     let public =
         operation.security.as_ref().is_some_and(|security| *security == [SecurityRequirement::default()]);
     let mut add = |status: &str, text: &str| {
@@ -71,8 +70,24 @@ fn add_errors(operation: &mut Operation) {
     };
     if !public {
         add("401", "There is no token, or it is not known");
+    }
+    if !public && writes {
         add("403", "The token's scope does not allow this");
     }
+    if has_parameters || has_body {
+        add("400", "The request makes no sense");
+    }
+    if has_body {
+        add("408", "The body did not come to its end in time");
+        add("413", "The body is too large");
+        add("415", "The body is not said to be JSON");
+    }
+    if has_key {
+        add("409", "The idempotency key was used for another request");
+        add("429", "Too many requests with idempotency keys are running");
+    }
+    add("500", "The daemon failed");
+    add("503", "The daemon is about to stop, or has too many connections");
     add("default", "The request failed");
 }
 

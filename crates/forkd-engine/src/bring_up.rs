@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::Metadata;
 use forkd_image::recipe;
 use forkd_proto::agent::VERSION;
@@ -10,8 +11,9 @@ use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, St
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
-use crate::eval::{Code, EvalError, eval};
+use crate::eval::{Code, EvalError, Printed, eval_aloud};
 use crate::identity::{Identity, give};
+use crate::{host_environment, trust};
 
 /// What an image says about how its processes are started, and what is done before it is of use.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +27,8 @@ pub struct ImageConfig {
     pub ready: Option<Ready>,
     /// Code to run in the default contexts of these languages, in this order.
     pub warm_up: Vec<(String, String)>,
+    /// What the guest sees of the host, if that was asked for.
+    pub host: Option<HostEnvironment>,
 }
 
 impl ImageConfig {
@@ -46,6 +50,7 @@ impl ImageConfig {
             start: recipe.start,
             ready,
             warm_up: warm_up.collect(),
+            host: None,
         }
     }
 }
@@ -72,7 +77,24 @@ pub async fn bring_up(
     hostname: &str,
     limit: Duration,
 ) -> Result<(), BringUpError> {
-    let ImageConfig { env, user, workdir, start, ready, warm_up } = config.clone();
+    bring_up_aloud(agent, config, hostname, limit, None).await
+}
+
+/// The same, and what its warm-up prints is handed on.
+pub async fn bring_up_aloud(
+    agent: &Agent,
+    config: &ImageConfig,
+    hostname: &str,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
+    let ImageConfig { mut env, user, workdir, start, ready, warm_up, host } = config.clone();
+    // Before anything of the image runs: whatever it starts finds them.
+    if let Some(host) = &host {
+        host_environment::place(agent, host).await?;
+        trust::add(agent, &host.certificates).await?;
+        env = host_environment::environment(host, &env);
+    }
     let start = start.map(|command| Start { command, user: None, workdir: None });
     let request = ConfigRequest { version: VERSION, env, user, workdir, start, ready };
     agent.post::<Value>("/forkd/config", &request, CALL).await?;
@@ -85,14 +107,20 @@ pub async fn bring_up(
     };
     give(agent, &identity, CALL).await?;
     for (language, code) in warm_up {
-        run(agent, language, &code, limit).await?;
+        run(agent, language, &code, limit, printed).await?;
     }
     Ok(())
 }
 
-async fn run(agent: &Agent, language: String, code: &str, limit: Duration) -> Result<(), BringUpError> {
+async fn run(
+    agent: &Agent,
+    language: String,
+    code: &str,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
     let code = Code { code, language: Some(&language), ..Code::default() };
-    match eval(agent, &code, limit).await {
+    match eval_aloud(agent, &code, limit, printed).await {
         Ok(evaluated) => match evaluated.error {
             None => Ok(()),
             Some(error) => {

@@ -10,6 +10,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
 use crate::agent::{Agent, AgentError, INTERPRETER};
 
@@ -63,15 +64,28 @@ pub enum EvalError {
     Timeout(Duration),
 }
 
+/// Where what code prints goes, too, as it comes.
+pub type Printed = mpsc::Sender<String>;
+
 /// Runs code and waits for its end. Code that takes too long is interrupted: its client goes away.
 pub async fn eval(agent: &Agent, code: &Code<'_>, limit: Duration) -> Result<Evaluated, EvalError> {
-    match tokio::time::timeout(limit, run(agent, code)).await {
+    eval_aloud(agent, code, limit, None).await
+}
+
+/// The same, and what it prints is handed on at once. Code whose reader is slow has to wait, and has no more time for that.
+pub async fn eval_aloud(
+    agent: &Agent,
+    code: &Code<'_>,
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<Evaluated, EvalError> {
+    match tokio::time::timeout(limit, run(agent, code, printed)).await {
         Ok(evaluated) => evaluated,
         Err(_) => Err(EvalError::Timeout(limit)),
     }
 }
 
-async fn run(agent: &Agent, code: &Code<'_>) -> Result<Evaluated, EvalError> {
+async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Result<Evaluated, EvalError> {
     let body = json!({
         "code": code.code, "context_id": code.context, "language": code.language, "env_vars": code.env,
     });
@@ -99,8 +113,16 @@ async fn run(agent: &Agent, code: &Code<'_>) -> Result<Evaluated, EvalError> {
         while let Some(end) = buffer[searched..].iter().position(|byte| *byte == b'\n') {
             let line = buffer.split_to(searched + end + 1);
             searched = 0;
+            let before = (evaluated.stdout.len(), evaluated.stderr.len());
             if !evaluated.take(&line)? {
                 return Ok(evaluated);
+            }
+            if let Some(printed) = printed {
+                for new in [evaluated.stdout.get(before.0..), evaluated.stderr.get(before.1..)] {
+                    let Some(new) = new.filter(|new| !new.is_empty()) else { continue };
+                    // Whoever does not listen does not miss it.
+                    let _ = printed.send(new.to_owned()).await;
+                }
             }
         }
         searched = buffer.len();
@@ -203,6 +225,30 @@ mod tests {
         assert_eq!(evaluated.results[0]["png"], "aGk=");
         assert_eq!(evaluated.results[1]["json"], r#"{"a":1}"#);
         assert!(!evaluated.truncated && evaluated.error.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_printed_is_handed_on_as_it_comes() {
+        let line = |kind: &str, text: &str| json!({ "type": kind, "text": text }).to_string() + "\n";
+        let body = [
+            line("stdout", "one\ntw"),
+            line("keepalive", ""),
+            line("stderr", "wrong"),
+            line("result", "not printed"),
+            line("stdout", "o"),
+            line("end_of_execution", ""),
+        ];
+        let (_directory, agent, _request) = answering("200 OK", body.concat().into_bytes());
+        let (printed, mut read) = mpsc::channel(8);
+        let code = Code { code: "x", ..Code::default() };
+        let evaluated = eval_aloud(&agent, &code, Duration::from_secs(10), Some(&printed)).await.unwrap();
+        assert_eq!(evaluated.stdout, "one\ntwo");
+        drop(printed);
+        let mut pieces = Vec::new();
+        while let Some(piece) = read.recv().await {
+            pieces.push(piece);
+        }
+        assert_eq!(pieces, ["one\ntw", "wrong", "o"]);
     }
 
     #[tokio::test]

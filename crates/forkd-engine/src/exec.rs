@@ -157,6 +157,7 @@ struct Trailer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Problem {
+    code: String,
     message: String,
 }
 
@@ -313,6 +314,10 @@ fn finish(trailer: &[u8], ended: Option<Ended>) -> Result<Ended, ExecError> {
     let trailer: Trailer =
         serde_json::from_slice(trailer).map_err(|error| ExecError::Protocol(error.to_string()))?;
     match (trailer.error, ended) {
+        // The agent ends the stream when it kills the program, and tells of the time and not of the end.
+        (Some(problem), None) if problem.code == "deadline_exceeded" => {
+            Ok(Ended { code: -1, status: "signal: killed".into() })
+        }
         (Some(problem), _) => Err(ExecError::Refused(shown(&problem.message))),
         (None, Some(ended)) => Ok(ended),
         (None, None) => Err(ExecError::Protocol("the stream ended before the program".into())),
@@ -485,6 +490,8 @@ mod tests {
         assert_eq!(refused.await.0.unwrap_err().to_string(), "no such cwd");
         let late = run("200 OK", message(2, r#"{"error":{"code":"internal","message":"died"}}"#));
         assert_eq!(late.await.0.unwrap_err().to_string(), "died");
+        let over = run("200 OK", message(2, r#"{"error":{"code":"deadline_exceeded","message":"late"}}"#));
+        assert_eq!(over.await.0.unwrap().exit_code(), 137);
         let cut = run("200 OK", message(0, r#"{"event":{}}"#)).await.0;
         assert!(matches!(cut, Err(ExecError::BrokenOff(_))), "{cut:?}");
         let early = run("200 OK", message(2, "{}")).await.0;

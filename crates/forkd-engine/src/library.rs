@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forkd_image::host_environment::{HostEnvironment, HostEnvironmentError};
 use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
@@ -49,6 +50,8 @@ pub struct Recipe {
     pub ready: Option<Ready>,
     /// Languages and code, after the image's own.
     pub warm_up: Vec<(String, String)>,
+    /// Whether the guest sees the host's certificates and proxies.
+    pub host_certs: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -57,9 +60,17 @@ pub enum LibraryError {
     Image(#[from] ImageError),
     #[error(transparent)]
     Kernel(#[from] KernelStoreError),
+    #[error(transparent)]
+    Host(#[from] HostEnvironmentError),
 }
 
 impl Library {
+    /// The directory that it can write to.
+    pub fn directory(&self) -> PathBuf {
+        let images = self.images.directory();
+        images.parent().unwrap_or(images).to_owned()
+    }
+
     /// Finds what a recipe names, and makes what is missing to boot it: the first time, that takes a download. Blocks.
     pub fn prepare(&self, recipe: Recipe, progress: &dyn Progress) -> Result<NewSnapshot, LibraryError> {
         let image = self.images.find(&recipe.image)?;
@@ -69,7 +80,8 @@ impl Library {
         };
         let initramfs = kernel.initramfs(&self.agent, progress)?;
         let (tag, shape) = (recipe.tag.clone(), shape(&recipe, &image));
-        let config = config(recipe, &image);
+        let host = recipe.host_certs.then(HostEnvironment::collect).transpose()?;
+        let config = ImageConfig { host, ..config(recipe, &image) };
         let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
         Ok(NewSnapshot {
             tag,
@@ -135,6 +147,7 @@ mod tests {
             start: None,
             ready: None,
             warm_up: Vec::new(),
+            host_certs: false,
         }
     }
 

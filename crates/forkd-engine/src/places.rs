@@ -7,6 +7,7 @@
 //!   run/BOOT/            what ends with the host
 //!     sandboxes/ID/      record.json  control  vsock  console.log
 //!     zygotes/TAG/       record.json  control
+//!     passing/           guests that end with the daemon
 //! ```
 //!
 //! `BOOT` is of the host's boot id: whatever is beside it belongs to VMs that ended with the host, and is removed.
@@ -55,6 +56,12 @@ impl Places {
         {
             fs::create_dir_all(&directory).map_err(PlaceError::at("create", &directory))?;
         }
+        match fs::remove_dir_all(places.passing()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(PlaceError::at("remove", &places.passing())(error));
+            }
+            _ => {}
+        }
         for entry in fs::read_dir(&runs).map_err(PlaceError::at("list", &runs))? {
             let path = entry.map_err(PlaceError::at("list", &runs))?.path();
             if path != places.run {
@@ -88,6 +95,11 @@ impl Places {
         self.sandboxes().join(id.as_str())
     }
 
+    /// What was left of a daemon that was killed is removed when the next one starts.
+    pub fn passing(&self) -> PathBuf {
+        self.run.join("passing")
+    }
+
     pub fn zygotes(&self) -> PathBuf {
         self.run.join("zygotes")
     }
@@ -109,9 +121,10 @@ mod tests {
         let id: SandboxId = "iabc".parse().unwrap();
         let places = Places::new(root.path()).unwrap();
         fs::create_dir(places.sandbox(&id)).unwrap();
+        fs::create_dir_all(places.passing().join("guest")).unwrap();
         let again = Places::new(root.path()).unwrap();
         assert!(again.sandbox(&id).is_dir());
-        assert!(!old.exists());
+        assert!(!old.exists() && !again.passing().exists());
         assert_eq!(fs::read_dir(root.path().join("run")).unwrap().count(), 1);
     }
 }

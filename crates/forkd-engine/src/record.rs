@@ -45,6 +45,21 @@ pub struct SandboxRecord {
     pub generation: u64,
     /// Whether it was told to whoever asked for it. If not, nobody knows of it.
     pub promised: bool,
+    /// What it was made with, as one operation: one that was promised is a promise of all of them.
+    #[serde(default)]
+    pub group: Option<SandboxId>,
+    /// During a rollback: what it becomes.
+    #[serde(default)]
+    pub rolling_back: Option<RollingBack>,
+}
+
+/// A rollback that has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollingBack {
+    pub tag: Tag,
+    pub generation: u64,
+    /// The process that gives its place away. Another one in its place is the successor.
+    pub from_pid: i32,
 }
 
 /// The disk of a sandbox.
@@ -96,6 +111,16 @@ pub fn read<T: DeserializeOwned>(directory: &Path) -> Option<T> {
         return None;
     }
     serde_json::from_slice(&fs::read(&path).ok()?).ok()
+}
+
+impl SandboxRecord {
+    /// What it is after it went back to one of its branches: those that came later are no longer its own.
+    pub fn back_to(&mut self, tag: &Tag, generation: u64) {
+        self.generation = generation;
+        let kept = self.branches.iter().position(|branch| branch == tag);
+        self.branches.truncate(kept.map_or(0, |kept| kept + 1));
+        self.rolling_back = None;
+    }
 }
 
 impl DiskRecord {

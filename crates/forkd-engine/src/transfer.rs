@@ -47,6 +47,16 @@ pub async fn place(
     place: &Place<'_>,
     archive: mpsc::Receiver<Piece>,
 ) -> Result<(), AgentError> {
+    place_body(agent, place, Pieces(archive)).await
+}
+
+/// The same, of a body as it comes.
+pub(crate) async fn place_body<B>(agent: &Agent, place: &Place<'_>, archive: B) -> Result<(), AgentError>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let mut path = format!("/forkd/place?into={}", encoded(place.into));
     if let Some(owner) = place.owner {
         path += &format!("&owner={}", encoded(owner));
@@ -54,7 +64,7 @@ pub async fn place(
     if let Some(mode) = place.mode {
         path += &format!("&mode={mode:o}");
     }
-    let response = ask(agent, &path, Pieces(archive)).await?;
+    let response = ask(agent, &path, archive).await?;
     check(&path, response).await.map(drop)
 }
 
@@ -72,10 +82,7 @@ pub async fn read_file(agent: &Agent, path: &str, max: usize) -> Result<Option<B
 
 /// Packs files of the guest. Pieces go to the sender as they come; nothing follows an error.
 pub async fn pack(agent: &Agent, pack: &Pack<'_>, to: mpsc::Sender<Piece>) -> Result<(), AgentError> {
-    let request = json!({ "sources": pack.sources, "destination": pack.destination }).to_string();
-    let path = "/forkd/pack";
-    let response = ask(agent, path, Full::new(Bytes::from(request))).await?;
-    let mut body = check(path, response).await?;
+    let mut body = pack_body(agent, pack).await?;
     while let Some(frame) = body.frame().await {
         let piece = match frame {
             Ok(frame) => frame.into_data().unwrap_or_default(),
@@ -93,6 +100,13 @@ pub async fn pack(agent: &Agent, pack: &Pack<'_>, to: mpsc::Sender<Piece>) -> Re
     Ok(())
 }
 
+/// The archive as it comes.
+pub(crate) async fn pack_body(agent: &Agent, pack: &Pack<'_>) -> Result<Incoming, AgentError> {
+    let request = json!({ "sources": pack.sources, "destination": pack.destination }).to_string();
+    let path = "/forkd/pack";
+    check(path, ask(agent, path, Full::new(Bytes::from(request))).await?).await
+}
+
 async fn ask<B>(agent: &Agent, path: &str, body: B) -> Result<Response<Incoming>, AgentError>
 where
     B: Body + Send + 'static,
@@ -102,7 +116,7 @@ where
     exchange(agent, Request::post(path).header("host", "guest").body(body)).await
 }
 
-async fn exchange<B>(
+pub(crate) async fn exchange<B>(
     agent: &Agent,
     request: Result<Request<B>, hyper::http::Error>,
 ) -> Result<Response<Incoming>, AgentError>
@@ -119,7 +133,7 @@ where
     Ok(sender.send_request(request).await?)
 }
 
-async fn check(path: &str, response: Response<Incoming>) -> Result<Incoming, AgentError> {
+pub(crate) async fn check(path: &str, response: Response<Incoming>) -> Result<Incoming, AgentError> {
     let status = response.status();
     if status.is_success() {
         return Ok(response.into_body());
@@ -135,7 +149,7 @@ async fn check(path: &str, response: Response<Incoming>) -> Result<Incoming, Age
 }
 
 /// A value of a query: everything but the plainest characters as %XX.
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
         byte => format!("%{byte:02X}"),

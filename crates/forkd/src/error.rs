@@ -109,8 +109,14 @@ pub enum CliError {
     NoTerminal,
     #[error("one side is in a sandbox (SANDBOX:PATH), the other is a path here")]
     CopySides,
+    #[error("a path in a sandbox begins with a slash")]
+    CopyRelative,
+    #[error(transparent)]
+    Unpack(#[from] crate::copy::UnpackError),
     #[error("cannot copy {}", path.display())]
     Copy { path: PathBuf, source: io::Error },
+    #[error("snapshot {0} is not of an image")]
+    NoImage(String),
     #[error("the code failed in {0}")]
     BenchCode(String),
     #[error("interrupted")]
@@ -123,7 +129,7 @@ impl CliError {
     /// What to do about it, where the text does not say so itself.
     fn hint(&self) -> Option<String> {
         Some(match self {
-            CliError::Client(error) => return error.hint(),
+            CliError::Client(error) => return error.hint().map(|hint| in_words_of_verbs(&hint)),
             CliError::NoDaemon { .. } => {
                 "forkd serve starts one here, forkd run starts one wherever it can; --address names another"
                     .into()
@@ -134,8 +140,8 @@ impl CliError {
             }
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
-            CliError::NothingToRun(source) => {
-                format!("forkd image pull {source} gets an image from a registry")
+            CliError::NothingToRun(_) => {
+                "forkd run --pull gets an image from a registry; forkd image pull, build and import make others".into()
             }
             CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
@@ -147,6 +153,7 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             CliError::Interrupted(status) => Exit::Other(*status),
+            CliError::CopySides | CliError::CopyRelative | CliError::Address { .. } => Exit::Other(2),
             _ => Exit::Failure,
         }
     }
@@ -169,4 +176,17 @@ pub fn print(error: &CliError) {
 fn safe(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(crate::table::plain).collect();
     lines.join("\n")
+}
+
+/// The daemon's hints are for users of the API; some of its words have verbs here.
+fn in_words_of_verbs(hint: &str) -> String {
+    let verbs = [
+        ("GET /v1/sandboxes lists", "forkd ls --all lists"),
+        ("GET /v1/snapshots lists", "forkd snapshot ls lists"),
+        ("GET /v1/images lists", "forkd image ls lists"),
+        ("GET /v1/kernels lists", "forkd kernel ls lists"),
+        ("?cascade=true", "--cascade"),
+        ("`branches` of a sandbox has", "forkd inspect shows"),
+    ];
+    verbs.iter().fold(hint.to_owned(), |hint, (words, verb)| hint.replace(words, verb))
 }

@@ -3,6 +3,7 @@
 mod arguments;
 mod build;
 mod commands;
+mod copy;
 mod daemon;
 mod error;
 mod exit;

@@ -4,7 +4,7 @@
 #![expect(bad_asm_style, reason = "the difference of two labels can be an operand only in the other syntax")]
 
 /// Where the kernel is loaded.
-const LOAD_ADDRESS: u64 = 0x10_0000;
+pub(super) const LOAD_ADDRESS: u64 = 0x10_0000;
 /// The mailbox, as `forkd-vmm` has it.
 const MAILBOX_PORT: u16 = 0x500;
 const MAILBOX: u32 = 0x6000;

@@ -4,5 +4,7 @@ pub mod firecracker;
 pub mod guest;
 pub mod linux;
 pub mod process;
+pub mod processes;
 pub mod snapshot;
+pub mod ticking;
 pub mod tiny;

@@ -10,7 +10,6 @@ pub struct Signal(rustix::process::Signal);
 impl Signal {
     pub const INT: Self = Self(rustix::process::Signal::INT);
     pub const KILL: Self = Self(rustix::process::Signal::KILL);
-    pub const TERM: Self = Self(rustix::process::Signal::TERM);
     /// Ignored by whoever has no handler for it.
     pub const URG: Self = Self(rustix::process::Signal::URG);
 

@@ -33,6 +33,17 @@ impl RestError {
             Some(
                 Errno::ISDIR | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::INVAL | Errno::NXIO,
             ) => StatusCode::BAD_REQUEST,
+            // What was found out without asking the system.
+            None if matches!(
+                error.kind(),
+                io::ErrorKind::IsADirectory
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::InvalidData
+                    | io::ErrorKind::UnexpectedEof
+            ) =>
+            {
+                StatusCode::BAD_REQUEST
+            }
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let message = match status {

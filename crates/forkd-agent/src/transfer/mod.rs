@@ -1,4 +1,5 @@
-//! `/forkd/place` and `/forkd/pack`: trees of files into and out of a guest, as tar archives.
+//! `/forkd/place` and `/forkd/pack`: trees of files into and out of a guest, as tar archives; `/forkd/grow` (`grow.rs`): room
+//! for them.
 //!
 //! ```text
 //!   host ── POST /forkd/place?owner=app:app ── tar ──▶ place ──▶ files of the guest
@@ -8,6 +9,7 @@
 //! Whoever builds an image asks for these. Nothing of the image is needed, not even a shell, and names of users are those that
 //! the image knows. All paths are the guest's own, so no link leads out of it. The archive is never whole in memory.
 
+mod grow;
 mod http;
 mod pack;
 mod pattern;
@@ -18,5 +20,8 @@ use axum::Router;
 use axum::routing::post;
 
 pub fn routes() -> Router {
-    Router::new().route("/forkd/place", post(http::place)).route("/forkd/pack", post(http::pack))
+    Router::new()
+        .route("/forkd/place", post(http::place))
+        .route("/forkd/pack", post(http::pack))
+        .route("/forkd/grow", post(grow::grow))
 }

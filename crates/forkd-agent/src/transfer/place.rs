@@ -94,16 +94,20 @@ fn place_one<R: Read>(
     if let Some(parent) = target.parent() {
         make_directories(parent, wanted.owner.unwrap_or(ROOT))?;
     }
-    make_room(target, is_directory)?;
+    let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
+    // A file takes the place of what is there when it is whole.
+    make_room(target, is_directory, is_file)?;
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     match kind {
         EntryType::Directory => fs::create_dir(target)?,
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(target)?;
+            let unfinished = Unfinished(target.with_file_name(format!(".forkd-{}", unique()?)));
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished.0)?;
             let (size, copied) = (entry.size(), io::copy(entry, &mut file)?);
             if copied != size {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            fs::rename(&unfinished.0, target)?;
         }
         EntryType::Symlink => {
             let link = entry.link_name_bytes().ok_or_else(|| invalid("a link to nothing"))?;
@@ -130,8 +134,23 @@ fn make_node(target: &Path, kind: FileType, header: &tar::Header) -> io::Result<
     Ok(rustix::fs::mknodat(CWD, target, kind, Mode::from_raw_mode(0o600), device)?)
 }
 
-/// Takes away what an entry replaces.
-fn make_room(target: &Path, for_directory: bool) -> io::Result<()> {
+/// A file that is being written: removed, unless it has another name by then.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn unique() -> io::Result<String> {
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+}
+
+/// Takes away what an entry replaces, except what a file will replace by itself.
+fn make_room(target: &Path, for_directory: bool, for_file: bool) -> io::Result<()> {
     match fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -142,6 +161,7 @@ fn make_room(target: &Path, for_directory: bool) -> io::Result<()> {
             io::ErrorKind::IsADirectory,
             "there is a directory; to place something in it, end the destination with a slash",
         )),
+        Ok(_) if for_file => Ok(()),
         Ok(_) => fs::remove_file(target),
     }
 }

@@ -12,6 +12,8 @@ use forkd_image::images::BuiltImage;
 
 use super::*;
 
+const TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 /// What happened in all guests, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -29,14 +31,9 @@ fn note(log: &Log, what: String) {
 }
 
 impl Guests for FakeGuests {
-    fn start(
-        &self,
-        _: &Wait<'_>,
-        _: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
-        let layers: Vec<String> = layers.iter().map(|layer| fs::read_to_string(layer).unwrap()).collect();
+    fn start(&self, _: &Wait<'_>, disk: &DiskPlan) -> Result<Box<dyn RunningGuest>, GuestsError> {
+        let layers: Vec<String> =
+            disk.layers.iter().map(|layer| fs::read_to_string(layer).unwrap()).collect();
         note(&self.0, format!("boot [{}]", layers.join(" ")));
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("vsock");
@@ -48,7 +45,8 @@ impl Guests for FakeGuests {
             }
         });
         let agent = Agent::new(Guest::new(socket));
-        Ok(Box::new(FakeGuest { agent, top: top.into(), log: Arc::clone(&self.0), _directory: directory }))
+        let top = disk.top.clone().unwrap();
+        Ok(Box::new(FakeGuest { agent, top, log: Arc::clone(&self.0), _directory: directory }))
     }
 }
 
@@ -129,14 +127,27 @@ fn respond(path: &str, body: &[u8], log: &Log) -> (&'static str, Vec<u8>) {
             ("204 No Content", Vec::new())
         }
         "/files" => ("200 OK", b"root:x:0:0::/:\nuser:x:1000:1000::/:\n".to_vec()),
+        "/forkd/grow" => {
+            note(log, "grow".into());
+            ("204 No Content", Vec::new())
+        }
+        "/forkd/pack" if String::from_utf8_lossy(body).contains(TRUST) => {
+            let log = log.lock().unwrap();
+            let content = log.iter().rev().find_map(|line| line.strip_prefix("trust ")).unwrap_or("own\n");
+            ("200 OK", small::archive(&[Entry::File(TRUST, content.as_bytes())]).unwrap().to_vec())
+        }
         "/forkd/pack" => {
             note(log, "pack".into());
-            ("200 OK", archive::small(&[Entry::File("/packed", b"x")]).unwrap().to_vec())
+            ("200 OK", small::archive(&[Entry::File("/packed", b"x")]).unwrap().to_vec())
         }
         "/forkd/place" if path.contains("owner=nobody") => {
             ("400 Bad Request", br#"{"code":400,"message":"there is no user 'nobody'"}"#.to_vec())
         }
         "/forkd/place" => {
+            if let Some(content) = trusted(body) {
+                note(log, format!("trust {content}"));
+                return ("204 No Content", Vec::new());
+            }
             let mut archive = tar::Archive::new(body);
             let names: Vec<String> = archive
                 .entries()
@@ -163,11 +174,22 @@ fn respond(path: &str, body: &[u8], log: &Log) -> (&'static str, Vec<u8>) {
     }
 }
 
+/// What is placed in the guest's file of certificates.
+fn trusted(archive: &[u8]) -> Option<String> {
+    let mut archive = tar::Archive::new(archive);
+    let mut entry = archive.entries().unwrap().next()?.unwrap();
+    let mut content = String::new();
+    let is_it = entry.path().unwrap() == Path::new(TRUST.trim_start_matches('/'));
+    is_it.then(|| entry.read_to_string(&mut content).map(|_| content).unwrap())
+}
+
 struct World {
     home: tempfile::TempDir,
     images: ImageStore,
     cache: BuildCache,
     log: Log,
+    host: Option<HostEnvironment>,
+    disk_bytes: u64,
 }
 
 impl World {
@@ -186,7 +208,8 @@ impl World {
             name: Some("base".parse().unwrap()),
         };
         images.adopt(&file, built).unwrap();
-        World { images, cache: BuildCache::new(home.path()), log: Log::default(), home }
+        let cache = BuildCache::new(home.path());
+        World { images, cache, log: Log::default(), home, host: None, disk_bytes: 0 }
     }
 
     fn build(&self, text: &str, uses_cache: bool) -> Result<Built<Disk>, String> {
@@ -203,8 +226,9 @@ impl World {
         let find = |_: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
             Ok(Box::new(FakeGuests(Arc::clone(&self.log))))
         };
+        let (host, disk) = (self.host.clone(), self.disk_bytes);
         let mut runner =
-            GuestRunner::new(&self.images, &self.cache, &find, uses_cache, None, progress).unwrap();
+            GuestRunner::new(&self.images, &self.cache, &find, uses_cache, host, disk, progress).unwrap();
         let context = Context::open(&self.home.path().join("context")).unwrap();
         let built = build(&parse(text).unwrap(), &context, &BuildOptions::default(), &mut runner, progress);
         built.map_err(|error| {
@@ -327,4 +351,42 @@ fn what_nobody_wants_any_more_ends_and_leaves_what_was_done_before() {
     assert_eq!(world.left(), 0);
     world.build("FROM base\nRUN one\nRUN two\n", true).unwrap();
     assert_eq!(world.log()[0], "boot [layer0]");
+}
+
+#[test]
+fn the_host_s_certificates_are_there_for_the_command_only() {
+    let mut world = World::new();
+    let proxies = [("http_proxy".to_owned(), "http://p".to_owned())].into();
+    world.host = Some(HostEnvironment { certificates: b"pem".to_vec(), proxies });
+    world.build("FROM base\nRUN one\n", true).unwrap();
+    let log = world.log();
+    let expected = [
+        "boot []",
+        "place run/forkd/ca-certificates.crt run/forkd/apt.conf",
+        "trust own\n\n# forkd: certificates of the host\npem\n",
+        "place .",
+        "run one in \"/\"",
+        "trust own\n",
+        "end",
+    ];
+    assert_eq!(log, expected);
+    // No part of a key.
+    world.host = None;
+    world.build("FROM base\nRUN one\n", true).unwrap();
+    assert_eq!(world.log(), [""; 0]);
+}
+
+#[test]
+fn a_larger_disk_is_grown_into_and_has_keys_of_its_own() {
+    let mut world = World::new();
+    let text = "FROM base\nRUN one\nRUN two\n";
+    let small = world.build(text, true).unwrap();
+    world.disk_bytes = 1 << 20;
+    let large = world.build(text, true).unwrap();
+    assert_ne!(small.key, large.key);
+    assert_eq!(world.log().iter().filter(|line| *line == "grow").count(), 2, "{:?}", world.log());
+    // As large as the base is anyway.
+    world.disk_bytes = 4096;
+    assert_eq!(world.build(text, true).unwrap().key, small.key);
+    assert_eq!(world.log(), [""; 0]);
 }

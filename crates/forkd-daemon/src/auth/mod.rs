@@ -119,6 +119,17 @@ pub fn require(
     }
 }
 
+/// Takes forkd's own tokens out of a request that goes on to somebody else. What else is in these headers is for them.
+pub(crate) fn keep_tokens(headers: &mut HeaderMap) {
+    let is_token = |text: &str| Secret::parse(text.rsplit(' ').next().unwrap_or(text)).is_some();
+    for name in [header::AUTHORIZATION.as_str(), API_KEY] {
+        let values = headers.get_all(name).iter();
+        if values.map(|value| value.to_str().unwrap_or_default().trim()).any(is_token) {
+            headers.remove(name);
+        }
+    }
+}
+
 /// What stands in the headers where a token belongs.
 enum Presented {
     Nothing,

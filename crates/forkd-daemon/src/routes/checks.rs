@@ -14,7 +14,7 @@ const MAX_METADATA_VALUE: usize = 1024;
 /// All names and values together. Each guest gets them in one message.
 const MAX_ENV: usize = 64 << 10;
 
-pub(super) fn malformed(text: impl Into<String>) -> ApiError {
+pub(crate) fn malformed(text: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::Malformed, text)
 }
 

@@ -7,8 +7,12 @@
 //! `Idempotency-Key` among its parameters. It takes its input with the extractors of [`crate::extract`], fails with
 //! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made.
 
-mod checks;
+pub(crate) mod checks;
 mod events;
+mod files;
+mod images;
+mod kernels;
+mod proxy;
 mod sandboxes;
 mod snapshots;
 mod system;
@@ -32,7 +36,11 @@ fn all() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(openapi::beginning())
         .merge(system::routes())
         .merge(sandboxes::routes())
+        .merge(files::routes())
+        .merge(proxy::routes())
         .merge(snapshots::routes())
+        .merge(images::routes())
+        .merge(kernels::routes())
         .merge(events::routes())
 }
 

@@ -6,6 +6,7 @@ mod client;
 mod daemon;
 mod errors;
 mod idempotency;
+mod library;
 mod resources;
 mod slow;
 mod stop;

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
 
+use super::registry::Reservation;
 use super::sandbox::Sandbox;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, unix_ms};
 use crate::descriptors::Named;
+use crate::fault;
 use crate::lasting::{Lasting, WithEvents, listen_in};
 use crate::places::PlaceError;
 use crate::record::{self, DiskFiles, ZygoteRecord};
@@ -24,12 +26,14 @@ pub struct BranchOrder {
 impl Sandbox {
     pub(super) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
         self.check_alive()?;
-        let tag = match order.tag {
-            Some(tag) => tag,
-            None => format!("{}-{}", self.record.id, self.record.branches.len() + 1).parse()?,
-        };
         let shared = Arc::clone(&self.shared);
-        let name = shared.snapshots.reserve(&tag).ok_or_else(|| EngineError::NameTaken(tag.clone()))?;
+        let (tag, name) = match order.tag {
+            Some(tag) => {
+                let name = shared.snapshots.reserve(&tag);
+                (tag.clone(), name.ok_or(EngineError::NameTaken(tag))?)
+            }
+            None => self.free_name()?,
+        };
         let directory = shared.places.zygote(&tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let branched = self.branch_into(&tag).await;
@@ -47,6 +51,18 @@ impl Sandbox {
         let handle = snapshot::own(&shared, Arc::new(zygote), process.1, SnapshotStatus::Live);
         name.fill(handle.clone());
         Ok(handle)
+    }
+
+    /// A name of the sandbox's own. Branches that are no longer its own, since it went back behind them, still have theirs.
+    fn free_name(&self) -> Result<(Tag, Reservation<Tag, SnapshotHandle>), EngineError> {
+        let mut number = self.record.branches.len();
+        loop {
+            number += 1;
+            let tag: Tag = format!("{}-{number}", self.record.id).parse()?;
+            if let Some(name) = self.shared.snapshots.reserve(&tag) {
+                return Ok((tag, name));
+            }
+        }
     }
 
     /// Makes the process. The sandbox's record is right whatever happens: before, it says what may be; after, what is.
@@ -78,11 +94,13 @@ impl Sandbox {
         };
         record::write(&directory, &record)?;
         self.save()?;
+        fault::place("branch.written");
 
         let command = Command::Branch(Branch { cgroup: false, disk: next.is_some() });
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;
         drop(descriptors);
+        fault::place("branch.branched");
         let settle = |sandbox: &mut Sandbox, files: Option<DiskFiles>| {
             if let Some(disk) = &mut sandbox.record.disk {
                 disk.instead.clear();
@@ -111,6 +129,7 @@ impl Sandbox {
             }
         };
         self.save()?;
+        fault::place("branch.settled");
         let (process, mut events) = Lasting::take(&directory, pid, pidfd)?;
         let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
             Ok(Some(Event::Zygote)) => None,
@@ -124,6 +143,7 @@ impl Sandbox {
         }
         record.promised = true;
         record::write(&directory, &record)?;
+        fault::place("branch.promised");
         Ok((record, (process, events)))
     }
 }

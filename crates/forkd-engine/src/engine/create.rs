@@ -23,6 +23,7 @@ use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
 use super::{Engine, EngineError, PATIENCE, Shared, unix_ms};
 use crate::descriptors::Named;
+use crate::fault;
 use crate::identity::{self, Identity};
 use crate::ids::SandboxId;
 use crate::lasting::{Lasting, WithEvents, listen_in};
@@ -90,8 +91,10 @@ impl Engine {
         let zygote = snapshot.lease().await?;
         let forks = self.fork_all(&new, &zygote).await;
         let restored = begun.elapsed();
+        fault::place("create.running");
         let (mut up, mut failures) = give_identities(forks, &new).await;
         let ready = begun.elapsed();
+        fault::place("create.ready");
         if !failures.is_empty() && (up.is_empty() || !new.partial) {
             return Err(failures.swap_remove(0));
         }
@@ -102,6 +105,15 @@ impl Engine {
                 Ok(view) => sandboxes.push(view),
                 Err(error) => failures.push(error),
             }
+        }
+        if !failures.is_empty() && !new.partial {
+            for view in sandboxes {
+                // Somebody may have removed it.
+                if let Ok(sandbox) = self.sandbox(view.id().as_str()) {
+                    let _ = sandbox.remove().await;
+                }
+            }
+            return Err(failures.swap_remove(0));
         }
         Ok(Created { sandboxes, failures, restored, ready, branch_pause })
     }
@@ -123,10 +135,12 @@ impl Engine {
         zygote: &Arc<Zygote>,
     ) -> Vec<(u32, Result<Forked, EngineError>)> {
         let mut forks = JoinSet::new();
+        // Without one, each is promised by itself.
+        let group = SandboxId::random().ok();
         for index in 0..new.count {
             let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
-            let (ttl, metadata) = (new.ttl, new.metadata.clone());
-            forks.spawn(async move { (index, fork(shared, &zygote, ttl, metadata).await) });
+            let (ttl, metadata, group) = (new.ttl, new.metadata.clone(), group.clone());
+            forks.spawn(async move { (index, fork(shared, &zygote, ttl, metadata, group).await) });
         }
         forks.join_all().await
     }
@@ -177,6 +191,7 @@ async fn fork(
     zygote: &Zygote,
     ttl: Option<Duration>,
     metadata: BTreeMap<String, String>,
+    group: Option<SandboxId>,
 ) -> Result<Forked, EngineError> {
     let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
     // Ids are random, so a second one of the same name would be a miracle.
@@ -197,6 +212,8 @@ async fn fork(
         branches: Vec::new(),
         generation: parent.generation + 1,
         promised: false,
+        group,
+        rolling_back: None,
     };
     let mut forked = Forked { shared, record, process: None, name: Some(name) };
     let devices = forked.record.shape.devices.clone();
@@ -207,6 +224,7 @@ async fn fork(
         named = named.with(Descriptor::DiskTop, file);
     }
     record::write(&directory, &forked.record)?;
+    fault::place("create.written");
     let command = Command::Fork(Fork { cgroup: false, successor: false, devices });
     let descriptors = named.for_command(&command);
     let (reply, mut pidfds) = zygote.process.control.call(command, &descriptors).await?;
@@ -214,6 +232,7 @@ async fn fork(
     let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
         return Err(EngineError::Answer(reply));
     };
+    fault::place("create.forked");
     let process = forked.process.insert(Lasting::take(&directory, pid, pidfd)?);
     match tokio::time::timeout(PATIENCE, process.1.recv()).await {
         Ok(Some(Event::Running)) => Ok(forked),
@@ -296,9 +315,18 @@ impl Forked {
             return Err(EngineError::Removed);
         };
         let handle = sandbox::own(&self.shared, self.record.clone(), process, SandboxState::Starting);
-        let view = handle.promise().await?;
-        name.fill(handle);
-        Ok(view)
+        match handle.promise().await {
+            Ok(view) => {
+                fault::place("create.promised");
+                name.fill(handle);
+                Ok(view)
+            }
+            Err(error) => {
+                // It has ended meanwhile. What is left of it goes.
+                let _ = handle.remove().await;
+                Err(error)
+            }
+        }
     }
 }
 

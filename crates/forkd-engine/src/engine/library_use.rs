@@ -16,7 +16,7 @@ impl Engine {
 
     /// Where guests that are no sandboxes have their sockets: removed when the next daemon starts.
     pub fn passing(&self) -> PathBuf {
-        self.root().join("run").join("passing")
+        self.shared.places.passing()
     }
 
     /// Whether this host has memory for a guest that is no sandbox.

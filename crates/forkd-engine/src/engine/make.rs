@@ -17,7 +17,7 @@ use super::admission::Wanted;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
-use crate::bring_up::{ImageConfig, bring_up};
+use crate::bring_up::{ImageConfig, bring_up_aloud};
 use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
 use crate::ids::LayerId;
@@ -41,7 +41,18 @@ pub struct NewSnapshot {
 }
 
 /// What is told of the way.
-pub type Steps = mpsc::Sender<&'static str>;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// What begins now.
+    Begins(&'static str),
+    /// What the warm-up prints, as it comes: pieces, not lines.
+    Printed(String),
+}
+
+pub type Steps = mpsc::Sender<Step>;
+
+/// Pieces of what is printed that wait to be told.
+const QUEUE: usize = 4;
 
 impl Engine {
     /// Boots, and freezes what came up. The snapshot can be forked from when this returns, and is on disk later.
@@ -113,7 +124,7 @@ impl Making {
             let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
             agent.wait_for_answer(new.limit).await?;
             step(steps, "start").await;
-            bring_up(&agent, &new.config, new.tag.as_str(), new.limit).await?;
+            bring_up_telling(&agent, new, steps).await?;
             // Closed here, it is closed in every child: none serves anybody as its parent.
             agent.post::<serde_json::Value>("/forkd/close", &(), new.limit).await?;
         }
@@ -164,7 +175,20 @@ impl Making {
     }
 }
 
+async fn bring_up_telling(agent: &Agent, new: &NewSnapshot, steps: &Steps) -> Result<(), EngineError> {
+    let (printed, mut pieces) = mpsc::channel(QUEUE);
+    let up =
+        async move { bring_up_aloud(agent, &new.config, new.tag.as_str(), new.limit, Some(&printed)).await };
+    let telling = async {
+        while let Some(piece) = pieces.recv().await {
+            let _ = steps.send(Step::Printed(piece)).await;
+        }
+    };
+    let (up, ()) = tokio::join!(up, telling);
+    Ok(up?)
+}
+
 /// Tells of a step. Whoever asked may not listen.
 async fn step(steps: &Steps, name: &'static str) {
-    let _ = steps.send(name).await;
+    let _ = steps.send(Step::Begins(name)).await;
 }

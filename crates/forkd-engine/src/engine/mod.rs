@@ -33,7 +33,7 @@ pub use admission::{Limits, Refusal};
 pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
-pub use make::{NewSnapshot, Steps};
+pub use make::{NewSnapshot, Step, Steps};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use forkd_proto::channel::{Channel, ChannelError};
@@ -20,6 +21,7 @@ use super::snapshot::{SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, Shared};
 use crate::control::Control;
 use crate::descriptors::Named;
+use crate::fault;
 use crate::lasting::{Lasting, WithEvents};
 use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};
@@ -53,9 +55,11 @@ pub(super) async fn persist(
         prepared = prepare(shared, zygote) => prepared?,
         _ = unwanted => return Err(EngineError::Removed),
     };
+    fault::place("persist.written");
     // Syncs files.
     let published = tokio::task::spawn_blocking(move || draft.publish(description, written));
     published.await.map_err(PersistError::from)??;
+    fault::place("persist.published");
     Ok(())
 }
 
@@ -208,10 +212,10 @@ fn written(persisted: &Persisted) -> Result<Written, PersistError> {
 pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<WithEvents, EngineError> {
     let files = shared.store.open_chain(&record.tag)?;
     let directory = shared.places.zygote(&record.tag);
-    // Of one that has ended.
-    let _ = fs::remove_dir_all(&directory);
+    clear(&directory).await?;
     fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
-    record::write(&directory, record)?;
+    // It is none to fork from until it is loaded.
+    record::write(&directory, &ZygoteRecord { promised: false, ..record.clone() })?;
     let mut named = chain(Named::default(), &files)?;
     if let Some(image) = &record.shape.image {
         named = named.with(Descriptor::DiskBase, shared.base(image)?);
@@ -227,17 +231,33 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         memory_limit_bytes: shared.limits.memory_bytes,
     });
     let (process, events) = Lasting::start(&shared.program, &directory)?;
+    fault::place("load.started");
     let descriptors = named.for_command(&command);
     let loaded = tokio::time::timeout(PATIENCE * 10, process.control.call(command, &descriptors)).await;
-    match loaded {
-        Ok(Ok(_)) => Ok((process, events)),
-        failed => {
-            process.kill();
-            let _ = fs::remove_dir_all(&directory);
-            match failed {
-                Ok(Err(error)) => Err(error.into()),
-                _ => Err(EngineError::Timeout),
-            }
-        }
+    fault::place("load.loaded");
+    let failed = match loaded {
+        Ok(Ok(_)) => match record::write(&directory, record) {
+            Ok(()) => return Ok((process, events)),
+            Err(error) => error.into(),
+        },
+        Ok(Err(error)) => error.into(),
+        Err(_) => EngineError::Timeout,
+    };
+    process.kill();
+    let _ = fs::remove_dir_all(&directory);
+    Err(failed)
+}
+
+/// Removes the directory of a process that has ended. One that lives is of a daemon that died while it was loading, and goes.
+async fn clear(directory: &Path) -> Result<(), EngineError> {
+    if !directory.exists() {
+        return Ok(());
     }
+    if let Some(found) =
+        tokio::time::timeout(PATIENCE, Lasting::find(directory)).await.map_err(|_| EngineError::Timeout)??
+    {
+        found.process.0.end().await;
+    }
+    fs::remove_dir_all(directory).map_err(PlaceError::at("remove", directory))?;
+    Ok(())
 }

@@ -19,7 +19,7 @@ use super::{Engine, EngineError, Shared};
 use crate::ids::{LayerId, SandboxId};
 use crate::lasting::{Found, Lasting};
 use crate::places::PlaceError;
-use crate::record::{self, SandboxRecord, ZygoteRecord};
+use crate::record::{self, RollingBack, SandboxRecord, ZygoteRecord};
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +50,8 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
     for directory in directories(&shared.places.zygotes())? {
         let record = record::read::<ZygoteRecord>(&directory);
         match (record.filter(|record| record.promised), look(&directory).await) {
-            (Some(record), Seen::Alive(found)) => {
+            // One that a daemon has started and not told what to load is none.
+            (Some(record), Seen::Alive(found)) if state_of(&found).await == Some(StateName::Zygote) => {
                 used.extend(record.layers.iter().cloned());
                 recovered.zygotes.push(record.tag.clone());
                 adopt_zygote(shared, record, found, &stored);
@@ -69,9 +70,17 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
             name.fill(snapshot::own_stored(shared, record));
         }
     }
-    for directory in directories(&shared.places.sandboxes())? {
-        let record = record::read::<SandboxRecord>(&directory);
-        match (record.filter(|record| record.promised), look(&directory).await) {
+    let sandboxes = directories(&shared.places.sandboxes())?;
+    let records =
+        sandboxes.into_iter().map(|directory| (record::read::<SandboxRecord>(&directory), directory));
+    let records: Vec<_> = records.collect();
+    let promised = records.iter().filter_map(|(record, _)| record.as_ref().filter(|record| record.promised));
+    let groups: BTreeSet<_> = promised.filter_map(|record| record.group.clone()).collect();
+    for (record, directory) in records {
+        let promised = |record: &SandboxRecord| {
+            record.promised || record.group.as_ref().is_some_and(|group| groups.contains(group))
+        };
+        match (record.filter(promised), look(&directory).await) {
             (Some(record), Seen::Alive(found)) => match adopt_sandbox(shared, record, found).await {
                 Ok(record) => {
                     used.extend(record.disk.iter().flat_map(|disk| disk.all()).cloned());
@@ -92,9 +101,38 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
 }
 
 impl Engine {
-    /// Removes layers of disks that nobody has any more. Returns how many.
-    pub fn sweep(&self) -> Result<usize, EngineError> {
-        let shared = &self.shared;
+    /// Removes what nobody has any more: directories of processes that have ended, and layers of disks. Returns how many.
+    pub async fn sweep(&self) -> Result<usize, EngineError> {
+        let directories = self.shared.sweep_directories().await?;
+        let shared = Arc::clone(&self.shared);
+        let layers = tokio::task::spawn_blocking(move || shared.sweep_layers()).await;
+        Ok(directories + layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))??)
+    }
+}
+
+impl Shared {
+    /// A directory is made after its name is taken, and removed before that is given back. So one without a name could not be
+    /// removed when it should have been. Those of processes that live are left to the next daemon.
+    async fn sweep_directories(&self) -> Result<usize, EngineError> {
+        let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let is_sandbox = |name: &str| name.parse().is_ok_and(|id| self.sandboxes.has(&id));
+        let is_snapshot = |name: &str| name.parse().is_ok_and(|tag| self.snapshots.has(&tag));
+        let mut nobody_s = directories(&self.places.sandboxes())?;
+        nobody_s.retain(|path| !name(path).is_some_and(|name| is_sandbox(&name)));
+        let mut zygotes = directories(&self.places.zygotes())?;
+        zygotes.retain(|path| !name(path).is_some_and(|name| is_snapshot(&name)));
+        nobody_s.append(&mut zygotes);
+        let mut removed = 0;
+        for directory in nobody_s {
+            if is_old(&directory, MAKING) && matches!(look(&directory).await, Seen::Dead) {
+                removed += remove(&directory, Seen::Dead)?;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn sweep_layers(&self) -> Result<usize, EngineError> {
+        let shared = self;
         let mut used: BTreeSet<LayerId> =
             stored(shared)?.into_iter().flat_map(|record| record.layers).collect();
         // What is written down, not what is known here: a sandbox that is being made is written down first.
@@ -145,16 +183,35 @@ async fn adopt_sandbox(
             None => return Err(found),
         }
     }
-    let state = match found.process.0.control.call(Command::Stats, &[]).await {
-        Ok((Reply::Stats(stats), _)) if stats.state == StateName::Running => SandboxState::Running,
-        Ok((Reply::Stats(stats), _)) if stats.state == StateName::Paused => SandboxState::Paused,
+    let mut state = match state_of(&found).await {
+        Some(StateName::Running) => SandboxState::Running,
+        Some(StateName::Paused) => SandboxState::Paused,
         _ => return Err(found),
     };
     let Some(name) = shared.sandboxes.reserve(&record.id) else { return Err(found) };
+    record.promised = true;
+    let rolled_back = record.rolling_back.take().filter(|begun| begun.from_pid != found.process.0.pid);
+    if let Some(RollingBack { tag, generation, .. }) = &rolled_back {
+        record.back_to(tag, *generation);
+        state = SandboxState::Starting;
+    }
     // Written again: what was in doubt is not any more.
     let _ = record::write(&shared.places.sandbox(&record.id), &record);
-    name.fill(sandbox::own(shared, record.clone(), found.process, state));
+    let handle = sandbox::own(shared, record.clone(), found.process, state);
+    if rolled_back.is_some() {
+        // It may take the guest a while to become somebody, and others are to be found meanwhile.
+        let handle = handle.clone();
+        tokio::spawn(async move { handle.identify().await });
+    }
+    name.fill(handle);
     Ok(record)
+}
+
+async fn state_of(found: &Found) -> Option<StateName> {
+    match tokio::time::timeout(ANSWER, found.process.0.control.call(Command::Stats, &[])).await {
+        Ok(Ok((Reply::Stats(stats), _))) => Some(stats.state),
+        _ => None,
+    }
 }
 
 fn directories(parent: &Path) -> Result<Vec<PathBuf>, PlaceError> {
@@ -182,15 +239,18 @@ fn remove(directory: &Path, seen: Seen) -> Result<usize, PlaceError> {
     Ok(1)
 }
 
+fn is_old(path: &Path, age: Duration) -> bool {
+    let written = fs::metadata(path).and_then(|file| file.modified());
+    written.is_ok_and(|written| written.elapsed().is_ok_and(|elapsed| elapsed >= age))
+}
+
 /// Removes layers that no disk is made of and that are not too young.
 fn remove_unused(layers: &Path, used: &BTreeSet<LayerId>, age: Duration) -> Result<usize, PlaceError> {
     let mut removed = 0;
     for path in directories(layers)? {
         let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
         let id = name.and_then(|name| LayerId::try_from(name).ok());
-        let written = fs::metadata(&path).and_then(|file| file.modified());
-        let old = written.is_ok_and(|written| written.elapsed().is_ok_and(|elapsed| elapsed >= age));
-        if old && id.is_none_or(|id| !used.contains(&id)) {
+        if is_old(&path, age) && id.is_none_or(|id| !used.contains(&id)) {
             fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
             removed += 1;
         }

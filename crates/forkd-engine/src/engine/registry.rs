@@ -53,6 +53,11 @@ impl<K: Ord + Clone, V: Clone> Registry<K, V> {
         lock(&self.entries).values().filter_map(there).collect()
     }
 
+    /// Whether a name is taken, also by what is still being made.
+    pub fn has(&self, name: &K) -> bool {
+        lock(&self.entries).contains_key(name)
+    }
+
     /// Names that are taken, also by what is still being made.
     pub fn len(&self) -> usize {
         lock(&self.entries).len()
@@ -99,6 +104,7 @@ mod tests {
         let reserved = registry.reserve(&name).unwrap();
         assert!(registry.reserve(&name).is_none());
         assert_eq!((registry.get(&name), registry.all().len(), registry.len()), (None, 0, 1));
+        assert!(registry.has(&name) && !registry.has(&"b".to_owned()));
         drop(reserved);
         assert_eq!(registry.len(), 0);
         registry.reserve(&name).unwrap().fill(7);

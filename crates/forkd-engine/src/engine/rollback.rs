@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
 use forkd_store::Tag;
+use rustix::process::{Signal, pidfd_send_signal};
 
 use super::create::identity_of;
 use super::sandbox::{Sandbox, SandboxState};
@@ -16,10 +17,11 @@ use super::snapshot::Zygote;
 use super::{EngineError, Happened, PATIENCE};
 use crate::agent::Agent;
 use crate::descriptors::{Named, VSOCK};
+use crate::fault;
 use crate::guest::Guest;
-use crate::identity;
+use crate::identity::{self, Identity};
 use crate::lasting::{Lasting, WithEvents};
-use crate::record::DiskFiles;
+use crate::record::{DiskFiles, RollingBack};
 
 impl Sandbox {
     pub(super) async fn rollback(&mut self, tag: Tag) -> Result<(), EngineError> {
@@ -28,22 +30,46 @@ impl Sandbox {
             return Err(EngineError::NotItsBranch { tag, sandbox: self.record.id.to_string() });
         }
         let zygote = self.shared.snapshot(tag.as_str())?.lease().await?;
+        let generation = zygote.record.generation + 1;
+        let from_pid = self.process.pid;
+        self.record.rolling_back = Some(RollingBack { tag: tag.clone(), generation, from_pid });
         let successor = self.succeed(&zygote).await;
+        fault::place("rollback.succeeded");
         // Whatever has happened, the process that has the place now is found at its socket.
         self.settle_disk(successor.is_ok());
-        let (process, events) = successor?;
+        let (process, events) = match successor {
+            Ok(successor) => successor,
+            Err(error) => {
+                self.record.rolling_back = None;
+                self.save()?;
+                return Err(error);
+            }
+        };
         (self.process, self.events) = (process, events);
-        self.record.generation = zygote.record.generation + 1;
-        let kept = self.record.branches.iter().position(|branch| *branch == tag);
-        self.record.branches.truncate(kept.map_or(0, |kept| kept + 1));
+        fault::place("rollback.settled");
+        // Written down afterwards: a daemon that finds it earlier has to see to it.
+        let identified = self.identify(generation).await;
+        self.record.back_to(&tag, generation);
         self.save()?;
-        if self.record.shape.devices.vsock.is_some() {
-            let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
-            let identity = identity_of(&self.record, 0, Default::default())?;
-            identity::give(&agent, &identity, PATIENCE).await?;
-        }
         self.become_(SandboxState::Running);
         self.shared.tell(Happened::RolledBack(self.record.id.clone(), tag));
+        identified
+    }
+
+    /// The rest of a rollback that another daemon has begun.
+    pub(super) async fn finish_rollback(&mut self) -> Result<(), EngineError> {
+        let identified = self.identify(self.record.generation).await;
+        self.become_(SandboxState::Running);
+        identified
+    }
+
+    /// Tells the guest who it is.
+    async fn identify(&self, generation: u64) -> Result<(), EngineError> {
+        if self.record.shape.devices.vsock.is_some() {
+            let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
+            let identity = Identity { generation, ..identity_of(&self.record, 0, Default::default())? };
+            identity::give(&agent, &identity, PATIENCE).await?;
+        }
         Ok(())
     }
 
@@ -56,11 +82,13 @@ impl Sandbox {
             named = named.with(Descriptor::DiskTop, file);
         }
         self.save()?;
+        fault::place("rollback.written");
         let (predecessor, successor) = UnixStream::pair().map_err(EngineError::io("make a socket"))?;
         let handed = self.process.control.call(Command::HandOver, &[OwnedFd::from(successor)]).await?;
         let (Reply::HandedOver { devices }, descriptors) = handed else {
             return Err(EngineError::Answer(handed.0));
         };
+        fault::place("rollback.handed-over");
         let names = [Descriptor::Control].into_iter().chain(devices.own());
         named = names.zip(descriptors).fold(named, |named, (name, file)| named.with(name, file));
         named = named.with(Descriptor::Predecessor, OwnedFd::from(predecessor));
@@ -71,19 +99,44 @@ impl Sandbox {
         let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
             return Err(EngineError::Answer(reply));
         };
+        fault::place("rollback.forked");
         // The VM ends when the successor can run, and goes on if it cannot.
-        tokio::select! {
-            () = self.process.ended() => {}
-            event = self.events.recv() => match event {
-                Some(Event::Kept) => return Err(EngineError::Ended("its successor could not run".into())),
-                _ => self.process.ended().await,
-            },
+        match tokio::time::timeout(PATIENCE, self.given_up()).await {
+            Ok(true) => {}
+            Ok(false) => return Err(EngineError::Ended("its successor could not run".into())),
+            Err(_) => {
+                // A successor that is gone cannot run. It may have ended in this moment.
+                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                let _ = tokio::time::timeout(PATIENCE, self.given_up()).await;
+                return Err(EngineError::Timeout);
+            }
         }
         let (process, mut events) = Lasting::take(&self.directory, pid, pidfd)?;
-        match tokio::time::timeout(PATIENCE, events.recv()).await {
-            Ok(Some(Event::Running)) => Ok((process, events)),
-            Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
-            Err(_) => Err(EngineError::Timeout),
+        let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
+            Ok(Some(Event::Running)) => return Ok((process, events)),
+            Ok(other) => EngineError::Ended(format!("{other:?}")),
+            Err(_) => EngineError::Timeout,
+        };
+        // The VM has ended, and nobody would ever end this one: the sandbox is over.
+        process.kill();
+        Err(failed)
+    }
+
+    /// Whether the VM has given its place away, when that is decided.
+    async fn given_up(&mut self) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                event = self.events.recv() => match event {
+                    Some(Event::Kept) => return false,
+                    Some(_) => {}
+                    None => {
+                        self.process.ended().await;
+                        return true;
+                    }
+                },
+                () = self.process.ended() => return true,
+            }
         }
     }
 

@@ -23,6 +23,7 @@ use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
 use crate::descriptors::VSOCK;
+use crate::fault;
 use crate::guest::Guest;
 use crate::ids::SandboxId;
 use crate::lasting::{Lasting, WithEvents};
@@ -77,6 +78,8 @@ pub(super) enum Request {
     SetExpiry(Option<u64>, Answer<()>),
     Branch(BranchOrder, Answer<SnapshotHandle>),
     Rollback(Tag, Answer<()>),
+    /// The end of a rollback that another daemon has begun.
+    Identify(Answer<()>),
     Remove(Answer<()>),
 }
 
@@ -147,6 +150,10 @@ impl SandboxHandle {
 
     pub(super) async fn promise(&self) -> Result<SandboxView, EngineError> {
         self.ask(Request::Promise).await
+    }
+
+    pub(super) async fn identify(&self) -> Result<(), EngineError> {
+        self.ask(Request::Identify).await
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
@@ -252,6 +259,10 @@ impl Sandbox {
                 let back = self.rollback(tag).await;
                 let _ = answer.send(back);
             }
+            Request::Identify(answer) => {
+                let identified = self.finish_rollback().await;
+                let _ = answer.send(identified);
+            }
         }
         None
     }
@@ -346,6 +357,7 @@ impl Sandbox {
     /// Ends the process, if it has not ended, and removes everything that was only this sandbox's.
     async fn forget(self) {
         self.process.end().await;
+        fault::place("remove.ended");
         let (id, shared) = (self.record.id.clone(), self.shared);
         // What cannot be removed now is removed by the next sweep.
         let _ = std::fs::remove_dir_all(&self.directory);

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{EngineError, Happened, Shared, persist};
+use crate::fault;
 use crate::lasting::Lasting;
 use crate::record::ZygoteRecord;
 
@@ -238,6 +239,7 @@ impl Snapshot {
                     Some(Request::Remove(answer)) => {
                         match self.remove_files().await {
                             Ok(()) => {
+                                fault::place("remove.files");
                                 self.close().await;
                                 let _ = answer.send(Ok(()));
                                 return;
@@ -327,6 +329,7 @@ impl Snapshot {
                 return false;
             }
         }
+        fault::place("evict.ended");
         self.end_process();
         self.show();
         self.shared.tell(Happened::Evicted(self.record.tag.clone()));

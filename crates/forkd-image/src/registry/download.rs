@@ -26,7 +26,8 @@ impl<'a, W: Write> Sink<'a, W> {
 
     fn take(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.progress.is_cancelled() {
-            return Err(io::ErrorKind::Interrupted.into());
+            // Not `Interrupted`, which writers try again for ever.
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
         if bytes.len() as u64 > self.size - self.written {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more came than the manifest said"));

@@ -32,6 +32,8 @@ use download::Sink;
 
 /// A registry that says nothing for so long is gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the caller is asked whether it still wants the image.
+const ASK: Duration = Duration::from_millis(100);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +102,19 @@ pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(PullError::Runtime)?;
     let session = Session { client: client(&reference), reference, progress };
-    runtime.block_on(session.pull(store, draft, &auth, name, pull))
+    runtime.block_on(async {
+        tokio::select! {
+            done = session.pull(store, draft, &auth, name, pull) => done,
+            // A registry that says nothing would be waited for otherwise.
+            () = unwanted(progress) => Err(ImageError::from(ArchiveError::Cancelled).into()),
+        }
+    })
+}
+
+async fn unwanted(progress: &dyn Progress) {
+    while !progress.is_cancelled() {
+        tokio::time::sleep(ASK).await;
+    }
 }
 
 /// A client that speaks TLS, but not with this host itself.

@@ -6,14 +6,16 @@ use clap::Args;
 use forkd_client::Address;
 use forkd_machine::Name;
 
+/// These options stand apart in the help of every verb.
+const HEADING: &str = "Daemon";
+
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Daemon")]
 pub struct DaemonOptions {
     /// The daemon: unix:///path, http://host:port or https://host:port [default: this host's, else the machine's].
-    #[arg(long, alias = "daemon-url", env = "FORKD_ADDRESS", hide_env_values = true)]
+    #[arg(long, help_heading = HEADING, alias = "daemon-url", env = "FORKD_ADDRESS", hide_env_values = true)]
     pub address: Option<Address>,
     /// A file with the token to show; FORKD_TOKEN has the token itself.
-    #[arg(long, value_name = "PATH", env = "FORKD_TOKEN_FILE", hide_env_values = true)]
+    #[arg(long, help_heading = HEADING, value_name = "PATH", env = "FORKD_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
     /// The machine whose daemon is asked where this host has none.
     #[arg(

@@ -19,6 +19,9 @@ pub struct RunOptions {
     /// Leave the sandbox there at the end.
     #[arg(long)]
     pub keep: bool,
+    /// Pull the image from a registry if it is not there.
+    #[arg(long)]
+    pub pull: bool,
     #[command(flatten)]
     pub how: How,
     #[command(flatten)]

@@ -63,6 +63,9 @@ pub struct BenchApiOptions {
     /// How often a sandbox is branched while a client talks to it.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub branches: u32,
+    /// How often the snapshot's image is booted cold, for comparison.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub cold_boots: u32,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

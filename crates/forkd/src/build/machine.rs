@@ -18,6 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use forkd_build::{Guests, GuestsError, Machinery, RunningGuest, Wait};
 use forkd_engine::agent::Agent;
+use forkd_engine::boot::DiskPlan;
 use forkd_engine::descriptors::VSOCK;
 use forkd_engine::guest::Guest;
 use forkd_engine::shutdown::ask_for_end;
@@ -66,6 +67,7 @@ pub struct GuestRequest {
     pub initramfs: PathBuf,
     pub base: PathBuf,
     pub layers: Vec<PathBuf>,
+    pub disk_bytes: u64,
     pub vcpus: u8,
     pub memory_bytes: u64,
     pub network: bool,
@@ -111,13 +113,9 @@ fn there(library: &Path, path: &Path) -> Result<PathBuf, MachineError> {
 }
 
 impl Guests for InMachine {
-    fn start(
-        &self,
-        _: &Wait<'_>,
-        base: &Path,
-        layers: &[PathBuf],
-        top: &Path,
-    ) -> Result<Box<dyn RunningGuest>, GuestsError> {
+    fn start(&self, _: &Wait<'_>, disk: &DiskPlan) -> Result<Box<dyn RunningGuest>, GuestsError> {
+        let DiskPlan { base, layers, top, bytes } = disk;
+        let top = top.clone().ok_or_else(|| MachineError::Outside(base.clone()))?;
         let InMachine { machine, machinery, library } = self;
         let failed = |what| move |error| GuestsError::Io(what, error);
         let request = GuestRequest {
@@ -125,11 +123,12 @@ impl Guests for InMachine {
             initramfs: there(library, &machinery.initramfs)?,
             base: there(library, base)?,
             layers: layers.iter().map(|layer| there(library, layer)).collect::<Result<_, _>>()?,
+            disk_bytes: *bytes,
             vcpus: machinery.vcpus,
             memory_bytes: machinery.memory_bytes,
             network: machinery.network,
         };
-        let size = base.metadata().map_err(failed("read the base image"))?.len();
+        let size = base.metadata().map_err(failed("read the base image"))?.len().max(*bytes);
         let directory = tempfile::Builder::new().prefix("forkd-build-").tempdir();
         let directory = directory.map_err(failed("make a directory"))?;
         let socket = directory.path().join(VSOCK);
@@ -158,7 +157,6 @@ impl Guests for InMachine {
         let largest = size + size / 4096 + LAYER_OVERHEAD;
         // The keeper is root in the machine.
         let network = machinery.network;
-        let top = top.into();
         let guest = RemoteGuest { agent, top, ssh, orders, answers, _directory: directory, largest, network };
         Ok(Box::new(guest))
     }

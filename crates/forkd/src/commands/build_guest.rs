@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use forkd_build::{BuildVm, GuestsError, LIMIT, Machinery};
+use forkd_engine::boot::DiskPlan;
 use forkd_engine::shutdown::wait_for_end;
 use forkd_host::home;
 use tokio::sync::mpsc;
@@ -60,9 +61,15 @@ async fn keep(
         memory_bytes: request.memory_bytes,
         network: request.network,
     };
+    let disk = DiskPlan {
+        base: request.base.clone(),
+        layers: request.layers.clone(),
+        top: Some(top.into()),
+        bytes: request.disk_bytes,
+    };
     // The machine is forkd's own: nobody has to be told what is changed there.
     let vm = tokio::select! {
-        vm = machinery.boot(&request.base, &request.layers, top, directory, |_| ()) => vm?,
+        vm = machinery.boot(&disk, directory, |_| ()) => vm?,
         _ = orders.recv() => return Ok(false),
     };
     super::print(&format!("{READY}\n"))?;

@@ -97,7 +97,7 @@ fn each(
         }
         if options.output.json {
             print_json(&changed)?;
-        } else {
+        } else if !changed.is_empty() {
             let mut table = Table::new([("ID", Side::Left), ("STATE", Side::Left)]);
             for sandbox in &changed {
                 table.row([sandbox.id.clone(), ls::state(sandbox.state).into()]);

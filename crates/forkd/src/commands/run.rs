@@ -6,17 +6,21 @@ use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::Exec;
+use forkd_api::library::{LibraryProgress, PullImage};
 use forkd_api::sandbox::CreateSandboxes;
 use forkd_api::snapshot::{CreateSnapshot, SnapshotStatus};
 use forkd_client::Client;
+use forkd_machine::Progress as _;
 
 use super::{fork, say, snapshot};
 use crate::arguments::{How, RunOptions, SnapshotShape};
 use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::progress::Progress;
 use crate::session::{self, Manner};
 use crate::signals::Signals;
+use crate::table::plain;
 use crate::terminal;
 
 /// What snapshots that are made here are called first.
@@ -91,9 +95,10 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
         Err(error) if error.is_not_found() || error.code() == Some(ErrorCode::Malformed) => {}
         Err(error) => return Err(error.into()),
     }
-    let tag = tag_of(source, shape);
+    let image = image_of(client, options).await?;
+    let tag = tag_of(source, &image, shape);
     let wanted =
-        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(source, shape) };
+        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(&image, shape) };
     loop {
         match client.snapshot(&tag).await {
             Ok(snapshot) if snapshot.status == SnapshotStatus::Failed => {
@@ -109,9 +114,6 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
             Err(CliError::Client(error)) if error.code() == Some(ErrorCode::NameTaken) => {
                 tokio::time::sleep(POLL).await;
             }
-            Err(CliError::Client(error)) if error.is_not_found() && shape.kernel.is_none() => {
-                return Err(CliError::NothingToRun(source.clone()));
-            }
             Err(error) => return Err(error),
         }
     }
@@ -122,9 +124,31 @@ fn shape_is_given(shape: &SnapshotShape) -> bool {
     vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some()
 }
 
+/// The id of the image of this name, which is pulled if that was asked for.
+async fn image_of(client: &Client, options: &RunOptions) -> Result<String, CliError> {
+    let source = &options.source;
+    match client.image(source).await {
+        Ok(image) => return Ok(image.summary.id),
+        Err(error) if error.is_not_found() && options.pull => {}
+        Err(error) if error.is_not_found() => return Err(CliError::NothingToRun(source.clone())),
+        Err(error) => return Err(error.into()),
+    }
+    let wanted = PullImage { reference: source.clone(), name: None, size_mib: None, credentials: None };
+    let progress = Progress::new();
+    let pulled = client.pull_image(&wanted, |told| match told {
+        LibraryProgress::Step(step) => progress.step(&plain(&step)),
+        LibraryProgress::Detail(detail) | LibraryProgress::Output(detail) => progress.detail(&plain(&detail)),
+        LibraryProgress::Warning(warning) => progress.warn(&plain(&warning)),
+        LibraryProgress::Image(_) | LibraryProgress::Kernel(_) | LibraryProgress::Error(_) => {}
+    });
+    let pulled = pulled.await;
+    progress.finish();
+    Ok(pulled?.summary.id)
+}
+
 /// The tag of the snapshot of an image in some shape: its name, and a digest of all that makes a difference.
-fn tag_of(source: &str, shape: &SnapshotShape) -> String {
-    let digest = blake3::hash(format!("{source}\0{shape:?}").as_bytes()).to_hex();
+fn tag_of(source: &str, image: &str, shape: &SnapshotShape) -> String {
+    let digest = blake3::hash(format!("{image}\0{shape:?}").as_bytes()).to_hex();
     let name: String = snapshot::create::slug(source).chars().take(48).collect();
     format!("{PREFIX}{name}-{}", digest.chars().take(8).collect::<String>())
 }
@@ -138,15 +162,15 @@ mod tests {
     #[test]
     fn every_shape_of_an_image_has_a_tag_of_its_own() {
         let tags = [
-            tag_of("python:3.12", &ANY),
-            tag_of("python-3.12", &ANY),
-            tag_of("python:3.12", &SnapshotShape { memory: Some(1024), ..ANY }),
-            tag_of("python:3.12", &SnapshotShape { disk: Some(1024), ..ANY }),
+            tag_of("python:3.12", "1", &ANY),
+            tag_of("python:3.12", "2", &ANY),
+            tag_of("python:3.12", "1", &SnapshotShape { memory: Some(1024), ..ANY }),
+            tag_of("python:3.12", "1", &SnapshotShape { disk: Some(1024), ..ANY }),
         ];
         assert!(tags.iter().all(|tag| tag.starts_with("run-python-3.12-")), "{tags:?}");
         let different: std::collections::BTreeSet<&String> = tags.iter().collect();
         assert_eq!(different.len(), tags.len());
-        assert!(tag_of(&"registry.example/x".repeat(30), &ANY).len() <= 64);
+        assert!(tag_of(&"registry.example/x".repeat(30), "1", &ANY).len() <= 64);
         assert!(!shape_is_given(&ANY) && shape_is_given(&SnapshotShape { vcpus: Some(1), ..ANY }));
     }
 

@@ -27,6 +27,8 @@ const LOCK: &str = "lock";
 const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
 const SETTLING: Duration = Duration::from_secs(90);
+/// Threads that wait for the disk get this much more.
+const THREADS: Duration = Duration::from_secs(2);
 
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     if options.detached {
@@ -40,7 +42,10 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     let _lock = lock(&settings.root)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Io("start", error))?;
-    runtime.block_on(serve(&config, settings, library))
+    let served = runtime.block_on(serve(&config, settings, library));
+    // A thread that makes an image may not have noticed yet. What it leaves is swept by the next one.
+    runtime.shutdown_timeout(THREADS);
+    served
 }
 
 async fn serve(config: &Config, settings: Settings, library: Library) -> Result<Exit, CliError> {

@@ -80,6 +80,7 @@ mod tests {
             username: Some("user".into()),
             signature: Some(signature("/a", Operation::Read, "user", "secret", Some(100))),
             signature_expiration: Some(100),
+            whole: false,
         };
         assert_eq!(query.signature.as_deref(), Some("v1_b/CTCIP7L66xz0TGUikmdJS4J4CAvso9qxLZETN/KwY"));
         assert!(signed(&query, Operation::Read, "secret", 100).is_ok());

@@ -46,6 +46,9 @@ pub struct FileQuery {
     pub signature: Option<String>,
     #[serde(default)]
     pub signature_expiration: Option<u64>,
+    /// forkd's own: the file appears, or is replaced, when all of it has come, and not before.
+    #[serde(default)]
+    pub whole: bool,
 }
 
 /// What an upload answers about each file.

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use super::access::{self, Operation};
 use super::multipart::Parts;
 use super::shared_body::SharedBody;
-use super::sink::FileSink;
+use super::sink::{Encoding, FileSink};
 use super::{FileQuery, Written};
 use crate::agent::Agent;
 use crate::envd::rest::RestError;
@@ -66,7 +66,8 @@ async fn serve(
         return form(&place, path, headers, Parts::new(kind, body)?).await;
     }
     let path = path.ok_or_else(|| RestError::bad_request("the query names no path"))?;
-    octets(&place, path, headers, body, compressed).await
+    let encoding = Encoding { compressed, whole: query.whole };
+    octets(&place, path, headers, body, encoding).await
 }
 
 async fn octets(
@@ -74,10 +75,10 @@ async fn octets(
     path: &str,
     headers: &HeaderMap,
     body: SharedBody,
-    compressed: bool,
+    encoding: Encoding,
 ) -> Result<Vec<Written>, RestError> {
     let notes = metadata::from_headers(headers);
-    let mut sink = FileSink::create(place.resolve(path)?, place.user.clone(), notes, compressed).await?;
+    let mut sink = FileSink::create(place.resolve(path)?, place.user.clone(), notes, encoding).await?;
     while let Some(bytes) = body.next().await {
         let bytes =
             bytes.map_err(|error| RestError::bad_request(format!("the upload broke off: {error}")))?;
@@ -109,7 +110,8 @@ async fn form(
             }
         };
         let notes = metadata::from_headers(headers);
-        let mut sink = FileSink::create(place.resolve(name)?, place.user.clone(), notes, false).await?;
+        let mut sink =
+            FileSink::create(place.resolve(name)?, place.user.clone(), notes, Encoding::default()).await?;
         while let Some(chunk) = part.chunk().await? {
             sink.write(&chunk).await?;
         }

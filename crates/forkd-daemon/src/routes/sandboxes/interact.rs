@@ -230,7 +230,14 @@ impl Session {
         let mut feeding = JoinSet::new();
         feeding.spawn(feed(input, first, typed).in_current_span());
         let over = tokio::select! {
-            over = tell(app, &mut watch, to_client) => over,
+            over = tell(app, &mut watch, to_client) => match over {
+                // What it has sent before is for the program.
+                Over::Gone => {
+                    let rest = listen(&remote, from_client, &queue);
+                    tokio::time::timeout(LEAVING, rest).await.unwrap_or(Over::Gone)
+                }
+                over => over,
+            },
             over = listen(&remote, from_client, &queue) => over,
             () = app.stopping() => Over::Last(ExecEvent::Error(stopping().logged())),
         };
@@ -310,7 +317,7 @@ async fn listen(remote: &Remote, from_client: &mut FromClient, queue: &mpsc::Sen
 
 /// Tells the client what the program does, until it has ended.
 async fn tell(app: &App, watch: &mut Watch, to_client: &mut ToClient) -> Over {
-    let mut ping = tokio::time::interval(PING);
+    let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING, PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let told = {

@@ -102,6 +102,8 @@ mod tests {
             branches: vec![],
             generation: 2,
             promised: true,
+            group: None,
+            rolling_back: None,
         };
         SandboxView { record, state, pid: 7, end: None }
     }

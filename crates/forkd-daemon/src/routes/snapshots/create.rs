@@ -3,17 +3,20 @@
 //! Whoever goes away before it is done ends it, and nothing of it is left. With an idempotency key and without a stream, it
 //! goes on.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorBody;
 use forkd_api::snapshot::{CreateSnapshot, Progress, ReadyProbe, Snapshot};
-use forkd_engine::engine::EngineError;
+use forkd_api::token::Scope;
+use forkd_engine::engine::{EngineError, Step};
 use forkd_engine::library::Recipe;
 use forkd_proto::agent::startup::{Probe, Ready};
 use tokio::sync::mpsc;
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::ndjson;
@@ -27,6 +30,8 @@ const MIN_MEMORY_MIB: u64 = 64;
 const MAX_WARM_UP: usize = 64;
 const READY_SECS: u64 = 60;
 const MAX_READY_SECS: u64 = 3600;
+/// A line of what a warm-up prints that has no end yet.
+const MAX_LINE: usize = 16 << 10;
 /// What is told and not read yet.
 const QUEUE: usize = 16;
 
@@ -56,9 +61,13 @@ type Told = mpsc::Sender<Progress>;
 )]
 pub(super) async fn create(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Json(wanted): Json<CreateSnapshot>,
 ) -> Answer<Response> {
+    if wanted.host_certs {
+        caller.require(Scope::Admin)?;
+    }
     let wait = wanted.wait;
     let recipe = convert(wanted)?;
     let (told, mut heard) = mpsc::channel(QUEUE);
@@ -95,9 +104,17 @@ async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Sn
     let new = prepared.await.map_err(|error| ApiError::internal(&error))??;
     let (steps, mut taken) = mpsc::channel(QUEUE);
     let telling = async {
+        let mut output = Output::default();
         while let Some(step) = taken.recv().await {
-            tell(&told, step).await;
+            match step {
+                Step::Begins(step) => {
+                    say(&told, output.finish()).await;
+                    tell(&told, step).await;
+                }
+                Step::Printed(text) => say(&told, output.add(&text)).await,
+            }
         }
+        say(&told, output.finish()).await;
     };
     let making = async move { app.engine.make(new, &steps).await };
     let (made, ()) = tokio::join!(making, telling);
@@ -115,6 +132,38 @@ async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Sn
 async fn tell(told: &Told, step: &str) {
     // Who does not listen any more is noticed elsewhere.
     let _ = told.send(Progress::Step(step.to_owned())).await;
+}
+
+async fn say(told: &Told, lines: Vec<String>) {
+    for line in lines {
+        let _ = told.send(Progress::Output(line)).await;
+    }
+}
+
+/// What a guest prints, as lines. One that does not end is cut.
+#[derive(Default)]
+struct Output(String);
+
+impl Output {
+    /// The lines that this piece ends.
+    fn add(&mut self, piece: &str) -> Vec<String> {
+        self.0.push_str(piece);
+        let mut lines: Vec<String> = Vec::new();
+        while let Some(end) = self.0.find('\n') {
+            let line: String = self.0.drain(..=end).collect();
+            lines.push(line.trim_end_matches(['\r', '\n']).to_owned());
+        }
+        if self.0.len() > MAX_LINE {
+            lines.append(&mut self.finish());
+        }
+        lines
+    }
+
+    /// What is left, if there is anything.
+    fn finish(&mut self) -> Vec<String> {
+        let rest = std::mem::take(&mut self.0);
+        if rest.is_empty() { Vec::new() } else { vec![rest] }
+    }
 }
 
 /// What the library says of its work, from a thread that may wait.
@@ -150,6 +199,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         start,
         ready,
         warm_up,
+        host_certs,
         wait: _,
     } = wanted;
     checks::env(&env)?;
@@ -171,6 +221,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         start,
         ready: ready.map(convert_ready).transpose()?,
         warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
+        host_certs,
     })
 }
 
@@ -194,6 +245,16 @@ mod tests {
     fn convert_json(json: &str) -> Answer<Recipe> {
         let text = format!(r#"{{"tag": "t", "image": "i"{json}}}"#);
         convert(serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn output_is_told_by_lines() {
+        let mut output = Output::default();
+        assert_eq!(output.add("one\ntw"), ["one"]);
+        assert_eq!(output.add("o\r\n\nthree"), ["two", ""]);
+        assert_eq!(output.finish(), ["three"]);
+        assert_eq!(output.finish(), [""; 0]);
+        assert_eq!(output.add(&"x".repeat(MAX_LINE + 1)), ["x".repeat(MAX_LINE + 1)]);
     }
 
     #[test]

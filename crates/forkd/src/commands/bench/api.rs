@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Then one sandbox is branched over and over, while a client talks to it without a break: the longest that an answer took
-//! around a branch is the pause that was seen.
+//! around a branch is the pause that was seen. Last, for comparison, the snapshot's image is booted cold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use forkd_api::code::{Eval, Language};
 use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, CreatedSandboxes};
+use forkd_api::snapshot::{CreateSnapshot, Progress as Told};
 use forkd_client::Client;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::arguments::BenchApiOptions;
-use crate::commands::{fork, print, print_json, sheet, with_daemon};
+use crate::arguments::{BenchApiOptions, SnapshotShape};
+use crate::commands::{fork, print, print_json, sheet, snapshot, with_daemon};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::signals::Signals;
@@ -47,6 +48,8 @@ struct Report {
     evals: Spread,
     removed_ms: f64,
     pause: Option<Pause>,
+    /// From the start of a boot of the same image until its agent has answered.
+    cold_boot: Option<Spread>,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,8 +107,13 @@ async fn measure(client: &Client, options: &BenchApiOptions) -> Result<Report, C
     let eval_ms = ms(output.saturating_sub(ready_here));
     let pause = match options.branches {
         0 => None,
+        _ => Some(pause(client, options, &mut signals).await?),
+    };
+    let cold_boot = match options.cold_boots {
+        0 => None,
+        // Whoever stops here ends what is being booted with the connection.
         _ => Some(tokio::select! {
-            pause = pause(client, options) => pause?,
+            booted = cold_boots(client, options) => booted?,
             asked = signals.end() => return Err(CliError::Interrupted(asked.status())),
         }),
     };
@@ -120,6 +128,7 @@ async fn measure(client: &Client, options: &BenchApiOptions) -> Result<Report, C
         evals,
         removed_ms,
         pause,
+        cold_boot,
     })
 }
 
@@ -168,20 +177,54 @@ struct Talk {
     to: Instant,
 }
 
-async fn pause(client: &Client, options: &BenchApiOptions) -> Result<Pause, CliError> {
+async fn pause(client: &Client, options: &BenchApiOptions, signals: &mut Signals) -> Result<Pause, CliError> {
     let wanted = CreateSandboxes { snapshot_tag: Some(options.snapshot.clone()), n: 1, ..Default::default() };
-    let created = client.create_sandboxes(&wanted).await?;
+    let created = fork::create(client, &wanted, signals).await?;
     let Some(sandbox) = created.sandboxes.first() else {
         return Err(CliError::Io("measure", std::io::Error::other("the daemon made no sandbox")));
     };
     let mut tags = Vec::new();
-    let measured = branch_and_talk(client, &sandbox.id, options.branches, &mut tags).await;
+    let measured = tokio::select! {
+        measured = branch_and_talk(client, &sandbox.id, options.branches, &mut tags) => measured,
+        asked = signals.end() => Err(CliError::Interrupted(asked.status())),
+    };
+    // Also one that was being made when it was stopped.
+    tags = client.sandbox(&sandbox.id).await.map_or(tags, |sandbox| sandbox.branches);
     fork::remove(client, &sandbox.id).await;
     // The latest first: each is a change of the one before.
     for tag in tags.iter().rev() {
         client.remove_snapshot(tag, false).await?;
     }
     measured
+}
+
+/// Boots the snapshot's image over and over, without its warm-up.
+async fn cold_boots(client: &Client, options: &BenchApiOptions) -> Result<Spread, CliError> {
+    let snapshot = client.snapshot(&options.snapshot).await?;
+    let Some(image) = snapshot.image else {
+        return Err(CliError::NoImage(options.snapshot.clone()));
+    };
+    let shape = SnapshotShape {
+        vcpus: Some(snapshot.vcpus),
+        memory: Some(snapshot.memory_mib),
+        disk: Some(snapshot.disk_mib),
+        kernel: None,
+    };
+    let mut times = Vec::new();
+    for count in 0..options.cold_boots {
+        let tag = format!("bench-cold-{}-{count}", std::process::id());
+        let wanted = CreateSnapshot { tag, wait: false, ..snapshot::create::of_image(&image, &shape) };
+        let (mut begun, mut ready) = (None, None);
+        let made = client.create_snapshot(&wanted, |told| match told {
+            Told::Step(step) if step == "boot" => begun = Some(Instant::now()),
+            Told::Step(step) if step == "freeze" => ready = Some(Instant::now()),
+            _ => {}
+        });
+        let made = made.await?;
+        client.remove_snapshot(&made.tag, false).await?;
+        times.extend(begun.zip(ready).map(|(begun, ready)| ready.duration_since(begun)));
+    }
+    Ok(Spread::of(times))
 }
 
 async fn branch_and_talk(
@@ -275,6 +318,7 @@ fn render(report: &Report) -> String {
         ("pause, daemon", pause(|pause| &pause.daemon)),
         ("pause, seen", pause(|pause| &pause.seen)),
         ("quiet answers", pause(|pause| &pause.quiet)),
+        ("cold boot", report.cold_boot.as_ref().map(Spread::text)),
     ])
 }
 

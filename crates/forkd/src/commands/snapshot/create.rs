@@ -57,6 +57,7 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
         start: None,
         ready: None,
         warm_up: Vec::new(),
+        host_certs: false,
         wait: true,
     }
 }

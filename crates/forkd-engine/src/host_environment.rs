@@ -1,9 +1,12 @@
-//! `--host-certs`: where programs of a step find the host's certificates and proxies. All of it is in `/run`, which is no part of
-//! the disk, and in the environment of the step.
+//! The host's certificates and proxies, where programs of a guest find them: in `/run`, which is no part of the disk, in the
+//! environment, and in the file that the guest trusts by default (`trust.rs`).
 
 use std::collections::BTreeMap;
 
 use forkd_image::host_environment::HostEnvironment;
+
+use crate::agent::{Agent, AgentError};
+use crate::small::{self, Entry};
 
 const BUNDLE: &str = "/run/forkd/ca-certificates.crt";
 const APT: &str = "/run/forkd/apt.conf";
@@ -20,18 +23,25 @@ const VARIABLES: [&str; 8] = [
     "CARGO_HTTP_CAINFO",
 ];
 
-/// The files of a step, each with its path.
-pub fn files(host: &HostEnvironment) -> Vec<(&'static str, Vec<u8>)> {
+/// Places the files of `/run`.
+pub async fn place(agent: &Agent, host: &HostEnvironment) -> Result<(), AgentError> {
+    let files = files(host);
+    let entries: Vec<Entry<'_>> = files.iter().map(|(path, content)| Entry::File(path, content)).collect();
+    small::place(agent, &entries).await
+}
+
+/// The files, each with its path.
+fn files(host: &HostEnvironment) -> Vec<(&'static str, Vec<u8>)> {
     let apt = format!("Acquire::https::CAInfo \"{BUNDLE}\";\n");
     vec![(BUNDLE, host.certificates.clone()), (APT, apt.into_bytes())]
 }
 
-/// The environment of a step. What the Dockerfile says wins.
-pub fn environment(host: &HostEnvironment, step: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+/// The environment of a step or an image. What that says itself wins.
+pub fn environment(host: &HostEnvironment, own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = host.proxies.clone();
     all.extend(VARIABLES.iter().map(|name| ((*name).to_owned(), BUNDLE.to_owned())));
     all.insert("APT_CONFIG".into(), APT.into());
-    all.extend(step.clone());
+    all.extend(own.clone());
     all
 }
 
@@ -40,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dockerfile_wins() {
+    fn what_is_said_wins() {
         let proxies = [("http_proxy".to_owned(), "http://p".to_owned())].into();
         let host = HostEnvironment { certificates: b"pem".to_vec(), proxies };
         let step = [("SSL_CERT_FILE".to_owned(), "/own".to_owned()), ("A".into(), "1".into())].into();

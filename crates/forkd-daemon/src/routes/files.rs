@@ -1,0 +1,278 @@
+//! Files of a sandbox. Every path is the guest's: nothing here is ever looked up on the host.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{
+    ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, LAST_MODIFIED, RANGE, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use forkd_api::error::ErrorBody;
+use forkd_api::file::{FileInfo, FileKind, FileList, FilePath, TAR};
+use forkd_engine::files::{self, At, FileError, Info, Kind};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::{App, Shared};
+use crate::error::{Answer, ApiError};
+use crate::extract::{Json, Path, Query, Upload, impatient};
+use crate::ndjson::accepts;
+use crate::passage::{Bounds, through};
+use crate::routes::checks::malformed;
+
+const OCTETS: &str = "application/octet-stream";
+const MAX_PATH: usize = 4096;
+const MAX_NAME: usize = 256;
+/// What a list has.
+const MAX_FILES: usize = 10_000;
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(read, write, remove)).routes(routes!(info)).routes(routes!(list))
+}
+
+/// The contents of a file; or, if `application/x-tar` is accepted, an archive of a file or a directory, whose names begin with
+/// its own.
+///
+/// A file that becomes shorter while it is read, and a guest that stops, end the answer before its end.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/files",
+    tag = "files",
+    operation_id = "read_file",
+    params(
+        ("id" = String, Path),
+        FilePath,
+        ("Range" = Option<String>, Header, description = "A part of a file: `bytes=0-99`"),
+    ),
+    responses(
+        (status = 200, description = "All of it", content(
+            (Vec<u8> = "application/octet-stream"),
+            (Vec<u8> = "application/x-tar"),
+        )),
+        (status = 206, description = "The part of it", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        (status = 404, description = "There is no such sandbox or file", body = ErrorBody),
+        (status = 409, description = "It is a directory, or the sandbox does not run", body = ErrorBody),
+        (status = 416, description = "It does not have this part", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+async fn read(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(wanted): Query<FilePath>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let at = check(&wanted)?;
+    let sandbox = app.engine.sandbox(&id)?;
+    let agent = sandbox.answering_agent()?;
+    if accepts(&headers, TAR) {
+        let archive = files::pack(agent, at).await?;
+        return Ok(shown(&app, TAR, Body::new(archive)));
+    }
+    let answer = match files::read(agent, at, headers.get(RANGE)).await {
+        Ok(answer) => answer,
+        Err(FileError::Range(size)) => {
+            let mut response = ApiError::from(FileError::Range(None)).into_response();
+            size.map(|size| response.headers_mut().insert(CONTENT_RANGE, size));
+            return Ok(response);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (parts, content) = answer.into_parts();
+    let mut response = shown(&app, OCTETS, Body::new(content));
+    *response.status_mut() = parts.status;
+    for name in [CONTENT_RANGE, ACCEPT_RANGES, LAST_MODIFIED] {
+        if let Some(value) = parts.headers.get(&name) {
+            response.headers_mut().insert(name, value.clone());
+        }
+    }
+    Ok(response)
+}
+
+/// Makes a file of the body, or replaces one; or, if the body is said to be `application/x-tar`, unpacks it into a directory,
+/// which is made if it is not there.
+///
+/// A file appears, or is replaced, when all of it has come; of an archive that breaks off, the files before are there. Without a
+/// user, what is unpacked belongs to whom the archive says. The path of an archive's directory is absolute.
+#[utoipa::path(
+    put,
+    path = "/v1/sandboxes/{id}/files",
+    tag = "files",
+    operation_id = "write_file",
+    params(("id" = String, Path), FilePath),
+    request_body(content(
+        (Vec<u8> = "application/octet-stream"),
+        (Vec<u8> = "application/x-tar"),
+    )),
+    responses(
+        (status = 204, description = "It is there"),
+        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        (status = 404, description = "There is no such sandbox", body = ErrorBody),
+        (status = 408, description = "The body did not come", body = ErrorBody),
+        (status = 409, description = "A directory is there, or something else where one should be, or the sandbox does not run", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+        (status = 507, description = "The sandbox's disk is full", body = ErrorBody),
+    )
+)]
+async fn write(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(wanted): Query<FilePath>,
+    headers: HeaderMap,
+    Upload(body): Upload,
+) -> Answer<StatusCode> {
+    let at = check(&wanted)?;
+    let sandbox = app.engine.sandbox(&id)?;
+    let agent = sandbox.answering_agent()?;
+    let bounds = Bounds { bytes: app.limits.file_bytes, guest_time: app.limits.guest_time };
+    if is_tar(&headers) {
+        if !at.path.starts_with('/') {
+            return Err(malformed("the path of an archive's directory is absolute"));
+        }
+        through(body, bounds, |archive| files::place(agent, at, archive)).await?;
+    } else {
+        through(body, bounds, |content| files::write(agent, at, content)).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes a file, or a directory with everything in it.
+#[utoipa::path(
+    delete,
+    path = "/v1/sandboxes/{id}/files",
+    tag = "files",
+    operation_id = "remove_file",
+    params(("id" = String, Path), FilePath),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        (status = 404, description = "There is no such sandbox or file", body = ErrorBody),
+        (status = 409, description = "The sandbox does not run", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+async fn remove(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(wanted): Query<FilePath>,
+) -> Answer<StatusCode> {
+    let at = check(&wanted)?;
+    files::remove(app.engine.sandbox(&id)?.answering_agent()?, at).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What is known of a file.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/files/info",
+    tag = "files",
+    operation_id = "file_info",
+    params(("id" = String, Path), FilePath),
+    responses(
+        (status = 200, description = "The file", body = FileInfo),
+        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        (status = 404, description = "There is no such sandbox or file", body = ErrorBody),
+        (status = 409, description = "The sandbox does not run", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+async fn info(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(wanted): Query<FilePath>,
+) -> Answer<Json<FileInfo>> {
+    let at = check(&wanted)?;
+    let found = files::stat(app.engine.sandbox(&id)?.answering_agent()?, at).await?;
+    Ok(Json(convert(found)))
+}
+
+/// What is in a directory, in the order of names: the first 10000.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/files/list",
+    tag = "files",
+    operation_id = "list_files",
+    params(("id" = String, Path), FilePath),
+    responses(
+        (status = 200, description = "What is in it", body = FileList),
+        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        (status = 404, description = "There is no such sandbox or directory", body = ErrorBody),
+        (status = 409, description = "It is not a directory, or the sandbox does not run", body = ErrorBody),
+        (status = 429, description = "There is more in it than an answer holds", body = ErrorBody),
+        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+async fn list(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Query(wanted): Query<FilePath>,
+) -> Answer<Json<FileList>> {
+    let at = check(&wanted)?;
+    let found = files::list(app.engine.sandbox(&id)?.answering_agent()?, at).await?;
+    let truncated = found.len() > MAX_FILES;
+    Ok(Json(FileList { files: found.into_iter().take(MAX_FILES).map(convert).collect(), truncated }))
+}
+
+fn check(wanted: &FilePath) -> Answer<At<'_>> {
+    let FilePath { path, user } = wanted;
+    if path.is_empty() || path.len() > MAX_PATH || path.contains('\0') {
+        return Err(malformed(format!("path has 1 to {MAX_PATH} bytes, and no zero byte")));
+    }
+    let user = user.as_deref();
+    if user.is_some_and(|user| user.is_empty() || user.len() > MAX_NAME || user.contains(['\0', ':'])) {
+        return Err(malformed("user is too long, or has a character that it cannot have"));
+    }
+    Ok(At { path, user })
+}
+
+fn is_tar(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(TAR)
+}
+
+/// A guest's bytes, which no browser shows as a page, and which are not waited for for ever.
+fn shown(app: &App, kind: &'static str, content: Body) -> Response {
+    let mut response = Response::new(impatient(content, app.limits.guest_time));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn convert(found: Info) -> FileInfo {
+    let Info { name, path, kind, size, mode, owner, group, modified_unix, symlink_target } = found;
+    let kind = match kind {
+        Kind::File => FileKind::File,
+        Kind::Directory => FileKind::Directory,
+        Kind::Symlink => FileKind::Symlink,
+        Kind::Other => FileKind::Other,
+    };
+    FileInfo { name, path, kind, size, mode, owner, group, modified_unix, symlink_target }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_users_that_none_has_are_refused() {
+        let with = |path: &str, user: Option<&str>| {
+            check(&FilePath { path: path.into(), user: user.map(Into::into) }).is_ok()
+        };
+        assert!(with("/a", None) && with("~/x", Some("me")) && with(&"x".repeat(MAX_PATH), None));
+        assert!(!with("", None) && !with("a\0", None) && !with(&"x".repeat(MAX_PATH + 1), None));
+        assert!(!with("/a", Some("")) && !with("/a", Some("a:b")) && !with("/a", Some(&"x".repeat(300))));
+    }
+}

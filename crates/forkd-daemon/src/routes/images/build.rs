@@ -1,0 +1,176 @@
+//! Images from Dockerfiles, with a context that is sent.
+
+use std::fs::File;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::library::{Archive, BuildImage, Image, LibraryProgress};
+use forkd_build::{
+    Build, CONTEXT_LIMITS, Guests, GuestsError, Machinery, MachineryOptions, UnpackedContext, build_image,
+};
+use forkd_image::Progress;
+use forkd_image::builds::BuildCache;
+use forkd_image::host_environment::HostEnvironment;
+use forkd_image::images::Name;
+
+use super::{MAX_MIB, make, view};
+use crate::app::{App, Shared};
+use crate::error::{Answer, ApiError, chain};
+use crate::extract::{Query, Upload};
+use crate::jobs::{self, Made, Place};
+use crate::routes::checks::{malformed, within};
+use crate::upload;
+
+const DOCKERFILE: &str = "Dockerfile";
+const MAX_VCPUS: u8 = 32;
+const MEMORY_MIB: u64 = 1024;
+const MIN_MEMORY_MIB: u64 = 64;
+const MAX_PATH: usize = 4096;
+const MAX_ARGUMENTS: usize = 1000;
+
+/// Builds an image from a Dockerfile. Each step runs in a guest.
+///
+/// Needs the scope admin. The body is the build context: a tar archive, compressed with gzip, zstd or not at all. It is unpacked
+/// with the same suspicion as images are, and all of it is there before the answer begins. With `application/x-ndjson` among
+/// what is accepted, the answer is a stream of LibraryProgress with status 200, whose last line is the image or the error.
+/// Whoever goes away before it is done ends it; steps that are done are kept for the next build. A `forkd.toml` beside the
+/// Dockerfile becomes the image's recipe.
+#[utoipa::path(
+    post,
+    path = "/v1/images/build",
+    tag = "images",
+    operation_id = "build_image",
+    params(BuildImage),
+    request_body(content = Archive, content_type = "application/x-tar", description = "The build context"),
+    responses(
+        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 201, description = "The image", body = Image),
+        (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
+        (status = 408, description = "The context stands still on its way", body = ErrorBody),
+        (status = 413, description = "The context is too large", body = ErrorBody),
+        (status = 422, description = "The Dockerfile cannot be built, or a command of it failed", body = ErrorBody),
+        (status = 429, description = "Too many images are being made", body = ErrorBody),
+        (status = 502, description = "A step's guest failed, or the image it stands on cannot be had", body = ErrorBody),
+        (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
+    )
+)]
+pub(super) async fn build(
+    State(app): State<Shared>,
+    headers: HeaderMap,
+    Query(pairs): Query<Vec<(String, String)>>,
+    Upload(body): Upload,
+) -> Answer<Response> {
+    let wanted = convert(BuildImage::of_pairs(pairs).map_err(malformed)?)?;
+    let place = Place::take(&app).await?;
+    app.engine.admit_guest(wanted.memory_bytes).await?;
+    let archive = upload::to_file(&app, body, app.library.directory(), app.limits.context_bytes).await?;
+    let shared = app.clone();
+    jobs::answer(&app, place, &headers, move |progress| make(&shared, wanted, archive, progress)).await
+}
+
+/// A build as it is asked for, checked.
+#[derive(Debug)]
+struct Wanted {
+    name: Option<Name>,
+    dockerfile: String,
+    target: Option<String>,
+    arguments: Vec<(String, String)>,
+    no_cache: bool,
+    no_network: bool,
+    host_certs: bool,
+    vcpus: u8,
+    memory_bytes: u64,
+}
+
+fn convert(wanted: BuildImage) -> Answer<Wanted> {
+    let dockerfile = wanted.dockerfile.unwrap_or_else(|| DOCKERFILE.to_owned());
+    if dockerfile.is_empty() || dockerfile.len() > MAX_PATH || dockerfile.contains('\0') {
+        return Err(malformed("dockerfile is a path in the build context"));
+    }
+    if wanted.build_arg.len() > MAX_ARGUMENTS {
+        return Err(malformed(format!("there are at most {MAX_ARGUMENTS} build_arg")));
+    }
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(malformed("a build_arg is NAME=VALUE")),
+    };
+    let memory_mib = wanted.memory_mib.unwrap_or(MEMORY_MIB);
+    Ok(Wanted {
+        name: make::name(wanted.name)?,
+        dockerfile,
+        target: wanted.target,
+        arguments: wanted.build_arg.iter().map(pair).collect::<Answer<_>>()?,
+        no_cache: wanted.no_cache,
+        no_network: wanted.no_network,
+        host_certs: wanted.host_certs,
+        vcpus: within("vcpus", wanted.vcpus.unwrap_or(1), 1..=MAX_VCPUS)?,
+        memory_bytes: within("memory_mib", memory_mib, MIN_MEMORY_MIB..=MAX_MIB)? << 20,
+    })
+}
+
+fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> Answer<Made> {
+    app.admit_image()?;
+    let library = app.library.directory();
+    let cache = BuildCache::new(&library);
+    let unpacked = UnpackedContext::new(&cache, archive, &wanted.dockerfile, &CONTEXT_LIMITS, progress)?;
+    let host = wanted.host_certs.then(HostEnvironment::collect).transpose().map_err(|error| {
+        ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
+            .detail(chain(&error))
+    })?;
+    let UnpackedContext { context, dockerfile, recipe, directory: _directory } = unpacked;
+    let build = Build {
+        path: wanted.dockerfile.into(),
+        dockerfile,
+        recipe,
+        context,
+        arguments: wanted.arguments.into_iter().collect(),
+        target: wanted.target,
+        name: wanted.name,
+        uses_cache: !wanted.no_cache,
+        host,
+    };
+    let options = MachineryOptions {
+        kernels: app.library.kernels.clone(),
+        program: app.engine.program().into(),
+        agent: app.library.agent.clone(),
+        directory: app.engine.passing(),
+        vcpus: wanted.vcpus,
+        memory_bytes: wanted.memory_bytes,
+        network: !wanted.no_network,
+    };
+    let find = |progress: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
+        Ok(Box::new(Machinery::find(&options, progress)?))
+    };
+    let image = build_image(&library, &app.library.images, build, &find, progress)?;
+    Ok(Made::Image(Box::new(view::image(&image))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_are_taken_as_they_are_said() {
+        let plain = convert(BuildImage::default()).unwrap();
+        assert_eq!((&plain.dockerfile[..], plain.vcpus, plain.memory_bytes), ("Dockerfile", 1, 1 << 30));
+        let with = |change: fn(&mut BuildImage)| {
+            let mut wanted = BuildImage::default();
+            change(&mut wanted);
+            convert(wanted)
+        };
+        let arguments = with(|it| it.build_arg = vec!["A=x=y".into(), "B=".into()]).unwrap().arguments;
+        assert_eq!(arguments, [("A".into(), "x=y".into()), ("B".into(), String::new())]);
+        for wrong in [
+            with(|it| it.build_arg = vec!["A".into()]),
+            with(|it| it.build_arg = vec!["=x".into()]),
+            with(|it| it.vcpus = Some(0)),
+            with(|it| it.memory_mib = Some(1)),
+            with(|it| it.name = Some("a b".into())),
+            with(|it| it.dockerfile = Some(String::new())),
+        ] {
+            assert_eq!(wrong.unwrap_err().code(), ErrorCode::Malformed);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Images from archives that are sent.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use forkd_api::error::ErrorBody;
+use forkd_api::library::{Archive, Image, ImportImage, LibraryProgress};
+use forkd_image::archive::Limits;
+use forkd_image::import::{Import, import_from};
+
+use super::make::{name, size};
+use super::view;
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::{Query, Upload};
+use crate::jobs::{self, Made, Place};
+use crate::upload;
+
+/// What an image says of where it came from, beside its name.
+const FILE: &str = "upload";
+
+/// Imports an archive: the root of a system as tar, tar.gz or tar.zst, or what `docker save` and OCI tools write.
+///
+/// Needs the scope admin. The body is the archive, whatever its content type is. It is all there before the answer begins;
+/// the answer may be a stream as that of a pull.
+#[utoipa::path(
+    post,
+    path = "/v1/images/import",
+    tag = "images",
+    operation_id = "import_image",
+    params(ImportImage),
+    request_body(content = Archive, content_type = "application/octet-stream", description = "The archive"),
+    responses(
+        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 201, description = "The image", body = Image),
+        (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
+        (status = 408, description = "The archive stands still on its way", body = ErrorBody),
+        (status = 413, description = "The archive is too large", body = ErrorBody),
+        (status = 429, description = "Too many images are being made", body = ErrorBody),
+        (status = 507, description = "This host has too little disk space", body = ErrorBody),
+    )
+)]
+pub(super) async fn import(
+    State(app): State<Shared>,
+    headers: HeaderMap,
+    Query(wanted): Query<ImportImage>,
+    Upload(body): Upload,
+) -> Answer<Response> {
+    let import = Import {
+        file: FILE.into(),
+        name: name(Some(wanted.name))?,
+        min_mib: size(wanted.size_mib)?,
+        limits: Limits::default(),
+    };
+    let place = Place::take(&app).await?;
+    let file = upload::to_file(&app, body, app.library.directory(), app.limits.image_bytes).await?;
+    let shared = app.clone();
+    jobs::answer(&app, place, &headers, move |progress| {
+        shared.admit_image()?;
+        let image = import_from(&shared.library.images, &import, file, progress)?;
+        Ok(Made::Image(Box::new(view::image(&image))))
+    })
+    .await
+}

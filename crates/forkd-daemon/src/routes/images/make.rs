@@ -1,0 +1,107 @@
+//! Images from registries, and from Debian's packages.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use forkd_api::error::ErrorBody;
+use forkd_api::library::{DebianImage, Image, LibraryProgress, PullImage};
+use forkd_image::archive::Limits;
+use forkd_image::debian::{self, Debian};
+use forkd_image::images::Name;
+use forkd_image::registry::{self, Credentials, Pull};
+
+use super::{MAX_MIB, view};
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::Json;
+use crate::jobs::{self, Made, Place};
+use crate::routes::checks::{malformed, within};
+
+pub(super) fn name(text: Option<String>) -> Answer<Option<Name>> {
+    text.map(|text| text.parse().map_err(|error| malformed(format!("{error}")))).transpose()
+}
+
+pub(super) fn size(mib: Option<u64>) -> Answer<Option<u64>> {
+    mib.map(|mib| within("size_mib", mib, 1..=MAX_MIB)).transpose()
+}
+
+/// Pulls an image from a registry.
+///
+/// Needs the scope admin. With `application/x-ndjson` among what is accepted, the answer is a stream of LibraryProgress with
+/// status 200, whose last line is the image or the error. Whoever goes away before it is done ends it, and nothing of it is
+/// left; with an idempotency key and without a stream, it goes on.
+#[utoipa::path(
+    post,
+    path = "/v1/images/pull",
+    tag = "images",
+    operation_id = "pull_image",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    request_body = PullImage,
+    responses(
+        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 201, description = "The image", body = Image),
+        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        (status = 429, description = "Too many images are being made", body = ErrorBody),
+        (status = 502, description = "The registry gives no image that can be used", body = ErrorBody),
+        (status = 507, description = "This host has too little disk space", body = ErrorBody),
+    )
+)]
+pub(super) async fn pull(
+    State(app): State<Shared>,
+    headers: HeaderMap,
+    Json(wanted): Json<PullImage>,
+) -> Answer<Response> {
+    let PullImage { reference, name: wanted_name, size_mib, credentials } = wanted;
+    let pull = Pull {
+        reference,
+        name: name(wanted_name)?,
+        min_mib: size(size_mib)?,
+        limits: Limits::default(),
+        credentials: credentials.map(|it| Credentials { username: it.username, password: it.password }),
+    };
+    let place = Place::take(&app).await?;
+    let shared = app.clone();
+    jobs::answer(&app, place, &headers, move |progress| {
+        shared.admit_image()?;
+        let image = registry::pull(&shared.library.images, &pull, progress)?;
+        Ok(Made::Image(Box::new(view::image(&image))))
+    })
+    .await
+}
+
+/// Makes a Debian image, without any registry.
+///
+/// Needs the scope admin. Streams and idempotency are those of a pull.
+#[utoipa::path(
+    post,
+    path = "/v1/images/debian",
+    tag = "images",
+    operation_id = "debian_image",
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    request_body = DebianImage,
+    responses(
+        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 201, description = "The image", body = Image),
+        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        (status = 429, description = "Too many images are being made", body = ErrorBody),
+        (status = 502, description = "The packages cannot be had", body = ErrorBody),
+        (status = 503, description = "The daemon's host has no mmdebstrap", body = ErrorBody),
+        (status = 507, description = "This host has too little disk space", body = ErrorBody),
+    )
+)]
+pub(super) async fn debian(
+    State(app): State<Shared>,
+    headers: HeaderMap,
+    Json(wanted): Json<DebianImage>,
+) -> Answer<Response> {
+    let DebianImage { suite, include, mirror, name: wanted_name, size_mib } = wanted;
+    let debian = Debian { suite, include, mirror, name: name(wanted_name)?, min_mib: size(size_mib)? };
+    let place = Place::take(&app).await?;
+    let shared = app.clone();
+    jobs::answer(&app, place, &headers, move |progress| {
+        shared.admit_image()?;
+        let image = debian::debian(&shared.library.images, &debian, progress)?;
+        Ok(Made::Image(Box::new(view::image(&image))))
+    })
+    .await
+}

@@ -1,0 +1,158 @@
+//! Images. Who may read may list them. Everything else needs an admin: the library is everybody's, its names decide what new
+//! snapshots are made of, and pulls go out with the daemon's network and credentials.
+//!
+//! An image is named in a path by a name, an id or its beginning, with everything that a path takes for something else encoded:
+//! `registry.example%2Fteam%2Fapp:v1`. A name that is also a verb here needs its tag: `build:latest`.
+
+mod build;
+mod import;
+mod make;
+mod view;
+
+use axum::extract::State;
+use axum::middleware::from_fn;
+use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::library::{Image, ImageList, PruneImages, PrunedImages, RemovedImage};
+use forkd_api::token::Scope;
+use forkd_image::builds::BuildCache;
+use forkd_image::images::{ImageStore, Removal};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::{App, Shared};
+use crate::engine_error::shortened;
+use crate::error::{Answer, ApiError};
+use crate::extract::{Json, Path};
+use crate::{auth, idempotency};
+
+/// A TiB.
+const MAX_MIB: u64 = 1 << 20;
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    let admin = || from_fn(auth::require(Scope::Admin));
+    let repeatable = OpenApiRouter::new()
+        .routes(routes!(make::pull))
+        .routes(routes!(make::debian))
+        .route_layer(from_fn(idempotency::once))
+        .route_layer(admin());
+    let changing = OpenApiRouter::new()
+        .routes(routes!(import::import))
+        .routes(routes!(build::build))
+        .routes(routes!(prune))
+        .routes(routes!(remove))
+        .route_layer(admin());
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).merge(repeatable).merge(changing)
+}
+
+/// Asks the library, which is on disk.
+pub(super) async fn look<T: Send + 'static>(
+    app: &Shared,
+    work: impl FnOnce(&App) -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    let app = app.clone();
+    tokio::task::spawn_blocking(move || work(&app)).await.map_err(|error| ApiError::internal(&error))?
+}
+
+/// The images: those with names first, by name.
+#[utoipa::path(
+    get,
+    path = "/v1/images",
+    tag = "images",
+    operation_id = "list_images",
+    responses((status = 200, description = "All of them", body = ImageList))
+)]
+async fn list(State(app): State<Shared>) -> Answer<Json<ImageList>> {
+    look(&app, |app| {
+        let images = app.library.images.list()?.iter().map(view::summary).collect();
+        Ok(Json(ImageList { images }))
+    })
+    .await
+}
+
+/// An image.
+#[utoipa::path(
+    get,
+    path = "/v1/images/{image}",
+    tag = "images",
+    operation_id = "get_image",
+    params(("image" = String, Path, description = "A name, encoded (`team%2Fapp:v1`), an id or its beginning")),
+    responses(
+        (status = 200, description = "The image", body = Image),
+        (status = 400, description = "The beginning of more than one id", body = ErrorBody),
+        (status = 404, description = "There is none of this name", body = ErrorBody),
+    )
+)]
+async fn get(State(app): State<Shared>, Path(image): Path<String>) -> Answer<Json<Image>> {
+    look(&app, move |app| Ok(Json(view::image(&app.library.images.find(&image)?)))).await
+}
+
+/// Removes a name and, when that was its last, the image; given an id, the image with all its names.
+///
+/// Needs the scope admin.
+#[utoipa::path(
+    delete,
+    path = "/v1/images/{image}",
+    tag = "images",
+    operation_id = "remove_image",
+    params(("image" = String, Path, description = "A name, encoded (`team%2Fapp:v1`), an id or its beginning")),
+    responses(
+        (status = 200, description = "What is gone", body = RemovedImage),
+        (status = 400, description = "The beginning of more than one id", body = ErrorBody),
+        (status = 404, description = "There is none of this name", body = ErrorBody),
+        (status = 409, description = "Snapshots or sandboxes need it, which the error names; or it is in the shared library", body = ErrorBody),
+    )
+)]
+async fn remove(State(app): State<Shared>, Path(image): Path<String>) -> Answer<Json<RemovedImage>> {
+    look(&app, move |app| {
+        let images = &app.library.images;
+        let Removal { image: found, names, whole } = images.removal(&image)?;
+        let users = app.engine.users_of(found.id());
+        if whole && !users.is_empty() {
+            let text = format!("image {image} is needed by {}", users.join(", "));
+            return Err(ApiError::new(ErrorCode::HasDependents, shortened(text)).hint("remove them first"));
+        }
+        let freed_bytes = images.remove(&image)?;
+        let names = names.iter().map(ToString::to_string).collect();
+        Ok(Json(RemovedImage { id: found.id().to_string(), names, removed: whole, freed_bytes }))
+    })
+    .await
+}
+
+/// Removes steps that builds have kept and, if asked for, images without a name.
+///
+/// Needs the scope admin.
+#[utoipa::path(
+    post,
+    path = "/v1/images/prune",
+    tag = "images",
+    operation_id = "prune_images",
+    request_body = PruneImages,
+    responses(
+        (status = 200, description = "What is gone", body = PrunedImages),
+        (status = 409, description = "A build is running", body = ErrorBody),
+    )
+)]
+async fn prune(State(app): State<Shared>, Json(wanted): Json<PruneImages>) -> Answer<Json<PrunedImages>> {
+    look(&app, move |app| {
+        let images = &app.library.images;
+        // First, because it is refused while a build is running, which may stand on an image without a name.
+        let kept = wanted.keep_mib.saturating_mul(1 << 20);
+        let pruned = BuildCache::new(&app.library.directory()).prune(kept, images)?;
+        let mut answer = PrunedImages { steps: pruned.steps as u64, images: 0, freed_bytes: pruned.freed };
+        if wanted.images {
+            remove_nameless(app, images, &mut answer)?;
+        }
+        Ok(Json(answer))
+    })
+    .await
+}
+
+fn remove_nameless(app: &App, images: &ImageStore, answer: &mut PrunedImages) -> Answer<()> {
+    for image in images.list()?.iter().filter(|image| image.names.is_empty() && !image.shared) {
+        if app.engine.users_of(image.id()).is_empty() {
+            answer.freed_bytes += images.remove(&image.id().hex())?;
+            answer.images += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Ports of a sandbox, by path.
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_SECURITY_POLICY;
+use axum::middleware::from_fn;
+use axum::response::Response;
+use axum::routing::any;
+use forkd_api::error::ErrorBody;
+use forkd_api::token::Scope;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Shared;
+use crate::auth::{self, Peer};
+use crate::error::{Answer, ApiError};
+use crate::extract::Path;
+use crate::proxy::{Destination, Forwarded, forward};
+use crate::routes::checks::malformed;
+
+/// A page of a guest's comes from the daemon's own address here. Without this, a browser would let it do what the daemon's pages
+/// may, and on the loopback that is everything.
+const FOREIGN: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
+/// How many segments are before the guest's path: `/v1/sandboxes/{id}/proxy/{port}/`.
+const SEGMENTS: usize = 6;
+
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(proxy))
+        .route("/v1/sandboxes/{id}/proxy/{port}/{*path}", any(proxy))
+        .route("/v1/sandboxes/{id}/proxy/{port}/", any(root))
+        .route("/v1/sandboxes/{id}/proxy/{port}", any(root))
+        .route_layer(from_fn(auth::require(Scope::Run)))
+}
+
+/// Passes a request on to a port of the sandbox, and its answer back: HTTP with any method, and whatever a client and a guest
+/// agree on after an upgrade, as WebSockets do.
+///
+/// forkd's own token stays here. The guest sees `localhost` and the port as its host, and the client's words in `X-Forwarded-*`.
+/// Browsers treat what comes as a page of nobody's. An answer of the guest's comes as it is, also with a status of 400 or more;
+/// those of the daemon's are ErrorBody.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/proxy/{port}/{*path}",
+    tag = "sandboxes",
+    operation_id = "proxy",
+    params(("id" = String, Path), ("port" = u16, Path, minimum = 1), ("path" = String, Path)),
+    responses(
+        (status = 101, description = "Bytes of another protocol from now on"),
+        (status = 200, description = "What the guest answers, with its own status"),
+        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        (status = 403, description = "A path of the agent's that is the host's own", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
+        (status = 502, description = "Nobody listens on the port, or its answer is not HTTP", body = ErrorBody),
+        (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
+        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
+    )
+)]
+async fn proxy(
+    State(app): State<Shared>,
+    Path((id, port, _)): Path<(String, u16, String)>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Answer<Response> {
+    pass(&app, &id, port, &peer, request).await
+}
+
+/// The same for the guest's root.
+async fn root(
+    State(app): State<Shared>,
+    Path((id, port)): Path<(String, u16)>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Answer<Response> {
+    pass(&app, &id, port, &peer, request).await
+}
+
+async fn pass(app: &Shared, id: &str, port: u16, peer: &Peer, mut request: Request) -> Answer<Response> {
+    if port == 0 {
+        return Err(malformed("port is 0, expected 1 to 65535"));
+    }
+    let sandbox = app.engine.sandbox(id)?;
+    let agent = sandbox.answering_agent()?;
+    let path = request.uri().path();
+    // As it was written: what is decoded cannot be told from what was not encoded.
+    let rest = path.splitn(SEGMENTS + 1, '/').nth(SEGMENTS).unwrap_or_default();
+    let prefix = path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/').to_owned();
+    let target = match request.uri().query() {
+        Some(query) => format!("/{rest}?{query}"),
+        None => format!("/{rest}"),
+    };
+    auth::keep_tokens(request.headers_mut());
+    let host =
+        HeaderValue::try_from(format!("localhost:{port}")).map_err(|error| ApiError::internal(&error))?;
+    let address = match peer {
+        Peer::Tcp { address, .. } => Some(address.ip()),
+        Peer::Unix { .. } => None,
+    };
+    let forwarded = Forwarded { address, encrypted: app.tls && address.is_some(), prefix: Some(prefix) };
+    let to = Destination { agent, port, target, host, forwarded };
+    let mut response = forward(app, to, request).await?;
+    response.headers_mut().append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FOREIGN));
+    Ok(response)
+}

@@ -1,0 +1,230 @@
+//! Agents that do what hostile guests do. They take the place of the sockets that VM processes listen at, as soon as those are
+//! there: whoever asks the guest asks them.
+//!
+//! What a fake agent does is named by the program, or the code, that it is asked to run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use forkd_tests::engine::tiny::run_directory;
+use serde_json::{Value, json};
+
+/// As long as anybody may wait for one that says nothing.
+const SILENCE: Duration = Duration::from_secs(600);
+const PIECE: usize = 48 << 10;
+
+/// They watch an engine's directory as long as this lives.
+pub struct FakeAgents {
+    stopped: Arc<AtomicBool>,
+}
+
+impl FakeAgents {
+    pub fn below(root: &Path) -> FakeAgents {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (root, stop) = (root.to_owned(), Arc::clone(&stopped));
+        std::thread::spawn(move || {
+            let mut ours = BTreeSet::new();
+            while !stop.load(Ordering::Relaxed) {
+                for socket in sockets(&root) {
+                    // One that is gone again before it was taken is nobody's.
+                    let _ = take(&socket, &mut ours);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        FakeAgents { stopped }
+    }
+}
+
+impl Drop for FakeAgents {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+fn sockets(root: &Path) -> Vec<PathBuf> {
+    let run = run_directory(root);
+    let directories = ["sandboxes", "zygotes"].map(|name| fs::read_dir(run.join(name)));
+    let entries = directories.into_iter().flatten().flatten().flatten();
+    entries.map(|entry| entry.path().join("vsock")).filter(|path| path.exists()).collect()
+}
+
+fn take(socket: &Path, ours: &mut BTreeSet<u64>) -> io::Result<()> {
+    if ours.contains(&fs::metadata(socket)?.ino()) {
+        return Ok(());
+    }
+    let beside = socket.with_extension("fake");
+    let listener = UnixListener::bind(&beside)?;
+    ours.insert(fs::metadata(&beside)?.ino());
+    fs::rename(&beside, socket)?;
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            // Clients come and go.
+            std::thread::spawn(move || serve(client));
+        }
+    });
+    Ok(())
+}
+
+fn serve(client: UnixStream) -> io::Result<()> {
+    let mut reader = BufReader::new(client.try_clone()?);
+    let mut writer = client;
+    let mut greeting = String::new();
+    reader.read_line(&mut greeting)?;
+    writer.write_all(b"OK 1\n")?;
+    while let Some((path, body)) = request(&mut reader)? {
+        let path = path.split('?').next().unwrap_or_default();
+        match path {
+            "/forkd/ready" => answer(&mut writer, &json!({ "version": 1, "state": "ready" }))?,
+            "/forkd/identity" => {
+                let generation = &body["generation"];
+                answer(
+                    &mut writer,
+                    &json!({ "version": 1, "generation": generation, "ok": true, "steps": [] }),
+                )?;
+            }
+            "/process.Process/Start" => {
+                let words = [&body["process"]["cmd"], &body["process"]["args"][0]];
+                let [what, how_much] = words.map(|word| word.as_str().unwrap_or_default().to_owned());
+                return misbehave(&mut writer, &what, how_much.parse().unwrap_or(0), &Exec);
+            }
+            "/execute" => {
+                let code = body["code"].as_str().unwrap_or_default().to_owned();
+                let (what, how_much) = code.split_once(' ').unwrap_or((&code, "0"));
+                return misbehave(&mut writer, what, how_much.parse().unwrap_or(0), &Eval);
+            }
+            _ => answer(&mut writer, &json!({}))?,
+        }
+    }
+    Ok(())
+}
+
+fn request(reader: &mut impl BufRead) -> io::Result<Option<(String, Value)>> {
+    let (mut first, mut length) = (String::new(), 0);
+    if reader.read_line(&mut first)? == 0 {
+        return Ok(None);
+    }
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        match line.trim().to_ascii_lowercase().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().unwrap_or(0),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    // What comes as an envelope has five bytes before it.
+    let json = body.iter().position(|byte| *byte == b'{').map_or(&[][..], |begin| &body[begin..]);
+    let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    Ok(Some((path, serde_json::from_slice(json).unwrap_or_default())))
+}
+
+fn answer(writer: &mut impl Write, body: &Value) -> io::Result<()> {
+    let body = body.to_string();
+    write!(writer, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// How a protocol says things.
+trait Says {
+    fn begin(&self) -> Vec<u8>;
+    fn output(&self, bytes: &[u8]) -> Vec<u8>;
+    fn end(&self) -> Vec<u8>;
+    /// The beginning of something that never ends.
+    fn endless(&self) -> Vec<u8>;
+}
+
+struct Exec;
+struct Eval;
+
+fn envelope(flags: u8, payload: &Value) -> Vec<u8> {
+    let payload = payload.to_string();
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    [&[flags][..], &length.to_be_bytes(), payload.as_bytes()].concat()
+}
+
+impl Says for Exec {
+    fn begin(&self) -> Vec<u8> {
+        envelope(0, &json!({ "event": { "start": { "pid": 7 } } }))
+    }
+
+    fn output(&self, bytes: &[u8]) -> Vec<u8> {
+        envelope(0, &json!({ "event": { "data": { "stdout": STANDARD.encode(bytes) } } }))
+    }
+
+    fn end(&self) -> Vec<u8> {
+        let end = json!({ "event": { "end": { "exitCode": 0, "exited": true, "status": "exit status 0" } } });
+        [envelope(0, &end), envelope(2, &json!({}))].concat()
+    }
+
+    fn endless(&self) -> Vec<u8> {
+        [&[0][..], &u32::MAX.to_be_bytes(), b"{\""].concat()
+    }
+}
+
+impl Says for Eval {
+    fn begin(&self) -> Vec<u8> {
+        format!("{}\n", json!({ "type": "number_of_executions", "execution_count": 1 })).into_bytes()
+    }
+
+    fn output(&self, bytes: &[u8]) -> Vec<u8> {
+        let text = String::from_utf8_lossy(bytes);
+        format!("{}\n", json!({ "type": "stdout", "text": text, "timestamp": 0 })).into_bytes()
+    }
+
+    fn end(&self) -> Vec<u8> {
+        format!("{}\n", json!({ "type": "end_of_execution" })).into_bytes()
+    }
+
+    fn endless(&self) -> Vec<u8> {
+        b"{\"type\": \"".to_vec()
+    }
+}
+
+/// The next answer is a body without a length, which ends with the connection.
+fn misbehave(writer: &mut impl Write, what: &str, how_much: usize, says: &dyn Says) -> io::Result<()> {
+    if what == "silent" {
+        std::thread::sleep(SILENCE);
+        return Ok(());
+    }
+    if what == "no-http" {
+        return writer.write_all(&[b'%'; 4096]);
+    }
+    if what == "refuse" {
+        return write!(writer, "HTTP/1.1 500 No\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
+    }
+    writer.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
+    writer.write_all(&says.begin())?;
+    match what {
+        "garbage" => writer.write_all(&[b"\0\0\0\0\x07", &[b'%'; 64][..], b"\n"].concat()),
+        "half" => Ok(()),
+        "stall" => {
+            std::thread::sleep(SILENCE);
+            Ok(())
+        }
+        "endless" => {
+            writer.write_all(&says.endless())?;
+            loop {
+                writer.write_all(&[b'x'; PIECE])?;
+            }
+        }
+        "flood" => {
+            let piece = says.output(&[b'x'; PIECE]);
+            for _ in 0..(how_much << 20) / PIECE {
+                writer.write_all(&piece)?;
+            }
+            writer.write_all(&says.end())
+        }
+        _ => writer.write_all(&says.end()),
+    }
+}

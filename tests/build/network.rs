@@ -18,7 +18,7 @@ ip -n test-internet route add default via 9.9.9.1
 ip route add 10.99.0.1 via 9.9.9.9
 ";
 const NO_INTERNET: &str =
-    "ip netns delete test-internet 2>/dev/null; ip link delete testwan0 2>/dev/null; true";
+    "ip netns delete test-internet 2>/dev/null || true; ip link delete testwan0 2>/dev/null || true";
 
 /// Connects, and looks at why that fails.
 const COMMANDS: &str = r#"FROM debian:bookworm

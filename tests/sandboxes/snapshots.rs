@@ -84,7 +84,11 @@ fn what_is_beyond_the_budget_is_evicted_by_use_and_never_while_needed() -> Resul
     assert_eq!(trimmed.evicted, ["two".parse()?, "three".parse()?], "{trimmed:?}");
     assert!(lives(held) && handle("one")?.view().loaded, "it was leased");
     assert_eq!(world.names("zygotes"), ["one"]);
-    assert_eq!(happened.try_recv()?, Happened::Evicted("two".parse()?));
+    let mut told = Vec::new();
+    while let Ok(event) = happened.try_recv() {
+        told.push(event);
+    }
+    assert!(told.contains(&Happened::Evicted("two".parse()?)), "{told:?}");
 
     // What was used last stays, and what is needed comes back.
     drop(lease);

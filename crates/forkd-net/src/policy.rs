@@ -71,7 +71,7 @@ pub enum PolicyError {
 pub struct Policy {
     #[serde(default)]
     pub egress: Egress,
-    /// Bytes a second, in each direction.
+    /// Bytes a second, in each direction. After a quiet second, as much again at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
 }

@@ -104,6 +104,8 @@ struct State {
     ready: VecDeque<Network>,
     returned: VecDeque<Returned>,
     busy: bool,
+    /// The worker ends after what it is doing.
+    stopping: bool,
 }
 
 #[derive(Debug)]
@@ -202,8 +204,11 @@ impl Pool {
     }
 
     /// Removes the networks that wait. Those of sandboxes stay.
-    pub async fn stop(self) -> Result<(), NetError> {
-        self.worker.abort();
+    pub async fn stop(mut self) -> Result<(), NetError> {
+        // Not aborted: what it makes at this moment would be left.
+        self.shared.state().stopping = true;
+        self.shared.work.notify_one();
+        let _ = (&mut self.worker).await;
         let (ready, returned) = {
             let mut state = self.shared.state();
             (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
@@ -281,6 +286,9 @@ async fn work(shared: Arc<Shared>) {
     loop {
         let next = {
             let mut state = shared.state();
+            if state.stopping {
+                return;
+            }
             let next = state.next(shared.settings.ready);
             state.busy = !matches!(next, Work::Nothing);
             next

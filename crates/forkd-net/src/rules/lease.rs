@@ -38,7 +38,7 @@ const MAX_CONNECTIONS: u32 = 8192;
 const DNS: u16 = 53;
 const DNS_OVER_TLS: u16 = 853;
 /// The least that a limit lets through at once: a packet of the largest size that the tap takes, and one more.
-const MIN_BURST: u64 = 128 << 10;
+const MIN_BUCKET: u64 = 128 << 10;
 
 /// The table that looks at everything the guest sends, before anything else does.
 pub fn guard() -> Transaction {
@@ -122,9 +122,8 @@ fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -
     let answers = ESTABLISHED | RELATED;
     let mut forward = vec![out().in_state(INVALID).count(REFUSED).drop()];
     if let Some(bytes_per_second) = policy.bandwidth {
-        // A tenth of a second of it.
-        let burst = (bytes_per_second / 10).max(MIN_BURST);
-        let burst = u32::try_from(burst).unwrap_or(u32::MAX);
+        // The kernel's bucket holds a second of it, and the burst on top: whoever was quiet may send that much at once.
+        let burst = u32::try_from(MIN_BUCKET.saturating_sub(bytes_per_second)).unwrap_or(u32::MAX);
         for direction in [out(), back()] {
             let beyond = Expression::Beyond { bytes_per_second: bytes_per_second.max(1), burst };
             forward.push(direction.then(beyond).count(OVER_LIMIT).drop());

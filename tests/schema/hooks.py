@@ -19,9 +19,9 @@ def ask(method, path, body=None):
         return json.load(answer)
 
 
-def a_sandbox():
-    """The id of a sandbox, which is made if there is none."""
-    there = ask("GET", "/v1/sandboxes?limit=1000")["sandboxes"]
+def a_sandbox(query=""):
+    """The id of a sandbox, which is made if there are few."""
+    there = ask("GET", f"/v1/sandboxes?limit=1000{query}")["sandboxes"]
     if len(there) < 3:
         there = ask("POST", "/v1/sandboxes", {"snapshot_tag": "base"})["sandboxes"]
     return CHOICE.choice(there)["id"]
@@ -31,7 +31,8 @@ def a_branch():
     """The tag of a snapshot that may go."""
     there = [it["tag"] for it in ask("GET", "/v1/snapshots")["snapshots"] if it["tag"] != "base"]
     if len(there) < 3:
-        there = [ask("POST", f"/v1/sandboxes/{a_sandbox()}/branch", {})["tag"]]
+        # One that has ended, since its time was over, has no branches any more.
+        there = [ask("POST", f"/v1/sandboxes/{a_sandbox('&state=running')}/branch", {})["tag"]]
     return CHOICE.choice(there)
 
 

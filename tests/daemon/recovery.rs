@@ -5,7 +5,9 @@ use std::time::Duration;
 use forkd_api::sandbox::{Sandbox, SandboxState};
 use forkd_api::snapshot::Snapshot;
 use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::processes;
 use forkd_tests::engine::tiny::{self, PATIENCE};
+use forkd_tests::process::signal;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -96,6 +98,37 @@ fn a_budget_for_zygotes_is_kept_and_metered() -> Result<(), Failure> {
     })?;
     evicted(2)?;
     assert!(world.log().contains("gave up its memory"), "{}", world.log());
+    Ok(())
+}
+
+#[test]
+fn a_zygote_that_goes_in_the_middle_of_forks_leaves_no_vm_that_nobody_knows() -> Result<(), Failure> {
+    let world = World::new()?;
+    let id = world.fork("base", 1)?.remove(0).id;
+    for (number, milliseconds) in (0..12).zip([1, 2, 4, 7, 11, 16].into_iter().cycle()) {
+        let tag = format!("t{number}");
+        let branch = json!({ "tag": tag, "wait": true });
+        world.tell(&format!("POST /v1/sandboxes/{id}/branch"), branch)?.parsed::<Snapshot>(201)?;
+        let zygotes = processes::below(&world.root())?.into_iter();
+        let zygote = zygotes.filter(|(_, directory)| directory.ends_with(&tag)).map(|(pid, _)| pid).next();
+        let answer = std::thread::scope(|scope| {
+            let body = json!({ "snapshot_tag": tag, "n": 10 });
+            let forking = scope.spawn(|| world.tell("POST /v1/sandboxes", body));
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            match number % 2 {
+                0 => drop(world.ask(&format!("DELETE /v1/snapshots/{tag}"))?),
+                _ => signal(Signal::KILL, zygote.ok_or("no zygote")?.unsigned_abs())?,
+            }
+            forking.join().map_err(|_| "a client panicked")?
+        })?;
+        // All of them, or none.
+        let made = world.sandboxes(&format!("?limit=1000&snapshot_tag={tag}"))?;
+        assert_eq!(made.len(), if answer.status == 201 { 10 } else { 0 }, "{answer:?}");
+        world.until_none_is_lost()?;
+        for sandbox in made {
+            world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
+        }
+    }
     Ok(())
 }
 

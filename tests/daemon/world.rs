@@ -275,9 +275,18 @@ impl World {
 
     /// Waits until something is so.
     pub fn until(&self, what: &str, holds: impl Fn(&World) -> Result<bool, Failure>) -> Result<(), Failure> {
+        self.until_within(PATIENCE, what, holds)
+    }
+
+    pub fn until_within(
+        &self,
+        patience: Duration,
+        what: &str,
+        holds: impl Fn(&World) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
         let begun = Instant::now();
         while !holds(self)? {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > patience {
                 return Err(format!("not in time: {what}\n{}", self.log()).into());
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use forkd_engine::engine::{EngineError, SandboxState, SnapshotStatus};
+use forkd_engine::engine::{EngineError, SandboxState, SnapshotStatus, Swept};
 use forkd_tests::engine::process::Failure;
 
 use crate::world::{World, lives};
@@ -88,7 +88,8 @@ fn what_could_not_be_removed_is_swept() -> Result<(), Failure> {
             fs::File::open(world.run_path(place).join(name))?.set_modified(long_ago)?;
         }
     }
-    assert_eq!(world.run(world.engine.sweep())?, 2);
+    let swept = world.run(world.engine.sweep())?;
+    assert_eq!((swept.sandboxes, swept.zygotes, swept.removed), (vec![], vec![], 2));
     assert_eq!(world.names("zygotes"), ["base", "new"]);
     assert_eq!(world.names("sandboxes").len(), 2);
     fs::remove_dir_all(world.run_path("sandboxes/inew"))?;
@@ -140,8 +141,16 @@ fn a_process_that_says_nothing_does_not_keep_the_others_from_being_found() -> Re
         "{recovered:?}"
     );
     assert_eq!(world.names("layers").len(), 3, "its disk is left alone");
+    let sweep = || {
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+        fs::File::open(world.run_path("sandboxes").join(&ids[1]))?.set_modified(long_ago)?;
+        Ok::<_, Failure>(world.run(world.engine.sweep())?)
+    };
+    assert_eq!(sweep()?, Swept::default(), "it is as mute as before");
     // Somebody has mended it.
     rustix::process::kill_process(stuck, rustix::process::Signal::CONT)?;
+    assert_eq!(sweep()?.sandboxes, [ids[1].parse()?]);
+    world.run(world.engine.sandbox(&ids[1])?.pause())?;
     let recovered = world.restart()?;
     assert_eq!((recovered.sandboxes.len(), recovered.mute.len()), (3, 0), "{recovered:?}");
     Ok(())

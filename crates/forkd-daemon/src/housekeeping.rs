@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use forkd_engine::engine::{Happened, SandboxState, SnapshotStatus};
+use forkd_engine::engine::{Happened, SandboxState, SnapshotStatus, Swept};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;
@@ -49,8 +49,17 @@ async fn sweep(app: &App) {
     loop {
         ticks.tick().await;
         match app.engine.sweep().await {
-            Ok(0) => {}
-            Ok(removed) => tracing::info!(removed, "removed directories and layers that nobody had any more"),
+            Ok(Swept { sandboxes, zygotes, removed }) => {
+                for id in sandboxes {
+                    tracing::info!(%id, "adopted a sandbox whose process answers again");
+                }
+                for tag in zygotes {
+                    tracing::info!(%tag, "adopted a zygote whose process answers again");
+                }
+                if removed > 0 {
+                    tracing::info!(removed, "removed what nobody had any more");
+                }
+            }
             Err(error) => tracing::warn!(error = %chain(&error), "cannot sweep"),
         }
     }

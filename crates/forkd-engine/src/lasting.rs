@@ -152,6 +152,14 @@ impl Lasting {
         Ok(Some(Found { process: (process, events), disk }))
     }
 
+    /// Ends what may have been made in a directory by a process that died before it could say so. Nobody else may hold the socket
+    /// that listens there.
+    pub async fn end_stray(directory: &Path) {
+        if let Ok(Ok(Some(found))) = tokio::time::timeout(PATIENCE, Lasting::find(directory)).await {
+            found.process.0.end().await;
+        }
+    }
+
     /// Ends the process at once.
     pub fn kill(&self) {
         // It may have ended already.

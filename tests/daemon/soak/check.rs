@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forkd_api::sandbox::{Sandbox as Shown, SandboxState};
 use forkd_api::snapshot::SnapshotStatus;
@@ -16,6 +17,9 @@ use rustix::process::Signal;
 
 use super::model::{Doubt, Model, Sandbox};
 use crate::world::World;
+
+/// A sweep comes after a minute, and is about what is a minute old.
+const SWEPT: Duration = Duration::from_secs(150);
 
 /// Everything that a daemon which has just started has found. What was in doubt is in none afterwards.
 pub fn check(world: &World, model: &mut Model) -> Result<(), Failure> {
@@ -147,9 +151,10 @@ fn none_is_nobody_s(world: &World) -> Result<(), Failure> {
         let there = processes::below(&world.root())?.into_iter().map(|(_, directory)| directory).collect();
         Ok((known, names(there)))
     };
-    // Writers of snapshots and processes that were killed take a moment to go.
-    let waited =
-        world.until("every process is somebody's", |_| compare().map(|(known, there)| known == there));
+    // Writers of snapshots and processes that were killed take a moment to go. One that was too slow to be adopted is swept.
+    let waited = world.until_within(SWEPT, "every process is somebody's", |_| {
+        compare().map(|(known, there)| known == there)
+    });
     waited.map_err(|error| match compare() {
         Ok((known, there)) => format!("known are {known:?}, there are {there:?}: {error}").into(),
         Err(error) => error,

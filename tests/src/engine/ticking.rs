@@ -160,7 +160,7 @@ fn be_polite(pid: i32) {
     let ids = threads.filter_map(|thread| Pid::from_raw(thread.file_name().to_str()?.parse().ok()?));
     // One may have ended.
     ids.for_each(|id| {
-        let _ = setpriority_process(Some(id), 19);
+        let _ = setpriority_process(Some(id), 10);
     });
 }
 

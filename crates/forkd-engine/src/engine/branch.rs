@@ -120,6 +120,8 @@ impl Sandbox {
             }
             Ok((reply, _)) => return Err(EngineError::Answer(reply)),
             Err(error) => {
+                // The VM may have died between the two.
+                Lasting::end_stray(&directory).await;
                 if let Some(unused) = next.and_then(|next| next.into_iter().next()) {
                     let _ = fs::remove_file(self.shared.places.layer(&unused.top));
                 }

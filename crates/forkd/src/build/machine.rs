@@ -23,15 +23,12 @@ use forkd_engine::descriptors::VSOCK;
 use forkd_engine::guest::Guest;
 use forkd_engine::shutdown::ask_for_end;
 use forkd_host::{home, kvm};
-use forkd_machine::{Machine, Name};
+use forkd_machine::{FORKD, LIBRARY, Machine, Name};
 use serde::{Deserialize, Serialize};
 
 use super::sparse::read_sparse;
 use super::{END, READY};
 
-/// Where the machine sees this host's library, and forkd's binaries.
-const LIBRARY: &str = "/srv/forkd";
-const FORKD: &str = "/opt/forkd/bin/forkd";
 /// On the machine's disk: a layer may be large.
 const DIRECTORY: &str = "/var/tmp";
 /// Beyond its disk, a layer has its map: a bit for every four KiB, and a little more.

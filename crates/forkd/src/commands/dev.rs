@@ -28,10 +28,6 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Where the guest's files are made. What it writes to its disk may be large, and /tmp is often memory.
 const DIRECTORY: &str = "/var/tmp";
 
-/// Where the machine sees this host's kernels and images, and forkd's binaries.
-const MACHINE_LIBRARY: &str = "/srv/forkd";
-const MACHINE_FORKD: &str = "/opt/forkd/bin/forkd";
-
 pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let library = home::library()?;
     let binaries = home::binaries().map_err(CliError::Binaries)?;
@@ -85,9 +81,9 @@ fn size(options: &DevOptions, image: &Image) -> Size {
 /// The same command in the machine, which finds everything made by this one. Its ports are this host's.
 fn in_machine(options: &DevOptions, size: &Size) -> Result<Exit, CliError> {
     let machine = Machine::open(&Home::new(home::directory()?), &options.machine)?;
-    let library = format!("{}={MACHINE_LIBRARY}", home::LIBRARY_VARIABLE);
+    let library = format!("{}={}", home::LIBRARY_VARIABLE, forkd_machine::LIBRARY);
     let mut words: Vec<String> =
-        ["env", &library, MACHINE_FORKD, "dev", &options.image].map(String::from).into();
+        ["env", &library, forkd_machine::FORKD, "dev", &options.image].map(String::from).into();
     for (name, value) in [
         ("--vcpus", u64::from(size.vcpus)),
         ("--memory", size.memory_mib),

@@ -35,6 +35,10 @@ pub struct Lease {
     pub(crate) inside: Arc<Inside>,
 }
 
+/// A way to a lease's rules that does not own it. Of no use when the lease is released.
+#[derive(Debug, Clone)]
+pub struct Access(Arc<Inside>);
+
 /// Sockets to the kernel that belong to the namespace.
 #[derive(Debug)]
 pub(crate) struct Inside {
@@ -113,19 +117,17 @@ impl Lease {
         self.inside.policy()
     }
 
+    pub fn access(&self) -> Access {
+        Access(Arc::clone(&self.inside))
+    }
+
     /// Another policy, from one packet to the next.
     pub async fn change(&self, policy: Policy) -> Result<(), NetError> {
-        let inside = Arc::clone(&self.inside);
-        blocking(move || {
-            policy.check()?;
-            inside.change(policy)
-        })
-        .await
+        self.access().change(policy).await
     }
 
     pub async fn counters(&self) -> Result<Counters, NetError> {
-        let inside = Arc::clone(&self.inside);
-        blocking(move || inside.counters().map_err(NetError::when("read the counters"))).await
+        self.access().counters().await
     }
 
     /// Answers the sandbox's questions for names, as long as the resolver is kept, in the runtime that this is called in.
@@ -148,6 +150,27 @@ impl Lease {
     pub(crate) fn release_now(&self) -> Result<(), NetError> {
         self.inside.links.remove(TAP).map_err(NetError::when("remove a tap"))?;
         self.host.clear(self.slot)
+    }
+}
+
+impl Access {
+    pub fn policy(&self) -> Policy {
+        self.0.policy()
+    }
+
+    /// Another policy, from one packet to the next.
+    pub async fn change(&self, policy: Policy) -> Result<(), NetError> {
+        let inside = Arc::clone(&self.0);
+        blocking(move || {
+            policy.check()?;
+            inside.change(policy)
+        })
+        .await
+    }
+
+    pub async fn counters(&self) -> Result<Counters, NetError> {
+        let inside = Arc::clone(&self.0);
+        blocking(move || inside.counters().map_err(NetError::when("read the counters"))).await
     }
 }
 

@@ -36,7 +36,7 @@ mod transient;
 pub use cidr::{Cidr, CidrError};
 pub use error::NetError;
 pub use host::{Host, Prepared, Settings};
-pub use lease::{Counters, Lease};
+pub use lease::{Access, Counters, Lease};
 pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;

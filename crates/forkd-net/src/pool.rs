@@ -9,6 +9,7 @@
 //! there after a crash is decided by who lives: [`Pool::start`] is told which slots sandboxes have, and removes the rest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -83,8 +84,13 @@ pub struct Recovered {
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
-    worker: JoinHandle<()>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    /// Of this host's pools, only one lives.
+    _lock: File,
 }
+
+/// The lock of the one who has the networks of sandboxes.
+const LOCK: &str = "sandboxes";
 
 #[derive(Debug)]
 struct Shared {
@@ -136,13 +142,14 @@ impl State {
 }
 
 impl Pool {
-    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Of one host's
-    /// pools only one may live.
+    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Refused if
+    /// somebody else has it.
     pub async fn start(
         host: Arc<Host>,
         settings: PoolSettings,
         held: BTreeMap<Slot, Policy>,
     ) -> Result<(Pool, Recovered), NetError> {
+        let lock = host.lock(LOCK).map_err(NetError::when("lock the networks"))?.ok_or(NetError::Taken)?;
         let slots: BTreeSet<Slot> = held.keys().copied().collect();
         let swept = host.sweep(slots.clone()).await?;
         let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
@@ -163,8 +170,8 @@ impl Pool {
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
         let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
         let shared = Arc::new(Shared { host, settings, state, work: Notify::new(), idle: Notify::new() });
-        let worker = tokio::spawn(work(Arc::clone(&shared)));
-        Ok((Pool { shared, worker }, recovered))
+        let worker = Mutex::new(Some(tokio::spawn(work(Arc::clone(&shared)))));
+        Ok((Pool { shared, worker, _lock: lock }, recovered))
     }
 
     /// A network for a sandbox. It is the caller's, until it is given back.
@@ -204,11 +211,15 @@ impl Pool {
     }
 
     /// Removes the networks that wait. Those of sandboxes stay.
-    pub async fn stop(mut self) -> Result<(), NetError> {
+    pub async fn stop(&self) -> Result<(), NetError> {
         // Not aborted: what it makes at this moment would be left.
         self.shared.state().stopping = true;
         self.shared.work.notify_one();
-        let _ = (&mut self.worker).await;
+        let worker = self.worker().take();
+        if let Some(worker) = worker {
+            // What is left of one that has panicked is removed by the next pool.
+            let _ = worker.await;
+        }
         let (ready, returned) = {
             let mut state = self.shared.state();
             (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
@@ -221,9 +232,17 @@ impl Pool {
     }
 }
 
+impl Pool {
+    fn worker(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.worker.abort();
+        if let Some(worker) = self.worker().take() {
+            worker.abort();
+        }
     }
 }
 

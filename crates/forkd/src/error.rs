@@ -77,6 +77,8 @@ pub enum CliError {
     Engine(#[from] forkd_engine::engine::EngineError),
     #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
+    #[error("sandboxes can have no network: {0}")]
+    NoNetwork(String),
     #[error(transparent)]
     Listen(#[from] forkd_daemon::server::BindError),
     #[error("there is no group named {0} on this host")]

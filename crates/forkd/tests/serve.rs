@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 fn forkd(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forkd"));
-    command.args(arguments).env_clear().env("FORKD_HOME", home);
+    command.args(arguments).env_clear().env("FORKD_HOME", home).env("FORKD_NETWORK", "none");
     command
 }
 

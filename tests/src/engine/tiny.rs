@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::engine::{Engine, EngineError, Limits, NewSnapshot, Recovered, Settings};
+use forkd_engine::engine::{Engine, EngineError, Limits, Networking, NewSnapshot, Recovered, Settings};
 use forkd_engine::record::Shape;
 use forkd_image::images::ImageStore;
 use forkd_proto::control::{Devices, Disk};
@@ -34,6 +34,7 @@ pub fn start_with(root: &Path, zygote_bytes: u64) -> Result<(Runtime, Engine, Re
         root: root.into(),
         images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },
+        networking: Networking::None,
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

@@ -18,6 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
+use super::network::NetworkOrder;
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
@@ -50,6 +51,7 @@ pub struct NewSandboxes {
     pub env: BTreeMap<String, String>,
     /// What each may write to its disk: at most what the snapshot's say. Without it, as much.
     pub disk_bytes: Option<u64>,
+    pub network: NetworkOrder,
 }
 
 /// What came of it.
@@ -132,6 +134,7 @@ impl Engine {
                 return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
             }
         }
+        self.shared.networks.admit(&new.network, &shape.devices)?;
         let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
         self.shared.admit(wanted, snapshot).await
     }
@@ -216,6 +219,7 @@ async fn fork(
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata: new.metadata,
         disk: None,
+        network: None,
         shape: parent.shape,
         branches: Vec::new(),
         generation: parent.generation + 1,
@@ -233,6 +237,12 @@ async fn fork(
         let (top, file) = forked.shared.new_layer()?;
         forked.record.disk = Some(DiskRecord::new(parent.layers, top));
         named = named.with(Descriptor::DiskTop, file);
+    }
+    let networks = &forked.shared.networks;
+    let policy = networks.policy(&new.network, parent.policy.as_ref());
+    if let Some((network, tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+        forked.record.network = Some(network);
+        named = named.with(Descriptor::Tap, tap);
     }
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
@@ -355,7 +365,9 @@ impl Drop for Forked {
             process.kill();
         }
         // What cannot be removed now is removed by the next sweep.
-        let _ = fs::remove_dir_all(self.shared.places.sandbox(&self.record.id));
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let _ = fs::remove_dir_all(&directory);
+        self.shared.networks.give_back(&self.record.id, &directory);
         if let Some(disk) = &self.record.disk {
             let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
         }

@@ -19,6 +19,7 @@ mod evict;
 mod layers;
 mod library_use;
 mod make;
+mod network;
 mod persist;
 mod recover;
 mod registry;
@@ -35,6 +36,7 @@ pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
+pub use network::{NetworkOrder, Networking, NetworksFound};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
@@ -54,6 +56,7 @@ use tokio::sync::{Semaphore, broadcast};
 
 use crate::ids::SandboxId;
 use crate::places::Places;
+use network::Networks;
 use registry::Registry;
 
 /// No VM takes longer to answer.
@@ -76,6 +79,7 @@ pub struct Settings {
     pub root: PathBuf,
     pub images: ImageStore,
     pub limits: Limits,
+    pub networking: Networking,
 }
 
 #[derive(Debug)]
@@ -87,6 +91,7 @@ struct Shared {
     /// What manifests say of images, which takes long to find out.
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
+    networks: Networks,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
@@ -116,7 +121,7 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits } = settings;
+        let Settings { program, root, images, limits, networking } = settings;
         let places = Places::new(&root)?;
         let store = Store::new(places.snapshots());
         let (happened, _) = broadcast::channel(EVENTS);
@@ -129,13 +134,15 @@ impl Engine {
             images,
             bases,
             limits,
+            networks: Networks::new(&networking),
             sandboxes,
             snapshots,
             happened,
             identities: Semaphore::new(identities_at_once()),
             uses: AtomicU64::new(0),
         });
-        let recovered = recover::recover(&shared).await?;
+        let mut recovered = recover::recover(&shared).await?;
+        recovered.networks = network::start(&shared, networking).await?;
         Ok((Engine { shared }, recovered))
     }
 

@@ -1,9 +1,10 @@
 //! Verbs for sandboxes, from their beginning to their end.
 
 use clap::{Args, ValueEnum};
-use forkd_api::sandbox::SandboxState;
+use forkd_api::sandbox::{Egress, EgressMode, SandboxState};
 
 use super::{DaemonOptions, Output, parse_pair, parse_seconds};
+use crate::size::parse_mib;
 
 #[derive(Debug, Args)]
 pub struct ForkOptions {
@@ -36,6 +37,57 @@ pub struct Given {
     /// Words of your own, by which lists can be filtered.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    pub egress: EgressArguments,
+    /// The most bytes a second that each may send, and may receive, such as 10M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub bandwidth: Option<u64>,
+}
+
+/// What a sandbox may reach.
+#[derive(Debug, Args)]
+pub struct EgressArguments {
+    /// Whether packets go out: to the internet, or nowhere.
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with = "allow")]
+    pub egress: Option<EgressArgument>,
+    /// Reach only this, and whatever else is allowed so: 10.1.0.0/16, example.com, *.example.com, each with ports if only
+    /// those are meant (example.com:443).
+    #[arg(long, value_name = "TARGET")]
+    pub allow: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EgressArgument {
+    /// To the internet, and not to private networks.
+    Allow,
+    /// Nowhere.
+    Deny,
+}
+
+impl EgressArguments {
+    /// What is asked for, if anything is.
+    pub fn wanted(&self) -> Option<Egress> {
+        if !self.allow.is_empty() {
+            return Some(Egress { mode: EgressMode::List, allow: self.allow.clone() });
+        }
+        let mode = match self.egress? {
+            EgressArgument::Allow => EgressMode::Allow,
+            EgressArgument::Deny => EgressMode::Deny,
+        };
+        Some(Egress { mode, allow: Vec::new() })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct EgressOptions {
+    /// The sandbox.
+    pub sandbox: String,
+    #[command(flatten)]
+    pub egress: EgressArguments,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use forkd_api::sandbox::Sandbox;
 
-use super::{ls, print, print_json, sheet, snapshot, with_daemon};
+use super::{egress, ls, print, print_json, sheet, snapshot, with_daemon};
 use crate::arguments::{InspectOptions, Output};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -44,6 +44,8 @@ pub(super) fn show(sandbox: &Sandbox, output: &Output) -> Result<(), CliError> {
         ("vcpus", Some(sandbox.vcpus.to_string())),
         ("memory", Some(bytes(sandbox.memory_mib << 20))),
         ("disk", Some(bytes(sandbox.disk_mib << 20))),
+        ("egress", sandbox.egress.as_ref().map(egress::line)),
+        ("bandwidth", sandbox.bandwidth_mib.map(|mib| format!("{} a second", bytes(mib << 20)))),
         ("pid", sandbox.pid.map(|pid| pid.to_string())),
         ("branches", list(&sandbox.branches)),
         ("metadata", list(&metadata)),

@@ -7,10 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, MAX_TTL_SECS};
-use forkd_engine::engine::{Created, NewSandboxes, Source};
+use forkd_engine::engine::{Created, NetworkOrder, NewSandboxes, Source};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
+use crate::egress;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
@@ -19,6 +20,8 @@ use crate::views;
 const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
+/// A TiB a second.
+const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
 
 /// Forks sandboxes from a snapshot, or straight from a sandbox, which is branched first and goes on.
 ///
@@ -38,6 +41,7 @@ const MAX_DISK_MIB: u64 = 1 << 20;
         (status = 429, description = "This host has too many sandboxes", body = ErrorBody),
         (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
         (status = 504, description = "A guest did not answer in time", body = ErrorBody),
+        (status = 503, description = "This daemon gives sandboxes no network, and the snapshot has one", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
@@ -55,19 +59,26 @@ pub(super) async fn create(
 }
 
 fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
-    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits } = wanted;
+    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits, egress } =
+        wanted;
     let source = match (snapshot_tag, from_sandbox) {
         (Some(tag), None) => Source::Snapshot(tag),
         (None, Some(id)) => Source::Sandbox(id),
         _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
     };
     let disk = limits.disk_mib.map(|mib| within("limits.disk_mib", mib, 1..=MAX_DISK_MIB)).transpose()?;
+    let bandwidth =
+        limits.bandwidth_mib.map(|mib| within("limits.bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB));
+    let network = NetworkOrder {
+        egress: egress.map(egress::convert).transpose()?,
+        bandwidth: bandwidth.transpose()?.map(|mib| mib << 20),
+    };
     let ttl = ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
     let (ttl, disk_bytes) = (ttl.map(Duration::from_secs), disk.map(|mib| mib << 20));
-    Ok(NewSandboxes { source, count, partial, ttl, metadata, env, disk_bytes })
+    Ok(NewSandboxes { source, count, partial, ttl, metadata, env, disk_bytes, network })
 }
 
 fn measure(app: &App, created: &Created) {
@@ -103,11 +114,14 @@ mod tests {
         assert!(convert(CreateSandboxes { n: MOST, ttl_secs: Some(MAX_TTL_SECS), ..wanted() }).is_ok());
         let both = CreateSandboxes { from_sandbox: Some("i".into()), ..wanted() };
         let neither = CreateSandboxes { snapshot_tag: None, ..wanted() };
-        let disk = CreateSandboxes { limits: Limits { disk_mib: Some(0) }, ..wanted() };
+        let disk = CreateSandboxes { limits: Limits { disk_mib: Some(0), ..Limits::default() }, ..wanted() };
+        let bandwidth =
+            CreateSandboxes { limits: Limits { bandwidth_mib: Some(0), ..Limits::default() }, ..wanted() };
         for (wrong, says) in [
             (both, "one of snapshot_tag and from_sandbox"),
             (neither, "one of snapshot_tag and from_sandbox"),
             (disk, "limits.disk_mib is 0"),
+            (bandwidth, "limits.bandwidth_mib is 0"),
             (CreateSandboxes { n: 0, ..wanted() }, "n is 0, expected 1 to 1000"),
             (CreateSandboxes { n: 1001, ..wanted() }, "n is 1001"),
             (CreateSandboxes { ttl_secs: Some(0), ..wanted() }, "ttl_secs is 0"),

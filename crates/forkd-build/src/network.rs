@@ -19,7 +19,7 @@ impl GuestNetwork {
     pub async fn make() -> Result<(GuestNetwork, Prepared), NetError> {
         let (host, prepared) = Host::prepare(Settings::default()).await?;
         let lease = TransientLease::take(&host, Policy::default()).await?;
-        let resolver = lease.resolver(Upstream::default()).await?;
+        let resolver = lease.resolver(Upstream::default(), None).await?;
         Ok((GuestNetwork { _resolver: resolver, lease }, prepared))
     }
 

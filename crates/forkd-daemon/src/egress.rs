@@ -1,7 +1,8 @@
 //! What a sandbox may reach, as the API says it and as the engine has it.
 
+use forkd_api::event::{DropReason, What};
 use forkd_api::sandbox::{Egress, EgressMode};
-use forkd_net::{Entry, Policy};
+use forkd_net::{Dropped, Entry, Policy, Reason};
 
 use crate::error::Answer;
 use crate::routes::checks::malformed;
@@ -34,6 +35,24 @@ pub(crate) fn show(egress: &forkd_net::Egress) -> Egress {
             Egress { mode: EgressMode::List, allow: entries.iter().map(ToString::to_string).collect() }
         }
     }
+}
+
+/// An event.
+pub(crate) fn dropped(id: String, dropped: Dropped) -> What {
+    let Dropped { reason, protocol, destination, port, name } = dropped;
+    let reason = match reason {
+        Reason::Refused => DropReason::Refused,
+        Reason::Spoofed => DropReason::Spoofed,
+        Reason::OverLimit => DropReason::OverLimit,
+    };
+    let protocol = protocol.map(|number| match number {
+        1 => "icmp".into(),
+        6 => "tcp".into(),
+        17 => "udp".into(),
+        58 => "icmpv6".into(),
+        other => other.to_string(),
+    });
+    What::Dropped { id, reason, protocol, destination: destination.map(|to| to.to_string()), port, name }
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
+use crate::drops::{Notice, Notices};
 use crate::error::{NetError, blocking};
 use crate::host::{Host, forward_from};
 use crate::netlink::NetlinkSocket;
@@ -131,7 +133,12 @@ impl Lease {
     }
 
     /// Answers the sandbox's questions for names, as long as the resolver is kept, in the runtime that this is called in.
-    pub async fn resolver(&self, upstream: Upstream) -> Result<Resolver, NetError> {
+    /// What is dropped is told, if anybody wants to know.
+    pub async fn resolver(
+        &self,
+        upstream: Upstream,
+        notices: Option<mpsc::Sender<Notice>>,
+    ) -> Result<Resolver, NetError> {
         let (host, slot) = (Arc::clone(&self.host), self.slot);
         let failed = || NetError::when("listen for questions");
         let sockets = blocking(move || {
@@ -139,7 +146,8 @@ impl Lease {
             Sockets::open(&namespace, host.ipv6).map_err(failed())
         })
         .await?;
-        Resolver::start(sockets, Arc::clone(&self.inside), upstream).map_err(failed())
+        let notices = Notices::new(self.slot, notices);
+        Resolver::start(sockets, Arc::clone(&self.inside), upstream, notices).map_err(failed())
     }
 
     /// Removes the network. A VM that still has the tap has a tap that leads nowhere.

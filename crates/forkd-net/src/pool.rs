@@ -14,9 +14,10 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::drops::Notice;
 use crate::error::NetError;
 use crate::host::Host;
 use crate::lease::Lease;
@@ -33,11 +34,13 @@ pub struct PoolSettings {
     pub ready: usize,
     /// Who is asked for names.
     pub upstream: Upstream,
+    /// Who is told of what is dropped.
+    pub notices: Option<mpsc::Sender<Notice>>,
 }
 
 impl Default for PoolSettings {
     fn default() -> PoolSettings {
-        PoolSettings { ready: 16, upstream: Upstream::default() }
+        PoolSettings { ready: 16, upstream: Upstream::default(), notices: None }
     }
 }
 
@@ -59,13 +62,13 @@ impl Deref for Network {
 }
 
 impl Network {
-    async fn make(host: &Arc<Host>, slot: Slot, upstream: &Upstream) -> Result<Network, NetError> {
+    async fn make(host: &Arc<Host>, slot: Slot, settings: &PoolSettings) -> Result<Network, NetError> {
         let lease = Lease::make(host, slot, Policy::default()).await?;
-        Network::with_resolver(lease, upstream).await
+        Network::with_resolver(lease, settings).await
     }
 
-    async fn with_resolver(lease: Lease, upstream: &Upstream) -> Result<Network, NetError> {
-        let resolver = lease.resolver(upstream.clone()).await?;
+    async fn with_resolver(lease: Lease, settings: &PoolSettings) -> Result<Network, NetError> {
+        let resolver = lease.resolver(settings.upstream.clone(), settings.notices.clone()).await?;
         Ok(Network { lease, _resolver: resolver })
     }
 }
@@ -157,7 +160,7 @@ impl Pool {
         for (slot, policy) in held {
             let adopted = async {
                 let lease = Lease::adopt(&host, slot, policy).await?;
-                Network::with_resolver(lease, &settings.upstream).await
+                Network::with_resolver(lease, &settings).await
             };
             match adopted.await {
                 Ok(network) => drop(recovered.networks.insert(slot, network)),
@@ -271,7 +274,7 @@ impl Shared {
     async fn make(&self) -> Result<Network, NetError> {
         let slot = self.state().free.pop_front();
         let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
-        let made = Network::make(&self.host, slot, &self.settings.upstream).await;
+        let made = Network::make(&self.host, slot, &self.settings).await;
         made.inspect_err(|_| self.give_back(Returned::Slot(slot)))
     }
 
@@ -319,7 +322,7 @@ async fn work(shared: Arc<Shared>) {
                 continue;
             }
             Work::Clear(returned) => shared.clear(returned).await,
-            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings.upstream).await {
+            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings).await {
                 Ok(network) => {
                     shared.state().ready.push_back(network);
                     Ok(())

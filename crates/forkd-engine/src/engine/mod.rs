@@ -51,6 +51,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
+use forkd_net::Dropped;
 use forkd_store::{DiskLayer, Store, Tag};
 use tokio::sync::{Semaphore, broadcast};
 
@@ -110,6 +111,8 @@ pub enum Happened {
     Panicked(SandboxId),
     OutOfDisk(SandboxId, u64),
     RolledBack(SandboxId, Tag),
+    /// Something that a sandbox has sent, or asked for, was dropped. Not all of it is told.
+    Dropped(SandboxId, Dropped),
     Snapshot(Tag, SnapshotStatus),
     SnapshotRemoved(Tag),
     /// A snapshot was loaded from disk: it has a process again.

@@ -11,14 +11,18 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
-use forkd_net::{Access, Counters, Egress, Host, NetError, Network, Policy, Pool, PoolSettings, Slot};
+use forkd_net::{
+    Access, Counters, Egress, Host, NetError, Network, Notice, Policy, Pool, PoolSettings, Slot,
+};
 use forkd_proto::control::Devices;
+use tokio::sync::mpsc;
 
 use super::recover::directories;
 use super::sandbox::Sandbox;
-use super::{Engine, EngineError, Shared};
+use super::{Engine, EngineError, Happened, Shared};
 use crate::ids::SandboxId;
 use crate::record::{self, NetworkRecord, SandboxRecord};
 
@@ -66,6 +70,10 @@ pub(super) struct Networks {
 }
 
 const NOT_WANTED: &str = "it was started with --network none";
+/// Notices of drops that wait to be told. Those beyond are lost.
+const NOTICES: usize = 64;
+/// Of all sandboxes, so many a second are told at most.
+const BETWEEN: Duration = Duration::from_millis(20);
 
 impl Networks {
     pub fn new(networking: &Networking) -> Networks {
@@ -161,8 +169,14 @@ impl Networks {
         }
     }
 
-    async fn open(&self, networking: Networking, held: BTreeMap<Slot, Policy>) -> Result<Opened, NetError> {
+    async fn open(
+        &self,
+        networking: Networking,
+        held: BTreeMap<Slot, Policy>,
+        notices: mpsc::Sender<Notice>,
+    ) -> Result<Opened, NetError> {
         let Networking::Pooled { host, pool, .. } = networking else { return Ok(None) };
+        let pool = PoolSettings { notices: Some(notices), ..pool };
         let (host, prepared) = Host::prepare(host).await?;
         let (pool, recovered) = Pool::start(host, pool, held).await?;
         Ok(Some((pool, recovered, prepared.changes)))
@@ -192,7 +206,8 @@ pub(super) async fn start(
         }
     }
     let networks = &shared.networks;
-    let opened = match networks.open(networking, policies).await {
+    let (notices, told) = mpsc::channel(NOTICES);
+    let opened = match networks.open(networking, policies, notices).await {
         Ok(opened) => opened,
         Err(error) => {
             let reason = chain(&error);
@@ -205,6 +220,7 @@ pub(super) async fn start(
         return Ok(NetworksFound::default());
     };
     let _ = networks.pool.set(Ok(pool));
+    tokio::spawn(hand_on(Arc::downgrade(shared), told));
     for (slot, network) in recovered.networks {
         let Some(id) = slots.get(&slot) else { continue };
         networks.held().insert(id.clone(), network);
@@ -220,6 +236,23 @@ pub(super) async fn start(
         }
     }
     Ok(NetworksFound { changes, lost, removed: recovered.swept.len(), unavailable: None })
+}
+
+/// Tells of what was dropped, for as long as there is an engine. A pause between each keeps those who do not care from missing
+/// what they do care about.
+async fn hand_on(shared: Weak<Shared>, mut told: mpsc::Receiver<Notice>) {
+    while let Some(Notice { slot, dropped }) = told.recv().await {
+        let Some(shared) = shared.upgrade() else { return };
+        let holder = {
+            let held = shared.networks.held();
+            held.iter().find(|(_, network)| network.slot() == slot).map(|(id, _)| id.clone())
+        };
+        if let Some(id) = holder {
+            shared.tell(Happened::Dropped(id, dropped));
+        }
+        drop(shared);
+        tokio::time::sleep(BETWEEN).await;
+    }
 }
 
 /// Writes down that a sandbox whose process does not answer has no network.

@@ -160,7 +160,7 @@ fn networking(options: &ServeOptions) -> Networking {
     };
     Networking::Pooled {
         host: forkd_net::Settings::default(),
-        pool: PoolSettings { ready: options.networks_ready.into(), upstream },
+        pool: PoolSettings { ready: options.networks_ready.into(), upstream, notices: None },
         bandwidth: options.bandwidth.map(|mib| mib << 20),
     }
 }

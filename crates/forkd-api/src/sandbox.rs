@@ -25,6 +25,9 @@ pub struct Sandbox {
     pub memory_mib: u64,
     /// What it may write to its disk.
     pub disk_mib: u64,
+    /// Who asked for it: `token:NAME`, `unix:UID`, or `local`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// What it may use of the host, as it is kept.
     #[serde(default)]
     pub limits: Limits,

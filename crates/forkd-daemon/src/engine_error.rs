@@ -54,6 +54,8 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
                 .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
+            EngineError::Refused(Refusal::Owner { .. }) => ApiError::new(Code::TooMany, text)
+                .hint("remove some of its sandboxes first, or use a token that allows more"),
             EngineError::Refused(Refusal::Memory { .. }) => ApiError::new(Code::NoMemory, text)
                 .hint("remove sandboxes first, or start the daemon with a higher --max-memory"),
             EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)

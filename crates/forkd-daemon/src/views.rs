@@ -18,6 +18,7 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
+        owner: record.owner.clone(),
         limits: limits(record),
         pid: (*state != seen::SandboxState::Ended).then_some(*pid),
         branches: record.branches.iter().map(ToString::to_string).collect(),

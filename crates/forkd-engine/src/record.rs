@@ -39,6 +39,9 @@ pub struct SandboxRecord {
     pub created_unix_ms: u64,
     pub expires_unix_ms: Option<u64>,
     pub metadata: BTreeMap<String, String>,
+    /// Who has asked for it.
+    #[serde(default)]
+    pub owner: Option<String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
     /// What its cgroup allows, if it has one.

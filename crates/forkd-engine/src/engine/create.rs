@@ -18,6 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
+use super::owner::{self, Claim, Holding, Owner};
 use super::quota::{WantedLimits, of_sandbox, quota};
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
@@ -50,6 +51,8 @@ pub struct NewSandboxes {
     pub metadata: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
     pub limits: WantedLimits,
+    /// Who asks, if there is more to know than that they may.
+    pub owner: Option<Owner>,
 }
 
 /// What came of it.
@@ -74,6 +77,7 @@ struct Forked {
 
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
+        let _claim = self.claim(&new)?;
         let snapshot = match &new.source {
             Source::Snapshot(tag) => self.snapshot(tag)?,
             Source::Sandbox(id) => {
@@ -118,6 +122,22 @@ impl Engine {
             return Err(failures.swap_remove(0));
         }
         Ok(Created { sandboxes, failures, restored, ready, branch_pause })
+    }
+
+    /// Takes the owner's room for them, until they are there or given up.
+    fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
+        let Some(owner) = &new.owner else { return Ok(None) };
+        let shape = match &new.source {
+            Source::Snapshot(tag) => self.snapshot(tag)?.view().record.shape,
+            Source::Sandbox(id) => self.sandbox(id)?.view().record.shape,
+        };
+        let count = u64::from(new.count);
+        let wanted = Holding {
+            sandboxes: count,
+            memory_bytes: shape.memory_bytes.saturating_mul(count),
+            vcpus: u64::from(shape.vcpus) * count,
+        };
+        Ok(Some(owner::claim(&self.shared.claims, owner, &self.sandboxes(), wanted)?))
     }
 
     async fn admit(
@@ -218,6 +238,7 @@ async fn fork(
             .ttl
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata: new.metadata,
+        owner: new.owner.map(|owner| owner.name),
         disk: None,
         quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,

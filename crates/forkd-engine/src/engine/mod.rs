@@ -19,6 +19,7 @@ mod evict;
 mod layers;
 mod library_use;
 mod make;
+mod owner;
 mod persist;
 mod quota;
 mod recover;
@@ -36,6 +37,7 @@ pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
+pub use owner::{Allowance, Owner};
 pub use quota::WantedLimits;
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
@@ -93,6 +95,7 @@ struct Shared {
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
     cgroups: Option<Cgroups>,
+    claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
@@ -137,6 +140,7 @@ impl Engine {
             bases,
             limits,
             cgroups,
+            claims: owner::Claims::default(),
             sandboxes,
             snapshots,
             happened,

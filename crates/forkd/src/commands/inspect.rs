@@ -44,6 +44,7 @@ pub(super) fn show(sandbox: &Sandbox, output: &Output) -> Result<(), CliError> {
         ("vcpus", Some(sandbox.vcpus.to_string())),
         ("memory", Some(bytes(sandbox.memory_mib << 20))),
         ("disk", Some(bytes(sandbox.disk_mib << 20))),
+        ("owner", sandbox.owner.clone()),
         ("limits", limits(&sandbox.limits)),
         ("pid", sandbox.pid.map(|pid| pid.to_string())),
         ("branches", list(&sandbox.branches)),

@@ -8,11 +8,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
+use forkd_api::token::TokenLimits;
 use forkd_engine::cgroup::IoQuota;
-use forkd_engine::engine::{Created, NewSandboxes, Source, WantedLimits};
+use forkd_engine::engine::{Allowance, Created, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
@@ -39,17 +41,19 @@ const MAX_MEMORY_MIB: u64 = 1 << 24;
         (status = 400, description = "The request makes no sense", body = ErrorBody),
         (status = 404, description = "There is no such snapshot or sandbox", body = ErrorBody),
         (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
-        (status = 429, description = "This host has too many sandboxes", body = ErrorBody),
+        (status = 429, description = "This host, or the token, has too many sandboxes", body = ErrorBody),
         (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
+        (status = 503, description = "This daemon cannot keep such limits", body = ErrorBody),
         (status = 504, description = "A guest did not answer in time", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
-    let new = convert(wanted)?;
+    let new = NewSandboxes { owner: Some(owner(caller)), ..convert(wanted)? };
     let engine = app.engine.clone();
     let created = app.to_its_end(async move { engine.create(new).await }).await??;
     measure(&app, &created);
@@ -70,7 +74,22 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
-    Ok(NewSandboxes { source, count, partial, ttl: ttl.map(Duration::from_secs), metadata, env, limits })
+    Ok(NewSandboxes {
+        source,
+        count,
+        partial,
+        ttl: ttl.map(Duration::from_secs),
+        metadata,
+        env,
+        limits,
+        owner: None,
+    })
+}
+
+fn owner(caller: Caller) -> Owner {
+    let TokenLimits { sandboxes, memory_mib, vcpus } = caller.limits;
+    let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
+    Owner { name: caller.name, allowance: Allowance { sandboxes, memory_bytes, vcpus } }
 }
 
 fn wanted_limits(limits: &Limits) -> Answer<WantedLimits> {

@@ -100,6 +100,7 @@ mod tests {
             shape,
             disk: None,
             quota: None,
+            owner: None,
             branches: vec![],
             generation: 2,
             promised: true,

@@ -208,7 +208,10 @@ fn a_life() -> Result<(), Failure> {
     let asked =
         json!({ "from_sandbox": one.id, "egress": { "mode": "deny" }, "limits": { "bandwidth_mib": 3 } });
     let copy = world.create(asked)?.sandboxes.remove(0);
-    assert_eq!((copy.egress.ok_or("no egress")?.mode, copy.bandwidth_mib), (EgressMode::Deny, Some(3)));
+    assert_eq!(
+        (copy.egress.ok_or("no egress")?.mode, copy.limits.bandwidth_mib),
+        (EgressMode::Deny, Some(3))
+    );
     // Going back takes the network along.
     let back: Sandbox = world
         .tell(&format!("POST /v1/sandboxes/{}/rollback", one.id), json!({ "tag": "branch" }))?
@@ -305,7 +308,7 @@ fn a_sandbox_without_a_device_has_no_egress() -> Result<(), Failure> {
     let world = World::new()?;
     assert!(!world.snapshot("base")?.network);
     let sandbox = world.fork("base", 1)?.remove(0);
-    assert_eq!((sandbox.egress, sandbox.bandwidth_mib), (None, None));
+    assert_eq!((sandbox.egress, sandbox.limits.bandwidth_mib), (None, None));
     for body in [
         json!({ "snapshot_tag": "base", "egress": { "mode": "deny" } }),
         json!({ "snapshot_tag": "base", "limits": { "bandwidth_mib": 1 } }),

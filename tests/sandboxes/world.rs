@@ -126,7 +126,8 @@ pub fn request(source: Source, count: u32) -> NewSandboxes {
         ttl: None,
         metadata,
         env,
-        disk_bytes: None,
         network: NetworkOrder::default(),
+        limits: Default::default(),
+        owner: None,
     }
 }

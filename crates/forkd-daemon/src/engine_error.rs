@@ -3,6 +3,7 @@
 use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
+use forkd_engine::cgroup::CgroupError;
 use forkd_engine::control::CallError;
 use forkd_engine::dial::DialError;
 use forkd_engine::engine::{EngineError, Refusal};
@@ -56,12 +57,18 @@ impl From<EngineError> for ApiError {
                 ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
             }
             EngineError::Network(error) => ApiError::internal(&error),
+            EngineError::NoCgroups => ApiError::new(Code::Unavailable, text)
+                .hint("start the daemon without --cgroup none, on a host with cgroup v2"),
+            EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Unavailable, text)
+                .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
             EngineError::Failed { .. } => {
                 ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
             }
             EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
                 .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
+            EngineError::Refused(Refusal::Owner { .. }) => ApiError::new(Code::TooMany, text)
+                .hint("remove some of its sandboxes first, or use a token that allows more"),
             EngineError::Refused(Refusal::Memory { .. }) => ApiError::new(Code::NoMemory, text)
                 .hint("remove sandboxes first, or start the daemon with a higher --max-memory"),
             EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
@@ -75,7 +82,8 @@ impl From<EngineError> for ApiError {
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Image(error) => error.into(),
-            EngineError::Answer(_)
+            EngineError::Cgroup(_)
+            | EngineError::Answer(_)
             | EngineError::Ended(_)
             | EngineError::Timeout
             | EngineError::Process(_)

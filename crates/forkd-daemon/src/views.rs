@@ -1,11 +1,11 @@
 //! What the engine shows, as the API says it.
 
 use forkd_api::event::What;
-use forkd_api::sandbox::{EndReason, Ended, NetworkStats, Sandbox, SandboxState, SandboxStats};
+use forkd_api::sandbox::{EndReason, Ended, Limits, NetworkStats, Sandbox, SandboxState, SandboxStats};
 use forkd_api::snapshot::{Snapshot, SnapshotSize, SnapshotStatus};
 use forkd_engine::engine as seen;
 use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
-use forkd_engine::record::Shape;
+use forkd_engine::record::{SandboxRecord, Shape};
 use forkd_net::Counters;
 
 use crate::egress;
@@ -22,11 +22,26 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
         egress: record.network.as_ref().map(|network| egress::show(&network.policy.egress)),
-        bandwidth_mib: record.network.as_ref().and_then(|network| network.policy.bandwidth).map(mib),
+        owner: record.owner.clone(),
+        limits: limits(record),
         pid: (*state != seen::SandboxState::Ended).then_some(*pid),
         branches: record.branches.iter().map(ToString::to_string).collect(),
         metadata: record.metadata.clone(),
         ended: end.as_ref().map(ended),
+    }
+}
+
+fn limits(record: &SandboxRecord) -> Limits {
+    let quota = record.quota.as_ref();
+    Limits {
+        disk_mib: record.shape.devices.disk.map(|disk| mib(disk.limit_bytes)),
+        bandwidth_mib: record.network.as_ref().and_then(|network| network.policy.bandwidth).map(mib),
+        memory_mib: quota.map(|quota| mib(quota.memory_bytes)),
+        cpu_percent: quota.map(|quota| quota.cpu_millis / 10),
+        cpu_weight: quota.map(|quota| quota.cpu_weight),
+        read_bytes_per_sec: quota.and_then(|quota| quota.io.read_bytes),
+        write_bytes_per_sec: quota.and_then(|quota| quota.io.write_bytes),
+        io_per_sec: quota.and_then(|quota| quota.io.operations),
     }
 }
 
@@ -115,6 +130,7 @@ fn ended(end: &End) -> Ended {
         seen::EndReason::Reset => EndReason::Reset,
         seen::EndReason::Failed => EndReason::Failed,
         seen::EndReason::Killed => EndReason::Killed,
+        seen::EndReason::OutOfMemory => EndReason::OutOfMemory,
         seen::EndReason::Expired => EndReason::Expired,
     };
     Ended { reason, detail: end.detail.clone(), at_unix: seconds(end.at_unix_ms) }

@@ -14,6 +14,7 @@ use forkd_store::Tag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Quota;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
 
@@ -39,10 +40,16 @@ pub struct SandboxRecord {
     pub created_unix_ms: u64,
     pub expires_unix_ms: Option<u64>,
     pub metadata: BTreeMap<String, String>,
+    /// Who has asked for it.
+    #[serde(default)]
+    pub owner: Option<String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
     #[serde(default)]
     pub network: Option<NetworkRecord>,
+    /// What its cgroup allows, if it has one.
+    #[serde(default)]
+    pub quota: Option<Quota>,
     pub branches: Vec<Tag>,
     /// How many forks there were on the way here: see the agent's identity.
     pub generation: u64,

@@ -44,6 +44,7 @@ pub fn start_networked(
         images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },
         networking,
+        cgroup: None,
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

@@ -11,6 +11,7 @@ use super::admission::Refusal;
 use super::persist::PersistError;
 use crate::agent::AgentError;
 use crate::bring_up::BringUpError;
+use crate::cgroup::CgroupError;
 use crate::control::CallError;
 use crate::lasting::LastingError;
 use crate::places::PlaceError;
@@ -41,6 +42,10 @@ pub enum EngineError {
     NoNetworkDevice,
     #[error(transparent)]
     Network(#[from] NetError),
+    #[error("this daemon has no cgroups, so only disks can be limited")]
+    NoCgroups,
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error("the guest did not come up")]

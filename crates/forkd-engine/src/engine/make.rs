@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::admission::Wanted;
 use super::network::NetworkOrder;
+use super::quota::of_zygote;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
@@ -68,10 +69,11 @@ impl Engine {
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let mut making = Making {
             shared: Arc::clone(shared),
+            network: None,
+            tag: new.tag.clone(),
             directory,
             process: None,
             top: None,
-            network: None,
             done: false,
         };
         let (zygote, events) = making.boot_and_freeze(&new, steps).await?;
@@ -85,6 +87,7 @@ impl Engine {
 /// What is being made. Dropped before it is done, it is gone.
 struct Making {
     shared: Arc<Shared>,
+    tag: Tag,
     directory: PathBuf,
     process: Option<Lasting>,
     top: Option<LayerId>,
@@ -109,6 +112,7 @@ impl Drop for Making {
         if let Some(top) = &self.top {
             let _ = fs::remove_file(self.shared.places.layer(top));
         }
+        self.shared.leave_later(of_zygote(&self.tag));
     }
 }
 
@@ -133,6 +137,7 @@ impl Making {
         record::write(&self.directory, &record)?;
         let (process, events) = Lasting::start(&self.shared.program, &self.directory)?;
         self.process = Some(process.clone());
+        self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;
         self.boot(new, &process).await?;
         if new.shape.devices.vsock.is_some() {

@@ -20,7 +20,9 @@ mod layers;
 mod library_use;
 mod make;
 mod network;
+mod owner;
 mod persist;
+mod quota;
 mod recover;
 mod registry;
 mod remove;
@@ -37,6 +39,8 @@ pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
 pub use network::{NetworkOrder, Networking, NetworksFound};
+pub use owner::{Allowance, Owner};
+pub use quota::WantedLimits;
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
@@ -55,6 +59,7 @@ use forkd_net::Dropped;
 use forkd_store::{DiskLayer, Store, Tag};
 use tokio::sync::{Semaphore, broadcast};
 
+use crate::cgroup::Cgroups;
 use crate::ids::SandboxId;
 use crate::places::Places;
 use network::Networks;
@@ -81,6 +86,8 @@ pub struct Settings {
     pub images: ImageStore,
     pub limits: Limits,
     pub networking: Networking,
+    /// The cgroup that VM processes are limited in. Without one, only disks are.
+    pub cgroup: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -93,6 +100,8 @@ struct Shared {
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
     networks: Networks,
+    cgroups: Option<Cgroups>,
+    claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
@@ -124,8 +133,9 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits, networking } = settings;
+        let Settings { program, root, images, limits, networking, cgroup } = settings;
         let places = Places::new(&root)?;
+        let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let store = Store::new(places.snapshots());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
@@ -138,6 +148,8 @@ impl Engine {
             bases,
             limits,
             networks: Networks::new(&networking),
+            cgroups,
+            claims: owner::Claims::default(),
             sandboxes,
             snapshots,
             happened,

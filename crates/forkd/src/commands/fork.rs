@@ -55,7 +55,7 @@ fn give(wanted: &mut CreateSandboxes, given: &Given) {
     wanted.env = map(&given.env);
     wanted.metadata = map(&given.metadata);
     wanted.egress = given.egress.wanted();
-    wanted.limits.bandwidth_mib = given.bandwidth;
+    wanted.limits = given.limits.to_limits();
 }
 
 /// Makes sandboxes. The daemon makes them to the end once it was asked, so whoever is asked to stop meanwhile waits for them

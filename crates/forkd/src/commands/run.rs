@@ -40,6 +40,7 @@ pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
             // For when this command is killed and can remove nothing.
             ttl_secs: (!options.keep).then_some(options.how.timeout.saturating_add(SPARE_SECS)),
             egress: options.egress.wanted(),
+            limits: options.limits.to_limits(),
             ..Default::default()
         };
         let mut signals = Signals::new()?;

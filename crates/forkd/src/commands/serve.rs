@@ -14,7 +14,7 @@ use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
 use forkd_net::{PoolSettings, Upstream};
 
-use crate::arguments::{Listen, NetworkArgument, ServeOptions};
+use crate::arguments::{Cgroup, Listen, NetworkArgument, ServeOptions};
 use crate::daemon::SOCKET;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -24,6 +24,8 @@ use crate::logging;
 const ROOT: &str = "engine";
 /// What a daemon holds as long as it lives, among the engine's files.
 const LOCK: &str = "lock";
+/// The cgroup of all VM processes, below the root.
+const CGROUP: &str = "forkd";
 /// What part of the host's memory snapshots have that are kept ready to be forked, if nothing else is said.
 const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
@@ -147,6 +149,7 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
         images: library.images.clone(),
         limits,
         networking: networking(options),
+        cgroup: cgroup(options)?,
     })
 }
 
@@ -162,6 +165,21 @@ fn networking(options: &ServeOptions) -> Networking {
         host: forkd_net::Settings::default(),
         pool: PoolSettings { ready: options.networks_ready.into(), upstream, notices: None },
         bandwidth: options.bandwidth.map(|mib| mib << 20),
+    }
+}
+
+/// Where sandboxes are kept within their limits. That there are none is nothing to begin with without being told.
+fn cgroup(options: &ServeOptions) -> Result<Option<PathBuf>, CliError> {
+    match &options.cgroup {
+        Some(Cgroup::Nowhere) => {
+            tracing::warn!("without cgroups: a sandbox may use as much of this host as it likes");
+            Ok(None)
+        }
+        Some(Cgroup::At(path)) => Ok(Some(path.clone())),
+        None => {
+            let mount = forkd_host::cgroup::mount_point().ok_or(CliError::NoCgroups)?;
+            Ok(Some(mount.join(CGROUP)))
+        }
     }
 }
 

@@ -100,6 +100,8 @@ mod tests {
             shape,
             disk: None,
             network: None,
+            quota: None,
+            owner: None,
             branches: vec![],
             generation: 2,
             promised: true,

@@ -96,6 +96,7 @@ impl Sandbox {
         self.save()?;
         fault::place("branch.written");
 
+        self.process.give_page_table().await;
         let command = Command::Branch(Branch { cgroup: false, disk: next.is_some() });
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;

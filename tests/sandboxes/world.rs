@@ -117,5 +117,5 @@ impl Drop for World {
 
 pub fn request(source: Source, count: u32) -> NewSandboxes {
     let (metadata, env) = (BTreeMap::new(), BTreeMap::new());
-    NewSandboxes { source, count, partial: false, ttl: None, metadata, env, disk_bytes: None }
+    NewSandboxes { source, count, partial: false, ttl: None, metadata, env, limits: Default::default() }
 }

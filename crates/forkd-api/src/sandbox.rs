@@ -25,6 +25,9 @@ pub struct Sandbox {
     pub memory_mib: u64,
     /// What it may write to its disk.
     pub disk_mib: u64,
+    /// What it may use of the host, as it is kept.
+    #[serde(default)]
+    pub limits: Limits,
     /// Its VM process on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
@@ -115,6 +118,31 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
+    /// Of the host's memory, for what it does not share with its parent. One that needs more is ended. Without it, as much as
+    /// its guest has, and what that costs the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16777216)]
+    pub memory_mib: Option<u64>,
+    /// CPU time, in hundredths of one CPU. Without it, all of its CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 102400)]
+    pub cpu_percent: Option<u64>,
+    /// Its share where CPUs are short, against 100 of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10000)]
+    pub cpu_weight: Option<u16>,
+    /// What it may read from the device of its disk, each second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4096, maximum = 1099511627776_u64)]
+    pub read_bytes_per_sec: Option<u64>,
+    /// What it may write there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4096, maximum = 1099511627776_u64)]
+    pub write_bytes_per_sec: Option<u64>,
+    /// How often it may do either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000000000)]
+    pub io_per_sec: Option<u64>,
 }
 
 /// What became of a request for sandboxes.

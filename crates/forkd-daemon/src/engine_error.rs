@@ -3,6 +3,7 @@
 use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
+use forkd_engine::cgroup::CgroupError;
 use forkd_engine::control::CallError;
 use forkd_engine::dial::DialError;
 use forkd_engine::engine::{EngineError, Refusal};
@@ -43,6 +44,10 @@ impl From<EngineError> for ApiError {
                 .hint("`branches` of a sandbox has those it can go back to"),
             EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text)
                 .hint("ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"),
+            EngineError::NoCgroups => ApiError::new(Code::Unavailable, text)
+                .hint("start the daemon without --cgroup none, on a host with cgroup v2"),
+            EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Unavailable, text)
+                .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
             EngineError::Failed { .. } => {
                 ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
@@ -62,7 +67,8 @@ impl From<EngineError> for ApiError {
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Image(error) => error.into(),
-            EngineError::Answer(_)
+            EngineError::Cgroup(_)
+            | EngineError::Answer(_)
             | EngineError::Ended(_)
             | EngineError::Timeout
             | EngineError::Process(_)

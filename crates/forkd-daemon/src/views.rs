@@ -1,11 +1,11 @@
 //! What the engine shows, as the API says it.
 
 use forkd_api::event::What;
-use forkd_api::sandbox::{EndReason, Ended, Sandbox, SandboxState, SandboxStats};
+use forkd_api::sandbox::{EndReason, Ended, Limits, Sandbox, SandboxState, SandboxStats};
 use forkd_api::snapshot::{Snapshot, SnapshotSize, SnapshotStatus};
 use forkd_engine::engine as seen;
 use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
-use forkd_engine::record::Shape;
+use forkd_engine::record::{SandboxRecord, Shape};
 
 pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
     let SandboxView { record, state, pid, end } = view;
@@ -18,10 +18,24 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
+        limits: limits(record),
         pid: (*state != seen::SandboxState::Ended).then_some(*pid),
         branches: record.branches.iter().map(ToString::to_string).collect(),
         metadata: record.metadata.clone(),
         ended: end.as_ref().map(ended),
+    }
+}
+
+fn limits(record: &SandboxRecord) -> Limits {
+    let quota = record.quota.as_ref();
+    Limits {
+        disk_mib: record.shape.devices.disk.map(|disk| mib(disk.limit_bytes)),
+        memory_mib: quota.map(|quota| mib(quota.memory_bytes)),
+        cpu_percent: quota.map(|quota| quota.cpu_millis / 10),
+        cpu_weight: quota.map(|quota| quota.cpu_weight),
+        read_bytes_per_sec: quota.and_then(|quota| quota.io.read_bytes),
+        write_bytes_per_sec: quota.and_then(|quota| quota.io.write_bytes),
+        io_per_sec: quota.and_then(|quota| quota.io.operations),
     }
 }
 
@@ -99,6 +113,7 @@ fn ended(end: &End) -> Ended {
         seen::EndReason::Reset => EndReason::Reset,
         seen::EndReason::Failed => EndReason::Failed,
         seen::EndReason::Killed => EndReason::Killed,
+        seen::EndReason::OutOfMemory => EndReason::OutOfMemory,
         seen::EndReason::Expired => EndReason::Expired,
     };
     Ended { reason, detail: end.detail.clone(), at_unix: seconds(end.at_unix_ms) }

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod boot;
 pub mod bring_up;
+pub mod cgroup;
 pub mod control;
 pub mod descriptors;
 pub mod dial;

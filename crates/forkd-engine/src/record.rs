@@ -13,6 +13,7 @@ use forkd_store::Tag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Quota;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
 
@@ -40,6 +41,9 @@ pub struct SandboxRecord {
     pub metadata: BTreeMap<String, String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
+    /// What its cgroup allows, if it has one.
+    #[serde(default)]
+    pub quota: Option<Quota>,
     pub branches: Vec<Tag>,
     /// How many forks there were on the way here: see the agent's identity.
     pub generation: u64,

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use forkd_engine::engine::EngineError;
+
 use crate::exit::Exit;
 
 /// Whatever a verb failed with.
@@ -74,7 +76,9 @@ pub enum CliError {
     #[error(transparent)]
     Daemon(#[from] forkd_daemon::app::AppError),
     #[error(transparent)]
-    Engine(#[from] forkd_engine::engine::EngineError),
+    Engine(#[from] EngineError),
+    #[error("this host has no cgroup v2, which keeps sandboxes within their limits")]
+    NoCgroups,
     #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
     #[error(transparent)]
@@ -137,6 +141,9 @@ impl CliError {
             CliError::SocketForbidden { .. } => {
                 "become its owner or a member of its group (forkd serve --socket-group), or use FORKD_ADDRESS"
                     .into()
+            }
+            CliError::NoCgroups | CliError::Engine(EngineError::Cgroup(_)) => {
+                "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like".into()
             }
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),

@@ -34,6 +34,7 @@ pub fn start_with(root: &Path, zygote_bytes: u64) -> Result<(Runtime, Engine, Re
         root: root.into(),
         images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },
+        cgroup: None,
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

@@ -97,7 +97,8 @@ impl Sandbox {
         fault::place("branch.written");
 
         self.process.give_page_table().await;
-        let command = Command::Branch(Branch { cgroup: false, disk: next.is_some() });
+        let (named, cgroup) = self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?;
+        let command = Command::Branch(Branch { cgroup, disk: next.is_some() });
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;
         drop(descriptors);

@@ -18,6 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
+use super::quota::{WantedLimits, of_sandbox, quota};
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
@@ -48,8 +49,7 @@ pub struct NewSandboxes {
     pub ttl: Option<Duration>,
     pub metadata: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
-    /// What each may write to its disk: at most what the snapshot's say. Without it, as much.
-    pub disk_bytes: Option<u64>,
+    pub limits: WantedLimits,
 }
 
 /// What came of it.
@@ -126,7 +126,10 @@ impl Engine {
         shape: &record::Shape,
         snapshot: Option<&Tag>,
     ) -> Result<(), EngineError> {
-        if let Some(wanted) = new.disk_bytes {
+        if self.shared.cgroups.is_none() && new.limits.need_cgroup() {
+            return Err(EngineError::NoCgroups);
+        }
+        if let Some(wanted) = new.limits.disk_bytes {
             let most = shape.devices.disk.map_or(0, |disk| disk.limit_bytes);
             if wanted > most {
                 return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
@@ -216,6 +219,7 @@ async fn fork(
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata: new.metadata,
         disk: None,
+        quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,
         branches: Vec::new(),
         generation: parent.generation + 1,
@@ -224,7 +228,7 @@ async fn fork(
         rolling_back: None,
     };
     let mut forked = Forked { shared, record, process: None, name: Some(name) };
-    if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.disk_bytes) {
+    if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
         disk.limit_bytes = bytes;
     }
     let devices = forked.record.shape.devices.clone();
@@ -236,7 +240,8 @@ async fn fork(
     }
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
-    let command = Command::Fork(Fork { cgroup: false, successor: false, devices });
+    let (named, cgroup) = forked.shared.with_cgroup(named, &forked.record)?;
+    let command = Command::Fork(Fork { cgroup, successor: false, devices });
     let descriptors = named.for_command(&command);
     let answer = zygote.process.control.call(command, &descriptors).await;
     drop(descriptors);
@@ -359,5 +364,6 @@ impl Drop for Forked {
         if let Some(disk) = &self.record.disk {
             let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
         }
+        self.shared.leave_later(of_sandbox(&self.record.id));
     }
 }

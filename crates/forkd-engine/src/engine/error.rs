@@ -10,6 +10,7 @@ use super::admission::Refusal;
 use super::persist::PersistError;
 use crate::agent::AgentError;
 use crate::bring_up::BringUpError;
+use crate::cgroup::CgroupError;
 use crate::control::CallError;
 use crate::lasting::LastingError;
 use crate::places::PlaceError;
@@ -34,6 +35,10 @@ pub enum EngineError {
     Failed { tag: Tag, reason: String },
     #[error("a disk of {wanted_mib} MiB is wanted, and that of the snapshot has {most_mib} MiB")]
     DiskLimit { wanted_mib: u64, most_mib: u64 },
+    #[error("this daemon has no cgroups, so only disks can be limited")]
+    NoCgroups,
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error("the guest did not come up")]

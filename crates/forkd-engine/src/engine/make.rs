@@ -14,6 +14,7 @@ use forkd_store::Tag;
 use tokio::sync::mpsc;
 
 use super::admission::Wanted;
+use super::quota::of_zygote;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
@@ -63,8 +64,14 @@ impl Engine {
         shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.places.zygote(&new.tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
-        let mut making =
-            Making { shared: Arc::clone(shared), directory, process: None, top: None, done: false };
+        let mut making = Making {
+            shared: Arc::clone(shared),
+            tag: new.tag.clone(),
+            directory,
+            process: None,
+            top: None,
+            done: false,
+        };
         let (zygote, events) = making.boot_and_freeze(&new, steps).await?;
         making.done = true;
         let handle = snapshot::own(shared, Arc::new(zygote), events, SnapshotStatus::Live);
@@ -76,6 +83,7 @@ impl Engine {
 /// What is being made. Dropped before it is done, it is gone.
 struct Making {
     shared: Arc<Shared>,
+    tag: Tag,
     directory: PathBuf,
     process: Option<Lasting>,
     top: Option<LayerId>,
@@ -95,6 +103,7 @@ impl Drop for Making {
         if let Some(top) = &self.top {
             let _ = fs::remove_file(self.shared.places.layer(top));
         }
+        self.shared.leave_later(of_zygote(&self.tag));
     }
 }
 
@@ -118,6 +127,7 @@ impl Making {
         record::write(&self.directory, &record)?;
         let (process, events) = Lasting::start(&self.shared.program, &self.directory)?;
         self.process = Some(process.clone());
+        self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;
         self.boot(new, &process).await?;
         if new.shape.devices.vsock.is_some() {

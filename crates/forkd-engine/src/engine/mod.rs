@@ -20,6 +20,7 @@ mod layers;
 mod library_use;
 mod make;
 mod persist;
+mod quota;
 mod recover;
 mod registry;
 mod remove;
@@ -35,6 +36,7 @@ pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
+pub use quota::WantedLimits;
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
@@ -52,6 +54,7 @@ use forkd_image::images::ImageStore;
 use forkd_store::{DiskLayer, Store, Tag};
 use tokio::sync::{Semaphore, broadcast};
 
+use crate::cgroup::Cgroups;
 use crate::ids::SandboxId;
 use crate::places::Places;
 use registry::Registry;
@@ -76,6 +79,8 @@ pub struct Settings {
     pub root: PathBuf,
     pub images: ImageStore,
     pub limits: Limits,
+    /// The cgroup that VM processes are limited in. Without one, only disks are.
+    pub cgroup: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -87,6 +92,7 @@ struct Shared {
     /// What manifests say of images, which takes long to find out.
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
+    cgroups: Option<Cgroups>,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
@@ -116,8 +122,9 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits } = settings;
+        let Settings { program, root, images, limits, cgroup } = settings;
         let places = Places::new(&root)?;
+        let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let store = Store::new(places.snapshots());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
@@ -129,6 +136,7 @@ impl Engine {
             images,
             bases,
             limits,
+            cgroups,
             sandboxes,
             snapshots,
             happened,

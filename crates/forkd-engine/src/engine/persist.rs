@@ -234,14 +234,18 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     let (process, events) = Lasting::start(&shared.program, &directory)?;
     fault::place("load.started");
     let descriptors = named.for_command(&command);
-    let loaded = tokio::time::timeout(PATIENCE * 10, process.control.call(command, &descriptors)).await;
+    let loaded = async {
+        shared.enter_zygote_cgroup(&record.tag, &record.shape, process.pid)?;
+        Ok::<_, EngineError>(process.control.call(command, &descriptors).await?)
+    };
+    let loaded = tokio::time::timeout(PATIENCE * 10, loaded).await;
     fault::place("load.loaded");
     let failed = match loaded {
         Ok(Ok(_)) => match record::write(&directory, record) {
             Ok(()) => return Ok((process, events)),
             Err(error) => error.into(),
         },
-        Ok(Err(error)) => error.into(),
+        Ok(Err(error)) => error,
         Err(_) => EngineError::Timeout,
     };
     process.kill();

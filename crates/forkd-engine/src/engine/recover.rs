@@ -93,6 +93,7 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         }
     }
     recovered.removed += remove_unused(&shared.places.layers(), &used, Duration::ZERO)?;
+    recovered.removed += shared.sweep_cgroups();
     Ok(recovered)
 }
 

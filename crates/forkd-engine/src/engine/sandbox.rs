@@ -19,9 +19,11 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
+use super::quota::of_sandbox;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
+use crate::cgroup::OutOfMemory;
 use crate::descriptors::VSOCK;
 use crate::fault;
 use crate::guest::Guest;
@@ -56,6 +58,7 @@ pub enum EndReason {
     Reset,
     Failed,
     Killed,
+    OutOfMemory,
     Expired,
 }
 
@@ -342,7 +345,23 @@ impl Sandbox {
             self.happened(event);
         }
         if self.state != SandboxState::Ended {
-            self.finish(EndReason::Killed, "its process was killed".into());
+            let (reason, detail) = self.killed();
+            self.finish(reason, detail);
+        }
+    }
+
+    /// Why, if it could say nothing.
+    fn killed(&self) -> (EndReason, String) {
+        let cgroups = self.shared.cgroups.as_ref();
+        match cgroups.and_then(|cgroups| cgroups.out_of_memory(&of_sandbox(&self.record.id))) {
+            Some(OutOfMemory { limit_bytes, peak_bytes }) => {
+                let (limit, peak) = (limit_bytes >> 20, peak_bytes >> 20);
+                (
+                    EndReason::OutOfMemory,
+                    format!("it may use {limit} MiB of the host's memory, and came to {peak} MiB"),
+                )
+            }
+            None => (EndReason::Killed, "its process was killed".into()),
         }
     }
 
@@ -365,6 +384,7 @@ impl Sandbox {
             let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
             tops.for_each(|top| drop(std::fs::remove_file(shared.places.layer(top))));
         }
+        shared.leave(of_sandbox(&id)).await;
         shared.sandboxes.remove(&id);
         shared.tell(Happened::SandboxRemoved(id));
     }

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use forkd_api::code::Language;
 
-use super::{DaemonOptions, Output, SnapshotShape, parse_pair, parse_seconds};
+use super::{DaemonOptions, LimitOptions, Output, SnapshotShape, parse_pair, parse_seconds};
 
 /// The longest time that the daemon gives a command.
 const DAY: &str = "24h";
@@ -26,6 +26,8 @@ pub struct RunOptions {
     pub how: How,
     #[command(flatten)]
     pub shape: SnapshotShape,
+    #[command(flatten)]
+    pub limits: LimitOptions,
     #[command(flatten)]
     pub daemon: DaemonOptions,
 }

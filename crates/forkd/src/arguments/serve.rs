@@ -43,6 +43,10 @@ pub struct ServeOptions {
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
+    /// The cgroup (v2) whose children keep sandboxes within their limits, or `none`: then only disks are limited
+    /// [default: forkd, below the root of all].
+    #[arg(long, value_name = "PATH", env = "FORKD_CGROUP", value_parser = parse_cgroup)]
+    pub cgroup: Option<Cgroup>,
     /// A library whose kernels and images are used beside the daemon's own, and only read.
     #[arg(long, value_name = "PATH")]
     pub shared_library: Option<PathBuf>,
@@ -64,6 +68,21 @@ pub enum Listen {
     At(SocketAddr),
 }
 
+/// Where the cgroups of VM processes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cgroup {
+    Nowhere,
+    At(PathBuf),
+}
+
+fn parse_cgroup(text: &str) -> Result<Cgroup, String> {
+    match text {
+        "none" => Ok(Cgroup::Nowhere),
+        path if path.starts_with('/') => Ok(Cgroup::At(path.into())),
+        _ => Err("an absolute path is needed, as in /sys/fs/cgroup/forkd, or none".to_owned()),
+    }
+}
+
 fn parse_listen(text: &str) -> Result<Listen, String> {
     if text == "none" {
         return Ok(Listen::Nowhere);
@@ -77,6 +96,13 @@ fn parse_listen(text: &str) -> Result<Listen, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cgroup_is_a_path_or_none() {
+        assert_eq!(parse_cgroup("none"), Ok(Cgroup::Nowhere));
+        assert_eq!(parse_cgroup("/sys/fs/cgroup/a"), Ok(Cgroup::At("/sys/fs/cgroup/a".into())));
+        assert!(parse_cgroup("forkd").is_err() && parse_cgroup("").is_err());
+    }
 
     #[test]
     fn addresses_have_ports() {

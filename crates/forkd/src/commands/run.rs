@@ -39,6 +39,7 @@ pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
             n: 1,
             // For when this command is killed and can remove nothing.
             ttl_secs: (!options.keep).then_some(options.how.timeout.saturating_add(SPARE_SECS)),
+            limits: options.limits.to_limits(),
             ..Default::default()
         };
         let mut signals = Signals::new()?;

@@ -13,7 +13,7 @@ use forkd_host::home;
 use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
 
-use crate::arguments::{Listen, ServeOptions};
+use crate::arguments::{Cgroup, Listen, ServeOptions};
 use crate::daemon::SOCKET;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -23,6 +23,8 @@ use crate::logging;
 const ROOT: &str = "engine";
 /// What a daemon holds as long as it lives, among the engine's files.
 const LOCK: &str = "lock";
+/// The cgroup of all VM processes, below the root.
+const CGROUP: &str = "forkd";
 /// What part of the host's memory snapshots have that are kept ready to be forked, if nothing else is said.
 const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
@@ -114,7 +116,23 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
         root: options.root.clone().unwrap_or_else(|| config.home.join(ROOT)),
         images: library.images.clone(),
         limits,
+        cgroup: cgroup(options)?,
     })
+}
+
+/// Where sandboxes are kept within their limits. That there are none is nothing to begin with without being told.
+fn cgroup(options: &ServeOptions) -> Result<Option<PathBuf>, CliError> {
+    match &options.cgroup {
+        Some(Cgroup::Nowhere) => {
+            tracing::warn!("without cgroups: a sandbox may use as much of this host as it likes");
+            Ok(None)
+        }
+        Some(Cgroup::At(path)) => Ok(Some(path.clone())),
+        None => {
+            let mount = forkd_host::cgroup::mount_point().ok_or(CliError::NoCgroups)?;
+            Ok(Some(mount.join(CGROUP)))
+        }
+    }
 }
 
 /// All memory of this host. Where the kernel does not tell, what is available decides alone.

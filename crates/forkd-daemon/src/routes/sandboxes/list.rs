@@ -99,6 +99,7 @@ mod tests {
             metadata: [("colour".to_owned(), colour.to_owned())].into(),
             shape,
             disk: None,
+            quota: None,
             branches: vec![],
             generation: 2,
             promised: true,

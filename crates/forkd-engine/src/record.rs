@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use forkd_image::digest::Digest;
+use forkd_net::{Policy, Slot};
 use forkd_proto::control::Devices;
 use forkd_store::Tag;
 use serde::de::DeserializeOwned;
@@ -44,6 +45,8 @@ pub struct SandboxRecord {
     pub owner: Option<String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
+    #[serde(default)]
+    pub network: Option<NetworkRecord>,
     /// What its cgroup allows, if it has one.
     #[serde(default)]
     pub quota: Option<Quota>,
@@ -67,6 +70,13 @@ pub struct RollingBack {
     pub generation: u64,
     /// The process that gives its place away. Another one in its place is the successor.
     pub from_pid: i32,
+}
+
+/// The network of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkRecord {
+    pub slot: Slot,
+    pub policy: Policy,
 }
 
 /// The disk of a sandbox.
@@ -98,6 +108,9 @@ pub struct ZygoteRecord {
     /// The frozen layers of its disk, from the bottom up.
     pub layers: Vec<LayerId>,
     pub generation: u64,
+    /// What the sandbox may reach that it is a branch of, and so what its children may.
+    #[serde(default)]
+    pub policy: Option<Policy>,
     pub promised: bool,
 }
 

@@ -81,6 +81,8 @@ pub enum CliError {
     NoCgroups,
     #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
+    #[error("sandboxes can have no network: {0}")]
+    NoNetwork(String),
     #[error(transparent)]
     Listen(#[from] forkd_daemon::server::BindError),
     #[error("there is no group named {0} on this host")]

@@ -111,6 +111,7 @@ pub async fn app(config: &Config) -> Shared {
             zygote_bytes: 1 << 40,
             free_disk_bytes: 0,
         },
+        networking: engine::Networking::None,
         cgroup: None,
     };
     let (engine, _) = Engine::start(settings).await.expect("an engine");

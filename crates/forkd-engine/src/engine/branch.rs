@@ -90,6 +90,7 @@ impl Sandbox {
             shape: self.record.shape.clone(),
             layers: Vec::new(),
             generation: self.record.generation,
+            policy: self.record.network.as_ref().map(|network| network.policy.clone()),
             promised: false,
         };
         record::write(&directory, &record)?;

@@ -18,6 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
+use super::network::NetworkOrder;
 use super::owner::{self, Claim, Holding, Owner};
 use super::quota::{WantedLimits, of_sandbox, quota};
 use super::registry::Reservation;
@@ -50,6 +51,7 @@ pub struct NewSandboxes {
     pub ttl: Option<Duration>,
     pub metadata: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
+    pub network: NetworkOrder,
     pub limits: WantedLimits,
     /// Who asks, if there is more to know than that they may.
     pub owner: Option<Owner>,
@@ -155,6 +157,7 @@ impl Engine {
                 return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
             }
         }
+        self.shared.networks.admit(&new.network, &shape.devices)?;
         let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
         self.shared.admit(wanted, snapshot).await
     }
@@ -240,6 +243,7 @@ async fn fork(
         metadata: new.metadata,
         owner: new.owner.map(|owner| owner.name),
         disk: None,
+        network: None,
         quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,
         branches: Vec::new(),
@@ -258,6 +262,12 @@ async fn fork(
         let (top, file) = forked.shared.new_layer()?;
         forked.record.disk = Some(DiskRecord::new(parent.layers, top));
         named = named.with(Descriptor::DiskTop, file);
+    }
+    let networks = &forked.shared.networks;
+    let policy = networks.policy(&new.network, parent.policy.as_ref());
+    if let Some((network, tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+        forked.record.network = Some(network);
+        named = named.with(Descriptor::Tap, tap);
     }
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
@@ -381,7 +391,9 @@ impl Drop for Forked {
             process.kill();
         }
         // What cannot be removed now is removed by the next sweep.
-        let _ = fs::remove_dir_all(self.shared.places.sandbox(&self.record.id));
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let _ = fs::remove_dir_all(&directory);
+        self.shared.networks.give_back(&self.record.id, &directory);
         if let Some(disk) = &self.record.disk {
             let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
         }

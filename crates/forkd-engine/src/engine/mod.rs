@@ -19,6 +19,7 @@ mod evict;
 mod layers;
 mod library_use;
 mod make;
+mod network;
 mod owner;
 mod persist;
 mod quota;
@@ -37,6 +38,7 @@ pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
+pub use network::{NetworkOrder, Networking, NetworksFound};
 pub use owner::{Allowance, Owner};
 pub use quota::WantedLimits;
 pub use recover::Recovered;
@@ -53,12 +55,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
+use forkd_net::Dropped;
 use forkd_store::{DiskLayer, Store, Tag};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::cgroup::Cgroups;
 use crate::ids::SandboxId;
 use crate::places::Places;
+use network::Networks;
 use registry::Registry;
 
 /// No VM takes longer to answer.
@@ -81,6 +85,7 @@ pub struct Settings {
     pub root: PathBuf,
     pub images: ImageStore,
     pub limits: Limits,
+    pub networking: Networking,
     /// The cgroup that VM processes are limited in. Without one, only disks are.
     pub cgroup: Option<PathBuf>,
 }
@@ -94,6 +99,7 @@ struct Shared {
     /// What manifests say of images, which takes long to find out.
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
+    networks: Networks,
     cgroups: Option<Cgroups>,
     claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
@@ -114,6 +120,8 @@ pub enum Happened {
     Panicked(SandboxId),
     OutOfDisk(SandboxId, u64),
     RolledBack(SandboxId, Tag),
+    /// Something that a sandbox has sent, or asked for, was dropped. Not all of it is told.
+    Dropped(SandboxId, Dropped),
     Snapshot(Tag, SnapshotStatus),
     SnapshotRemoved(Tag),
     /// A snapshot was loaded from disk: it has a process again.
@@ -125,7 +133,7 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits, cgroup } = settings;
+        let Settings { program, root, images, limits, networking, cgroup } = settings;
         let places = Places::new(&root)?;
         let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let store = Store::new(places.snapshots());
@@ -139,6 +147,7 @@ impl Engine {
             images,
             bases,
             limits,
+            networks: Networks::new(&networking),
             cgroups,
             claims: owner::Claims::default(),
             sandboxes,
@@ -147,7 +156,8 @@ impl Engine {
             identities: Semaphore::new(identities_at_once()),
             uses: AtomicU64::new(0),
         });
-        let recovered = recover::recover(&shared).await?;
+        let mut recovered = recover::recover(&shared).await?;
+        recovered.networks = network::start(&shared, networking).await?;
         Ok((Engine { shared }, recovered))
     }
 

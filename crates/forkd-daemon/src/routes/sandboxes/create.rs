@@ -10,11 +10,12 @@ use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
 use forkd_api::token::TokenLimits;
 use forkd_engine::cgroup::IoQuota;
-use forkd_engine::engine::{Allowance, Created, NewSandboxes, Owner, Source, WantedLimits};
+use forkd_engine::engine::{Allowance, Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
 use crate::auth::Caller;
+use crate::egress;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
@@ -23,6 +24,8 @@ use crate::views;
 const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
+/// A TiB a second.
+const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
 /// 16 TiB.
 const MAX_MEMORY_MIB: u64 = 1 << 24;
 
@@ -43,7 +46,7 @@ const MAX_MEMORY_MIB: u64 = 1 << 24;
         (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
         (status = 429, description = "This host, or the token, has too many sandboxes", body = ErrorBody),
         (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
-        (status = 503, description = "This daemon cannot keep such limits", body = ErrorBody),
+        (status = 503, description = "This daemon cannot keep such limits, or gives no network, which the snapshot has", body = ErrorBody),
         (status = 504, description = "A guest did not answer in time", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
@@ -63,11 +66,18 @@ pub(super) async fn create(
 }
 
 fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
-    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits } = wanted;
+    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits, egress } =
+        wanted;
     let source = match (snapshot_tag, from_sandbox) {
         (Some(tag), None) => Source::Snapshot(tag),
         (None, Some(id)) => Source::Sandbox(id),
         _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
+    };
+    let bandwidth =
+        limits.bandwidth_mib.map(|mib| within("limits.bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB));
+    let network = NetworkOrder {
+        egress: egress.map(egress::convert).transpose()?,
+        bandwidth: bandwidth.transpose()?.map(|mib| mib << 20),
     };
     let limits = wanted_limits(&limits)?;
     let ttl = ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
@@ -82,6 +92,7 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
         metadata,
         env,
         limits,
+        network,
         owner: None,
     })
 }
@@ -144,6 +155,7 @@ mod tests {
         let neither = CreateSandboxes { snapshot_tag: None, ..wanted() };
         let limited = |limits| CreateSandboxes { limits, ..wanted() };
         let disk = limited(Limits { disk_mib: Some(0), ..Limits::default() });
+        let bandwidth = limited(Limits { bandwidth_mib: Some(0), ..Limits::default() });
         let memory = limited(Limits { memory_mib: Some(15), ..Limits::default() });
         let weight = limited(Limits { cpu_weight: Some(10_001), ..Limits::default() });
         let rate = limited(Limits { write_bytes_per_sec: Some(1), ..Limits::default() });
@@ -151,6 +163,7 @@ mod tests {
             (both, "one of snapshot_tag and from_sandbox"),
             (neither, "one of snapshot_tag and from_sandbox"),
             (disk, "limits.disk_mib is 0"),
+            (bandwidth, "limits.bandwidth_mib is 0"),
             (memory, "limits.memory_mib is 15, expected 16 to"),
             (weight, "limits.cpu_weight is 10001, expected 1 to 10000"),
             (rate, "limits.write_bytes_per_sec is 1"),

@@ -25,6 +25,7 @@ pub mod housekeeping;
 pub mod idempotency;
 mod jobs;
 mod library_error;
+pub mod library_view;
 pub mod metrics;
 mod ndjson;
 mod openapi;

@@ -12,7 +12,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -101,6 +101,7 @@ impl Cgroups {
             return Err(CgroupError::Controllers { path: root.into(), missing });
         }
         set(&root.join("cgroup.subtree_control"), &enable())?;
+        open_to_jails(root).map_err(at("open", root))?;
         Ok(Cgroups { root: root.into(), device: device_of(disks), disks: disks.into() })
     }
 
@@ -120,6 +121,7 @@ impl Cgroups {
             let _ = fs::remove_dir(&path);
         }
         limited?;
+        open_to_jails(&path).map_err(failed("open"))?;
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed("open")(errno.into()))
     }
@@ -204,6 +206,16 @@ impl IoQuota {
             None => format!("{name}=max"),
         });
         words.join(" ")
+    }
+}
+
+/// Lets VM processes clone into a cgroup, whatever user ids they have: the kernel wants them to be able to write here and in the
+/// cgroup that both sides have in common, that of all of forkd's. It is no way in for anybody else: what they have in common
+/// with it is further up. Nor for a VM process by itself: it has no paths.
+fn open_to_jails(path: &Path) -> io::Result<()> {
+    match fs::set_permissions(path.join("cgroup.procs"), fs::Permissions::from_mode(0o666)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        changed => changed,
     }
 }
 

@@ -21,6 +21,7 @@ pub mod identity;
 pub mod ids;
 pub mod lasting;
 pub mod library;
+pub mod page_table;
 pub mod places;
 pub mod process;
 pub mod record;

@@ -7,6 +7,7 @@ mod copy;
 mod daemon;
 mod error;
 mod exit;
+mod library;
 mod logging;
 mod moment;
 mod progress;

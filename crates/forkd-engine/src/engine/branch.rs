@@ -97,6 +97,7 @@ impl Sandbox {
         self.save()?;
         fault::place("branch.written");
 
+        self.process.give_page_table().await;
         let (named, cgroup) = self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?;
         let command = Command::Branch(Branch { cgroup, disk: next.is_some() });
         let descriptors = named.for_command(&command);

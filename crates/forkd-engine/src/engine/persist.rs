@@ -116,6 +116,7 @@ async fn write(
     let command = Command::Persist(Persist { cgroup: false, base: parts(base) });
     let descriptors = named.for_command(&command);
     let (_writer, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
+    zygote.process.give_page_table().await;
     zygote.process.control.call(command, &descriptors).await?;
     drop(descriptors);
     match events.recv().await {

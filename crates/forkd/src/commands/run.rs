@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::Exec;
-use forkd_api::library::{LibraryProgress, PullImage};
+use forkd_api::library::PullImage;
 use forkd_api::sandbox::CreateSandboxes;
 use forkd_api::snapshot::{CreateSnapshot, SnapshotStatus};
 use forkd_client::Client;
-use forkd_machine::Progress as _;
 
-use super::{fork, say, snapshot};
+use super::{fork, image, say, snapshot};
 use crate::arguments::{How, RunOptions, SnapshotShape};
 use crate::daemon;
 use crate::error::CliError;
@@ -20,7 +19,6 @@ use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::session::{self, Manner};
 use crate::signals::Signals;
-use crate::table::plain;
 use crate::terminal;
 
 /// What snapshots that are made here are called first.
@@ -135,15 +133,10 @@ async fn image_of(client: &Client, options: &RunOptions) -> Result<String, CliEr
         Err(error) if error.is_not_found() => return Err(CliError::NothingToRun(source.clone())),
         Err(error) => return Err(error.into()),
     }
-    let wanted = PullImage { reference: source.clone(), name: None, size_mib: None, credentials: None };
+    let credentials = image::pull::credentials(client, source)?;
+    let wanted = PullImage { reference: source.clone(), name: None, size_mib: None, credentials };
     let progress = Progress::new();
-    let pulled = client.pull_image(&wanted, |told| match told {
-        LibraryProgress::Step(step) => progress.step(&plain(&step)),
-        LibraryProgress::Detail(detail) | LibraryProgress::Output(detail) => progress.detail(&plain(&detail)),
-        LibraryProgress::Warning(warning) => progress.warn(&plain(&warning)),
-        LibraryProgress::Image(_) | LibraryProgress::Kernel(_) | LibraryProgress::Error(_) => {}
-    });
-    let pulled = pulled.await;
+    let pulled = client.pull_image(&wanted, |told| progress.told(&told)).await;
     progress.finish();
     Ok(pulled?.summary.id)
 }

@@ -9,12 +9,7 @@ use crate::world::World;
 #[test]
 fn a_token_is_needed_good_and_good_enough() -> Result<(), Failure> {
     let world = World::with(&["--listen", "127.0.0.1:0"])?;
-    let log = world.log();
-    let address = log
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("address=")?.parse::<std::net::SocketAddr>().ok())
-        .ok_or_else(|| format!("no address: {log}"))?;
-    let address = format!("http://{address}");
+    let address = format!("http://{}", world.address()?);
     let secret = world.stdout(&["token", "create", "reader", "--scope", "read"])?;
     let with = |arguments: &[&str], token: Option<&str>| -> Result<String, Failure> {
         let mut command = world.command(arguments);

@@ -17,7 +17,6 @@ mod packaging;
 mod proxy;
 mod recovery;
 mod refusals;
-mod registry;
 mod schema;
 mod snapshots;
 mod soak;

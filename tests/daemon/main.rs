@@ -18,7 +18,6 @@ mod packaging;
 mod proxy;
 mod recovery;
 mod refusals;
-mod registry;
 mod schema;
 mod snapshots;
 mod soak;

@@ -56,6 +56,9 @@ pub struct SnapshotCreateOptions {
     /// Run this code before the guest is frozen: python=CODE, javascript=CODE or bash=CODE, or @FILE for CODE.
     #[arg(long, value_name = "LANGUAGE=CODE", value_parser = parse_warm_up, conflicts_with = "from")]
     pub warm_up: Vec<WarmUp>,
+    /// Let the guest and its sandboxes trust the certificates of the daemon's host, and use its proxies.
+    #[arg(long, conflicts_with = "from")]
+    pub host_certs: bool,
     /// Return as soon as the snapshot can be forked from, without waiting until it is on disk.
     #[arg(long)]
     pub no_wait: bool,

@@ -57,15 +57,16 @@ async fn send(
     options: &KernelAddOptions,
     progress: &Progress,
 ) -> Result<Kernel, CliError> {
-    let failed = |source| CliError::Send { path: kernel.into(), source };
-    // What is not there is said before anybody is asked.
-    File::open(kernel).map_err(failed)?;
+    // What is not there is said before anything is sent.
+    for path in [Some(kernel), options.modules.as_deref()].into_iter().flatten() {
+        fs::metadata(path).map_err(|source| CliError::Send { path: path.into(), source })?;
+    }
     let (file, modules) = (kernel.to_owned(), options.modules.clone());
     progress.step(&format!("sending {}", kernel.display()));
     let archive = written(move |pieces| pack(&file, modules.as_deref(), pieces));
     let wanted = ImportKernel { default: options.default };
     client.import_kernel(wanted, archive, |told| progress.told(&told)).await.map_err(|error| match error {
-        ClientError::Upload(source) => failed(source),
+        ClientError::Upload(source) => CliError::Send { path: kernel.into(), source },
         error => error.into(),
     })
 }

@@ -96,9 +96,7 @@ impl Host {
         blocking(move || {
             let mut swept = host.used()?;
             swept.retain(|slot| slot.is_sandbox() && !held.contains(slot));
-            for slot in &swept {
-                host.clear(*slot)?;
-            }
+            host.abandon(&swept)?;
             Ok(swept)
         })
         .await
@@ -146,16 +144,18 @@ impl Host {
             removed.map_err(NetError::when("remove a namespace"))?;
         }
         let links = Links::open().map_err(NetError::when("talk to the kernel"))?;
+        let mut left = slots.to_vec();
         for _ in 0..LOOKS {
             let there = links.list().map_err(NetError::when("list the links of this host"))?;
             let there: BTreeSet<Slot> = there.iter().filter_map(|(_, name)| Slot::of_link(name)).collect();
-            if !slots.iter().any(|slot| there.contains(slot)) {
+            left.retain(|slot| there.contains(slot));
+            if left.is_empty() {
                 return Ok(());
             }
             std::thread::sleep(BETWEEN_LOOKS);
         }
         // Somebody still has a tap. It leads nowhere from now on.
-        slots.iter().try_for_each(|slot| self.clear(*slot))
+        left.iter().try_for_each(|slot| self.clear(*slot))
     }
 
     /// Removes whatever a slot has on this host.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -27,6 +27,8 @@ use crate::resolver::{Resolver, Upstream};
 
 /// After something went wrong that may be right later.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Whoever takes one is about to fork, and perhaps others are: those that are missing are made when that is over.
+const QUIET: Duration = Duration::from_millis(250);
 /// Networks that are removed at once.
 const BATCH: usize = 128;
 
@@ -96,6 +98,8 @@ pub struct Pool {
 
 /// The lock of the one who has the networks of sandboxes.
 const LOCK: &str = "sandboxes";
+/// How long whoever had it may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Shared {
@@ -115,6 +119,7 @@ struct State {
     ready: VecDeque<Network>,
     returned: VecDeque<Returned>,
     busy: bool,
+    last_taken: Option<Instant>,
     /// The worker ends after what it is doing.
     stopping: bool,
 }
@@ -158,7 +163,7 @@ impl Pool {
         settings: PoolSettings,
         held: BTreeMap<Slot, Policy>,
     ) -> Result<(Pool, Recovered), NetError> {
-        let lock = host.lock(LOCK).map_err(NetError::when("lock the networks"))?.ok_or(NetError::Taken)?;
+        let lock = lock(&host).await?;
         let slots: BTreeSet<Slot> = held.keys().copied().collect();
         let swept = host.sweep(slots.clone()).await?;
         let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
@@ -244,6 +249,20 @@ impl Pool {
     }
 }
 
+/// A daemon that was killed has its locks until its last thread is out of the kernel.
+async fn lock(host: &Host) -> Result<File, NetError> {
+    let begun = Instant::now();
+    loop {
+        if let Some(lock) = host.lock(LOCK).map_err(NetError::when("lock the networks"))? {
+            return Ok(lock);
+        }
+        if begun.elapsed() > ENDING {
+            return Err(NetError::Taken);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         if let Some(worker) = self.worker().take() {
@@ -258,7 +277,11 @@ impl Shared {
     }
 
     async fn take(&self, policy: Policy) -> Result<Network, NetError> {
-        let ready = self.state().ready.pop_front();
+        let ready = {
+            let mut state = self.state();
+            state.last_taken = Some(Instant::now());
+            state.ready.pop_front()
+        };
         self.work.notify_one();
         let network = match ready {
             Some(network) => network,
@@ -272,6 +295,20 @@ impl Shared {
             }
         }
         Ok(network)
+    }
+
+    /// Makes one that nobody waits for.
+    async fn make_quietly(&self, slot: Slot) -> Result<Network, NetError> {
+        loop {
+            let taken = {
+                let state = self.state();
+                state.last_taken.filter(|_| !state.stopping)
+            };
+            match taken.and_then(|taken| QUIET.checked_sub(taken.elapsed())) {
+                Some(wait) if !wait.is_zero() => tokio::time::sleep(wait).await,
+                _ => return Network::make(&self.host, slot, &self.settings).await,
+            }
+        }
     }
 
     async fn make(&self) -> Result<Network, NetError> {
@@ -332,7 +369,7 @@ async fn work(shared: Arc<Shared>) {
                 continue;
             }
             Work::Clear(returned) => shared.clear(returned).await,
-            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings).await {
+            Work::Make(slot) => match shared.make_quietly(slot).await {
                 Ok(network) => {
                     shared.state().ready.push_back(network);
                     Ok(())

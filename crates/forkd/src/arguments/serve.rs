@@ -47,9 +47,9 @@ pub struct ServeOptions {
     /// sandboxes with a network where it is not; `required` does not start there.
     #[arg(long, value_enum, default_value = "auto", env = "FORKD_NETWORK")]
     pub network: NetworkArgument,
-    /// Networks that are kept ready for sandboxes.
-    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(0..=1000))]
-    pub networks_ready: u16,
+    /// Networks that are kept ready for sandboxes [default: 128; 16 in an emulator].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub networks_ready: Option<u16>,
     /// The most bytes a second that a sandbox may send, and may receive, if it is not given another limit [default: none].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub bandwidth: Option<u64>,

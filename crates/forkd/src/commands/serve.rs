@@ -30,6 +30,9 @@ const CGROUP: &str = "forkd";
 const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
 const SETTLING: Duration = Duration::from_secs(90);
+/// Networks that are kept ready: more than most ask for at once, and as many as an emulated CPU makes in a second or two.
+const NETWORKS_READY: u16 = 128;
+const NETWORKS_READY_EMULATED: u16 = 16;
 /// The port of servers that are asked for names.
 const DNS: u16 = 53;
 /// Threads that wait for the disk get this much more.
@@ -161,9 +164,13 @@ fn networking(options: &ServeOptions) -> Networking {
         [] => Upstream::default(),
         servers => Upstream::Servers(servers.iter().map(|server| (*server, DNS).into()).collect()),
     };
+    let ready = options.networks_ready.unwrap_or(match forkd_host::is_emulated() {
+        true => NETWORKS_READY_EMULATED,
+        false => NETWORKS_READY,
+    });
     Networking::Pooled {
         host: forkd_net::Settings::default(),
-        pool: PoolSettings { ready: options.networks_ready.into(), upstream, notices: None },
+        pool: PoolSettings { ready: ready.into(), upstream, notices: None },
         bandwidth: options.bandwidth.map(|mib| mib << 20),
     }
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Quota;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
+use crate::users::UserRecord;
 
 const FILE: &str = "record.json";
 const NEW: &str = "record.json.new";
@@ -41,6 +42,9 @@ pub struct SandboxRecord {
     pub metadata: BTreeMap<String, String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
+    /// Whose its process is.
+    #[serde(default)]
+    pub user: Option<UserRecord>,
     /// What its cgroup allows, if it has one.
     #[serde(default)]
     pub quota: Option<Quota>,
@@ -94,6 +98,9 @@ pub struct ZygoteRecord {
     pub shape: Shape,
     /// The frozen layers of its disk, from the bottom up.
     pub layers: Vec<LayerId>,
+    /// Whose its process is. Of a snapshot on disk: whose it was.
+    #[serde(default)]
+    pub user: Option<UserRecord>,
     pub generation: u64,
     pub promised: bool,
 }

@@ -35,6 +35,7 @@ pub fn start_with(root: &Path, zygote_bytes: u64) -> Result<(Runtime, Engine, Re
         images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },
         cgroup: None,
+        users: Default::default(),
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

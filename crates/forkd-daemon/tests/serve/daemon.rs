@@ -112,6 +112,7 @@ pub async fn app(config: &Config) -> Shared {
             free_disk_bytes: 0,
         },
         cgroup: None,
+        users: Default::default(),
     };
     let (engine, _) = Engine::start(settings).await.expect("an engine");
     let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };

@@ -57,6 +57,7 @@ use tokio::sync::{Semaphore, broadcast};
 use crate::cgroup::Cgroups;
 use crate::ids::SandboxId;
 use crate::places::Places;
+use crate::users::{UidRange, Users};
 use registry::Registry;
 
 /// No VM takes longer to answer.
@@ -81,6 +82,8 @@ pub struct Settings {
     pub limits: Limits,
     /// The cgroup that VM processes are limited in. Without one, only disks are.
     pub cgroup: Option<PathBuf>,
+    /// The user ids of VM processes, if this process is root.
+    pub users: UidRange,
 }
 
 #[derive(Debug)]
@@ -93,6 +96,7 @@ struct Shared {
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
     cgroups: Option<Cgroups>,
+    users: Users,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
@@ -122,7 +126,7 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits, cgroup } = settings;
+        let Settings { program, root, images, limits, cgroup, users } = settings;
         let places = Places::new(&root)?;
         let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let store = Store::new(places.snapshots());
@@ -137,6 +141,7 @@ impl Engine {
             bases,
             limits,
             cgroups,
+            users: Users::new(users),
             sandboxes,
             snapshots,
             happened,

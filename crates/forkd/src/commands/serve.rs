@@ -117,6 +117,7 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
         images: library.images.clone(),
         limits,
         cgroup: cgroup(options)?,
+        users: options.uid_range.unwrap_or_default(),
     })
 }
 

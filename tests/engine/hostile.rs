@@ -166,14 +166,14 @@ fn a_guest_that_has_taken_over_its_process_gets_nowhere() -> Result<(), Failure>
         }
         writeln!(list, "{}", describe(attempt, result, detail.as_ref().and(attempt.stopped_at)))?;
     }
-    eprint(&list)?;
+    show(&list)?;
     assert!(wrong.is_empty(), "{wrong:#?}\n{list}");
     // Nobody has felt anything.
     assert_eq!(victim.mailbox.order(Order::Add, 1, 0)?, 1);
     Ok(())
 }
 
-/// Shown with `--nocapture`, and when the test fails.
-fn eprint(list: &str) -> Result<(), Failure> {
+/// Past the harness, which would keep it to itself: it is what the test is for.
+fn show(list: &str) -> Result<(), Failure> {
     Ok(std::io::stderr().write_all(list.as_bytes())?)
 }

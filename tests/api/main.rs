@@ -2,6 +2,7 @@
 //! machine. `make e2e-api` runs them.
 
 mod bench;
+mod build;
 mod files;
 mod life;
 
@@ -12,6 +13,7 @@ fn main() -> ExitCode {
         ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
         ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
         ("files::go_in_and_come_out", files::go_in_and_come_out),
+        ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
         ("bench::of_the_api", bench::of_the_api),
     ])
 }

@@ -9,6 +9,9 @@
 mod bench;
 mod copy;
 mod errors;
+mod images;
+mod kernels;
+mod machine;
 mod outcome;
 mod programs;
 mod sandboxes;

@@ -1,10 +1,12 @@
 //! A home for commands, with a daemon in it or without.
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use forkd_engine::engine::NewSnapshot;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
@@ -14,9 +16,16 @@ use tokio::sync::mpsc;
 
 use crate::outcome::outcome;
 
-/// Variables that would lead commands to somebody else's daemon.
-const VARIABLES: [&str; 6] =
-    ["FORKD_ADDRESS", "FORKD_URL", "FORKD_TOKEN", "FORKD_TOKEN_FILE", "FORKD_SOCKET", "FORKD_MACHINE"];
+/// Variables that would lead commands to somebody else's daemon or library.
+const VARIABLES: [&str; 7] = [
+    "FORKD_ADDRESS",
+    "FORKD_URL",
+    "FORKD_TOKEN",
+    "FORKD_TOKEN_FILE",
+    "FORKD_SOCKET",
+    "FORKD_MACHINE",
+    "FORKD_LIBRARY",
+];
 
 /// A home without a daemon.
 pub struct Home(TempDir);
@@ -81,13 +90,23 @@ impl World {
     }
 
     pub fn with(options: &[&str]) -> Result<World, Failure> {
-        let home = Home::new()?;
+        World::over(Home::new()?, options, |_| Ok(()))
+    }
+
+    /// The same over a home that has something already, with a `base` that is made in another way.
+    pub fn over(
+        home: Home,
+        options: &[&str],
+        change: impl FnOnce(&mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<World, Failure> {
         let kernel = home.path().join("kernel");
         fs::write(&kernel, guest::elf(100))?;
         let (runtime, engine, _) = tiny::start(&home.path().join("engine"))?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
-            engine.make(tiny::new_snapshot("base", kernel)?, &steps).await?.durable().await?;
+            let mut base = tiny::new_snapshot("base", kernel)?;
+            change(&mut base)?;
+            engine.make(base, &steps).await?.durable().await?;
             Ok(())
         });
         drop(engine);
@@ -99,6 +118,13 @@ impl World {
         let world = World { home, daemon };
         world.until("the daemon answers", |world| Ok(world.output(&["ping"])?.status.success()))?;
         Ok(world)
+    }
+
+    /// Where the daemon listens for TCP.
+    pub fn address(&self) -> Result<SocketAddr, Failure> {
+        let log = self.log();
+        let address = log.split_whitespace().find_map(|word| word.strip_prefix("address=")?.parse().ok());
+        address.ok_or_else(|| format!("no address: {log}").into())
     }
 
     /// Everything that the daemon has logged.

@@ -10,12 +10,12 @@ use forkd_image::digest::Digest;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny;
+use forkd_tests::registry::{PASSWORD, Registry, USER};
+use forkd_tests::tiny_library::fill;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tar::EntryType;
 
-use crate::images::fill;
-use crate::registry::{PASSWORD, Registry, USER};
 use crate::world::World;
 
 const STREAM: &str = "accept: application/x-ndjson\r\n";
@@ -196,6 +196,16 @@ fn a_dockerfile_without_commands_needs_no_guest() -> Result<(), Failure> {
     let first: Image = world.upload("", &format!("{build}&target=first"), &context)?.parsed(201)?;
     assert!(first.config.labels.is_empty());
     world.upload("", &build.replace("WHO=", "WHI="), &context)?.error(ErrorCode::BuildFailed)?;
+    // What is apart is read, and is nothing that can be copied.
+    let aside = tar(&[
+        ("outside/Dockerfile", FILE, b"FROM scratch\nCOPY outside /\n"),
+        ("outside/forkd.toml", FILE, b""),
+        ("a", FILE, b"x"),
+    ]);
+    let outside = "POST /v1/images/build?dockerfile=outside%2FDockerfile&apart=outside";
+    let error = world.upload("", outside, &aside)?.error(ErrorCode::BuildFailed)?;
+    assert!(error.error.contains("\"outside\" is not in the build context"), "{error:?}");
+    world.upload("", "POST /v1/images/build?apart=", &aside)?.error(ErrorCode::Malformed)?;
     // What nobody names any more goes, and what has a name stays.
     let pruned: PrunedImages = world.tell("POST /v1/images/prune", json!({ "images": true }))?.parsed(200)?;
     assert!(pruned.images >= 1 && pruned.freed_bytes > 0, "{pruned:?}");

@@ -8,8 +8,10 @@ pub mod hostile;
 pub mod library;
 pub mod measure;
 pub mod process;
+pub mod registry;
 pub mod scale;
 pub mod suite;
+pub mod tiny_library;
 pub mod watch;
 
 /// A test's result; any error fails it, with its text.

@@ -183,6 +183,10 @@ pub struct BuildImage {
     /// The Dockerfile's path in the context [default: Dockerfile].
     #[param(required = false)]
     pub dockerfile: Option<String>,
+    /// A directory of the archive that is no part of the context: for a Dockerfile that is not in the context, and the forkd.toml
+    /// beside it.
+    #[param(required = false)]
+    pub apart: Option<String>,
     /// The stage to end with; without one, the last.
     #[param(required = false)]
     pub target: Option<String>,
@@ -214,6 +218,7 @@ impl BuildImage {
         let mut pairs: Vec<_> = [
             text("name", &self.name),
             text("dockerfile", &self.dockerfile),
+            text("apart", &self.apart),
             text("target", &self.target),
             yes("no_cache", self.no_cache),
             yes("no_network", self.no_network),
@@ -238,6 +243,7 @@ impl BuildImage {
             match name.as_str() {
                 "name" => wanted.name = Some(value),
                 "dockerfile" => wanted.dockerfile = Some(value),
+                "apart" => wanted.apart = Some(value),
                 "target" => wanted.target = Some(value),
                 "build_arg" => wanted.build_arg.push(value),
                 "no_cache" => wanted.no_cache = parsed(&name, &value)?,
@@ -385,6 +391,7 @@ mod tests {
         let wanted = BuildImage {
             name: Some("a/b:c".into()),
             dockerfile: Some("x/Dockerfile".into()),
+            apart: Some("x".into()),
             target: Some("last".into()),
             build_arg: vec!["A=1".into(), "B=x=y".into()],
             no_cache: true,

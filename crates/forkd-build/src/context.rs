@@ -42,18 +42,23 @@ pub struct UnpackedContext {
 }
 
 impl UnpackedContext {
-    /// Unpacks a tar archive, compressed or not. `path` is that of the Dockerfile inside; forkd.toml is beside it.
+    /// Unpacks a tar archive, compressed or not. `path` is that of the Dockerfile inside; forkd.toml is beside it. `apart` is a
+    /// directory that is no part of the context.
     pub fn new(
         cache: &BuildCache,
         archive: impl Read,
         path: &str,
+        apart: Option<&str>,
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<UnpackedContext, UnpackError> {
         let directory = cache.draft()?;
         progress.step("unpacking the build context");
         let tree = unpack(&directory.path().join("context"), archive, limits, progress)?;
-        let context = Context::open(tree.path())?;
+        let mut context = Context::open(tree.path())?;
+        if let Some(apart) = apart {
+            context.leave_out(apart);
+        }
         let text = |path: &str| {
             let text = context.read(path, MAX_DOCKERFILE)?;
             String::from_utf8(text).map_err(|_| UnpackError::NotText(path.to_owned()))
@@ -117,9 +122,17 @@ mod tests {
         ];
         let bytes = archive(&files);
         let unpacked =
-            UnpackedContext::new(&cache, &bytes[..], "app/Dockerfile", &CONTEXT_LIMITS, &Silent).unwrap();
+            UnpackedContext::new(&cache, &bytes[..], "app/Dockerfile", None, &CONTEXT_LIMITS, &Silent)
+                .unwrap();
         assert_eq!((unpacked.recipe.vcpus, unpacked.dockerfile.stages.len()), (Some(3), 1));
         assert_eq!(unpacked.context.read("a", 10).unwrap(), b"x");
+        assert!(unpacked.context.has("app/Dockerfile"));
+        let apart =
+            UnpackedContext::new(&cache, &bytes[..], "app/Dockerfile", Some("app"), &CONTEXT_LIMITS, &Silent);
+        let apart = apart.unwrap();
+        assert_eq!(apart.recipe.vcpus, Some(3));
+        assert!(apart.context.has("a") && !apart.context.has("app") && !apart.context.has("app/Dockerfile"));
+        drop(apart);
         drop(unpacked);
         assert_eq!(fs::read_dir(library.path().join("builds")).unwrap().count(), 0);
     }
@@ -143,7 +156,7 @@ mod tests {
             (&[dockerfile, ("a", FILE, ""), ("b", FILE, "")], "Dockerfile", few, "more than 2 entries"),
             (&[dockerfile, ("a", FILE, "0123456789")], "Dockerfile", small, "more than 20 bytes"),
         ] {
-            let error = UnpackedContext::new(&cache, &archive(entries)[..], path, &limits, &Silent);
+            let error = UnpackedContext::new(&cache, &archive(entries)[..], path, None, &limits, &Silent);
             let error = error.unwrap_err().to_string();
             assert!(error.contains(says), "{entries:?}: {error}");
             assert_eq!(fs::read_dir(library.path().join("builds")).unwrap().count(), 0);

@@ -15,7 +15,11 @@ pub type Upload = mpsc::Receiver<io::Result<Bytes>>;
 #[derive(Debug)]
 pub(crate) enum Body {
     Whole(Option<Bytes>),
-    Stream(Upload),
+    Stream {
+        upload: Upload,
+        /// How much will come, where that is known.
+        size: Option<u64>,
+    },
 }
 
 impl Body {
@@ -34,7 +38,7 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match &mut *self {
             Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Body::Stream(upload) => {
+            Body::Stream { upload, .. } => {
                 upload.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
             }
         }
@@ -49,7 +53,7 @@ impl http_body::Body for Body {
             Body::Whole(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| bytes.len().try_into().unwrap_or(u64::MAX)),
             ),
-            Body::Stream(_) => SizeHint::default(),
+            Body::Stream { size, .. } => size.map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }

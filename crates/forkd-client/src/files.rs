@@ -9,7 +9,7 @@ use crate::error::ClientError;
 use crate::exchange::{Client, Request, Streamed, query};
 use crate::sandboxes::path;
 
-const BYTES: &str = "application/octet-stream";
+pub(crate) const BYTES: &str = "application/octet-stream";
 
 /// A file or an archive as it comes.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ impl Client {
         kind: &'static str,
         content: Upload,
     ) -> Result<(), ClientError> {
-        let request = Request::new(Method::PUT, files(id, guest_path)).body(kind, Body::Stream(content));
+        let body = Body::Stream { upload: content, size: None };
+        let request = Request::new(Method::PUT, files(id, guest_path)).body(kind, body);
         self.tell(request).await
     }
 

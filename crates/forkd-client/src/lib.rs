@@ -17,6 +17,8 @@ mod error;
 mod exchange;
 mod files;
 mod images;
+mod kernels;
+mod library;
 mod lines;
 mod process;
 mod run;

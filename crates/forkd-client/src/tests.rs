@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::{Exec, ExecStart, Signal, TerminalSize};
+use forkd_api::library::{AddKernel, BuildImage, ImportImage, PullImage};
 use forkd_api::sandbox::{CreateSandboxes, ListSandboxes};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -296,4 +297,62 @@ async fn a_certificate_that_nobody_knows_is_refused() {
     let address = Address::Tcp { tls: true, host: "localhost".into(), port };
     let error = Client::new(address, None).unwrap().version().await.unwrap_err();
     assert!(matches!(error, ClientError::Untrusted { .. }), "{error:?}");
+}
+
+const IMAGE: &str = r#"{"id": "x", "names": [], "shared": false, "created_at_unix": 1, "size_bytes": 1, "disk_bytes": 1,
+    "default_user": "root", "source": {"kind": "build"}, "layers": [],
+    "config": {"env": {}, "entrypoint": [], "cmd": [], "labels": {}}}"#;
+const KERNEL: &str = r#"{"name": "6-x", "version": "6", "default": true, "shared": false, "created_at_unix": 1, "modules": [],
+    "missing": []}"#;
+
+fn upload(pieces: Vec<std::io::Result<bytes::Bytes>>) -> crate::Upload {
+    let (sender, upload) = tokio::sync::mpsc::channel(8);
+    pieces.into_iter().for_each(|piece| sender.try_send(piece).unwrap());
+    upload
+}
+
+#[tokio::test]
+async fn what_is_made_is_told_and_then_given() {
+    let lines = |last: &str| {
+        let line = last.replace('\n', "");
+        answer("200 OK", &format!("{{\"step\": \"one\"}}\n{{\"output\": \"two\"}}\n{line}\n"))
+    };
+    let image = format!(r#"{{"image": {IMAGE}}}"#);
+    let kernel = format!(r#"{{"kernel": {KERNEL}}}"#);
+    let refused = r#"{"error": {"error": "no", "code": "build_failed"}}"#;
+    let mut daemon = daemon(vec![
+        vec![lines(&image)],
+        vec![lines(&kernel)],
+        vec![lines(refused)],
+        vec![answer("200 OK", "{\"step\": \"one\"}\n")],
+    ]);
+    let mut told = Vec::new();
+    let wanted = ImportImage { name: "a b".into(), size_mib: Some(7) };
+    let archive = upload(vec![Ok("con".into()), Ok("tent".into())]);
+    let made = daemon.client.import_image(&wanted, archive, Some(7), |step| told.push(step)).await.unwrap();
+    assert_eq!((made.summary.id.as_str(), told.len()), ("x", 2));
+    let request = daemon.requests.recv().await.unwrap();
+    assert!(request.starts_with("POST /v1/images/import?name=a%20b&size_mib=7 "), "{request}");
+    assert!(
+        request.contains("accept: application/x-ndjson\r\n") && request.ends_with("\r\ncontent"),
+        "{request}"
+    );
+
+    let made = daemon.client.add_kernel(&AddKernel::default(), |_| {}).await.unwrap();
+    assert!(made.default && made.name == "6-x");
+    daemon.requests.recv().await.unwrap();
+    let pull = PullImage { reference: "x".into(), name: None, size_mib: None, credentials: None };
+    let error = daemon.client.pull_image(&pull, |_| {}).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::BuildFailed));
+    let error = daemon.client.pull_image(&pull, |_| {}).await.unwrap_err();
+    assert!(matches!(error, ClientError::CutOff), "{error:?}");
+}
+
+/// What cannot be read to its end is not taken for the whole.
+#[tokio::test]
+async fn an_upload_that_breaks_is_named() {
+    let daemon = one("200 OK", "");
+    let broken = upload(vec![Ok("part".into()), Err(std::io::Error::other("the file is gone"))]);
+    let error = daemon.client.build_image(&BuildImage::default(), broken, |_| {}).await.unwrap_err();
+    assert!(matches!(error, ClientError::Upload(_)), "{error:?}");
 }

@@ -8,8 +8,9 @@ use forkd_image::host_environment::{HostEnvironment, HostEnvironmentError};
 use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
+use forkd_net::plan;
 use forkd_proto::agent::startup::Ready;
-use forkd_proto::control::{Devices, Disk, Vsock};
+use forkd_proto::control::{Devices, Disk, Net, Vsock};
 use forkd_store::Tag;
 
 use crate::boot::{CID, command_line};
@@ -52,6 +53,8 @@ pub struct Recipe {
     pub warm_up: Vec<(String, String)>,
     /// Whether the guest sees the host's certificates and proxies.
     pub host_certs: bool,
+    /// Whether there is a network device.
+    pub network: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +83,8 @@ impl Library {
         };
         let initramfs = kernel.initramfs(&self.agent, progress)?;
         let (tag, shape) = (recipe.tag.clone(), shape(&recipe, &image));
+        let words = if recipe.network { plan::guest_words() } else { String::new() };
+        let command_line = command_line(self.emulated) + &words;
         let host = recipe.host_certs.then(HostEnvironment::collect).transpose()?;
         let config = ImageConfig { host, ..config(recipe, &image) };
         let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
@@ -87,7 +92,7 @@ impl Library {
             tag,
             kernel: kernel.vmlinux(),
             initramfs: Some(initramfs),
-            command_line: command_line(self.emulated),
+            command_line,
             shape,
             config,
             limit: LIMIT + Duration::from_millis(ready),
@@ -107,6 +112,7 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
         devices: Devices {
             console: true,
             disk: Some(disk),
+            net: recipe.network.then_some(Net { mac: plan::GUEST_MAC, mtu: None }),
             vsock: Some(Vsock { cid: CID }),
             entropy: true,
             ..Devices::default()
@@ -148,6 +154,7 @@ mod tests {
             ready: None,
             warm_up: Vec::new(),
             host_certs: false,
+            network: true,
         }
     }
 
@@ -176,6 +183,8 @@ mod tests {
         assert_eq!((small.vcpus, small.memory_bytes), (VCPUS, MEMORY_MIB << 20));
         let disk = small.devices.disk.unwrap();
         assert_eq!((disk.bytes, disk.limit_bytes), (DISK_MIB << 20, DISK_MIB << 20));
+        assert_eq!(small.devices.net, Some(Net { mac: plan::GUEST_MAC, mtu: None }));
+        assert_eq!(shape(&Recipe { network: false, ..asked() }, &image(0)).devices.net, None);
         let large = shape(&Recipe { disk_mib: Some(1), ..asked() }, &image(8 << 20)).devices.disk.unwrap();
         assert_eq!((large.bytes, large.limit_bytes), (8 << 20, 1 << 20));
     }

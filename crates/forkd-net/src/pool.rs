@@ -9,13 +9,15 @@
 //! there after a crash is decided by who lives: [`Pool::start`] is told which slots sandboxes have, and removes the rest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::drops::Notice;
 use crate::error::NetError;
 use crate::host::Host;
 use crate::lease::Lease;
@@ -25,6 +27,8 @@ use crate::resolver::{Resolver, Upstream};
 
 /// After something went wrong that may be right later.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Networks that are removed at once.
+const BATCH: usize = 128;
 
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
@@ -32,11 +36,13 @@ pub struct PoolSettings {
     pub ready: usize,
     /// Who is asked for names.
     pub upstream: Upstream,
+    /// Who is told of what is dropped.
+    pub notices: Option<mpsc::Sender<Notice>>,
 }
 
 impl Default for PoolSettings {
     fn default() -> PoolSettings {
-        PoolSettings { ready: 16, upstream: Upstream::default() }
+        PoolSettings { ready: 16, upstream: Upstream::default(), notices: None }
     }
 }
 
@@ -58,13 +64,13 @@ impl Deref for Network {
 }
 
 impl Network {
-    async fn make(host: &Arc<Host>, slot: Slot, upstream: &Upstream) -> Result<Network, NetError> {
+    async fn make(host: &Arc<Host>, slot: Slot, settings: &PoolSettings) -> Result<Network, NetError> {
         let lease = Lease::make(host, slot, Policy::default()).await?;
-        Network::with_resolver(lease, upstream).await
+        Network::with_resolver(lease, settings).await
     }
 
-    async fn with_resolver(lease: Lease, upstream: &Upstream) -> Result<Network, NetError> {
-        let resolver = lease.resolver(upstream.clone()).await?;
+    async fn with_resolver(lease: Lease, settings: &PoolSettings) -> Result<Network, NetError> {
+        let resolver = lease.resolver(settings.upstream.clone(), settings.notices.clone()).await?;
         Ok(Network { lease, _resolver: resolver })
     }
 }
@@ -83,8 +89,13 @@ pub struct Recovered {
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
-    worker: JoinHandle<()>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    /// Of this host's pools, only one lives.
+    _lock: File,
 }
+
+/// The lock of the one who has the networks of sandboxes.
+const LOCK: &str = "sandboxes";
 
 #[derive(Debug)]
 struct Shared {
@@ -119,7 +130,7 @@ enum Returned {
 #[derive(Debug)]
 enum Work {
     Make(Slot),
-    Clear(Returned),
+    Clear(Vec<Returned>),
     Nothing,
 }
 
@@ -131,18 +142,23 @@ impl State {
         {
             return Work::Make(slot);
         }
-        self.returned.pop_front().map_or(Work::Nothing, Work::Clear)
+        if self.returned.is_empty() {
+            return Work::Nothing;
+        }
+        let count = self.returned.len().min(BATCH);
+        Work::Clear(self.returned.drain(..count).collect())
     }
 }
 
 impl Pool {
-    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Of one host's
-    /// pools only one may live.
+    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Refused if
+    /// somebody else has it.
     pub async fn start(
         host: Arc<Host>,
         settings: PoolSettings,
         held: BTreeMap<Slot, Policy>,
     ) -> Result<(Pool, Recovered), NetError> {
+        let lock = host.lock(LOCK).map_err(NetError::when("lock the networks"))?.ok_or(NetError::Taken)?;
         let slots: BTreeSet<Slot> = held.keys().copied().collect();
         let swept = host.sweep(slots.clone()).await?;
         let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
@@ -150,7 +166,7 @@ impl Pool {
         for (slot, policy) in held {
             let adopted = async {
                 let lease = Lease::adopt(&host, slot, policy).await?;
-                Network::with_resolver(lease, &settings.upstream).await
+                Network::with_resolver(lease, &settings).await
             };
             match adopted.await {
                 Ok(network) => drop(recovered.networks.insert(slot, network)),
@@ -163,8 +179,8 @@ impl Pool {
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
         let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
         let shared = Arc::new(Shared { host, settings, state, work: Notify::new(), idle: Notify::new() });
-        let worker = tokio::spawn(work(Arc::clone(&shared)));
-        Ok((Pool { shared, worker }, recovered))
+        let worker = Mutex::new(Some(tokio::spawn(work(Arc::clone(&shared)))));
+        Ok((Pool { shared, worker, _lock: lock }, recovered))
     }
 
     /// A network for a sandbox. It is the caller's, until it is given back.
@@ -204,26 +220,35 @@ impl Pool {
     }
 
     /// Removes the networks that wait. Those of sandboxes stay.
-    pub async fn stop(mut self) -> Result<(), NetError> {
+    pub async fn stop(&self) -> Result<(), NetError> {
         // Not aborted: what it makes at this moment would be left.
         self.shared.state().stopping = true;
         self.shared.work.notify_one();
-        let _ = (&mut self.worker).await;
+        let worker = self.worker().take();
+        if let Some(worker) = worker {
+            // What is left of one that has panicked is removed by the next pool.
+            let _ = worker.await;
+        }
         let (ready, returned) = {
             let mut state = self.shared.state();
             (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
         };
         let ready = ready.into_iter().map(|network| Returned::Network(Box::new(network)));
-        for one in ready.chain(returned) {
-            self.shared.clear(one).await?;
-        }
-        Ok(())
+        self.shared.clear(ready.chain(returned).collect()).await
+    }
+}
+
+impl Pool {
+    fn worker(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.worker.abort();
+        if let Some(worker) = self.worker().take() {
+            worker.abort();
+        }
     }
 }
 
@@ -252,7 +277,7 @@ impl Shared {
     async fn make(&self) -> Result<Network, NetError> {
         let slot = self.state().free.pop_front();
         let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
-        let made = Network::make(&self.host, slot, &self.settings.upstream).await;
+        let made = Network::make(&self.host, slot, &self.settings).await;
         made.inspect_err(|_| self.give_back(Returned::Slot(slot)))
     }
 
@@ -261,22 +286,29 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Removes what was returned, and frees its slot.
-    async fn clear(&self, returned: Returned) -> Result<(), NetError> {
-        let slot = match returned {
-            Returned::Network(network) => {
-                let slot = network.slot();
-                let Network { lease, _resolver: resolver } = *network;
-                drop(resolver);
-                lease.release().await.map(|()| slot).inspect_err(|_| self.give_back(Returned::Slot(slot)))?
+    /// Removes what was returned, and frees its slots.
+    async fn clear(&self, returned: Vec<Returned>) -> Result<(), NetError> {
+        let (mut used, mut doubtful) = (Vec::new(), Vec::new());
+        for one in returned {
+            match one {
+                // Dropped, its tap and its sockets keep nothing alive.
+                Returned::Network(network) => used.push(network.slot()),
+                Returned::Slot(slot) => doubtful.push(slot),
             }
-            Returned::Slot(slot) => {
-                let host = Arc::clone(&self.host);
-                let cleared = crate::error::blocking(move || host.clear(slot)).await;
-                cleared.map(|()| slot).inspect_err(|_| self.give_back(Returned::Slot(slot)))?
+        }
+        let slots: Vec<Slot> = used.iter().chain(&doubtful).copied().collect();
+        let host = Arc::clone(&self.host);
+        let cleared = crate::error::blocking(move || {
+            doubtful.iter().try_for_each(|slot| host.clear(*slot))?;
+            host.abandon(&used)
+        });
+        match cleared.await {
+            Ok(()) => self.state().free.extend(slots),
+            Err(error) => {
+                slots.into_iter().for_each(|slot| self.give_back(Returned::Slot(slot)));
+                return Err(error);
             }
-        };
-        self.state().free.push_back(slot);
+        }
         Ok(())
     }
 }
@@ -300,7 +332,7 @@ async fn work(shared: Arc<Shared>) {
                 continue;
             }
             Work::Clear(returned) => shared.clear(returned).await,
-            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings.upstream).await {
+            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings).await {
                 Ok(network) => {
                     shared.state().ready.push_back(network);
                     Ok(())

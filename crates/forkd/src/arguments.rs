@@ -79,6 +79,8 @@ pub enum Command {
     Resume(SandboxesOptions),
     /// Take a sandbox back to one of its own branches, in place.
     Rollback(RollbackOptions),
+    /// Show or change what a sandbox may reach, from one packet to the next.
+    Egress(EgressOptions),
     /// List the snapshots: what sandboxes are forked from. Images are listed by `forkd image ls`.
     Images(SnapshotLsOptions),
     /// Remove snapshots. Images are removed by `forkd image rm`.
@@ -115,11 +117,17 @@ pub enum Command {
         command: MachineCommand,
     },
     /// Kernels that sandboxes boot.
+    ///
+    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, it is done
+    /// in this host's library, which the next daemon finds; the machine's daemon reads it, too.
     Kernel {
         #[command(subcommand)]
         command: KernelCommand,
     },
     /// Images: the file systems that sandboxes start with.
+    ///
+    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, it is done
+    /// in this host's library, which the next daemon finds; the machine's daemon reads it, too.
     Image {
         #[command(subcommand)]
         command: ImageCommand,

@@ -1,5 +1,5 @@
 //! Finding the daemon: the address that is given, else this host's socket, else the machine's; for `forkd run`, else one that
-//! is started.
+//! is started. Images and kernels are made without a machine's: `library.rs` says why.
 
 use std::fs::{self, File};
 use std::io;
@@ -60,7 +60,16 @@ pub async fn find_or_start(options: &DaemonOptions) -> Result<Client, CliError> 
     }
 }
 
-async fn look(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
+/// The daemon that is there, if there is one.
+pub async fn look(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
+    match look_here(options).await? {
+        Some(client) => Ok(Some(client)),
+        None => look_in_machine(options).await,
+    }
+}
+
+/// The daemon that is named or that is this host's own, if there is one.
+pub async fn look_here(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
     let token = token(options)?;
     let address = match (&options.address, std::env::var(URL_VARIABLE)) {
         (Some(address), _) => Some(address.clone()),
@@ -79,6 +88,11 @@ async fn look(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
     if listens(&socket)? {
         return Ok(Some(Client::new(Address::Unix(socket), token)?));
     }
+    Ok(None)
+}
+
+/// The machine's daemon, if it answers.
+pub async fn look_in_machine(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
     let Some(client) = machine_daemon(options)? else { return Ok(None) };
     // QEMU takes connections to the machine's port also when nobody listens behind it.
     Ok(timeout(ANSWER, client.health()).await.is_ok_and(|answer| answer.is_ok()).then_some(client))

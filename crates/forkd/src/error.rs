@@ -65,6 +65,12 @@ pub enum CliError {
     BuildGuest(#[from] forkd_build::GuestsError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
     NameNeeded(String),
+    #[error("image {image} is needed by {users}")]
+    ImageNeeded { image: String, users: String },
+    #[error("cannot read {}", path.display())]
+    Send { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    RegistryAuth(#[from] forkd_image::registry::AuthError),
     #[error(transparent)]
     Boot(#[from] forkd_engine::boot::BootError),
     #[error(transparent)]
@@ -81,6 +87,8 @@ pub enum CliError {
     NoCgroups,
     #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
+    #[error("sandboxes can have no network: {0}")]
+    NoNetwork(String),
     #[error(transparent)]
     Listen(#[from] forkd_daemon::server::BindError),
     #[error("there is no group named {0} on this host")]
@@ -145,6 +153,7 @@ impl CliError {
             CliError::NoCgroups | CliError::Engine(EngineError::Cgroup(_)) => {
                 "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like".into()
             }
+            CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
             CliError::NothingToRun(_) => {
@@ -193,6 +202,8 @@ fn in_words_of_verbs(hint: &str) -> String {
         ("GET /v1/images lists", "forkd image ls lists"),
         ("GET /v1/kernels lists", "forkd kernel ls lists"),
         ("?cascade=true", "--cascade"),
+        ("PUT /v1/kernels/default", "forkd kernel default"),
+        ("?force=true", "--force"),
         ("`branches` of a sandbox has", "forkd inspect shows"),
     ];
     verbs.iter().fold(hint.to_owned(), |hint, (words, verb)| hint.replace(words, verb))

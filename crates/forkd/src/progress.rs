@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use forkd_api::library::LibraryProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::table::plain;
 
 /// Shows what a long operation is doing.
 pub struct Progress {
@@ -62,6 +65,18 @@ impl Progress {
     pub fn finish(&self) {
         if let Display::Spinner(spinner) = &self.display {
             spinner.finish_and_clear();
+        }
+    }
+
+    /// Shows what a daemon tells. Its words may be anybody's.
+    pub fn told(&self, told: &LibraryProgress) {
+        use forkd_image::Progress as _;
+        match told {
+            LibraryProgress::Step(step) => self.step(&plain(step)),
+            LibraryProgress::Detail(detail) => self.detail(&plain(detail)),
+            LibraryProgress::Output(line) => self.output(&plain(line)),
+            LibraryProgress::Warning(warning) => self.warn(&plain(warning)),
+            LibraryProgress::Image(_) | LibraryProgress::Kernel(_) | LibraryProgress::Error(_) => {}
         }
     }
 

@@ -13,7 +13,7 @@ fn forkd(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forkd"));
     command.args(arguments).env_clear().env("FORKD_HOME", home);
     // Not every host that tests run on has cgroup v2.
-    command.env("FORKD_CGROUP", "none");
+    command.env("FORKD_CGROUP", "none").env("FORKD_NETWORK", "none");
     command
 }
 

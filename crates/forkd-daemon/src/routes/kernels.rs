@@ -20,6 +20,7 @@ use crate::app::{App, Shared};
 use crate::error::Answer;
 use crate::extract::{Json, Path, Query, Upload};
 use crate::jobs::{self, Made, Place};
+use crate::library_view::kernel as view;
 use crate::routes::checks::malformed;
 use crate::{auth, idempotency, upload};
 
@@ -35,19 +36,6 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(remove))
         .route_layer(admin());
     OpenApiRouter::new().routes(routes!(list)).merge(repeatable).merge(changing)
-}
-
-fn view(kernel: &StoredKernel) -> Kernel {
-    let metadata = kernel.metadata.clone();
-    Kernel {
-        name: metadata.id,
-        version: metadata.version,
-        default: kernel.is_default,
-        shared: kernel.shared,
-        created_at_unix: metadata.created,
-        modules: metadata.modules,
-        missing: metadata.missing,
-    }
 }
 
 /// The kernels, by name.

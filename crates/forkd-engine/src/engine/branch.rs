@@ -92,6 +92,7 @@ impl Sandbox {
             layers: Vec::new(),
             user: self.process.user.as_ref().map(User::record),
             generation: self.record.generation,
+            policy: self.record.network.as_ref().map(|network| network.policy.clone()),
             promised: false,
         };
         record::write(&directory, &record)?;

@@ -18,6 +18,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
+use super::network::NetworkOrder;
+use super::owner::{self, Claim, Holding, Owner};
 use super::quota::{WantedLimits, of_sandbox, quota};
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
@@ -50,7 +52,10 @@ pub struct NewSandboxes {
     pub ttl: Option<Duration>,
     pub metadata: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
+    pub network: NetworkOrder,
     pub limits: WantedLimits,
+    /// Who asks, if there is more to know than that they may.
+    pub owner: Option<Owner>,
 }
 
 /// What came of it.
@@ -75,6 +80,7 @@ struct Forked {
 
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
+        let _claim = self.claim(&new)?;
         let snapshot = match &new.source {
             Source::Snapshot(tag) => self.snapshot(tag)?,
             Source::Sandbox(id) => {
@@ -121,6 +127,22 @@ impl Engine {
         Ok(Created { sandboxes, failures, restored, ready, branch_pause })
     }
 
+    /// Takes the owner's room for them, until they are there or given up.
+    fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
+        let Some(owner) = &new.owner else { return Ok(None) };
+        let shape = match &new.source {
+            Source::Snapshot(tag) => self.snapshot(tag)?.view().record.shape,
+            Source::Sandbox(id) => self.sandbox(id)?.view().record.shape,
+        };
+        let count = u64::from(new.count);
+        let wanted = Holding {
+            sandboxes: count,
+            memory_bytes: shape.memory_bytes.saturating_mul(count),
+            vcpus: u64::from(shape.vcpus) * count,
+        };
+        Ok(Some(owner::claim(&self.shared.claims, owner, &self.sandboxes(), wanted)?))
+    }
+
     async fn admit(
         &self,
         new: &NewSandboxes,
@@ -136,6 +158,7 @@ impl Engine {
                 return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
             }
         }
+        self.shared.networks.admit(&new.network, &shape.devices)?;
         let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
         self.shared.admit(wanted, snapshot).await
     }
@@ -220,8 +243,10 @@ async fn fork(
             .ttl
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata: new.metadata,
+        owner: new.owner.map(|owner| owner.name),
         disk: None,
         user: user.as_ref().map(User::record),
+        network: None,
         quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,
         branches: Vec::new(),
@@ -240,6 +265,12 @@ async fn fork(
         let (top, file) = forked.shared.new_layer()?;
         forked.record.disk = Some(DiskRecord::new(parent.layers, top));
         named = named.with(Descriptor::DiskTop, file);
+    }
+    let networks = &forked.shared.networks;
+    let policy = networks.policy(&new.network, parent.policy.as_ref());
+    if let Some((network, tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+        forked.record.network = Some(network);
+        named = named.with(Descriptor::Tap, tap);
     }
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
@@ -365,7 +396,9 @@ impl Drop for Forked {
             process.kill();
         }
         // What cannot be removed now is removed by the next sweep.
-        let _ = fs::remove_dir_all(self.shared.places.sandbox(&self.record.id));
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let _ = fs::remove_dir_all(&directory);
+        self.shared.networks.give_back(&self.record.id, &directory);
         if let Some(disk) = &self.record.disk {
             let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
         }

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkd_net::Network;
 use forkd_proto::control::{Boot, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
 use tokio::sync::mpsc;
 
 use super::admission::Wanted;
+use super::network::NetworkOrder;
 use super::quota::of_zygote;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
@@ -62,11 +64,13 @@ impl Engine {
         let shared = &self.shared;
         let name =
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
+        shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
         shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.places.zygote(&new.tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let mut making = Making {
             shared: Arc::clone(shared),
+            network: None,
             tag: new.tag.clone(),
             directory,
             process: None,
@@ -88,11 +92,16 @@ struct Making {
     directory: PathBuf,
     process: Option<Lasting>,
     top: Option<LayerId>,
+    /// Until it is frozen.
+    network: Option<Network>,
     done: bool,
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
+        if let Some(network) = self.network.take() {
+            self.shared.networks.give_back_passing(network);
+        }
         if self.done {
             return;
         }
@@ -125,6 +134,7 @@ impl Making {
             layers: Vec::new(),
             user: user.as_ref().map(User::record),
             generation: 1,
+            policy: None,
             promised: false,
         };
         record::write(&self.directory, &record)?;
@@ -174,6 +184,11 @@ impl Making {
             let (top, file) = self.shared.new_layer()?;
             self.top = Some(top);
             named = named.with(Descriptor::DiskTop, file);
+        }
+        if devices.net.is_some() {
+            let (network, tap) = self.shared.networks.take_passing().await?;
+            self.network = Some(network);
+            named = named.with(Descriptor::Tap, tap);
         }
         let command = Command::Boot(Boot {
             vcpus: new.shape.vcpus,

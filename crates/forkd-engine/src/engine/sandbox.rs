@@ -19,6 +19,7 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
+use super::network::NetworkOrder;
 use super::quota::of_sandbox;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
@@ -79,6 +80,8 @@ pub(super) enum Request {
     Pause(Answer<()>),
     Resume(Answer<()>),
     SetExpiry(Option<u64>, Answer<()>),
+    ChangeNetwork(NetworkOrder, Answer<()>),
+    LoseNetwork(Answer<()>),
     Branch(BranchOrder, Answer<SnapshotHandle>),
     Rollback(Tag, Answer<()>),
     /// The end of a rollback that another daemon has begun.
@@ -136,6 +139,11 @@ impl SandboxHandle {
         self.ask(|answer| Request::SetExpiry(unix_ms, answer)).await
     }
 
+    /// Changes what it may reach, from one packet to the next.
+    pub async fn change_network(&self, order: NetworkOrder) -> Result<(), EngineError> {
+        self.ask(|answer| Request::ChangeNetwork(order, answer)).await
+    }
+
     /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
     pub async fn branch(&self, tag: Option<Tag>) -> Result<SnapshotHandle, EngineError> {
         self.ask(|answer| Request::Branch(BranchOrder { tag }, answer)).await
@@ -153,6 +161,10 @@ impl SandboxHandle {
 
     pub(super) async fn promise(&self) -> Result<SandboxView, EngineError> {
         self.ask(Request::Promise).await
+    }
+
+    pub(super) async fn lose_network(&self) -> Result<(), EngineError> {
+        self.ask(Request::LoseNetwork).await
     }
 
     pub(super) async fn identify(&self) -> Result<(), EngineError> {
@@ -253,6 +265,14 @@ impl Sandbox {
             Request::SetExpiry(expires, answer) => {
                 let set = self.set_expiry(expires);
                 let _ = answer.send(set);
+            }
+            Request::ChangeNetwork(order, answer) => {
+                let changed = self.change_network(order).await;
+                let _ = answer.send(changed);
+            }
+            Request::LoseNetwork(answer) => {
+                let lost = self.lose_network();
+                let _ = answer.send(lost);
             }
             Request::Branch(order, answer) => {
                 let branched = self.branch(order).await;
@@ -370,6 +390,7 @@ impl Sandbox {
             return;
         }
         self.end = Some(End { reason, detail, at_unix_ms: unix_ms() });
+        self.leave_network();
         self.become_(SandboxState::Ended);
     }
 
@@ -380,6 +401,7 @@ impl Sandbox {
         let (id, shared) = (self.record.id.clone(), self.shared);
         // What cannot be removed now is removed by the next sweep.
         let _ = std::fs::remove_dir_all(&self.directory);
+        shared.networks.give_back(&id, &self.directory);
         if let Some(disk) = &self.record.disk {
             let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
             tops.for_each(|top| drop(std::fs::remove_file(shared.places.layer(top))));

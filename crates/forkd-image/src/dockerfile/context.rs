@@ -139,6 +139,18 @@ impl Context {
         Ok(())
     }
 
+    /// Whether something of this path can be copied.
+    pub fn has(&self, path: &str) -> bool {
+        self.nodes.contains_key(path)
+    }
+
+    /// Takes a directory and what is in it out of the context. It can still be read.
+    pub fn leave_out(&mut self, directory: &str) {
+        let Some(directory) = plain(directory).filter(|directory| !directory.is_empty()) else { return };
+        let inside = format!("{directory}/");
+        self.nodes.retain(|path, _| *path != directory && !path.starts_with(&inside));
+    }
+
     /// What a source of `COPY` or `ADD` places in the image. `destination` is absolute; it is a directory if it ends with a
     /// slash, or if there are several sources.
     pub fn select(
@@ -260,6 +272,55 @@ impl Context {
     fn failed(&self, path: &str, source: io::Error) -> ContextError {
         let path = if path.is_empty() { ".".into() } else { path.to_owned() };
         ContextError::Read { root: self.path.clone(), path, source }
+    }
+
+    /// Writes the whole context as a tar archive, in which everything is root's. `more` are files with their contents, also in
+    /// place of the context's own.
+    pub fn write_whole(&self, more: &[(String, Vec<u8>)], to: impl Write) -> Result<(), ContextError> {
+        let mut archive = tar::Builder::new(to);
+        let header = |mode: u32, kind: tar::EntryType, size: u64| {
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mode(mode);
+            header.set_mtime(0);
+            header.set_size(size);
+            header
+        };
+        for (path, node) in self.nodes.iter().filter(|(path, _)| more.iter().all(|(other, _)| other != *path))
+        {
+            let failed = |error| self.failed(path, error);
+            match node {
+                Node::Directory(mode) => {
+                    let mut header = header(*mode, tar::EntryType::Directory, 0);
+                    archive.append_data(&mut header, path, io::empty()).map_err(failed)?;
+                }
+                Node::File(mode) => {
+                    let file = self.open_file(path)?;
+                    let size = file.metadata().map_err(failed)?.len();
+                    // One that grows or shrinks meanwhile would be taken for the next entry.
+                    let content = file.take(size).chain(io::repeat(0)).take(size);
+                    let mut header = header(*mode, tar::EntryType::Regular, size);
+                    archive.append_data(&mut header, path, content).map_err(failed)?;
+                }
+                Node::Symlink => {
+                    let target = rustix::fs::readlinkat(&self.root, path, Vec::new());
+                    let target = target.map_err(|errno| failed(errno.into()))?;
+                    let mut header = header(0o777, tar::EntryType::Symlink, 0);
+                    let target = OsStr::from_bytes(target.to_bytes());
+                    archive.append_link(&mut header, path, target).map_err(failed)?;
+                }
+                // It could not be copied anyway.
+                Node::Odd => {}
+            }
+        }
+        for (path, content) in more {
+            let mut header = header(0o644, tar::EntryType::Regular, content.len() as u64);
+            let failed = |error| self.failed(path, error);
+            archive.append_data(&mut header, path, &content[..]).map_err(failed)?;
+        }
+        archive.into_inner().and_then(|mut to| to.flush()).map_err(|error| self.failed("", error))
     }
 
     /// Writes items as a tar archive of paths below `/`, all owned by `owner`. Archives to unpack are written as they are.

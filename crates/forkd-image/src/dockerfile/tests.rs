@@ -309,3 +309,39 @@ proptest! {
         let _ = built(&text);
     }
 }
+
+/// Whoever gets a context as an archive copies from it what is copied from it here.
+#[test]
+fn a_context_that_is_sent_is_the_same_context() {
+    let here = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("a/b/file", "x"),
+        ("a/ignored", "x"),
+        ("a/kept", "yy"),
+        ("empty", ""),
+        ("Dockerfile", "FROM scratch\n"),
+        (".dockerignore", "a/*\n!a/kept\n!a/b\nDockerfile\n"),
+    ] {
+        let path = here.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    fs::set_permissions(here.path().join("empty"), std::os::unix::fs::PermissionsExt::from_mode(0o751))
+        .unwrap();
+    symlink("../nowhere", here.path().join("a/b/link")).unwrap();
+    let context = Context::open(here.path()).unwrap();
+    let ignore = fs::read(here.path().join(".dockerignore")).unwrap();
+    let more = [("Dockerfile".to_owned(), b"FROM scratch\n".to_vec()), (".dockerignore".to_owned(), ignore)];
+    let mut bytes = Vec::new();
+    context.write_whole(&more, &mut bytes).unwrap();
+
+    let there = tempfile::tempdir().unwrap();
+    let mut archive = tar::Archive::new(&bytes[..]);
+    archive.set_preserve_permissions(true);
+    archive.set_preserve_ownerships(false);
+    archive.unpack(there.path()).unwrap();
+    let sent = Context::open(there.path()).unwrap();
+    assert_eq!(sent.select(".", "/", true, false).unwrap(), context.select(".", "/", true, false).unwrap());
+    assert!(!there.path().join("a/ignored").exists() && !sent.has("Dockerfile"));
+    assert_eq!(sent.read("Dockerfile", 100).unwrap(), b"FROM scratch\n");
+}

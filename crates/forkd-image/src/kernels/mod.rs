@@ -54,7 +54,7 @@ pub enum KernelStoreError {
     IsDefault(String),
     #[error("{0} is in the shared library, which is only read; remove it where that library is kept")]
     Shared(String),
-    #[error("{} is {source}", path.display())]
+    #[error("{} is no kernel that can be booted", path.display())]
     Kernel { path: PathBuf, source: KernelError },
     #[error("there is no kernel in {}", .0.display())]
     NoKernel(PathBuf),

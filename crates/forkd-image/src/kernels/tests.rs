@@ -89,8 +89,9 @@ fn a_kernel_by_path_needs_no_modules() {
     let kernel = store.add(&source, &Silent).unwrap();
     assert_eq!((&kernel.metadata.version[..], kernel.metadata.modules.len()), ("7.0.0-custom", 0));
     fs::write(&path, "no kernel").unwrap();
-    let error = store.add(&source, &Silent).unwrap_err().to_string();
-    assert!(error.contains("neither an ELF file nor a bzImage"), "{error}");
+    let error = store.add(&source, &Silent).unwrap_err();
+    let cause = std::error::Error::source(&error).map(ToString::to_string);
+    assert_eq!(cause.as_deref(), Some("neither an ELF file nor a bzImage"), "{error}");
     let source = KernelSource::Path { kernel: directory.path().join("none"), modules: None };
     assert!(matches!(store.add(&source, &Silent), Err(KernelStoreError::File(_))));
 }
@@ -198,7 +199,7 @@ fn a_kernel_comes_out_of_an_archive() {
 
     let error = |tar: Tar| add(tar).unwrap_err().to_string();
     assert!(error(Tar::new()).contains("neither a file named kernel"));
-    assert_eq!(error(Tar::new().file("kernel", b"text")), "kernel is neither an ELF file nor a bzImage");
+    assert_eq!(error(Tar::new().file("kernel", b"text")), "kernel is no kernel that can be booted");
     for link in [
         Tar::new().symlink("kernel", "/etc/passwd"),
         Tar::new().file("kernel", &elf("1")).symlink("modules", "/lib/modules"),

@@ -21,6 +21,7 @@ use std::time::Duration;
 use oci_client::client::{ClientConfig, ClientProtocol, linux_amd64_resolver};
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciDescriptor;
+use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference};
 
 use crate::archive::{ArchiveError, Limits, Whiteouts};
@@ -82,6 +83,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// The credentials that this user's Docker config file has for the registry of a reference: for whoever pulls in this user's
+/// name. What is no reference has none.
+pub fn own_credentials(reference: &str) -> Result<Option<Credentials>, AuthError> {
+    let Ok(reference) = reference.parse::<Reference>() else { return Ok(None) };
+    let Some(file) = auth::config_file() else { return Ok(None) };
+    Ok(match auth::credentials(&file, reference.resolve_registry())? {
+        RegistryAuth::Basic(username, password) => Some(Credentials { username, password }),
+        _ => None,
+    })
+}
+
 /// Pulls an image. Blocks; must not be called from an asynchronous task.
 pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<Image, PullError> {
     let bad =
@@ -94,10 +106,10 @@ pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<
     let draft = Draft::new(store, pull.limits)?;
     let auth = match (&pull.credentials, auth::config_file()) {
         (Some(Credentials { username, password }), _) => {
-            oci_client::secrets::RegistryAuth::Basic(username.clone(), password.clone())
+            RegistryAuth::Basic(username.clone(), password.clone())
         }
         (None, Some(file)) => auth::credentials(&file, reference.resolve_registry())?,
-        (None, None) => oci_client::secrets::RegistryAuth::Anonymous,
+        (None, None) => RegistryAuth::Anonymous,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(PullError::Runtime)?;

@@ -5,30 +5,35 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use forkd_image::images::Name;
 
-use super::{LsOptions, Output, parse_pair};
+use super::{DaemonOptions, Output, parse_pair};
 use crate::size::parse_mib;
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// Pull an image from a registry, as docker would: python:3.12, registry.example/owner/name:tag.
     ///
-    /// Credentials are read from the Docker config file. Plain http is spoken with this host only.
+    /// Credentials are read from this user's Docker config file. Plain http is spoken with the daemon's own host only.
     Pull(ImagePullOptions),
     /// Make a Debian image, without any registry.
     Debian(ImageDebianOptions),
-    /// Import a root file system (tar, tar.gz, tar.zst), or an archive that docker save has written.
+    /// Import a root file system (tar, tar.gz, tar.zst), or an archive that docker save has written. It is sent to the daemon.
     Import(ImageImportOptions),
     /// Build an image from a Dockerfile. Commands run in microVMs.
     ///
-    /// They reach the internet, but neither this host nor its networks; that takes root.
+    /// They reach the internet, but neither this host nor its networks; that takes root. The build context is sent to the
+    /// daemon, without what .dockerignore names; no other file is. Where there is no daemon but the machine's, the commands run
+    /// in the machine, and the image is made here.
+    ///
     /// Steps are kept and used again; `forkd image prune` removes them. A forkd.toml beside the Dockerfile says what a parent
     /// needs beyond the image, and is kept with it.
     Build(ImageBuildOptions),
     /// List the images.
-    Ls(LsOptions),
+    Ls(ImageLsOptions),
     /// Show what is known of an image, as JSON.
     Inspect(ImageInspectOptions),
-    /// Remove a name, and the image when that was its last; given an id, the image with all its names.
+    /// Remove names, and images when those were their last; given an id, the image with all its names.
+    ///
+    /// An image that snapshots or sandboxes need stays.
     Rm(ImageRmOptions),
     /// Remove steps that builds have kept.
     Prune(ImagePruneOptions),
@@ -51,6 +56,8 @@ pub struct ImagePullOptions {
     #[command(flatten)]
     pub keep: ImageKeep,
     #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
     pub output: Output,
 }
 
@@ -68,6 +75,8 @@ pub struct ImageDebianOptions {
     #[command(flatten)]
     pub keep: ImageKeep,
     #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
     pub output: Output,
 }
 
@@ -77,6 +86,8 @@ pub struct ImageImportOptions {
     pub file: PathBuf,
     #[command(flatten)]
     pub keep: ImageKeep,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
     #[command(flatten)]
     pub output: Output,
 }
@@ -97,7 +108,7 @@ pub struct ImageBuildOptions {
     /// The stage to end with [default: the last].
     #[arg(long)]
     pub target: Option<String>,
-    /// Give commands this host's certificates and proxy settings. The image does not keep them.
+    /// Give commands the certificates and proxy settings of the daemon's host. The image does not keep them.
     #[arg(long)]
     pub host_certs: bool,
     /// What commands reach.
@@ -112,9 +123,8 @@ pub struct ImageBuildOptions {
     /// Memory of these guests, in MiB or with a unit: 512, 2G.
     #[arg(long, default_value = "1G", value_parser = parse_mib)]
     pub memory: u64,
-    /// The machine to use where this host's own KVM cannot run guests.
-    #[arg(long, default_value = "default")]
-    pub machine: forkd_machine::Name,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
     #[command(flatten)]
     pub output: Output,
 }
@@ -128,6 +138,8 @@ pub struct ImagePruneOptions {
     #[arg(long)]
     pub images: bool,
     #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
     pub output: Output,
 }
 
@@ -140,18 +152,34 @@ pub enum BuildNetwork {
 }
 
 #[derive(Debug, Args)]
+pub struct ImageLsOptions {
+    /// Print ids only.
+    #[arg(long, short, conflicts_with = "json")]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
 pub struct ImageInspectOptions {
     /// A name, an id, or the beginning of an id.
     pub image: String,
     /// Print JSON, which it does in any case.
     #[arg(long, hide = true)]
     pub json: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
 }
 
 #[derive(Debug, Args)]
 pub struct ImageRmOptions {
-    /// A name, an id, or the beginning of an id.
-    pub image: String,
+    /// Images, each by a name, an id, or the beginning of an id.
+    #[arg(value_name = "IMAGE", required = true)]
+    pub images: Vec<String>,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
     #[command(flatten)]
     pub output: Output,
 }

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use forkd_api::code::Language;
 
-use super::{DaemonOptions, LimitOptions, Output, SnapshotShape, parse_pair, parse_seconds};
+use super::{DaemonOptions, EgressArguments, LimitOptions, Output, SnapshotShape, parse_pair, parse_seconds};
 
 /// The longest time that the daemon gives a command.
 const DAY: &str = "24h";
@@ -22,6 +22,8 @@ pub struct RunOptions {
     /// Pull the image from a registry if it is not there.
     #[arg(long)]
     pub pull: bool,
+    #[command(flatten)]
+    pub egress: EgressArguments,
     #[command(flatten)]
     pub how: How,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! Verbs for sandboxes, from their beginning to their end.
 
 use clap::{Args, ValueEnum};
-use forkd_api::sandbox::{Limits, SandboxState};
+use forkd_api::sandbox::{Egress, EgressMode, Limits, SandboxState};
 
 use super::{DaemonOptions, Output, parse_pair, parse_seconds};
 use crate::size::parse_mib;
@@ -38,7 +38,55 @@ pub struct Given {
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub metadata: Vec<(String, String)>,
     #[command(flatten)]
+    pub egress: EgressArguments,
+    #[command(flatten)]
     pub limits: LimitOptions,
+}
+
+/// What a sandbox may reach.
+#[derive(Debug, Args)]
+pub struct EgressArguments {
+    /// Whether packets go out: to the internet, or nowhere.
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with = "allow")]
+    pub egress: Option<EgressArgument>,
+    /// Reach only this, and whatever else is allowed so: 10.1.0.0/16, example.com, *.example.com, each with ports if only
+    /// those are meant (example.com:443).
+    #[arg(long, value_name = "TARGET")]
+    pub allow: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EgressArgument {
+    /// To the internet, and not to private networks.
+    Allow,
+    /// Nowhere.
+    Deny,
+}
+
+impl EgressArguments {
+    /// What is asked for, if anything is.
+    pub fn wanted(&self) -> Option<Egress> {
+        if !self.allow.is_empty() {
+            return Some(Egress { mode: EgressMode::List, allow: self.allow.clone() });
+        }
+        let mode = match self.egress? {
+            EgressArgument::Allow => EgressMode::Allow,
+            EgressArgument::Deny => EgressMode::Deny,
+        };
+        Some(Egress { mode, allow: Vec::new() })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct EgressOptions {
+    /// The sandbox.
+    pub sandbox: String,
+    #[command(flatten)]
+    pub egress: EgressArguments,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// What a new sandbox may use of the host.
@@ -57,6 +105,9 @@ pub struct LimitOptions {
     /// What may be written to the disk [default: as the snapshot has it].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk_limit: Option<u64>,
+    /// What may be sent each second, and may be received.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub bandwidth: Option<u64>,
     /// What may be read from the disk's device each second.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub read_rate: Option<u64>,
@@ -72,6 +123,7 @@ impl LimitOptions {
     pub fn to_limits(&self) -> Limits {
         Limits {
             disk_mib: self.disk_limit,
+            bandwidth_mib: self.bandwidth,
             memory_mib: self.memory_limit,
             cpu_percent: self.cpus,
             cpu_weight: self.cpu_weight,

@@ -1,9 +1,9 @@
 //! `forkd serve`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use forkd_engine::users::UidRange;
 
 use crate::size::parse_mib;
@@ -44,6 +44,19 @@ pub struct ServeOptions {
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
+    /// Whether sandboxes have networks, which takes root: `auto` gives them some where that is possible, and refuses to make
+    /// sandboxes with a network where it is not; `required` does not start there.
+    #[arg(long, value_enum, default_value = "auto", env = "FORKD_NETWORK")]
+    pub network: NetworkArgument,
+    /// Networks that are kept ready for sandboxes.
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub networks_ready: u16,
+    /// The most bytes a second that a sandbox may send, and may receive, if it is not given another limit [default: none].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub bandwidth: Option<u64>,
+    /// A server that is asked for the names that sandboxes may know; can be given more than once [default: the host's].
+    #[arg(long, value_name = "ADDRESS")]
+    pub dns: Vec<IpAddr>,
     /// The cgroup (v2) whose children keep sandboxes within their limits, or `none`: then only disks are limited
     /// [default: forkd, below the root of all].
     #[arg(long, value_name = "PATH", env = "FORKD_CGROUP", value_parser = parse_cgroup)]
@@ -63,6 +76,14 @@ pub struct ServeOptions {
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,
+}
+
+/// Whether sandboxes have networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArgument {
+    Auto,
+    Required,
+    None,
 }
 
 /// Where to listen for TCP.

@@ -56,6 +56,9 @@ pub struct SnapshotCreateOptions {
     /// Run this code before the guest is frozen: python=CODE, javascript=CODE or bash=CODE, or @FILE for CODE.
     #[arg(long, value_name = "LANGUAGE=CODE", value_parser = parse_warm_up, conflicts_with = "from")]
     pub warm_up: Vec<WarmUp>,
+    /// Let the guest and its sandboxes trust the certificates of the daemon's host, and use its proxies.
+    #[arg(long, conflicts_with = "from")]
+    pub host_certs: bool,
     /// Return as soon as the snapshot can be forked from, without waiting until it is on disk.
     #[arg(long)]
     pub no_wait: bool,
@@ -77,6 +80,9 @@ pub struct SnapshotShape {
     /// What each sandbox may write to its disk; as the image's recipe says, else 4G.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk: Option<u64>,
+    /// Leave out the network device: sandboxes reach nothing but what the daemon carries to them.
+    #[arg(long)]
+    pub no_network: bool,
     /// The kernel, by its name [default: see forkd kernel default].
     #[arg(long)]
     pub kernel: Option<String>,

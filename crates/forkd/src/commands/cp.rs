@@ -11,12 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::with_daemon;
 use crate::arguments::CpOptions;
-use crate::copy::{Pieces, Taken, merge, pack, unpack};
+use crate::copy::{Taken, merge, pack, unpack, written};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::signals::Signals;
 
-/// Pieces that wait to be sent, or to be written.
+/// Pieces that wait to be written.
 const QUEUE: usize = 8;
 
 /// One side of a copy.
@@ -82,13 +82,8 @@ async fn send(client: &Client, here: &Path, sandbox: &str, path: &str) -> Result
         Err(error) => return Err(error.into()),
     };
     let (directory, name) = place(path, is_directory, name);
-    let (pieces, upload) = mpsc::channel(QUEUE);
     let (source, packed) = (here.to_owned(), PathBuf::from(name));
-    thread::spawn(move || {
-        let mut pieces = Pieces::new(pieces);
-        let written = pack(&source, &packed, &mut pieces);
-        pieces.finish(written);
-    });
+    let upload = written(move |pieces| pack(&source, &packed, pieces));
     client.write_archive(sandbox, directory, upload).await.map_err(|error| match error {
         ClientError::Upload(source) => failed(source),
         error => error.into(),

@@ -54,6 +54,7 @@ fn give(wanted: &mut CreateSandboxes, given: &Given) {
     wanted.ttl_secs = given.ttl;
     wanted.env = map(&given.env);
     wanted.metadata = map(&given.metadata);
+    wanted.egress = given.egress.wanted();
     wanted.limits = given.limits.to_limits();
 }
 

@@ -2,7 +2,7 @@
 
 use forkd_api::sandbox::{Limits, Sandbox};
 
-use super::{ls, print, print_json, sheet, snapshot, with_daemon};
+use super::{egress, ls, print, print_json, sheet, snapshot, with_daemon};
 use crate::arguments::{InspectOptions, Output};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -44,6 +44,8 @@ pub(super) fn show(sandbox: &Sandbox, output: &Output) -> Result<(), CliError> {
         ("vcpus", Some(sandbox.vcpus.to_string())),
         ("memory", Some(bytes(sandbox.memory_mib << 20))),
         ("disk", Some(bytes(sandbox.disk_mib << 20))),
+        ("egress", sandbox.egress.as_ref().map(egress::line)),
+        ("owner", sandbox.owner.clone()),
         ("limits", limits(&sandbox.limits)),
         ("pid", sandbox.pid.map(|pid| pid.to_string())),
         ("branches", list(&sandbox.branches)),
@@ -60,6 +62,8 @@ fn limits(limits: &Limits) -> Option<String> {
     let operations = limits.io_per_sec.map(|count| format!("{count} operations/s"));
     let read = rate(limits.read_bytes_per_sec, "reads");
     let write = rate(limits.write_bytes_per_sec, "writes");
-    let all: Vec<String> = [cpus, weight, memory, read, write, operations].into_iter().flatten().collect();
+    let network = rate(limits.bandwidth_mib.map(|mib| mib << 20), "network");
+    let all = [cpus, weight, memory, read, write, operations, network];
+    let all: Vec<String> = all.into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join(", "))
 }

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod cp;
 pub mod dev;
 pub mod doctor;
+pub mod egress;
 pub mod eval;
 pub mod events;
 pub mod exec;
@@ -66,7 +67,7 @@ pub(crate) fn say(text: &str) {
 }
 
 /// Does something that waits for others.
-fn asynchronously<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+pub(crate) fn asynchronously<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| CliError::Io("start", error))?.block_on(work)
 }

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::Exec;
-use forkd_api::library::{LibraryProgress, PullImage};
+use forkd_api::library::PullImage;
 use forkd_api::sandbox::CreateSandboxes;
 use forkd_api::snapshot::{CreateSnapshot, SnapshotStatus};
 use forkd_client::Client;
-use forkd_machine::Progress as _;
 
-use super::{fork, say, snapshot};
+use super::{fork, image, say, snapshot};
 use crate::arguments::{How, RunOptions, SnapshotShape};
 use crate::daemon;
 use crate::error::CliError;
@@ -20,7 +19,6 @@ use crate::exit::Exit;
 use crate::progress::Progress;
 use crate::session::{self, Manner};
 use crate::signals::Signals;
-use crate::table::plain;
 use crate::terminal;
 
 /// What snapshots that are made here are called first.
@@ -39,6 +37,7 @@ pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
             n: 1,
             // For when this command is killed and can remove nothing.
             ttl_secs: (!options.keep).then_some(options.how.timeout.saturating_add(SPARE_SECS)),
+            egress: options.egress.wanted(),
             limits: options.limits.to_limits(),
             ..Default::default()
         };
@@ -121,8 +120,8 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
 }
 
 fn shape_is_given(shape: &SnapshotShape) -> bool {
-    let SnapshotShape { vcpus, memory, disk, kernel } = shape;
-    vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some()
+    let SnapshotShape { vcpus, memory, disk, no_network, kernel } = shape;
+    vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some() || *no_network
 }
 
 /// The id of the image of this name, which is pulled if that was asked for.
@@ -134,15 +133,10 @@ async fn image_of(client: &Client, options: &RunOptions) -> Result<String, CliEr
         Err(error) if error.is_not_found() => return Err(CliError::NothingToRun(source.clone())),
         Err(error) => return Err(error.into()),
     }
-    let wanted = PullImage { reference: source.clone(), name: None, size_mib: None, credentials: None };
+    let credentials = image::pull::credentials(client, source)?;
+    let wanted = PullImage { reference: source.clone(), name: None, size_mib: None, credentials };
     let progress = Progress::new();
-    let pulled = client.pull_image(&wanted, |told| match told {
-        LibraryProgress::Step(step) => progress.step(&plain(&step)),
-        LibraryProgress::Detail(detail) | LibraryProgress::Output(detail) => progress.detail(&plain(&detail)),
-        LibraryProgress::Warning(warning) => progress.warn(&plain(&warning)),
-        LibraryProgress::Image(_) | LibraryProgress::Kernel(_) | LibraryProgress::Error(_) => {}
-    });
-    let pulled = pulled.await;
+    let pulled = client.pull_image(&wanted, |told| progress.told(&told)).await;
     progress.finish();
     Ok(pulled?.summary.id)
 }
@@ -158,7 +152,8 @@ fn tag_of(source: &str, image: &str, shape: &SnapshotShape) -> String {
 mod tests {
     use super::*;
 
-    const ANY: SnapshotShape = SnapshotShape { vcpus: None, memory: None, disk: None, kernel: None };
+    const ANY: SnapshotShape =
+        SnapshotShape { vcpus: None, memory: None, disk: None, no_network: false, kernel: None };
 
     #[test]
     fn every_shape_of_an_image_has_a_tag_of_its_own() {

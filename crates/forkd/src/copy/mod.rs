@@ -6,5 +6,5 @@ mod pipe;
 mod unpack;
 
 pub use pack::pack;
-pub use pipe::{Pieces, Taken};
+pub use pipe::{Taken, written};
 pub use unpack::{UnpackError, merge, unpack};

@@ -3,9 +3,12 @@
 use std::io::{self, Read, Write};
 
 use bytes::{Buf, Bytes};
+use forkd_client::Upload;
 use tokio::sync::mpsc;
 
 const PIECE: usize = 64 << 10;
+/// Pieces that wait to be sent.
+const QUEUE: usize = 8;
 
 /// A writer whose bytes go to a task.
 #[derive(Debug)]
@@ -27,6 +30,17 @@ impl Pieces {
             let _ = self.to.blocking_send(Err(error));
         }
     }
+}
+
+/// What a thread writes, to be sent meanwhile.
+pub fn written(write: impl FnOnce(&mut Pieces) -> io::Result<()> + Send + 'static) -> Upload {
+    let (sender, upload) = mpsc::channel(QUEUE);
+    std::thread::spawn(move || {
+        let mut pieces = Pieces::new(sender);
+        let written = write(&mut pieces);
+        pieces.finish(written);
+    });
+    upload
 }
 
 impl Write for Pieces {

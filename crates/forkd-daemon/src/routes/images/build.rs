@@ -15,13 +15,13 @@ use forkd_image::builds::BuildCache;
 use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::Name;
 
-use super::{MAX_MIB, make, view};
+use super::{MAX_MIB, make};
 use crate::app::{App, Shared};
 use crate::error::{Answer, ApiError, chain};
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
 use crate::routes::checks::{malformed, within};
-use crate::upload;
+use crate::{library_view as view, upload};
 
 const DOCKERFILE: &str = "Dockerfile";
 const MAX_VCPUS: u8 = 32;
@@ -75,6 +75,7 @@ pub(super) async fn build(
 struct Wanted {
     name: Option<Name>,
     dockerfile: String,
+    apart: Option<String>,
     target: Option<String>,
     arguments: Vec<(String, String)>,
     no_cache: bool,
@@ -86,8 +87,10 @@ struct Wanted {
 
 fn convert(wanted: BuildImage) -> Answer<Wanted> {
     let dockerfile = wanted.dockerfile.unwrap_or_else(|| DOCKERFILE.to_owned());
-    if dockerfile.is_empty() || dockerfile.len() > MAX_PATH || dockerfile.contains('\0') {
-        return Err(malformed("dockerfile is a path in the build context"));
+    for (name, path) in [("dockerfile", Some(&dockerfile)), ("apart", wanted.apart.as_ref())] {
+        if path.is_some_and(|path| path.is_empty() || path.len() > MAX_PATH || path.contains('\0')) {
+            return Err(malformed(format!("{name} is a path in the archive")));
+        }
     }
     if wanted.build_arg.len() > MAX_ARGUMENTS {
         return Err(malformed(format!("there are at most {MAX_ARGUMENTS} build_arg")));
@@ -100,6 +103,7 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
     Ok(Wanted {
         name: make::name(wanted.name)?,
         dockerfile,
+        apart: wanted.apart,
         target: wanted.target,
         arguments: wanted.build_arg.iter().map(pair).collect::<Answer<_>>()?,
         no_cache: wanted.no_cache,
@@ -114,7 +118,9 @@ fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> An
     app.admit_image()?;
     let library = app.library.directory();
     let cache = BuildCache::new(&library);
-    let unpacked = UnpackedContext::new(&cache, archive, &wanted.dockerfile, &CONTEXT_LIMITS, progress)?;
+    let Wanted { dockerfile, apart, .. } = &wanted;
+    let unpacked =
+        UnpackedContext::new(&cache, archive, dockerfile, apart.as_deref(), &CONTEXT_LIMITS, progress)?;
     let host = wanted.host_certs.then(HostEnvironment::collect).transpose().map_err(|error| {
         ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
             .detail(chain(&error))
@@ -169,6 +175,7 @@ mod tests {
             with(|it| it.memory_mib = Some(1)),
             with(|it| it.name = Some("a b".into())),
             with(|it| it.dockerfile = Some(String::new())),
+            with(|it| it.apart = Some("a\0".into())),
         ] {
             assert_eq!(wrong.unwrap_err().code(), ErrorCode::Malformed);
         }

@@ -9,12 +9,11 @@ use forkd_image::archive::Limits;
 use forkd_image::import::{Import, import_from};
 
 use super::make::{name, size};
-use super::view;
 use crate::app::Shared;
 use crate::error::Answer;
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
-use crate::upload;
+use crate::{library_view as view, upload};
 
 /// What an image says of where it came from, beside its name.
 const FILE: &str = "upload";

@@ -10,11 +10,12 @@ use forkd_image::debian::{self, Debian};
 use forkd_image::images::Name;
 use forkd_image::registry::{self, Credentials, Pull};
 
-use super::{MAX_MIB, view};
+use super::MAX_MIB;
 use crate::app::Shared;
 use crate::error::Answer;
 use crate::extract::Json;
 use crate::jobs::{self, Made, Place};
+use crate::library_view as view;
 use crate::routes::checks::{malformed, within};
 
 pub(super) fn name(text: Option<String>) -> Answer<Option<Name>> {

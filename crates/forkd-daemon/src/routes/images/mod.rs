@@ -7,7 +7,6 @@
 mod build;
 mod import;
 mod make;
-mod view;
 
 use axum::extract::State;
 use axum::middleware::from_fn;
@@ -23,7 +22,7 @@ use crate::app::{App, Shared};
 use crate::engine_error::shortened;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
-use crate::{auth, idempotency};
+use crate::{auth, idempotency, library_view as view};
 
 /// A TiB.
 const MAX_MIB: u64 = 1 << 20;

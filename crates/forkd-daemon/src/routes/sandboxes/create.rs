@@ -8,11 +8,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
+use forkd_api::token::TokenLimits;
 use forkd_engine::cgroup::IoQuota;
-use forkd_engine::engine::{Created, NewSandboxes, Source, WantedLimits};
+use forkd_engine::engine::{Allowance, Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
+use crate::auth::Caller;
+use crate::egress;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
@@ -21,6 +24,8 @@ use crate::views;
 const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
+/// A TiB a second.
+const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
 /// 16 TiB.
 const MAX_MEMORY_MIB: u64 = 1 << 24;
 
@@ -39,17 +44,19 @@ const MAX_MEMORY_MIB: u64 = 1 << 24;
         (status = 400, description = "The request makes no sense", body = ErrorBody),
         (status = 404, description = "There is no such snapshot or sandbox", body = ErrorBody),
         (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
-        (status = 429, description = "This host has too many sandboxes", body = ErrorBody),
+        (status = 429, description = "This host, or the token, has too many sandboxes", body = ErrorBody),
         (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
+        (status = 503, description = "This daemon cannot keep such limits, or gives no network, which the snapshot has", body = ErrorBody),
         (status = 504, description = "A guest did not answer in time", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
-    let new = convert(wanted)?;
+    let new = NewSandboxes { owner: Some(owner(caller)), ..convert(wanted)? };
     let engine = app.engine.clone();
     let created = app.to_its_end(async move { engine.create(new).await }).await??;
     measure(&app, &created);
@@ -59,18 +66,41 @@ pub(super) async fn create(
 }
 
 fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
-    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits } = wanted;
+    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits, egress } =
+        wanted;
     let source = match (snapshot_tag, from_sandbox) {
         (Some(tag), None) => Source::Snapshot(tag),
         (None, Some(id)) => Source::Sandbox(id),
         _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
+    };
+    let bandwidth =
+        limits.bandwidth_mib.map(|mib| within("limits.bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB));
+    let network = NetworkOrder {
+        egress: egress.map(egress::convert).transpose()?,
+        bandwidth: bandwidth.transpose()?.map(|mib| mib << 20),
     };
     let limits = wanted_limits(&limits)?;
     let ttl = ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
-    Ok(NewSandboxes { source, count, partial, ttl: ttl.map(Duration::from_secs), metadata, env, limits })
+    Ok(NewSandboxes {
+        source,
+        count,
+        partial,
+        ttl: ttl.map(Duration::from_secs),
+        metadata,
+        env,
+        limits,
+        network,
+        owner: None,
+    })
+}
+
+fn owner(caller: Caller) -> Owner {
+    let TokenLimits { sandboxes, memory_mib, vcpus } = caller.limits;
+    let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
+    Owner { name: caller.name, allowance: Allowance { sandboxes, memory_bytes, vcpus } }
 }
 
 fn wanted_limits(limits: &Limits) -> Answer<WantedLimits> {
@@ -125,6 +155,7 @@ mod tests {
         let neither = CreateSandboxes { snapshot_tag: None, ..wanted() };
         let limited = |limits| CreateSandboxes { limits, ..wanted() };
         let disk = limited(Limits { disk_mib: Some(0), ..Limits::default() });
+        let bandwidth = limited(Limits { bandwidth_mib: Some(0), ..Limits::default() });
         let memory = limited(Limits { memory_mib: Some(15), ..Limits::default() });
         let weight = limited(Limits { cpu_weight: Some(10_001), ..Limits::default() });
         let rate = limited(Limits { write_bytes_per_sec: Some(1), ..Limits::default() });
@@ -132,6 +163,7 @@ mod tests {
             (both, "one of snapshot_tag and from_sandbox"),
             (neither, "one of snapshot_tag and from_sandbox"),
             (disk, "limits.disk_mib is 0"),
+            (bandwidth, "limits.bandwidth_mib is 0"),
             (memory, "limits.memory_mib is 15, expected 16 to"),
             (weight, "limits.cpu_weight is 10001, expected 1 to 10000"),
             (rate, "limits.write_bytes_per_sec is 1"),

@@ -1,33 +1,65 @@
 //! `forkd image import`.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
+use forkd_api::library::{Image, ImportImage};
+use forkd_client::{Client, ClientError};
+use forkd_daemon::library_view as view;
 use forkd_image::archive::Limits;
 use forkd_image::images::Name;
 use forkd_image::import::{Import, import};
+use forkd_machine::Progress as _;
 
-use super::{show, store};
+use super::show;
 use crate::arguments::ImageImportOptions;
+use crate::copy::written;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::library::{self, images_here};
 use crate::progress::Progress;
 
 pub fn run(options: &ImageImportOptions) -> Result<Exit, CliError> {
+    let (file, size) = (&options.file, options.keep.size);
     let name = match &options.keep.name {
         Some(name) => name.clone(),
-        None => name_of(&options.file)?,
+        None => name_of(file)?,
     };
-    let wanted = Import {
-        file: options.file.clone(),
-        name: Some(name),
-        min_mib: options.keep.size,
-        limits: Limits::default(),
+    let there = async |client: &Client, progress: &Progress| {
+        let wanted = ImportImage { name: name.to_string(), size_mib: size };
+        send(client, &wanted, file, progress).await
     };
-    let progress = Progress::new();
-    let image = import(&store()?, &wanted, &progress)?;
-    progress.finish();
-    show(&image, &options.output)?;
+    let here = || {
+        let limits = Limits::default();
+        let wanted = Import { file: file.clone(), name: Some(name.clone()), min_mib: size, limits };
+        Ok(view::image(&import(&images_here()?, &wanted, &Progress::new())?))
+    };
+    show(&library::change(&options.daemon, there, here)?, &options.output)?;
     Ok(Exit::Success)
+}
+
+async fn send(
+    client: &Client,
+    wanted: &ImportImage,
+    path: &Path,
+    progress: &Progress,
+) -> Result<Image, CliError> {
+    let failed = |source| CliError::Send { path: path.into(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    // A pipe has no size.
+    let size = metadata.is_file().then_some(metadata.len());
+    progress.step(&format!("sending {}", path.display()));
+    let archive = written(move |pieces| io::copy(&mut file, pieces).map(drop));
+    client.import_image(wanted, archive, size, |told| progress.told(&told)).await.map_err(|error| match error
+    {
+        ClientError::Upload(source) => failed(source),
+        error => error.into(),
+    })
 }
 
 /// The file's name without its endings.

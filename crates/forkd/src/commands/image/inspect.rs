@@ -1,12 +1,12 @@
 //! `forkd image inspect`.
 
-use super::store;
 use crate::arguments::ImageInspectOptions;
 use crate::commands::print_json;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::library;
 
 pub fn run(options: &ImageInspectOptions) -> Result<Exit, CliError> {
-    print_json(&store()?.find(&options.image)?)?;
+    print_json(&library::image(&options.daemon, &options.image)?)?;
     Ok(Exit::Success)
 }

@@ -1,4 +1,4 @@
-//! `forkd image …`.
+//! `forkd image …`. Where it is done is said in `library.rs`.
 
 pub mod build;
 pub mod debian;
@@ -9,18 +9,19 @@ pub mod prune;
 pub mod pull;
 pub mod rm;
 
-use forkd_host::home;
-use forkd_image::images::{Image, ImageStore};
+use forkd_api::library::Image;
 
 use super::{print, print_json};
 use crate::arguments::Output;
 use crate::error::CliError;
-
-fn store() -> Result<ImageStore, CliError> {
-    Ok(ImageStore::new(&home::library()?))
-}
+use crate::table::plain;
 
 /// Prints the id of a new image, or everything as JSON.
 fn show(image: &Image, output: &Output) -> Result<(), CliError> {
-    if output.json { print_json(image) } else { print(&format!("{}\n", image.id().hex())) }
+    if output.json { print_json(image) } else { print(&format!("{}\n", plain(digits(&image.summary.id)))) }
+}
+
+/// An id without the name of its digest, as commands take and print it.
+fn digits(id: &str) -> &str {
+    id.strip_prefix("sha256:").unwrap_or(id)
 }

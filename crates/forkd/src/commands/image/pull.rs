@@ -1,25 +1,50 @@
 //! `forkd image pull`.
 
+use forkd_api::library::{Credentials, PullImage};
+use forkd_client::{Address, Client};
+use forkd_daemon::library_view as view;
 use forkd_image::archive::Limits;
-use forkd_image::registry::{Pull, pull};
+use forkd_image::registry::{self, Pull, own_credentials};
 
-use super::{show, store};
+use super::show;
 use crate::arguments::ImagePullOptions;
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::library::{self, images_here};
 use crate::progress::Progress;
 
 pub fn run(options: &ImagePullOptions) -> Result<Exit, CliError> {
-    let wanted = Pull {
-        reference: options.reference.clone(),
-        name: options.keep.name.clone(),
-        min_mib: options.keep.size,
-        limits: Limits::default(),
-        credentials: None,
+    let (reference, keep) = (&options.reference, &options.keep);
+    let there = async |client: &Client, progress: &Progress| {
+        let wanted = PullImage {
+            reference: reference.clone(),
+            name: keep.name.as_ref().map(ToString::to_string),
+            size_mib: keep.size,
+            credentials: credentials(client, reference)?,
+        };
+        Ok(client.pull_image(&wanted, |told| progress.told(&told)).await?)
     };
-    let progress = Progress::new();
-    let image = pull(&store()?, &wanted, &progress)?;
-    progress.finish();
+    let here = || {
+        let wanted = Pull {
+            reference: reference.clone(),
+            name: keep.name.clone(),
+            min_mib: keep.size,
+            limits: Limits::default(),
+            credentials: None,
+        };
+        Ok(view::image(&registry::pull(&images_here()?, &wanted, &Progress::new())?))
+    };
+    let image = library::change(&options.daemon, there, here)?;
     show(&image, &options.output)?;
     Ok(Exit::Success)
+}
+
+/// What this user's Docker config file has for a registry, for a daemon that pulls in this user's name. It does not go through a
+/// network in the clear.
+pub fn credentials(client: &Client, reference: &str) -> Result<Option<Credentials>, CliError> {
+    if !client.address().is_local() && !matches!(client.address(), Address::Tcp { tls: true, .. }) {
+        return Ok(None);
+    }
+    let own = own_credentials(reference)?;
+    Ok(own.map(|own| Credentials { username: own.username, password: own.password }))
 }

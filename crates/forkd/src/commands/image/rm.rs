@@ -1,26 +1,43 @@
 //! `forkd image rm`.
 
-use serde::Serialize;
+use forkd_api::library::RemovedImage;
 
-use super::store;
 use crate::arguments::ImageRmOptions;
-use crate::commands::{print_json, say};
-use crate::error::CliError;
+use crate::commands::{asynchronously, print_json, say};
+use crate::error::{self, CliError};
 use crate::exit::Exit;
+use crate::library;
+use crate::moment::bytes;
 
-#[derive(Serialize)]
-struct Removed<'a> {
-    image: &'a str,
-    freed: u64,
+/// One that cannot be removed does not keep the others from it.
+pub fn run(options: &ImageRmOptions) -> Result<Exit, CliError> {
+    let (mut all, mut exit) = (Vec::new(), Exit::Success);
+    asynchronously(async {
+        for image in &options.images {
+            match library::remove_image(&options.daemon, image).await {
+                Ok(removed) => {
+                    if !options.output.json {
+                        say(&outcome(image, &removed));
+                    }
+                    all.push(removed);
+                }
+                Err(error) => {
+                    error::print(&error);
+                    exit = Exit::Failure;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    if options.output.json {
+        print_json(&all)?;
+    }
+    Ok(exit)
 }
 
-pub fn run(options: &ImageRmOptions) -> Result<Exit, CliError> {
-    let image = &options.image;
-    let freed = store()?.remove(image)?;
-    if options.output.json {
-        print_json(&Removed { image, freed })?;
-    } else {
-        say(&format!("{image} is removed; {} MiB are free again.", freed >> 20));
+fn outcome(image: &str, removed: &RemovedImage) -> String {
+    match removed.removed {
+        true => format!("{image} is removed; {} are free again.", bytes(removed.freed_bytes)),
+        false => format!("The name {image} is removed; the image has others."),
     }
-    Ok(Exit::Success)
 }

@@ -1,15 +1,16 @@
 //! `forkd kernel ls`.
 
-use forkd_image::kernels::StoredKernel;
+use forkd_api::library::Kernel;
 
-use super::store;
-use crate::arguments::LsOptions;
+use crate::arguments::KernelLsOptions;
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::library;
+use crate::table::{Side, Table};
 
-pub fn run(options: &LsOptions) -> Result<Exit, CliError> {
-    let kernels = store()?.list()?;
+pub fn run(options: &KernelLsOptions) -> Result<Exit, CliError> {
+    let kernels = library::kernels(&options.daemon)?;
     if options.output.json {
         print_json(&kernels)?;
     } else {
@@ -18,14 +19,22 @@ pub fn run(options: &LsOptions) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-fn render(kernels: &[StoredKernel]) -> String {
-    let mut text = format!("{:<40} {:<24} {:>7} DEFAULT\n", "ID", "VERSION", "MODULES");
+fn render(kernels: &[Kernel]) -> String {
+    let mut table = Table::new([
+        ("ID", Side::Left),
+        ("VERSION", Side::Left),
+        ("MODULES", Side::Right),
+        ("LIBRARY", Side::Left),
+        ("DEFAULT", Side::Left),
+    ]);
     for kernel in kernels {
-        let metadata = &kernel.metadata;
-        let default = if kernel.is_default { "yes" } else { "" };
-        let line =
-            format!("{:<40} {:<24} {:>7} {default}", metadata.id, metadata.version, metadata.modules.len());
-        text += &format!("{}\n", line.trim_end());
+        table.row([
+            kernel.name.clone(),
+            kernel.version.clone(),
+            kernel.modules.len().to_string(),
+            if kernel.shared { "shared" } else { "own" }.into(),
+            if kernel.default { "yes" } else { "" }.into(),
+        ]);
     }
-    text
+    table.render()
 }

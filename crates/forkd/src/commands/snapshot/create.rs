@@ -39,6 +39,7 @@ fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
         start: options.start.as_ref().map(|words| words.0.clone()),
         ready,
         warm_up: options.warm_up.clone(),
+        host_certs: options.host_certs,
         wait: !options.no_wait,
         ..of_image(image, &options.shape)
     }
@@ -58,6 +59,7 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
         ready: None,
         warm_up: Vec::new(),
         host_certs: false,
+        network: !shape.no_network,
         wait: true,
     }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forkd_image::digest::Digest;
-use forkd_tests::engine::process::Failure;
 use serde_json::json;
+
+use crate::engine::process::Failure;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -20,12 +21,14 @@ pub const PASSWORD: &str = "s3cret-of-the-registry";
 /// Both in base64, in lower case as all headers are compared here.
 const AUTHORIZATION: &str = "authorization: basic bwu6cznjcmv0lw9mlxrozs1yzwdpc3ryeq==";
 
+#[derive(Debug)]
 pub struct Registry {
     pub address: String,
     /// How often the manifest was asked for.
     pub asked: Arc<AtomicUsize>,
 }
 
+#[derive(Debug)]
 struct Content {
     blobs: HashMap<String, Vec<u8>>,
     /// The layer that never comes.

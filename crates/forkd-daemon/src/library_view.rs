@@ -1,12 +1,13 @@
-//! What the library knows of images, as the API says it.
+//! What the library knows of images and kernels, as the API says it. The command line says it alike where there is no daemon.
 
 use forkd_api::code::Language;
-use forkd_api::library::{Image, ImageConfig, ImageRecipe, ImageSource, ImageSummary};
+use forkd_api::library::{Image, ImageConfig, ImageRecipe, ImageSource, ImageSummary, Kernel};
 use forkd_api::snapshot::{ReadyProbe, WarmUp};
 use forkd_image::images::{self, Source};
+use forkd_image::kernels::StoredKernel;
 use forkd_image::recipe::{self, Probe, Recipe};
 
-pub(super) fn summary(image: &images::Image) -> ImageSummary {
+pub fn summary(image: &images::Image) -> ImageSummary {
     let metadata = &image.metadata;
     ImageSummary {
         id: metadata.id.to_string(),
@@ -19,7 +20,7 @@ pub(super) fn summary(image: &images::Image) -> ImageSummary {
     }
 }
 
-pub(super) fn image(image: &images::Image) -> Image {
+pub fn image(image: &images::Image) -> Image {
     let config = image.metadata.config.clone();
     Image {
         summary: summary(image),
@@ -34,6 +35,19 @@ pub(super) fn image(image: &images::Image) -> Image {
         },
         recipe: image.metadata.recipe.as_ref().map(of_recipe),
         layers: image.metadata.layers.iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub fn kernel(kernel: &StoredKernel) -> Kernel {
+    let metadata = kernel.metadata.clone();
+    Kernel {
+        name: metadata.id,
+        version: metadata.version,
+        default: kernel.is_default,
+        shared: kernel.shared,
+        created_at_unix: metadata.created,
+        modules: metadata.modules,
+        missing: metadata.missing,
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use crate::control::{CallError, Control};
 use crate::page_table;
 use crate::socket::AsyncPidfd;
+use crate::users::{NoneLeft, User};
 
 /// The socket's name in a process' directory.
 pub const CONTROL: &str = "control";
@@ -40,6 +41,8 @@ pub enum LastingError {
     Program { program: PathBuf, source: io::Error },
     #[error(transparent)]
     Call(#[from] CallError),
+    #[error(transparent)]
+    Users(#[from] NoneLeft),
     #[error("the VM process identifies itself with {0:?}")]
     Answer(Reply),
 }
@@ -49,6 +52,8 @@ pub enum LastingError {
 pub struct Lasting {
     pub control: Arc<Control>,
     pub pid: i32,
+    /// Whose the process is. Whoever finds or takes it over knows.
+    pub user: Option<User>,
     pidfd: Arc<AsyncPidfd>,
 }
 
@@ -90,11 +95,12 @@ fn connect_in(directory: &Path) -> Result<Channel, LastingError> {
 
 impl Lasting {
     /// Starts `forkd-vmm`, without a VM yet, in a directory of its own.
-    pub fn start(program: &Path, directory: &Path) -> Result<WithEvents, LastingError> {
+    pub fn start(program: &Path, directory: &Path, user: Option<User>) -> Result<WithEvents, LastingError> {
         let failed = |source| LastingError::Program { program: program.into(), source };
         let listener = listen_in(directory)?;
         let mut child = tokio::process::Command::new(program)
             .arg("run")
+            .args(user.iter().flat_map(|user| ["--uid".to_owned(), user.uid().to_string()]))
             .stdin(Stdio::from(listener))
             .stdout(Stdio::null())
             // Signals of a terminal are for the daemon.
@@ -107,7 +113,9 @@ impl Lasting {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
         // Somebody must collect its status.
         tokio::spawn(async move { child.wait().await });
-        Lasting::take(directory, pid.as_raw_nonzero().get(), pidfd)
+        let (mut process, events) = Lasting::take(directory, pid.as_raw_nonzero().get(), pidfd)?;
+        process.user = user;
+        Ok((process, events))
     }
 
     /// Takes over a process that was just forked and has its socket in this directory.
@@ -117,7 +125,8 @@ impl Lasting {
         let connected = connect_in(directory).and_then(|channel| Control::new(channel).map_err(failed));
         match connected {
             Ok((control, events)) => {
-                Ok((Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) }, events))
+                let control = Arc::new(control);
+                Ok((Lasting { control, pid, user: None, pidfd: Arc::new(pidfd) }, events))
             }
             Err(error) => {
                 // Nobody would ever end it.
@@ -149,13 +158,13 @@ impl Lasting {
             return Err(LastingError::Answer(reply));
         };
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
-        let process = Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) };
+        let process = Lasting { control: Arc::new(control), pid, user: None, pidfd: Arc::new(pidfd) };
         Ok(Some(Found { process: (process, events), disk }))
     }
 
     /// Gives the process its page table. Without it, it looks at more pages than it must: nobody has to know.
     pub async fn give_page_table(&self) {
-        if let Ok(file) = page_table::open(self.pid) {
+        if let Ok(file) = page_table::open(self.pid, self.user.as_ref().map(User::uid)) {
             let _ = self.control.call(Command::PageTable, &[file.into()]).await;
         }
     }

@@ -53,7 +53,7 @@ ID  base      running   [..]s       [..]      1  64 MiB  [..]         0
         str![[r#"
 exit: 0
 --- stdout
-ID                    SNAPSHOT  CPU  CPU TIME  [..]PRIVATE  [..]SHARED  [..]DISK
+ID                    SNAPSHOT  CPU  CPU TIME  [..]PRIVATE  [..]SHARED  [..]DISK  SENT  RECEIVED
 ID  base        -  [..] ms [..]
 ID  base        -  [..] ms [..]
 

@@ -1,23 +1,33 @@
 //! Over TCP, who one is.
 
+use std::process::Command;
+
 use forkd_tests::engine::process::Failure;
 use snapbox::{assert_data_eq, str};
 
 use crate::outcome::outcome;
 use crate::world::World;
 
+fn address(world: &World) -> Result<String, Failure> {
+    Ok(format!("http://{}", world.address()?))
+}
+
+fn over_tcp(world: &World, address: &str, arguments: &[&str], token: Option<&str>) -> Command {
+    let mut command = world.command(arguments);
+    command.env("FORKD_ADDRESS", address);
+    if let Some(token) = token {
+        command.env("FORKD_TOKEN", token);
+    }
+    command
+}
+
 #[test]
 fn a_token_is_needed_good_and_good_enough() -> Result<(), Failure> {
     let world = World::with(&["--listen", "127.0.0.1:0"])?;
-    let address = format!("http://{}", world.address()?);
+    let address = address(&world)?;
     let secret = world.stdout(&["token", "create", "reader", "--scope", "read"])?;
     let with = |arguments: &[&str], token: Option<&str>| -> Result<String, Failure> {
-        let mut command = world.command(arguments);
-        command.env("FORKD_ADDRESS", &address);
-        if let Some(token) = token {
-            command.env("FORKD_TOKEN", token);
-        }
-        Ok(outcome(&command.output()?, world.path()))
+        Ok(outcome(&over_tcp(&world, &address, arguments, token).output()?, world.path()))
     };
     assert_data_eq!(
         with(&["ls"], None)?,
@@ -68,5 +78,44 @@ hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
 
 "#]]
     );
+    Ok(())
+}
+
+#[test]
+fn a_token_has_so_many_sandboxes_and_no_more() -> Result<(), Failure> {
+    let world = World::with(&["--listen", "127.0.0.1:0"])?;
+    let address = address(&world)?;
+    let secret = world.stdout(&["token", "create", "small", "--max-sandboxes", "2", "--max-memory", "1G"])?;
+    let other = world.stdout(&["token", "create", "tiny", "--max-memory", "100M", "--max-vcpus", "4"])?;
+    let with = |arguments: &[&str], token: &str| over_tcp(&world, &address, arguments, Some(token)).output();
+    let told = |arguments: &[&str], token: &str| -> Result<String, Failure> {
+        Ok(outcome(&with(arguments, token)?, world.path()))
+    };
+    let refused = str![[r#"
+exit: 1
+--- stderr
+forkd: 3 more sandboxes beside 0: the token allows 2
+hint: remove some of its sandboxes first, or use a token that allows more
+
+"#]];
+    assert_data_eq!(told(&["fork", "base", "-n", "3"], &secret)?, refused);
+    let made = with(&["fork", "base", "-n", "2"], &secret)?;
+    assert!(made.status.success(), "{made:?}");
+    let ids = String::from_utf8(made.stdout)?;
+    let first = ids.lines().next().ok_or("no id")?;
+    assert!(told(&["inspect", first], &secret)?.contains("token:small"));
+    assert!(told(&["fork", first], &secret)?.contains("1 more sandboxes beside 2"));
+    // What somebody else has is none of its business.
+    assert!(with(&["fork", "base"], &other)?.status.success());
+    let refused = str![[r#"
+exit: 1
+--- stderr
+forkd: 64 more MiB of memory beside 64: the token allows 100
+hint: remove some of its sandboxes first, or use a token that allows more
+
+"#]];
+    assert_data_eq!(told(&["fork", "base"], &other)?, refused);
+    assert!(with(&["kill", first], &secret)?.status.success());
+    assert!(with(&["fork", "base"], &secret)?.status.success());
     Ok(())
 }

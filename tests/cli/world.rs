@@ -44,6 +44,8 @@ impl Home {
         for variable in VARIABLES {
             command.env_remove(variable);
         }
+        // Not every host that tests run on has cgroup v2.
+        command.env("FORKD_CGROUP", "none");
         // Lines are wrapped at the terminal's width.
         command.env("COLUMNS", "100");
         command

@@ -13,6 +13,7 @@ mod interact;
 mod library;
 mod lifecycle;
 mod memory;
+mod network;
 mod packaging;
 mod proxy;
 mod recovery;

@@ -44,6 +44,19 @@ fn a_sandbox_may_have_less_disk_than_its_snapshot_and_not_more() -> Result<(), F
     Ok(())
 }
 
+/// What only a cgroup can keep is refused by a daemon without them, and not forgotten.
+#[test]
+fn a_limit_that_cannot_be_kept_is_refused() -> Result<(), Failure> {
+    let world = World::new()?;
+    for limits in [json!({ "memory_mib": 64 }), json!({ "cpu_percent": 50 }), json!({ "io_per_sec": 9 })] {
+        let wanted = json!({ "snapshot_tag": "base", "limits": limits });
+        let refused = world.refuses(ErrorCode::Unavailable, "POST /v1/sandboxes", wanted)?;
+        assert!(refused.contains("no cgroups"), "{refused}");
+    }
+    assert_eq!(world.sandboxes("")?, []);
+    Ok(())
+}
+
 #[test]
 fn a_copy_that_is_too_much_leaves_no_branch() -> Result<(), Failure> {
     let world = World::with(&["--max-sandboxes", "3"])?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
-use forkd_engine::engine::NewSnapshot;
+use forkd_engine::engine::{Networking, NewSnapshot};
 use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
@@ -70,7 +70,11 @@ impl World {
         let mut world = World { home: tempfile::tempdir()?, daemon: None };
         let kernel = world.home.path().join("kernel");
         fs::write(&kernel, elf)?;
-        let (runtime, engine, _) = tiny::start(&world.root())?;
+        let networking = match options.contains(&"--network") {
+            true => networking(),
+            false => Networking::None,
+        };
+        let (runtime, engine, _) = tiny::start_networked(&world.root(), 1 << 40, networking)?;
         let (steps, _told) = mpsc::channel(16);
         let made: Result<(), Failure> = runtime.block_on(async {
             let mut base = tiny::new_snapshot("base", kernel)?;
@@ -150,12 +154,15 @@ impl World {
         }
         let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
         let mut daemon = binaries::forkd(self.home.path(), &arguments);
+        // Not every host that tests run on has cgroup v2.
+        daemon.env("FORKD_CGROUP", "none");
         daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);
         self.daemon = Some(daemon.spawn()?);
         Ok(())
     }
 
     /// Waits for the end of a daemon that ends by itself.
+    #[cfg(debug_assertions)]
     pub fn ended_itself(&mut self) -> Result<ExitStatus, Failure> {
         let begun = Instant::now();
         let daemon = self.daemon.as_mut().ok_or("no daemon")?;
@@ -292,6 +299,15 @@ impl World {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+}
+
+/// Networks, for a test that has this host for itself.
+pub fn networking() -> Networking {
+    Networking::Pooled {
+        host: forkd_net::Settings::default(),
+        pool: forkd_net::PoolSettings { ready: 2, ..Default::default() },
+        bandwidth: None,
     }
 }
 

@@ -109,10 +109,10 @@ fn a_child_has_no_descriptor_of_its_parents() -> Result<(), Failure> {
     source.mailbox.order(Order::Add, 1, 0)?;
     let alone = descriptors(source.pid)?;
     let (mut zygote, _) = source.branch()?;
-    // Its control socket, stdin, stdout and stderr.
+    // Its control socket, stdin, stdout and stderr, and the device that its children make their VMs with.
     let zygotes = descriptors(zygote.pid)?;
-    assert_eq!(zygotes.len(), 4, "{zygotes:?}");
-    assert!(zygotes.iter().all(|name| !name.contains("kvm") && !name.contains("event")), "{zygotes:?}");
+    assert_eq!(zygotes.len(), 5, "{zygotes:?}");
+    assert!(zygotes.iter().all(|name| !name.contains("kvm-") && !name.contains("event")), "{zygotes:?}");
     let mut child = zygote.fork()?;
     child.mailbox.order(Order::Add, 1, 0)?;
     let childs = descriptors(child.pid)?;

@@ -9,6 +9,7 @@ use forkd_tests::engine::guest::{FREE_MEMORY, Order, pair};
 use forkd_tests::engine::process::{Control, Failure, TinyVm, boot, boot_with, start};
 use forkd_tests::measure::huge_kib;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use serde_json::json;
 
 const MEMORY: u64 = 64 << 20;
@@ -224,17 +225,33 @@ fn a_process_with_too_many_descriptors_says_so() -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     // Stdin, stdout and stderr are there: none is left for a new one.
     let none_left = Rlimit { current: Some(3), maximum: limit.maximum };
-    let before = prlimit(pid, Resource::Nofile, none_left)?;
+    let before = limit_descriptors(pid, none_left)?;
     let (_control, theirs) = Control::new()?;
     let branch = Command::Branch(Branch { cgroup: false, disk: false });
     match vm.control.call(branch, &[theirs.as_fd()])? {
         Err(refusal) => assert_eq!(refusal.code, RefusalCode::Failed, "{}", refusal.message),
         Ok(reply) => return Err(format!("a branch without a socket: {reply:?}").into()),
     }
-    prlimit(pid, Resource::Nofile, before)?;
+    limit_descriptors(pid, before)?;
     assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 1);
     vm.branch()?;
     Ok(())
+}
+
+/// Limits another process. Root may not do that everywhere, but whoever has the process' own ids may.
+fn limit_descriptors(pid: Option<Pid>, limit: Rlimit) -> Result<Rlimit, Failure> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.map_or(0, Pid::as_raw_pid)))?;
+    let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next());
+    let uid: u32 = uid.ok_or("no user id")?.parse()?;
+    // Ids are a thread's own, and go with it.
+    let limited = std::thread::spawn(move || {
+        if rustix::process::geteuid().is_root() {
+            set_thread_res_gid(Gid::from_raw(uid), None, None)?;
+            set_thread_res_uid(Uid::from_raw(uid), None, None)?;
+        }
+        prlimit(pid, Resource::Nofile, limit)
+    });
+    Ok(limited.join().map_err(|_| "the thread panicked")??)
 }
 
 /// A process answers everything, and goes on.

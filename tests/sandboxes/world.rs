@@ -5,7 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{Created, Engine, EngineError, NewSandboxes, Recovered, SnapshotHandle, Source};
+use forkd_engine::engine::{
+    Created, Engine, EngineError, NetworkOrder, NewSandboxes, Recovered, SnapshotHandle, Source,
+};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 pub use forkd_tests::engine::tiny::lives;
@@ -117,5 +119,15 @@ impl Drop for World {
 
 pub fn request(source: Source, count: u32) -> NewSandboxes {
     let (metadata, env) = (BTreeMap::new(), BTreeMap::new());
-    NewSandboxes { source, count, partial: false, ttl: None, metadata, env, disk_bytes: None }
+    NewSandboxes {
+        source,
+        count,
+        partial: false,
+        ttl: None,
+        metadata,
+        env,
+        network: NetworkOrder::default(),
+        limits: Default::default(),
+        owner: None,
+    }
 }

@@ -178,7 +178,7 @@ def test_user(sandbox, directory):
 
 
 def test_many_at_once(sandbox, directory):
-    handles = [sandbox.commands.run(f"read line; echo {number} $line", background=True, stdin=True) for number in range(50)]
+    handles = [sandbox.commands.run(f"read line; echo {number} $line", background=True, stdin=True, timeout=0) for number in range(50)]
     assert len(sandbox.commands.list()) >= 50
     for handle in handles:
         sandbox.commands.send_stdin(handle.pid, "go\n")

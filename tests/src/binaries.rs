@@ -26,6 +26,8 @@ pub fn directory() -> PathBuf {
 /// `forkd` with these arguments, its files in `home`.
 pub fn forkd(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(directory().join("forkd"));
+    // The host's networks are one daemon's, and a test has to be alone to be that one.
+    command.env("FORKD_NETWORK", "none");
     command.args(arguments).env(forkd_host::home::HOME_VARIABLE, home).stdin(Stdio::null());
     command
 }

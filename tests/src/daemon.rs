@@ -150,6 +150,7 @@ fn serve(home: &Path) -> Result<Child, Error> {
     let log = File::options().create(true).append(true).open(home.join("log"))?;
     Ok(binaries::forkd(home, &["serve", "--listen", "none"])
         .env(forkd_host::home::LIBRARY_VARIABLE, library::directory())
+        .env_remove("FORKD_NETWORK")
         .stderr(log)
         .spawn()?)
 }

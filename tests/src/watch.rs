@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::TestResult;
+use crate::scale::count;
 
 /// A host that can die under a test.
 pub trait Watched {
@@ -37,7 +38,8 @@ impl Default for Patience {
         Patience {
             interval: Duration::from_secs(2),
             silence: Duration::from_secs(30),
-            test: Duration::from_secs(20 * 60),
+            // An emulated guest needs half an hour for 10 GB of output.
+            test: Duration::from_secs(60 * u64::from(count(20, 120))),
         }
     }
 }

@@ -25,6 +25,15 @@ pub struct Sandbox {
     pub memory_mib: u64,
     /// What it may write to its disk.
     pub disk_mib: u64,
+    /// What it may reach. Without a network, nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
+    /// Who asked for it: `token:NAME`, `unix:UID`, or `local`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// What it may use of the host, as it is kept.
+    #[serde(default)]
+    pub limits: Limits,
     /// Its VM process on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
@@ -101,6 +110,9 @@ pub struct CreateSandboxes {
     pub env: BTreeMap<String, String>,
     #[serde(default)]
     pub limits: Limits,
+    /// What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the internet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
 }
 
 fn one() -> u32 {
@@ -115,6 +127,59 @@ pub struct Limits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
+    /// MiB a second that it may send, and may receive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1048576)]
+    pub bandwidth_mib: Option<u64>,
+    /// Of the host's memory, for what it does not share with its parent. One that needs more is ended. Without it, as much as
+    /// its guest has, and what that costs the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16777216)]
+    pub memory_mib: Option<u64>,
+    /// CPU time, in hundredths of one CPU. Without it, all of its CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 102400)]
+    pub cpu_percent: Option<u64>,
+    /// Its share where CPUs are short, against 100 of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10000)]
+    pub cpu_weight: Option<u16>,
+    /// What it may read from the device of its disk, each second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4096, maximum = 1099511627776_u64)]
+    pub read_bytes_per_sec: Option<u64>,
+    /// What it may write there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4096, maximum = 1099511627776_u64)]
+    pub write_bytes_per_sec: Option<u64>,
+    /// How often it may do either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000000000)]
+    pub io_per_sec: Option<u64>,
+}
+
+/// Where the packets of a sandbox may go. The host and other sandboxes are never among it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Egress {
+    pub mode: EgressMode,
+    /// What is reached in the mode `list`: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`), each
+    /// with ports if only those are meant (`example.com:443`, `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 256)]
+    pub allow: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressMode {
+    /// To the internet: everywhere but private, link-local, metadata and other special networks.
+    #[default]
+    Allow,
+    /// Nowhere.
+    Deny,
+    /// To what `allow` lists.
+    List,
 }
 
 /// What became of a request for sandboxes.
@@ -218,4 +283,22 @@ pub struct SandboxStats {
     pub memory_shared_bytes: u64,
     /// What it has written to its disk since its last branch.
     pub disk_bytes: u64,
+    /// What went through its network, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkStats>,
+}
+
+/// What a sandbox has sent and received, and what was dropped of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkStats {
+    pub sent_bytes: u64,
+    pub sent_packets: u64,
+    pub received_bytes: u64,
+    pub received_packets: u64,
+    /// Not allowed by its egress.
+    pub refused_packets: u64,
+    /// Beyond its bandwidth, or with more connections than a sandbox may have.
+    pub over_limit_packets: u64,
+    /// With addresses that are not its own.
+    pub spoofed_packets: u64,
 }

@@ -27,6 +27,9 @@ pub struct Snapshot {
     pub vcpus: u8,
     pub memory_mib: u64,
     pub disk_mib: u64,
+    /// Whether its sandboxes have a network.
+    #[serde(default)]
+    pub network: bool,
     /// How long the sandbox stood still for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_us: Option<u64>,
@@ -92,6 +95,10 @@ pub struct CreateSnapshot {
     /// in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
     #[serde(default)]
     pub host_certs: bool,
+    /// Whether the guest has a network device. Without one, its sandboxes reach nothing but what the daemon carries to them.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub network: bool,
     /// Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
     #[serde(default = "yes")]
     #[schema(default = true)]

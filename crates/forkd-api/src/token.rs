@@ -32,7 +32,29 @@ pub struct Token {
     pub name: String,
     pub scope: Scope,
     pub created_at_unix: u64,
+    /// What its sandboxes may be together.
+    #[serde(default, skip_serializing_if = "TokenLimits::is_nothing")]
+    pub limits: TokenLimits,
     /// Behind the truth by a minute at most; nothing if it was never used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_at_unix: Option<u64>,
+}
+
+/// What the sandboxes of a token may be at once, together. What is not said is as much as the host gives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenLimits {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandboxes: Option<u64>,
+    /// Of their guests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u64>,
+}
+
+impl TokenLimits {
+    fn is_nothing(&self) -> bool {
+        *self == TokenLimits::default()
+    }
 }

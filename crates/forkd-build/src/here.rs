@@ -75,7 +75,7 @@ impl Machinery {
     }
 
     fn plan(&self, disk: &DiskPlan, directory: &Path, network: Option<&GuestNetwork>) -> Plan {
-        let words = network.map(|_| GuestNetwork::words()).unwrap_or_default();
+        let words = network.map(|_| forkd_net::plan::guest_words()).unwrap_or_default();
         Plan {
             program: self.program.clone(),
             kernel: self.kernel.clone(),

@@ -1,7 +1,7 @@
 //! Sandboxes: from their beginning to their end.
 
 use forkd_api::sandbox::{
-    BranchSandbox, CreateSandboxes, CreatedSandboxes, ListSandboxes, Rollback, Sandbox, SandboxList,
+    BranchSandbox, CreateSandboxes, CreatedSandboxes, Egress, ListSandboxes, Rollback, Sandbox, SandboxList,
     SandboxStats, SetTtl,
 };
 use forkd_api::snapshot::Snapshot;
@@ -78,6 +78,11 @@ impl Client {
 
     pub async fn set_ttl(&self, id: &str, ttl_secs: Option<u64>) -> Result<Sandbox, ClientError> {
         self.ask(Request::new(Method::PUT, path(id, "/ttl")).json(&SetTtl { ttl_secs })).await
+    }
+
+    /// Changes what a sandbox may reach.
+    pub async fn set_egress(&self, id: &str, egress: &Egress) -> Result<Sandbox, ClientError> {
+        self.ask(Request::new(Method::PUT, path(id, "/egress")).json(egress)).await
     }
 
     pub async fn stats(&self, id: &str) -> Result<SandboxStats, ClientError> {

@@ -3,6 +3,7 @@
 use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
+use forkd_engine::cgroup::CgroupError;
 use forkd_engine::control::CallError;
 use forkd_engine::dial::DialError;
 use forkd_engine::engine::{EngineError, Refusal};
@@ -10,6 +11,7 @@ use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
+use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};
 
@@ -43,12 +45,30 @@ impl From<EngineError> for ApiError {
                 .hint("`branches` of a sandbox has those it can go back to"),
             EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text)
                 .hint("ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"),
+            EngineError::NoNetwork(_) => ApiError::new(Code::Unavailable, text).hint(
+                "make the snapshot with \"network\": false, or have the daemon's host give networks: `forkd doctor` says what is missing",
+            ),
+            EngineError::NoNetworkDevice => ApiError::new(Code::Malformed, text)
+                .hint("leave out egress and limits.bandwidth_mib, or make the snapshot with \"network\": true"),
+            EngineError::Network(error @ NetError::Policy(_)) => {
+                ApiError::new(Code::Malformed, error.to_string())
+            }
+            EngineError::Network(error @ NetError::Full(_)) => {
+                ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
+            }
+            EngineError::Network(error) => ApiError::internal(&error),
+            EngineError::NoCgroups => ApiError::new(Code::Unavailable, text)
+                .hint("start the daemon without --cgroup none, on a host with cgroup v2"),
+            EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Unavailable, text)
+                .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
             EngineError::Failed { .. } => {
                 ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
             }
             EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
                 .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
+            EngineError::Refused(Refusal::Owner { .. }) => ApiError::new(Code::TooMany, text)
+                .hint("remove some of its sandboxes first, or use a token that allows more"),
             EngineError::Refused(Refusal::Memory { .. }) => ApiError::new(Code::NoMemory, text)
                 .hint("remove sandboxes first, or start the daemon with a higher --max-memory"),
             EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
@@ -62,7 +82,8 @@ impl From<EngineError> for ApiError {
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Image(error) => error.into(),
-            EngineError::Answer(_)
+            EngineError::Cgroup(_)
+            | EngineError::Answer(_)
             | EngineError::Ended(_)
             | EngineError::Timeout
             | EngineError::Process(_)
@@ -236,6 +257,10 @@ mod tests {
             (EngineError::HasDependents { tag: tag(), dependents: vec![] }, ErrorCode::HasDependents, true),
             (EngineError::NotItsBranch { tag: tag(), sandbox: "i".into() }, ErrorCode::WrongState, true),
             (EngineError::WrongState("ended"), ErrorCode::WrongState, false),
+            (EngineError::NoNetwork("x".into()), ErrorCode::Unavailable, true),
+            (EngineError::NoNetworkDevice, ErrorCode::Malformed, true),
+            (NetError::Full(1).into(), ErrorCode::TooMany, true),
+            (NetError::Ended.into(), ErrorCode::Internal, true),
             (EngineError::DiskLimit { wanted_mib: 2, most_mib: 1 }, ErrorCode::Malformed, true),
             (EngineError::Failed { tag: tag(), reason: "x".into() }, ErrorCode::WrongState, true),
             (Refusal::Sandboxes { wanted: 1, present: 1, most: 1 }.into(), ErrorCode::TooMany, true),

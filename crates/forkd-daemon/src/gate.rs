@@ -15,7 +15,6 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
-use forkd_api::token::Scope;
 use tracing::Instrument;
 
 use crate::app::Shared;
@@ -78,7 +77,7 @@ fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Cal
     };
     let caller = auth::authenticate(&app.tokens, peer, request.headers());
     if route.is_some_and(|route| PUBLIC.contains(&route)) && request.method().is_safe() {
-        return Ok(caller.unwrap_or(Caller { name: "-".into(), scope: Scope::Read }));
+        return Ok(caller.unwrap_or_else(|_| Caller::nobody()));
     }
     caller
 }

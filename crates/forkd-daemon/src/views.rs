@@ -1,11 +1,14 @@
 //! What the engine shows, as the API says it.
 
 use forkd_api::event::What;
-use forkd_api::sandbox::{EndReason, Ended, Sandbox, SandboxState, SandboxStats};
+use forkd_api::sandbox::{EndReason, Ended, Limits, NetworkStats, Sandbox, SandboxState, SandboxStats};
 use forkd_api::snapshot::{Snapshot, SnapshotSize, SnapshotStatus};
 use forkd_engine::engine as seen;
 use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
-use forkd_engine::record::Shape;
+use forkd_engine::record::{SandboxRecord, Shape};
+use forkd_net::Counters;
+
+use crate::egress;
 
 pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
     let SandboxView { record, state, pid, end } = view;
@@ -18,10 +21,27 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
+        egress: record.network.as_ref().map(|network| egress::show(&network.policy.egress)),
+        owner: record.owner.clone(),
+        limits: limits(record),
         pid: (*state != seen::SandboxState::Ended).then_some(*pid),
         branches: record.branches.iter().map(ToString::to_string).collect(),
         metadata: record.metadata.clone(),
         ended: end.as_ref().map(ended),
+    }
+}
+
+fn limits(record: &SandboxRecord) -> Limits {
+    let quota = record.quota.as_ref();
+    Limits {
+        disk_mib: record.shape.devices.disk.map(|disk| mib(disk.limit_bytes)),
+        bandwidth_mib: record.network.as_ref().and_then(|network| network.policy.bandwidth).map(mib),
+        memory_mib: quota.map(|quota| mib(quota.memory_bytes)),
+        cpu_percent: quota.map(|quota| quota.cpu_millis / 10),
+        cpu_weight: quota.map(|quota| quota.cpu_weight),
+        read_bytes_per_sec: quota.and_then(|quota| quota.io.read_bytes),
+        write_bytes_per_sec: quota.and_then(|quota| quota.io.write_bytes),
+        io_per_sec: quota.and_then(|quota| quota.io.operations),
     }
 }
 
@@ -40,6 +60,7 @@ pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotVie
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: disk_mib(&record.shape),
+        network: record.shape.devices.net.is_some(),
         pause_us: record.pause_us,
         size: SnapshotSize { memory_bytes: size.memory_bytes, disk_bytes: size.disk_bytes },
         loaded: *loaded,
@@ -47,9 +68,18 @@ pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotVie
     }
 }
 
-pub(crate) fn stats(usage: Usage) -> SandboxStats {
+pub(crate) fn stats(usage: Usage, traffic: Option<Counters>) -> SandboxStats {
     let Usage { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes } = usage;
-    SandboxStats { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes }
+    let network = traffic.map(|traffic| NetworkStats {
+        sent_bytes: traffic.sent.bytes,
+        sent_packets: traffic.sent.packets,
+        received_bytes: traffic.received.bytes,
+        received_packets: traffic.received.packets,
+        refused_packets: traffic.refused.packets,
+        over_limit_packets: traffic.over_limit.packets,
+        spoofed_packets: traffic.spoofed.packets,
+    });
+    SandboxStats { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes, network }
 }
 
 /// An event, if it is one that callers are told.
@@ -66,6 +96,7 @@ pub(crate) fn event(engine: &Engine, happened: Happened) -> Option<What> {
         Happened::SandboxRemoved(id) => What::SandboxRemoved { id: id.to_string() },
         Happened::Panicked(id) => What::Panicked { id: id.to_string() },
         Happened::OutOfDisk(id, limit_bytes) => What::OutOfDisk { id: id.to_string(), limit_bytes },
+        Happened::Dropped(id, dropped) => egress::dropped(id.to_string(), dropped),
         Happened::RolledBack(id, tag) => What::RolledBack { id: id.to_string(), tag: tag.to_string() },
         Happened::Snapshot(tag, status) => {
             What::Snapshot { tag: tag.to_string(), status: snapshot_status(status) }
@@ -99,6 +130,7 @@ fn ended(end: &End) -> Ended {
         seen::EndReason::Reset => EndReason::Reset,
         seen::EndReason::Failed => EndReason::Failed,
         seen::EndReason::Killed => EndReason::Killed,
+        seen::EndReason::OutOfMemory => EndReason::OutOfMemory,
         seen::EndReason::Expired => EndReason::Expired,
     };
     Ended { reason, detail: end.detail.clone(), at_unix: seconds(end.at_unix_ms) }

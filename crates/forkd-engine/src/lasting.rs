@@ -20,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
 
 use crate::control::{CallError, Control};
+use crate::page_table;
 use crate::socket::AsyncPidfd;
 
 /// The socket's name in a process' directory.
@@ -150,6 +151,13 @@ impl Lasting {
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
         let process = Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) };
         Ok(Some(Found { process: (process, events), disk }))
+    }
+
+    /// Gives the process its page table. Without it, it looks at more pages than it must: nobody has to know.
+    pub async fn give_page_table(&self) {
+        if let Ok(file) = page_table::open(self.pid) {
+            let _ = self.control.call(Command::PageTable, &[file.into()]).await;
+        }
     }
 
     /// Ends what may have been made in a directory by a process that died before it could say so. Nobody else may hold the socket

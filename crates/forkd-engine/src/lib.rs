@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod boot;
 pub mod bring_up;
+pub mod cgroup;
 pub mod control;
 pub mod descriptors;
 pub mod dial;
@@ -20,6 +21,7 @@ pub mod identity;
 pub mod ids;
 pub mod lasting;
 pub mod library;
+pub mod page_table;
 pub mod places;
 pub mod process;
 pub mod record;

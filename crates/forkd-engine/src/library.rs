@@ -8,8 +8,9 @@ use forkd_image::host_environment::{HostEnvironment, HostEnvironmentError};
 use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
+use forkd_net::plan;
 use forkd_proto::agent::startup::Ready;
-use forkd_proto::control::{Devices, Disk, Vsock};
+use forkd_proto::control::{Devices, Disk, Net, Vsock};
 use forkd_store::Tag;
 
 use crate::boot::{CID, command_line};
@@ -34,6 +35,27 @@ pub struct Library {
     pub emulated: bool,
 }
 
+/// What a guest gets of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub vcpus: u8,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+}
+
+impl Size {
+    /// As it is asked for, else as the image's recipe says, else the default.
+    pub fn of(image: &Image, vcpus: Option<u8>, memory_mib: Option<u64>, disk_mib: Option<u64>) -> Size {
+        let own = image.metadata.recipe.as_ref();
+        let own_vcpus = own.and_then(|own| u8::try_from(own.vcpus?).ok());
+        Size {
+            vcpus: vcpus.or(own_vcpus).unwrap_or(VCPUS),
+            memory_mib: memory_mib.or(own.and_then(|own| own.memory_mib)).unwrap_or(MEMORY_MIB),
+            disk_mib: disk_mib.or(own.and_then(|own| own.disk_mib)).unwrap_or(DISK_MIB),
+        }
+    }
+}
+
 /// A snapshot as it is asked for: names, no paths. What is not said has a default.
 #[derive(Debug, Clone)]
 pub struct Recipe {
@@ -52,6 +74,8 @@ pub struct Recipe {
     pub warm_up: Vec<(String, String)>,
     /// Whether the guest sees the host's certificates and proxies.
     pub host_certs: bool,
+    /// Whether there is a network device.
+    pub network: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +104,8 @@ impl Library {
         };
         let initramfs = kernel.initramfs(&self.agent, progress)?;
         let (tag, shape) = (recipe.tag.clone(), shape(&recipe, &image));
+        let words = if recipe.network { plan::guest_words() } else { String::new() };
+        let command_line = command_line(self.emulated) + &words;
         let host = recipe.host_certs.then(HostEnvironment::collect).transpose()?;
         let config = ImageConfig { host, ..config(recipe, &image) };
         let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
@@ -87,7 +113,7 @@ impl Library {
             tag,
             kernel: kernel.vmlinux(),
             initramfs: Some(initramfs),
-            command_line: command_line(self.emulated),
+            command_line,
             shape,
             config,
             limit: LIMIT + Duration::from_millis(ready),
@@ -97,16 +123,16 @@ impl Library {
 
 /// What the guest gets: as it is asked for, else as the image's recipe says.
 fn shape(recipe: &Recipe, image: &Image) -> Shape {
-    let own = image.metadata.recipe.clone().unwrap_or_default();
-    let vcpus = own.vcpus.and_then(|vcpus| u8::try_from(vcpus).ok());
-    let limit_bytes = recipe.disk_mib.or(own.disk_mib).unwrap_or(DISK_MIB) << 20;
+    let size = Size::of(image, recipe.vcpus, recipe.memory_mib, recipe.disk_mib);
+    let limit_bytes = size.disk_mib << 20;
     let disk = Disk { bytes: limit_bytes.max(image.metadata.size), limit_bytes, base: true };
     Shape {
-        vcpus: recipe.vcpus.or(vcpus).unwrap_or(VCPUS),
-        memory_bytes: recipe.memory_mib.or(own.memory_mib).unwrap_or(MEMORY_MIB) << 20,
+        vcpus: size.vcpus,
+        memory_bytes: size.memory_mib << 20,
         devices: Devices {
             console: true,
             disk: Some(disk),
+            net: recipe.network.then_some(Net { mac: plan::GUEST_MAC, mtu: None }),
             vsock: Some(Vsock { cid: CID }),
             entropy: true,
             ..Devices::default()
@@ -148,6 +174,7 @@ mod tests {
             ready: None,
             warm_up: Vec::new(),
             host_certs: false,
+            network: true,
         }
     }
 
@@ -176,6 +203,8 @@ mod tests {
         assert_eq!((small.vcpus, small.memory_bytes), (VCPUS, MEMORY_MIB << 20));
         let disk = small.devices.disk.unwrap();
         assert_eq!((disk.bytes, disk.limit_bytes), (DISK_MIB << 20, DISK_MIB << 20));
+        assert_eq!(small.devices.net, Some(Net { mac: plan::GUEST_MAC, mtu: None }));
+        assert_eq!(shape(&Recipe { network: false, ..asked() }, &image(0)).devices.net, None);
         let large = shape(&Recipe { disk_mib: Some(1), ..asked() }, &image(8 << 20)).devices.disk.unwrap();
         assert_eq!((large.bytes, large.limit_bytes), (8 << 20, 1 << 20));
     }

@@ -8,11 +8,13 @@ use std::io;
 use std::path::Path;
 
 use forkd_image::digest::Digest;
+use forkd_net::{Policy, Slot};
 use forkd_proto::control::Devices;
 use forkd_store::Tag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Quota;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
 
@@ -38,8 +40,16 @@ pub struct SandboxRecord {
     pub created_unix_ms: u64,
     pub expires_unix_ms: Option<u64>,
     pub metadata: BTreeMap<String, String>,
+    /// Who has asked for it.
+    #[serde(default)]
+    pub owner: Option<String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
+    #[serde(default)]
+    pub network: Option<NetworkRecord>,
+    /// What its cgroup allows, if it has one.
+    #[serde(default)]
+    pub quota: Option<Quota>,
     pub branches: Vec<Tag>,
     /// How many forks there were on the way here: see the agent's identity.
     pub generation: u64,
@@ -60,6 +70,13 @@ pub struct RollingBack {
     pub generation: u64,
     /// The process that gives its place away. Another one in its place is the successor.
     pub from_pid: i32,
+}
+
+/// The network of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkRecord {
+    pub slot: Slot,
+    pub policy: Policy,
 }
 
 /// The disk of a sandbox.
@@ -91,6 +108,9 @@ pub struct ZygoteRecord {
     /// The frozen layers of its disk, from the bottom up.
     pub layers: Vec<LayerId>,
     pub generation: u64,
+    /// What the sandbox may reach that it is a branch of, and so what its children may.
+    #[serde(default)]
+    pub policy: Option<Policy>,
     pub promised: bool,
 }
 

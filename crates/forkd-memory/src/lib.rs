@@ -12,4 +12,5 @@ mod ram;
 
 pub use layout::{Layout, LayoutError, Region};
 pub use mend::Mender;
+pub use pagemap::Pagemap;
 pub use ram::{GuestRam, RamError, RamRegion};

@@ -6,7 +6,6 @@
 //!
 //! The kernel's own daemon does the same, but it looks at 16 MiB every 10 s.
 
-use std::io;
 use std::mem;
 
 use crate::mapping::{self, HUGE_PAGE};
@@ -27,15 +26,15 @@ pub struct Mender {
 }
 
 impl GuestRam {
-    /// A mender for RAM that has just been forked: of all of it, nothing is known.
-    pub fn mender(&self) -> io::Result<Mender> {
+    /// A mender for RAM that has just been forked: of all of it, nothing is known. The pagemap is the process' own.
+    pub fn mender(&self, pagemap: Pagemap) -> Mender {
         let huge_pages = |region: RamRegion| {
             let whole = region.len - region.len % HUGE_PAGE as u64;
             (region.host..region.host + whole).step_by(HUGE_PAGE)
         };
         let addresses = self.regions().flat_map(huge_pages);
         let ahead = addresses.filter_map(|address| usize::try_from(address).ok()).collect();
-        Ok(Mender { pagemap: Pagemap::open()?, ahead, left: Vec::new() })
+        Mender { pagemap, ahead, left: Vec::new() }
     }
 }
 
@@ -98,7 +97,8 @@ mod tests {
         }
         assert_eq!(huge_kib(&ram), before - 3 * 2048);
 
-        let mut mender = ram.mender().unwrap();
+        let own = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let mut mender = ram.mender(Pagemap::new(own));
         let unused = 24 / 2;
         assert_eq!(round(&mut mender), unused + 3, "a hole is not filled");
         assert_eq!(huge_kib(&ram), before - 3 * 2048);

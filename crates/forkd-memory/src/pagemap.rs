@@ -1,4 +1,6 @@
-//! What the kernel's page tables say of the process' own pages.
+//! What the kernel's page tables say of a process' pages.
+//!
+//! Whoever has one was given it: a VM process cannot open `/proc`.
 
 use std::fs::File;
 use std::io;
@@ -13,20 +15,21 @@ const SWAPPED: u64 = 1 << 62;
 const EXCLUSIVE: u64 = 1 << 56;
 
 #[derive(Debug)]
-pub(crate) struct Pagemap(File);
+pub struct Pagemap(File);
 
 /// What is known of one page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry(u64);
 
 impl Pagemap {
-    /// Of the process that calls: one that was forked since has another.
-    pub fn open() -> io::Result<Pagemap> {
-        File::open("/proc/self/pagemap").map(Pagemap)
+    /// `file` is `/proc/PID/pagemap` of the process whose memory is looked at. A process that is forked from that one has
+    /// another; as long as neither writes, both say the same of what is populated.
+    pub fn new(file: File) -> Pagemap {
+        Pagemap(file)
     }
 
     /// The entries of `count` pages from an address on.
-    pub fn read(&self, address: u64, count: u64) -> io::Result<Vec<Entry>> {
+    pub(crate) fn read(&self, address: u64, count: u64) -> io::Result<Vec<Entry>> {
         let bytes = usize::try_from(count * BYTES).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut entries = vec![0; bytes];
         self.0.read_exact_at(&mut entries, address / PAGE * BYTES)?;

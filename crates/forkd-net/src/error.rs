@@ -16,6 +16,8 @@ pub enum NetError {
     Make(Slot, #[source] Box<NetError>),
     #[error("all {0} networks are taken")]
     Full(usize),
+    #[error("another daemon of this host has the networks")]
+    Taken,
     #[error("this process is ending")]
     Ended,
     #[error(transparent)]

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
+use crate::drops::{Notice, Notices};
 use crate::error::{NetError, blocking};
 use crate::host::{Host, forward_from};
 use crate::netlink::NetlinkSocket;
@@ -34,6 +36,10 @@ pub struct Lease {
     tap: Option<OwnedFd>,
     pub(crate) inside: Arc<Inside>,
 }
+
+/// A way to a lease's rules that does not own it. Of no use when the lease is released.
+#[derive(Debug, Clone)]
+pub struct Access(Arc<Inside>);
 
 /// Sockets to the kernel that belong to the namespace.
 #[derive(Debug)]
@@ -113,23 +119,26 @@ impl Lease {
         self.inside.policy()
     }
 
+    pub fn access(&self) -> Access {
+        Access(Arc::clone(&self.inside))
+    }
+
     /// Another policy, from one packet to the next.
     pub async fn change(&self, policy: Policy) -> Result<(), NetError> {
-        let inside = Arc::clone(&self.inside);
-        blocking(move || {
-            policy.check()?;
-            inside.change(policy)
-        })
-        .await
+        self.access().change(policy).await
     }
 
     pub async fn counters(&self) -> Result<Counters, NetError> {
-        let inside = Arc::clone(&self.inside);
-        blocking(move || inside.counters().map_err(NetError::when("read the counters"))).await
+        self.access().counters().await
     }
 
     /// Answers the sandbox's questions for names, as long as the resolver is kept, in the runtime that this is called in.
-    pub async fn resolver(&self, upstream: Upstream) -> Result<Resolver, NetError> {
+    /// What is dropped is told, if anybody wants to know.
+    pub async fn resolver(
+        &self,
+        upstream: Upstream,
+        notices: Option<mpsc::Sender<Notice>>,
+    ) -> Result<Resolver, NetError> {
         let (host, slot) = (Arc::clone(&self.host), self.slot);
         let failed = || NetError::when("listen for questions");
         let sockets = blocking(move || {
@@ -137,7 +146,8 @@ impl Lease {
             Sockets::open(&namespace, host.ipv6).map_err(failed())
         })
         .await?;
-        Resolver::start(sockets, Arc::clone(&self.inside), upstream).map_err(failed())
+        let notices = Notices::new(self.slot, notices);
+        Resolver::start(sockets, Arc::clone(&self.inside), upstream, notices).map_err(failed())
     }
 
     /// Removes the network. A VM that still has the tap has a tap that leads nowhere.
@@ -148,6 +158,27 @@ impl Lease {
     pub(crate) fn release_now(&self) -> Result<(), NetError> {
         self.inside.links.remove(TAP).map_err(NetError::when("remove a tap"))?;
         self.host.clear(self.slot)
+    }
+}
+
+impl Access {
+    pub fn policy(&self) -> Policy {
+        self.0.policy()
+    }
+
+    /// Another policy, from one packet to the next.
+    pub async fn change(&self, policy: Policy) -> Result<(), NetError> {
+        let inside = Arc::clone(&self.0);
+        blocking(move || {
+            policy.check()?;
+            inside.change(policy)
+        })
+        .await
+    }
+
+    pub async fn counters(&self) -> Result<Counters, NetError> {
+        let inside = Arc::clone(&self.0);
+        blocking(move || inside.counters().map_err(NetError::when("read the counters"))).await
     }
 }
 

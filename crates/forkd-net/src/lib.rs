@@ -15,9 +15,11 @@
 //! - [`Policy`]: what it may reach, and [`Resolver`]: the names that it may know
 
 mod cidr;
+mod drops;
 mod error;
 mod host;
 mod lease;
+mod log_socket;
 mod name;
 mod namespace;
 mod netlink;
@@ -34,9 +36,10 @@ mod tests;
 mod transient;
 
 pub use cidr::{Cidr, CidrError};
+pub use drops::{Dropped, Notice, Reason};
 pub use error::NetError;
 pub use host::{Host, Prepared, Settings};
-pub use lease::{Counters, Lease};
+pub use lease::{Access, Counters, Lease};
 pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;

@@ -172,6 +172,19 @@ pub fn guest_network() -> Network {
     }
 }
 
+/// The same as words of its kernel's command line, for its agent.
+pub fn guest_words() -> String {
+    let network = guest_network();
+    let four = (network.address, network.prefix, network.gateway);
+    let six = network.ipv6.map(|six| (six.address.into(), six.prefix, six.gateway.map(Into::into)));
+    let families = [Some(four), six].into_iter().flatten();
+    let addresses = families.filter_map(|(address, prefix, gateway)| {
+        gateway.map(|gateway| format!(" forkd.network={address}/{prefix},{gateway}"))
+    });
+    let servers = network.dns.iter().map(|server| format!(" forkd.dns={server}"));
+    addresses.chain(servers).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -225,6 +238,15 @@ mod tests {
         assert_eq!(slot.uplink4().to_string(), "198.19.0.170");
         assert_eq!(slot.uplink6().to_string(), "fd66:6f72:6b64:2a::2");
         assert_eq!(Slot::try_from(SLOTS), Err(NoSuchSlot(SLOTS)));
+    }
+
+    #[test]
+    fn the_guest_is_told_all_of_it() {
+        assert_eq!(
+            guest_words(),
+            " forkd.network=198.19.255.2/30,198.19.255.1 \
+             forkd.network=fd66:6f72:6b64:ffff::2/126,fd66:6f72:6b64:ffff::1 forkd.dns=198.19.255.1"
+        );
     }
 
     proptest! {

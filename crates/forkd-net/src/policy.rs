@@ -136,6 +136,42 @@ impl FromStr for Target {
     }
 }
 
+/// A target, and behind a colon its ports: `example.com:443`, `10.0.0.0/8:80,8000-8100`, `[2001:db8::/32]:443`.
+impl FromStr for Entry {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Entry, PolicyError> {
+        let (to, ports) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((to, "")) => (to, None),
+            Some((to, rest)) => {
+                let ports = rest.strip_prefix(':');
+                (to, Some(ports.ok_or_else(|| PolicyError::Ports(shortened(rest)))?))
+            }
+            // More than one colon is an IPv6 address.
+            None => match text.split_once(':') {
+                Some((to, ports)) if !ports.contains(':') => (to, Some(ports)),
+                _ => (text, None),
+            },
+        };
+        let ports = ports.map(|ports| ports.split(',').map(str::parse).collect::<Result<_, _>>());
+        Ok(Entry { to: to.parse()?, ports: ports.transpose()?.unwrap_or_default() })
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ports.is_empty() {
+            return self.to.fmt(formatter);
+        }
+        let to = self.to.to_string();
+        let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+        match to.contains(':') {
+            true => write!(formatter, "[{to}]:{}", ports.join(",")),
+            false => write!(formatter, "{to}:{}", ports.join(",")),
+        }
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -156,7 +192,7 @@ impl FromStr for Ports {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (port(first), port(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Ports { first, last }),
-            _ => Err(PolicyError::Ports(text.chars().take(40).collect())),
+            _ => Err(PolicyError::Ports(shortened(text))),
         }
     }
 }
@@ -168,6 +204,11 @@ impl fmt::Display for Ports {
             false => write!(formatter, "{}-{}", self.first, self.last),
         }
     }
+}
+
+/// Somebody else's words, as long as a message bears.
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 macro_rules! text {
@@ -242,6 +283,33 @@ mod tests {
     }
 
     #[test]
+    fn entries_are_written_as_people_write_them() {
+        let ports = |first, last| Ports { first, last };
+        for (text, to, expected) in [
+            ("example.com", "example.com", vec![]),
+            ("*.example.com:443", "*.example.com", vec![ports(443, 443)]),
+            ("10.0.0.0/8:80,8000-8100", "10.0.0.0/8", vec![ports(80, 80), ports(8000, 8100)]),
+            ("2001:db8::1", "2001:db8::1", vec![]),
+            ("[2001:db8::/32]:443", "2001:db8::/32", vec![ports(443, 443)]),
+            ("[2001:db8::1]", "2001:db8::1", vec![]),
+        ] {
+            assert_eq!(text.parse(), Ok(Entry { to: to.parse().unwrap(), ports: expected }), "{text}");
+        }
+        for wrong in [
+            "",
+            ":443",
+            "example.com:",
+            "example.com:http",
+            "example.com:1,",
+            "[2001:db8::1]443",
+            "[",
+            "[]:1",
+        ] {
+            assert!(wrong.parse::<Entry>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn lists_have_an_end() {
         let entry = Entry { to: "1.2.3.4".parse().unwrap(), ports: Vec::new() };
         let long = Policy { egress: Egress::List(vec![entry.clone(); MAX_ENTRIES + 1]), bandwidth: None };
@@ -256,6 +324,23 @@ mod tests {
         fn ports_survive(first in 1..=u16::MAX, length in 0..1000u16) {
             let ports = Ports { first, last: first.saturating_add(length) };
             prop_assert_eq!(ports.to_string().parse::<Ports>().unwrap(), ports);
+        }
+
+        #[test]
+        fn entries_survive(
+            to in "([1-9]\\.2\\.3\\.4|10\\.0\\.0\\.0/8|[a-z]{1,9}\\.example|\\*\\.example\\.com|2001:db8::[1-9]|2001:db8::/32)",
+            ports in proptest::collection::vec((1..60_000u16, 0..9u16), 0..4),
+        ) {
+            let ports = ports.into_iter().map(|(first, length)| Ports { first, last: first + length }).collect();
+            let entry = Entry { to: to.parse().unwrap(), ports };
+            prop_assert_eq!(entry.to_string().parse::<Entry>().unwrap(), entry);
+        }
+
+        #[test]
+        fn no_entry_panics(text in "[a-z0-9.:,/*\\[\\]-]{0,60}") {
+            if let Ok(entry) = text.parse::<Entry>() {
+                prop_assert_eq!(entry.to_string().parse::<Entry>().unwrap(), entry);
+            }
         }
 
         #[test]

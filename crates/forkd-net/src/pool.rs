@@ -9,13 +9,15 @@
 //! there after a crash is decided by who lives: [`Pool::start`] is told which slots sandboxes have, and removes the rest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::drops::Notice;
 use crate::error::NetError;
 use crate::host::Host;
 use crate::lease::Lease;
@@ -32,11 +34,13 @@ pub struct PoolSettings {
     pub ready: usize,
     /// Who is asked for names.
     pub upstream: Upstream,
+    /// Who is told of what is dropped.
+    pub notices: Option<mpsc::Sender<Notice>>,
 }
 
 impl Default for PoolSettings {
     fn default() -> PoolSettings {
-        PoolSettings { ready: 16, upstream: Upstream::default() }
+        PoolSettings { ready: 16, upstream: Upstream::default(), notices: None }
     }
 }
 
@@ -58,13 +62,13 @@ impl Deref for Network {
 }
 
 impl Network {
-    async fn make(host: &Arc<Host>, slot: Slot, upstream: &Upstream) -> Result<Network, NetError> {
+    async fn make(host: &Arc<Host>, slot: Slot, settings: &PoolSettings) -> Result<Network, NetError> {
         let lease = Lease::make(host, slot, Policy::default()).await?;
-        Network::with_resolver(lease, upstream).await
+        Network::with_resolver(lease, settings).await
     }
 
-    async fn with_resolver(lease: Lease, upstream: &Upstream) -> Result<Network, NetError> {
-        let resolver = lease.resolver(upstream.clone()).await?;
+    async fn with_resolver(lease: Lease, settings: &PoolSettings) -> Result<Network, NetError> {
+        let resolver = lease.resolver(settings.upstream.clone(), settings.notices.clone()).await?;
         Ok(Network { lease, _resolver: resolver })
     }
 }
@@ -83,8 +87,13 @@ pub struct Recovered {
 #[derive(Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
-    worker: JoinHandle<()>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+    /// Of this host's pools, only one lives.
+    _lock: File,
 }
+
+/// The lock of the one who has the networks of sandboxes.
+const LOCK: &str = "sandboxes";
 
 #[derive(Debug)]
 struct Shared {
@@ -136,13 +145,14 @@ impl State {
 }
 
 impl Pool {
-    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Of one host's
-    /// pools only one may live.
+    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Refused if
+    /// somebody else has it.
     pub async fn start(
         host: Arc<Host>,
         settings: PoolSettings,
         held: BTreeMap<Slot, Policy>,
     ) -> Result<(Pool, Recovered), NetError> {
+        let lock = host.lock(LOCK).map_err(NetError::when("lock the networks"))?.ok_or(NetError::Taken)?;
         let slots: BTreeSet<Slot> = held.keys().copied().collect();
         let swept = host.sweep(slots.clone()).await?;
         let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
@@ -150,7 +160,7 @@ impl Pool {
         for (slot, policy) in held {
             let adopted = async {
                 let lease = Lease::adopt(&host, slot, policy).await?;
-                Network::with_resolver(lease, &settings.upstream).await
+                Network::with_resolver(lease, &settings).await
             };
             match adopted.await {
                 Ok(network) => drop(recovered.networks.insert(slot, network)),
@@ -163,8 +173,8 @@ impl Pool {
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
         let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
         let shared = Arc::new(Shared { host, settings, state, work: Notify::new(), idle: Notify::new() });
-        let worker = tokio::spawn(work(Arc::clone(&shared)));
-        Ok((Pool { shared, worker }, recovered))
+        let worker = Mutex::new(Some(tokio::spawn(work(Arc::clone(&shared)))));
+        Ok((Pool { shared, worker, _lock: lock }, recovered))
     }
 
     /// A network for a sandbox. It is the caller's, until it is given back.
@@ -204,11 +214,15 @@ impl Pool {
     }
 
     /// Removes the networks that wait. Those of sandboxes stay.
-    pub async fn stop(mut self) -> Result<(), NetError> {
+    pub async fn stop(&self) -> Result<(), NetError> {
         // Not aborted: what it makes at this moment would be left.
         self.shared.state().stopping = true;
         self.shared.work.notify_one();
-        let _ = (&mut self.worker).await;
+        let worker = self.worker().take();
+        if let Some(worker) = worker {
+            // What is left of one that has panicked is removed by the next pool.
+            let _ = worker.await;
+        }
         let (ready, returned) = {
             let mut state = self.shared.state();
             (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
@@ -221,9 +235,17 @@ impl Pool {
     }
 }
 
+impl Pool {
+    fn worker(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.worker.abort();
+        if let Some(worker) = self.worker().take() {
+            worker.abort();
+        }
     }
 }
 
@@ -252,7 +274,7 @@ impl Shared {
     async fn make(&self) -> Result<Network, NetError> {
         let slot = self.state().free.pop_front();
         let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
-        let made = Network::make(&self.host, slot, &self.settings.upstream).await;
+        let made = Network::make(&self.host, slot, &self.settings).await;
         made.inspect_err(|_| self.give_back(Returned::Slot(slot)))
     }
 
@@ -300,7 +322,7 @@ async fn work(shared: Arc<Shared>) {
                 continue;
             }
             Work::Clear(returned) => shared.clear(returned).await,
-            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings.upstream).await {
+            Work::Make(slot) => match Network::make(&shared.host, slot, &shared.settings).await {
                 Ok(network) => {
                     shared.state().ready.push_back(network);
                     Ok(())

@@ -65,6 +65,8 @@ pub enum Command {
     Persist(Persist),
     /// Stops a VM and hands its place to a successor.
     HandOver,
+    /// Gives the process what the kernel knows of its pages, which it cannot open: for the next `Branch` or `Persist`.
+    PageTable,
     /// Who the process is: for whoever finds its socket again.
     Identify,
     /// What the process takes and has done.
@@ -107,6 +109,8 @@ pub enum Descriptor {
     Memory,
     /// Which pages a diff has.
     PageMap,
+    /// `/proc/PID/pagemap` of the process that it is sent to.
+    PageTable,
     /// A snapshot's VM state.
     VmState,
     /// A frozen layer of the disk, which is only read.
@@ -304,6 +308,7 @@ impl Command {
             .chain(chain(&persist.base))
             .collect(),
             Command::HandOver => vec![Descriptor::Successor],
+            Command::PageTable => vec![Descriptor::PageTable],
             Command::Pause
             | Command::Resume
             | Command::Freeze
@@ -325,6 +330,7 @@ impl Command {
             Command::Load(_) => "load",
             Command::Persist(_) => "persist",
             Command::HandOver => "hand over",
+            Command::PageTable => "take its page table",
             Command::Identify => "identify",
             Command::Stats => "stats",
             Command::Shutdown => "shutdown",

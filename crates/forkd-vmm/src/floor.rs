@@ -3,14 +3,15 @@
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use forkd_memory::{GuestRam, Layout};
-use kvm_ioctls::VcpuExit;
+use kvm_ioctls::{Kvm, VcpuExit};
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::process::clone::{self, Side};
-use crate::vm::hardware::{Hardware, failed};
+use crate::vm::hardware::{self, Hardware, failed};
 
 /// In real mode: out 0x10, al; hlt
 const CODE: [u8; 3] = [0xe6, 0x10, 0xf4];
@@ -22,13 +23,14 @@ fn measure(children: u32, memory_bytes: u64) -> Result<Option<f64>, Box<dyn std:
     clone::reap_children_automatically();
     let ram = GuestRam::allocate(Layout::new(memory_bytes)?)?;
     ram.memory().write_slice(&CODE, GuestAddress(CODE_ADDRESS))?;
+    let kvm = hardware::open()?;
     let (ready, says_ready) = rustix::pipe::pipe()?;
     let (until_told, tells) = rustix::pipe::pipe()?;
     let begun = Instant::now();
     for _ in 0..children {
         if let Side::Child = clone::clone_process(None)? {
             drop(tells);
-            return child(&ram, &says_ready, &until_told).map(|()| None);
+            return child(&kvm, &ram, &says_ready, &until_told).map(|()| None);
         }
     }
     drop(says_ready);
@@ -43,8 +45,13 @@ fn measure(children: u32, memory_bytes: u64) -> Result<Option<f64>, Box<dyn std:
     Ok(Some(begun.elapsed().as_secs_f64() * 1e3))
 }
 
-fn child(ram: &GuestRam, ready: &OwnedFd, until_told: &OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
-    let mut hardware = Hardware::new(ram, 1)?;
+fn child(
+    kvm: &Arc<Kvm>,
+    ram: &GuestRam,
+    ready: &OwnedFd,
+    until_told: &OwnedFd,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut hardware = Hardware::new(kvm, ram, 1)?;
     let vcpu = hardware.vcpus.first_mut().ok_or("no vCPU")?;
     let mut sregs = vcpu.get_sregs().map_err(failed("KVM_GET_SREGS"))?;
     (sregs.cs.base, sregs.cs.selector) = (0, 0);

@@ -3,17 +3,11 @@
 //! `run` owns a VM and does what its control socket says. `probe` tries whether this host's KVM can run a stock Linux
 //! kernel. `floor` measures the least that a fork can cost here.
 
-mod boot;
-mod floor;
-mod probe;
-mod process;
-mod snapshot;
-mod vm;
-
+use forkd_vmm::{ControlError, Options, floor, probe};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: forkd-vmm run <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm floor CHILDREN MEMORY-MIB";
+const USAGE: &str = "usage: forkd-vmm run [--uid ID] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm floor CHILDREN MEMORY-MIB";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -36,8 +30,13 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<ExitCode, RunError> {
     match arguments.split_first() {
-        Some((role, [])) if role == "run" => {
-            process::run().map_err(RunError::Control)?;
+        Some((role, options)) if role == "run" => {
+            let uid = match options {
+                [] => None,
+                [name, id] if name == "--uid" => Some(id.parse().map_err(|_| RunError::Usage)?),
+                _ => return Err(RunError::Usage),
+            };
+            forkd_vmm::run(Options { uid, ..Options::default() }).map_err(RunError::Control)?;
             Ok(ExitCode::SUCCESS)
         }
         Some((role, [children, memory_mib])) if role == "floor" => {
@@ -72,7 +71,7 @@ fn probe_options(arguments: &[String]) -> Result<probe::Options, RunError> {
 
 enum RunError {
     Usage,
-    Control(process::ControlError),
+    Control(ControlError),
     Output(io::Error),
 }
 

@@ -79,6 +79,8 @@ pub enum Command {
     Resume(SandboxesOptions),
     /// Take a sandbox back to one of its own branches, in place.
     Rollback(RollbackOptions),
+    /// Show or change what a sandbox may reach, from one packet to the next.
+    Egress(EgressOptions),
     /// List the snapshots: what sandboxes are forked from. Images are listed by `forkd image ls`.
     Images(SnapshotLsOptions),
     /// Remove snapshots. Images are removed by `forkd image rm`.

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use forkd_engine::engine::EngineError;
+
 use crate::exit::Exit;
 
 /// Whatever a verb failed with.
@@ -80,9 +82,13 @@ pub enum CliError {
     #[error(transparent)]
     Daemon(#[from] forkd_daemon::app::AppError),
     #[error(transparent)]
-    Engine(#[from] forkd_engine::engine::EngineError),
+    Engine(#[from] EngineError),
+    #[error("this host has no cgroup v2, which keeps sandboxes within their limits")]
+    NoCgroups,
     #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
+    #[error("sandboxes can have no network: {0}")]
+    NoNetwork(String),
     #[error(transparent)]
     Listen(#[from] forkd_daemon::server::BindError),
     #[error("there is no group named {0} on this host")]
@@ -115,6 +121,8 @@ pub enum CliError {
     NoTerminal,
     #[error("one side is in a sandbox (SANDBOX:PATH), the other is a path here")]
     CopySides,
+    #[error("--user says who files belong to in a sandbox; what comes out of one is this user's")]
+    CopyUser,
     #[error("a path in a sandbox begins with a slash")]
     CopyRelative,
     #[error(transparent)]
@@ -145,6 +153,9 @@ impl CliError {
                     .into()
             }
             CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
+            CliError::NoCgroups | CliError::Engine(EngineError::Cgroup(_)) => {
+                "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like".into()
+            }
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
             CliError::NothingToRun(_) => {
@@ -160,7 +171,9 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             CliError::Interrupted(status) => Exit::Other(*status),
-            CliError::CopySides | CliError::CopyRelative | CliError::Address { .. } => Exit::Other(2),
+            CliError::CopySides | CliError::CopyRelative | CliError::CopyUser | CliError::Address { .. } => {
+                Exit::Other(2)
+            }
             _ => Exit::Failure,
         }
     }

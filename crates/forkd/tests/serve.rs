@@ -12,6 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 fn forkd(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forkd"));
     command.args(arguments).env_clear().env("FORKD_HOME", home);
+    // Not every host that tests run on has cgroup v2.
+    command.env("FORKD_CGROUP", "none").env("FORKD_NETWORK", "none");
     command
 }
 

@@ -81,8 +81,6 @@ impl Faults {
     }
 }
 
-/// The places are in builds for tests only, and so is this.
-#[cfg(debug_assertions)]
 #[test]
 fn a_daemon_that_dies_between_two_steps_loses_nothing() -> Result<(), Failure> {
     let world = World::with_guest(&ticking::elf(), &[])?;

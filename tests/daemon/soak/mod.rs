@@ -10,6 +10,8 @@
 //! at all.
 
 mod check;
+/// The places are in builds for tests only, and so is this.
+#[cfg(debug_assertions)]
 mod faults;
 mod load;
 mod model;

@@ -240,6 +240,15 @@ fn start_with(theirs: OwnedFd) -> Result<Started, Failure> {
     Ok(Started(child))
 }
 
+/// Gives a process what it cannot open itself, as the engine does.
+pub fn give_page_table(control: &mut Control, pid: i32) -> Result<(), Failure> {
+    // A VM that another has taken the place of has another number.
+    if let Ok(file) = forkd_engine::page_table::open(pid) {
+        control.must(Command::PageTable, &[file.as_fd()])?;
+    }
+    Ok(())
+}
+
 /// A file without a name that has this content.
 pub(super) fn temporary(content: &[u8]) -> Result<File, Failure> {
     let mut file = tempfile::tempfile()?;
@@ -319,6 +328,7 @@ impl TinyVm {
         let (control, theirs) = Control::new()?;
         let disk = self.disk.as_ref().map(|disk| disk.disk);
         let new_top = disk.map(OwnDisk::new).transpose()?;
+        give_page_table(&mut self.control, self.pid)?;
         let request = Branch { cgroup: false, disk: disk.is_some() };
         let reply = self.control.must(Command::Branch(request), &with_top(&theirs, &new_top, &[]))?;
         let (Reply::Branched { pid, pause_us, .. }, Some(_)) = reply else {

@@ -3,13 +3,15 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use forkd_proto::control::{Command, Event, Load, Persist, Persisted, Refusal, SnapshotParts, WrittenFile};
+use forkd_proto::control::{
+    Command, Event, Load, Persist, Persisted, Refusal, Reply, SnapshotParts, WrittenFile,
+};
 use forkd_store::{
     About, Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store,
     Tag, Written,
 };
 
-use super::process::{Control, Failure, Started, Zygote, start};
+use super::process::{Control, Failure, Started, Zygote, give_page_table, start};
 
 /// Writes a snapshot of a zygote: a full one, or a diff to `parent`. Returns when it has its name.
 pub fn persist(
@@ -37,6 +39,9 @@ pub fn persist_with(
         Some(parent) => store.open_chain(&parent.tag)?,
         None => Vec::new(),
     };
+    if let (Reply::Identified { pid, .. }, _) = zygote.must(Command::Identify, &[])? {
+        give_page_table(zygote, pid)?;
+    }
     let (mut writer, theirs) = Control::new()?;
     let files = draft.files()?;
     let mut descriptors = vec![theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];

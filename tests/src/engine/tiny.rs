@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::engine::{Engine, EngineError, Limits, NewSnapshot, Recovered, Settings};
+use forkd_engine::engine::{Engine, EngineError, Limits, Networking, NewSnapshot, Recovered, Settings};
 use forkd_engine::record::Shape;
 use forkd_image::images::ImageStore;
 use forkd_proto::control::{Devices, Disk};
@@ -28,12 +28,23 @@ pub fn start(root: &Path) -> Result<(Runtime, Engine, Recovered), Failure> {
 
 /// The same with a budget for the processes of snapshots.
 pub fn start_with(root: &Path, zygote_bytes: u64) -> Result<(Runtime, Engine, Recovered), Failure> {
+    start_networked(root, zygote_bytes, Networking::None)
+}
+
+/// The same with networks, or without.
+pub fn start_networked(
+    root: &Path,
+    zygote_bytes: u64,
+    networking: Networking,
+) -> Result<(Runtime, Engine, Recovered), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let settings = Settings {
         program: binaries::directory().join("forkd-vmm"),
         root: root.into(),
         images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },
+        networking,
+        cgroup: None,
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

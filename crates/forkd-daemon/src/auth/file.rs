@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forkd_api::token::{Scope, Token};
+use forkd_api::token::{Scope, Token, TokenLimits};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -153,13 +153,23 @@ impl TokenFile {
     }
 
     /// Makes a token. The secret is nowhere else.
-    pub fn create(&self, name: &str, scope: Scope) -> Result<(Token, Secret), TokenError> {
+    pub fn create(
+        &self,
+        name: &str,
+        scope: Scope,
+        limits: TokenLimits,
+    ) -> Result<(Token, Secret), TokenError> {
         if !is_name(name) {
             return Err(TokenError::BadName(name.to_owned()));
         }
         let secret = Secret::generate()?;
-        let token =
-            Token { name: name.to_owned(), scope, created_at_unix: now_unix(), last_used_at_unix: None };
+        let token = Token {
+            name: name.to_owned(),
+            scope,
+            created_at_unix: now_unix(),
+            limits,
+            last_used_at_unix: None,
+        };
         self.change(|entries| {
             if entries.iter().any(|entry| entry.token.name == name) {
                 return Err(TokenError::NameTaken(name.to_owned()));
@@ -259,11 +269,17 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
         assert!(file.list().unwrap().is_empty());
-        let (token, secret) = file.create("ci", Scope::Run).unwrap();
-        file.create("a.b-c_1", Scope::Read).unwrap();
-        assert!(matches!(file.create("ci", Scope::Read), Err(TokenError::NameTaken(_))));
+        let (token, secret) = file.create("ci", Scope::Run, TokenLimits::default()).unwrap();
+        file.create("a.b-c_1", Scope::Read, TokenLimits::default()).unwrap();
+        assert!(matches!(
+            file.create("ci", Scope::Read, TokenLimits::default()),
+            Err(TokenError::NameTaken(_))
+        ));
         for name in ["", "a b", "ü", "a/b", &"x".repeat(65)] {
-            assert!(matches!(file.create(name, Scope::Read), Err(TokenError::BadName(_))), "{name}");
+            assert!(
+                matches!(file.create(name, Scope::Read, TokenLimits::default()), Err(TokenError::BadName(_))),
+                "{name}"
+            );
         }
         let names: Vec<String> = file.list().unwrap().into_iter().map(|token| token.name).collect();
         assert_eq!(names, ["a.b-c_1", "ci"]);
@@ -327,6 +343,7 @@ mod tests {
                     name: name.clone(),
                     scope: Scope::Admin,
                     created_at_unix: 7,
+                    limits: TokenLimits::default(),
                     last_used_at_unix: (name.len() % 2 == 0).then_some(9),
                 },
                 sha256: Secret::generate().unwrap().fingerprint(),

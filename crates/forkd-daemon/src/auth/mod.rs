@@ -20,7 +20,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
-use forkd_api::token::Scope;
+use forkd_api::token::{Scope, TokenLimits};
 
 use crate::error::ApiError;
 
@@ -52,9 +52,21 @@ pub struct Caller {
     /// `token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token.
     pub name: String,
     pub scope: Scope,
+    /// What its sandboxes may be together.
+    pub limits: TokenLimits,
 }
 
 impl Caller {
+    /// Somebody of this host who may do everything.
+    fn unlimited(name: String) -> Caller {
+        Caller { name, scope: Scope::Admin, limits: TokenLimits::default() }
+    }
+
+    /// Somebody who may only look at what everybody may.
+    pub(crate) fn nobody() -> Caller {
+        Caller { name: "-".into(), scope: Scope::Read, limits: TokenLimits::default() }
+    }
+
     /// Refuses what is beyond the caller's scope.
     pub fn require(&self, scope: Scope) -> Result<(), ApiError> {
         if self.scope >= scope {
@@ -71,13 +83,13 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
     let loopback = match peer {
         Peer::Unix { uid } => {
             let uid = uid.map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-            return Ok(Caller { name: format!("unix:{uid}"), scope: Scope::Admin });
+            return Ok(Caller::unlimited(format!("unix:{uid}")));
         }
         Peer::Tcp { loopback, .. } => *loopback,
     };
     if loopback && !tokens.any() {
         refuse_web_pages(headers)?;
-        return Ok(Caller { name: "local".into(), scope: Scope::Admin });
+        return Ok(Caller::unlimited("local".into()));
     }
     let holder = match presented(headers) {
         Presented::Nothing => return Err(unauthorized("a token is needed")),
@@ -86,7 +98,7 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
     };
     // An unknown token and a removed one are the same to the caller.
     let holder = holder.ok_or_else(|| unauthorized("the token is not known"))?;
-    Ok(Caller { name: format!("token:{}", holder.name), scope: holder.scope })
+    Ok(Caller { name: format!("token:{}", holder.name), scope: holder.scope, limits: holder.limits })
 }
 
 fn unauthorized(text: &str) -> ApiError {
@@ -219,7 +231,7 @@ mod tests {
     #[test]
     fn a_scope_has_those_before_it() {
         for (index, has) in [Scope::Read, Scope::Run, Scope::Admin].into_iter().enumerate() {
-            let caller = Caller { name: "token:x".into(), scope: has };
+            let caller = Caller { name: "token:x".into(), scope: has, limits: TokenLimits::default() };
             for (needed, scope) in [Scope::Read, Scope::Run, Scope::Admin].into_iter().enumerate() {
                 assert_eq!(caller.require(scope).is_ok(), needed <= index);
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use forkd_api::token::Scope;
+use forkd_api::token::{Scope, TokenLimits};
 
 use super::file::{Stamp, TokenError, TokenFile, Version, now_unix};
 use super::secret::Secret;
@@ -35,6 +35,7 @@ enum Complaint {
 pub struct Holder {
     pub name: String,
     pub scope: Scope,
+    pub limits: TokenLimits,
 }
 
 impl Tokens {
@@ -59,7 +60,7 @@ impl Tokens {
         })?;
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.insert(found.name.clone(), now_unix());
-        Some(Holder { name: found.name.clone(), scope: found.scope })
+        Some(Holder { name: found.name.clone(), scope: found.scope, limits: found.limits })
     }
 
     /// The newest version that can be read. One that cannot leaves what was: no token becomes good by damage, and those
@@ -117,9 +118,10 @@ mod tests {
         let file = TokenFile::new(home.path());
         let tokens = Tokens::open(file.clone()).unwrap();
         assert!(!tokens.any());
-        let (_, secret) = file.create("one", Scope::Run).unwrap();
-        let (_, other) = file.create("two", Scope::Read).unwrap();
-        assert_eq!(tokens.holder(&secret), Some(Holder { name: "one".into(), scope: Scope::Run }));
+        let (_, secret) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
+        let (_, other) = file.create("two", Scope::Read, TokenLimits::default()).unwrap();
+        let limits = TokenLimits::default();
+        assert_eq!(tokens.holder(&secret), Some(Holder { name: "one".into(), scope: Scope::Run, limits }));
         assert_eq!(tokens.holder(&Secret::generate().unwrap()), None);
         file.remove("one").unwrap();
         assert_eq!(tokens.holder(&secret), None);
@@ -130,7 +132,7 @@ mod tests {
     fn damage_leaves_what_was() {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
-        let (_, secret) = file.create("one", Scope::Run).unwrap();
+        let (_, secret) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
         let tokens = Tokens::open(file.clone()).unwrap();
         std::fs::write(file.path(), "{").unwrap();
         assert!(tokens.holder(&secret).is_some());
@@ -144,8 +146,8 @@ mod tests {
     fn usage_is_written_and_removed_tokens_stay_removed() {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
-        let (_, one) = file.create("one", Scope::Run).unwrap();
-        let (_, two) = file.create("two", Scope::Run).unwrap();
+        let (_, one) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
+        let (_, two) = file.create("two", Scope::Run, TokenLimits::default()).unwrap();
         let tokens = Tokens::open(file.clone()).unwrap();
         assert!(tokens.holder(&one).is_some() && tokens.holder(&two).is_some());
         file.remove("two").unwrap();

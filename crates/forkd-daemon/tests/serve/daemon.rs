@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use forkd_api::error::ErrorCode;
-use forkd_api::token::Scope;
+use forkd_api::token::{Scope, TokenLimits};
 use forkd_daemon::auth::{Caller, TokenFile};
 use forkd_daemon::config::{Config, Limits, Socket, Tcp};
 use forkd_daemon::error::{Answer, ApiError};
@@ -77,7 +77,7 @@ impl Daemon {
 
     /// A new token's secret.
     pub fn token(&self, name: &str, scope: Scope) -> String {
-        self.tokens.create(name, scope).expect("a token").1.expose().to_owned()
+        self.tokens.create(name, scope, TokenLimits::default()).expect("a token").1.expose().to_owned()
     }
 
     /// The audit log, when it has this many lines.
@@ -111,6 +111,8 @@ pub async fn app(config: &Config) -> Shared {
             zygote_bytes: 1 << 40,
             free_disk_bytes: 0,
         },
+        networking: engine::Networking::None,
+        cgroup: None,
     };
     let (engine, _) = Engine::start(settings).await.expect("an engine");
     let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };

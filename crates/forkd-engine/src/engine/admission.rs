@@ -38,6 +38,8 @@ pub enum Refusal {
     Sandboxes { wanted: u64, present: u64, most: u64 },
     #[error("sandboxes of {wanted_mib} MiB: this host has {available_mib} MiB of memory left")]
     Memory { wanted_mib: u64, available_mib: u64 },
+    #[error("{wanted} more {what} beside {held}: the token allows {most}")]
+    Owner { what: &'static str, wanted: u64, held: u64, most: u64 },
     #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
     Disk { free_mib: u64, kept_mib: u64 },
 }

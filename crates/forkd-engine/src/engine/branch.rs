@@ -90,13 +90,16 @@ impl Sandbox {
             shape: self.record.shape.clone(),
             layers: Vec::new(),
             generation: self.record.generation,
+            policy: self.record.network.as_ref().map(|network| network.policy.clone()),
             promised: false,
         };
         record::write(&directory, &record)?;
         self.save()?;
         fault::place("branch.written");
 
-        let command = Command::Branch(Branch { cgroup: false, disk: next.is_some() });
+        self.process.give_page_table().await;
+        let (named, cgroup) = self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?;
+        let command = Command::Branch(Branch { cgroup, disk: next.is_some() });
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;
         drop(descriptors);

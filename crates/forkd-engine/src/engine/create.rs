@@ -18,6 +18,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
+use super::network::NetworkOrder;
+use super::owner::{self, Claim, Holding, Owner};
+use super::quota::{WantedLimits, of_sandbox, quota};
 use super::registry::Reservation;
 use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
@@ -48,8 +51,10 @@ pub struct NewSandboxes {
     pub ttl: Option<Duration>,
     pub metadata: BTreeMap<String, String>,
     pub env: BTreeMap<String, String>,
-    /// What each may write to its disk: at most what the snapshot's say. Without it, as much.
-    pub disk_bytes: Option<u64>,
+    pub network: NetworkOrder,
+    pub limits: WantedLimits,
+    /// Who asks, if there is more to know than that they may.
+    pub owner: Option<Owner>,
 }
 
 /// What came of it.
@@ -74,6 +79,7 @@ struct Forked {
 
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
+        let _claim = self.claim(&new)?;
         let snapshot = match &new.source {
             Source::Snapshot(tag) => self.snapshot(tag)?,
             Source::Sandbox(id) => {
@@ -120,18 +126,38 @@ impl Engine {
         Ok(Created { sandboxes, failures, restored, ready, branch_pause })
     }
 
+    /// Takes the owner's room for them, until they are there or given up.
+    fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
+        let Some(owner) = &new.owner else { return Ok(None) };
+        let shape = match &new.source {
+            Source::Snapshot(tag) => self.snapshot(tag)?.view().record.shape,
+            Source::Sandbox(id) => self.sandbox(id)?.view().record.shape,
+        };
+        let count = u64::from(new.count);
+        let wanted = Holding {
+            sandboxes: count,
+            memory_bytes: shape.memory_bytes.saturating_mul(count),
+            vcpus: u64::from(shape.vcpus) * count,
+        };
+        Ok(Some(owner::claim(&self.shared.claims, owner, &self.sandboxes(), wanted)?))
+    }
+
     async fn admit(
         &self,
         new: &NewSandboxes,
         shape: &record::Shape,
         snapshot: Option<&Tag>,
     ) -> Result<(), EngineError> {
-        if let Some(wanted) = new.disk_bytes {
+        if self.shared.cgroups.is_none() && new.limits.need_cgroup() {
+            return Err(EngineError::NoCgroups);
+        }
+        if let Some(wanted) = new.limits.disk_bytes {
             let most = shape.devices.disk.map_or(0, |disk| disk.limit_bytes);
             if wanted > most {
                 return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
             }
         }
+        self.shared.networks.admit(&new.network, &shape.devices)?;
         let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
         self.shared.admit(wanted, snapshot).await
     }
@@ -181,11 +207,8 @@ impl Shared {
 }
 
 fn available_memory() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     // Where the kernel does not tell, the limit alone decides.
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    forkd_host::memory::available().unwrap_or(u64::MAX)
 }
 
 fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
@@ -215,7 +238,10 @@ async fn fork(
             .ttl
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata: new.metadata,
+        owner: new.owner.map(|owner| owner.name),
         disk: None,
+        network: None,
+        quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,
         branches: Vec::new(),
         generation: parent.generation + 1,
@@ -224,7 +250,7 @@ async fn fork(
         rolling_back: None,
     };
     let mut forked = Forked { shared, record, process: None, name: Some(name) };
-    if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.disk_bytes) {
+    if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
         disk.limit_bytes = bytes;
     }
     let devices = forked.record.shape.devices.clone();
@@ -234,9 +260,16 @@ async fn fork(
         forked.record.disk = Some(DiskRecord::new(parent.layers, top));
         named = named.with(Descriptor::DiskTop, file);
     }
+    let networks = &forked.shared.networks;
+    let policy = networks.policy(&new.network, parent.policy.as_ref());
+    if let Some((network, tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+        forked.record.network = Some(network);
+        named = named.with(Descriptor::Tap, tap);
+    }
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
-    let command = Command::Fork(Fork { cgroup: false, successor: false, devices });
+    let (named, cgroup) = forked.shared.with_cgroup(named, &forked.record)?;
+    let command = Command::Fork(Fork { cgroup, successor: false, devices });
     let descriptors = named.for_command(&command);
     let answer = zygote.process.control.call(command, &descriptors).await;
     drop(descriptors);
@@ -355,9 +388,12 @@ impl Drop for Forked {
             process.kill();
         }
         // What cannot be removed now is removed by the next sweep.
-        let _ = fs::remove_dir_all(self.shared.places.sandbox(&self.record.id));
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let _ = fs::remove_dir_all(&directory);
+        self.shared.networks.give_back(&self.record.id, &directory);
         if let Some(disk) = &self.record.disk {
             let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
         }
+        self.shared.leave_later(of_sandbox(&self.record.id));
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 
 use forkd_image::images::ImageError;
+use forkd_net::NetError;
 use forkd_proto::control::Reply;
 use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
 
@@ -10,6 +11,7 @@ use super::admission::Refusal;
 use super::persist::PersistError;
 use crate::agent::AgentError;
 use crate::bring_up::BringUpError;
+use crate::cgroup::CgroupError;
 use crate::control::CallError;
 use crate::lasting::LastingError;
 use crate::places::PlaceError;
@@ -34,6 +36,16 @@ pub enum EngineError {
     Failed { tag: Tag, reason: String },
     #[error("a disk of {wanted_mib} MiB is wanted, and that of the snapshot has {most_mib} MiB")]
     DiskLimit { wanted_mib: u64, most_mib: u64 },
+    #[error("this daemon gives sandboxes no network: {0}")]
+    NoNetwork(String),
+    #[error("there is no network device: the snapshot was made without one")]
+    NoNetworkDevice,
+    #[error(transparent)]
+    Network(#[from] NetError),
+    #[error("this daemon has no cgroups, so only disks can be limited")]
+    NoCgroups,
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error("the guest did not come up")]

@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkd_net::Network;
 use forkd_proto::control::{Boot, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
 use tokio::sync::mpsc;
 
 use super::admission::Wanted;
+use super::network::NetworkOrder;
+use super::quota::of_zygote;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
@@ -60,11 +63,19 @@ impl Engine {
         let shared = &self.shared;
         let name =
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
+        shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
         shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.places.zygote(&new.tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
-        let mut making =
-            Making { shared: Arc::clone(shared), directory, process: None, top: None, done: false };
+        let mut making = Making {
+            shared: Arc::clone(shared),
+            network: None,
+            tag: new.tag.clone(),
+            directory,
+            process: None,
+            top: None,
+            done: false,
+        };
         let (zygote, events) = making.boot_and_freeze(&new, steps).await?;
         making.done = true;
         let handle = snapshot::own(shared, Arc::new(zygote), events, SnapshotStatus::Live);
@@ -76,14 +87,20 @@ impl Engine {
 /// What is being made. Dropped before it is done, it is gone.
 struct Making {
     shared: Arc<Shared>,
+    tag: Tag,
     directory: PathBuf,
     process: Option<Lasting>,
     top: Option<LayerId>,
+    /// Until it is frozen.
+    network: Option<Network>,
     done: bool,
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
+        if let Some(network) = self.network.take() {
+            self.shared.networks.give_back_passing(network);
+        }
         if self.done {
             return;
         }
@@ -95,6 +112,7 @@ impl Drop for Making {
         if let Some(top) = &self.top {
             let _ = fs::remove_file(self.shared.places.layer(top));
         }
+        self.shared.leave_later(of_zygote(&self.tag));
     }
 }
 
@@ -113,11 +131,13 @@ impl Making {
             shape: new.shape.clone(),
             layers: Vec::new(),
             generation: 1,
+            policy: None,
             promised: false,
         };
         record::write(&self.directory, &record)?;
         let (process, events) = Lasting::start(&self.shared.program, &self.directory)?;
         self.process = Some(process.clone());
+        self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;
         self.boot(new, &process).await?;
         if new.shape.devices.vsock.is_some() {
@@ -161,6 +181,11 @@ impl Making {
             let (top, file) = self.shared.new_layer()?;
             self.top = Some(top);
             named = named.with(Descriptor::DiskTop, file);
+        }
+        if devices.net.is_some() {
+            let (network, tap) = self.shared.networks.take_passing().await?;
+            self.network = Some(network);
+            named = named.with(Descriptor::Tap, tap);
         }
         let command = Command::Boot(Boot {
             vcpus: new.shape.vcpus,

@@ -19,7 +19,10 @@ mod evict;
 mod layers;
 mod library_use;
 mod make;
+mod network;
+mod owner;
 mod persist;
+mod quota;
 mod recover;
 mod registry;
 mod remove;
@@ -35,6 +38,9 @@ pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
+pub use network::{NetworkOrder, Networking, NetworksFound};
+pub use owner::{Allowance, Owner};
+pub use quota::WantedLimits;
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
@@ -49,11 +55,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
+use forkd_net::Dropped;
 use forkd_store::{DiskLayer, Store, Tag};
 use tokio::sync::{Semaphore, broadcast};
 
+use crate::cgroup::Cgroups;
 use crate::ids::SandboxId;
 use crate::places::Places;
+use network::Networks;
 use registry::Registry;
 
 /// No VM takes longer to answer.
@@ -76,6 +85,9 @@ pub struct Settings {
     pub root: PathBuf,
     pub images: ImageStore,
     pub limits: Limits,
+    pub networking: Networking,
+    /// The cgroup that VM processes are limited in. Without one, only disks are.
+    pub cgroup: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -87,6 +99,9 @@ struct Shared {
     /// What manifests say of images, which takes long to find out.
     bases: Mutex<HashMap<Digest, DiskLayer>>,
     limits: Limits,
+    networks: Networks,
+    cgroups: Option<Cgroups>,
+    claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
     happened: broadcast::Sender<Happened>,
@@ -105,6 +120,8 @@ pub enum Happened {
     Panicked(SandboxId),
     OutOfDisk(SandboxId, u64),
     RolledBack(SandboxId, Tag),
+    /// Something that a sandbox has sent, or asked for, was dropped. Not all of it is told.
+    Dropped(SandboxId, Dropped),
     Snapshot(Tag, SnapshotStatus),
     SnapshotRemoved(Tag),
     /// A snapshot was loaded from disk: it has a process again.
@@ -116,8 +133,9 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits } = settings;
+        let Settings { program, root, images, limits, networking, cgroup } = settings;
         let places = Places::new(&root)?;
+        let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let store = Store::new(places.snapshots());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
@@ -129,13 +147,17 @@ impl Engine {
             images,
             bases,
             limits,
+            networks: Networks::new(&networking),
+            cgroups,
+            claims: owner::Claims::default(),
             sandboxes,
             snapshots,
             happened,
             identities: Semaphore::new(identities_at_once()),
             uses: AtomicU64::new(0),
         });
-        let recovered = recover::recover(&shared).await?;
+        let mut recovered = recover::recover(&shared).await?;
+        recovered.networks = network::start(&shared, networking).await?;
         Ok((Engine { shared }, recovered))
     }
 

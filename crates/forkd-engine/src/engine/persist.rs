@@ -116,6 +116,7 @@ async fn write(
     let command = Command::Persist(Persist { cgroup: false, base: parts(base) });
     let descriptors = named.for_command(&command);
     let (_writer, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
+    zygote.process.give_page_table().await;
     zygote.process.control.call(command, &descriptors).await?;
     drop(descriptors);
     match events.recv().await {
@@ -233,14 +234,18 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     let (process, events) = Lasting::start(&shared.program, &directory)?;
     fault::place("load.started");
     let descriptors = named.for_command(&command);
-    let loaded = tokio::time::timeout(PATIENCE * 10, process.control.call(command, &descriptors)).await;
+    let loaded = async {
+        shared.enter_zygote_cgroup(&record.tag, &record.shape, process.pid)?;
+        Ok::<_, EngineError>(process.control.call(command, &descriptors).await?)
+    };
+    let loaded = tokio::time::timeout(PATIENCE * 10, loaded).await;
     fault::place("load.loaded");
     let failed = match loaded {
         Ok(Ok(_)) => match record::write(&directory, record) {
             Ok(()) => return Ok((process, events)),
             Err(error) => error.into(),
         },
-        Ok(Err(error)) => error.into(),
+        Ok(Err(error)) => error,
         Err(_) => EngineError::Timeout,
     };
     process.kill();

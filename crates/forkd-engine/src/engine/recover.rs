@@ -13,6 +13,7 @@ use std::time::Duration;
 use forkd_proto::control::{Command, Reply, StateName};
 use forkd_store::Tag;
 
+use super::network::NetworksFound;
 use super::sandbox::{self, SandboxState};
 use super::snapshot::{self, SnapshotStatus, Zygote};
 use super::{EngineError, Shared};
@@ -34,6 +35,7 @@ pub struct Recovered {
     pub mute: Vec<PathBuf>,
     /// Directories, files and processes that were nobody's.
     pub removed: usize,
+    pub networks: NetworksFound,
 }
 
 /// What is in a directory.
@@ -93,6 +95,7 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         }
     }
     recovered.removed += remove_unused(&shared.places.layers(), &used, Duration::ZERO)?;
+    recovered.removed += shared.sweep_cgroups();
     Ok(recovered)
 }
 

@@ -92,7 +92,8 @@ impl Sandbox {
         let names = [Descriptor::Control].into_iter().chain(devices.own());
         named = names.zip(descriptors).fold(named, |named, (name, file)| named.with(name, file));
         named = named.with(Descriptor::Predecessor, OwnedFd::from(predecessor));
-        let command = Command::Fork(Fork { cgroup: false, successor: true, devices });
+        let (named, cgroup) = self.shared.with_cgroup(named, &self.record)?;
+        let command = Command::Fork(Fork { cgroup, successor: true, devices });
         let descriptors = named.for_command(&command);
         let answer = zygote.process.control.call(command, &descriptors).await;
         drop(descriptors);

@@ -19,9 +19,12 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
+use super::network::NetworkOrder;
+use super::quota::of_sandbox;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
+use crate::cgroup::OutOfMemory;
 use crate::descriptors::VSOCK;
 use crate::fault;
 use crate::guest::Guest;
@@ -56,6 +59,7 @@ pub enum EndReason {
     Reset,
     Failed,
     Killed,
+    OutOfMemory,
     Expired,
 }
 
@@ -76,6 +80,8 @@ pub(super) enum Request {
     Pause(Answer<()>),
     Resume(Answer<()>),
     SetExpiry(Option<u64>, Answer<()>),
+    ChangeNetwork(NetworkOrder, Answer<()>),
+    LoseNetwork(Answer<()>),
     Branch(BranchOrder, Answer<SnapshotHandle>),
     Rollback(Tag, Answer<()>),
     /// The end of a rollback that another daemon has begun.
@@ -133,6 +139,11 @@ impl SandboxHandle {
         self.ask(|answer| Request::SetExpiry(unix_ms, answer)).await
     }
 
+    /// Changes what it may reach, from one packet to the next.
+    pub async fn change_network(&self, order: NetworkOrder) -> Result<(), EngineError> {
+        self.ask(|answer| Request::ChangeNetwork(order, answer)).await
+    }
+
     /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
     pub async fn branch(&self, tag: Option<Tag>) -> Result<SnapshotHandle, EngineError> {
         self.ask(|answer| Request::Branch(BranchOrder { tag }, answer)).await
@@ -150,6 +161,10 @@ impl SandboxHandle {
 
     pub(super) async fn promise(&self) -> Result<SandboxView, EngineError> {
         self.ask(Request::Promise).await
+    }
+
+    pub(super) async fn lose_network(&self) -> Result<(), EngineError> {
+        self.ask(Request::LoseNetwork).await
     }
 
     pub(super) async fn identify(&self) -> Result<(), EngineError> {
@@ -251,6 +266,14 @@ impl Sandbox {
                 let set = self.set_expiry(expires);
                 let _ = answer.send(set);
             }
+            Request::ChangeNetwork(order, answer) => {
+                let changed = self.change_network(order).await;
+                let _ = answer.send(changed);
+            }
+            Request::LoseNetwork(answer) => {
+                let lost = self.lose_network();
+                let _ = answer.send(lost);
+            }
             Request::Branch(order, answer) => {
                 let branched = self.branch(order).await;
                 let _ = answer.send(branched);
@@ -342,7 +365,23 @@ impl Sandbox {
             self.happened(event);
         }
         if self.state != SandboxState::Ended {
-            self.finish(EndReason::Killed, "its process was killed".into());
+            let (reason, detail) = self.killed();
+            self.finish(reason, detail);
+        }
+    }
+
+    /// Why, if it could say nothing.
+    fn killed(&self) -> (EndReason, String) {
+        let cgroups = self.shared.cgroups.as_ref();
+        match cgroups.and_then(|cgroups| cgroups.out_of_memory(&of_sandbox(&self.record.id))) {
+            Some(OutOfMemory { limit_bytes, peak_bytes }) => {
+                let (limit, peak) = (limit_bytes >> 20, peak_bytes >> 20);
+                (
+                    EndReason::OutOfMemory,
+                    format!("it may use {limit} MiB of the host's memory, and came to {peak} MiB"),
+                )
+            }
+            None => (EndReason::Killed, "its process was killed".into()),
         }
     }
 
@@ -351,6 +390,7 @@ impl Sandbox {
             return;
         }
         self.end = Some(End { reason, detail, at_unix_ms: unix_ms() });
+        self.leave_network();
         self.become_(SandboxState::Ended);
     }
 
@@ -361,10 +401,12 @@ impl Sandbox {
         let (id, shared) = (self.record.id.clone(), self.shared);
         // What cannot be removed now is removed by the next sweep.
         let _ = std::fs::remove_dir_all(&self.directory);
+        shared.networks.give_back(&id, &self.directory);
         if let Some(disk) = &self.record.disk {
             let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
             tops.for_each(|top| drop(std::fs::remove_file(shared.places.layer(top))));
         }
+        shared.leave(of_sandbox(&id)).await;
         shared.sandboxes.remove(&id);
         shared.tell(Happened::SandboxRemoved(id));
     }

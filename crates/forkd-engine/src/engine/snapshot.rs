@@ -18,6 +18,7 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::quota::of_zygote;
 use super::{EngineError, Happened, PATIENCE, Shared, persist};
 use crate::fault;
 use crate::lasting::Lasting;
@@ -228,7 +229,7 @@ impl Snapshot {
                     self.writing = None;
                     self.written(written.unwrap_or_else(|_| Err(EngineError::Removed)));
                 }
-                () = ended => self.gone(),
+                () = ended => self.gone().await,
                 request = self.requests.recv() => match request {
                     // The engine is gone; its processes are not.
                     None => return,
@@ -278,9 +279,10 @@ impl Snapshot {
     }
 
     /// Its process has ended by itself. With files, the next lease makes another.
-    fn gone(&mut self) {
+    async fn gone(&mut self) {
         self.zygote = None;
         let _ = fs::remove_dir_all(self.shared.places.zygote(&self.record.tag));
+        self.shared.leave(of_zygote(&self.record.tag)).await;
         if self.status == SnapshotStatus::Live {
             self.error = Some("its process was killed before it was on disk".into());
             self.become_(SnapshotStatus::Failed);
@@ -333,17 +335,18 @@ impl Snapshot {
             }
         }
         fault::place("evict.ended");
-        self.end_process();
+        self.end_process().await;
         self.show();
         self.shared.tell(Happened::Evicted(self.record.tag.clone()));
         true
     }
 
-    fn end_process(&mut self) {
+    async fn end_process(&mut self) {
         if let Some(zygote) = self.zygote.take() {
             zygote.process.kill();
         }
         let _ = fs::remove_dir_all(self.shared.places.zygote(&self.record.tag));
+        self.shared.leave(of_zygote(&self.record.tag)).await;
     }
 
     /// Takes it from the disk, where it may be about to appear.
@@ -368,7 +371,7 @@ impl Snapshot {
             }
             zygote.process.end().await;
         }
-        self.end_process();
+        self.end_process().await;
         self.shared.snapshots.remove(&self.record.tag);
         self.shared.tell(Happened::SnapshotRemoved(self.record.tag.clone()));
     }

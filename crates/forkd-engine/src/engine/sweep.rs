@@ -29,6 +29,8 @@ impl Engine {
     /// Looks for what nobody has: processes and their directories, and layers of disks.
     pub async fn sweep(&self) -> Result<Swept, EngineError> {
         let mut swept = self.shared.sweep_directories().await?;
+        self.shared.sweep_networks();
+        swept.removed += self.shared.sweep_cgroups();
         let shared = Arc::clone(&self.shared);
         let layers = tokio::task::spawn_blocking(move || shared.sweep_layers()).await;
         swept.removed += layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))??;

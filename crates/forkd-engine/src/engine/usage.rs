@@ -8,7 +8,9 @@ use std::path::Path;
 
 use forkd_store::Tag;
 
+use super::quota::of_sandbox;
 use super::{Engine, EngineError, SandboxState, Shared, SnapshotView};
+use crate::cgroup::Cgroups;
 use crate::descriptors::CONSOLE;
 use crate::ids::LayerId;
 
@@ -40,13 +42,16 @@ impl Engine {
         if view.state == SandboxState::Ended {
             return Err(EngineError::WrongState("ended"));
         }
+        let of_cgroup = |cgroups: &Cgroups| cgroups.cpu_us(&of_sandbox(&view.record.id));
+        let cpu = self.shared.cgroups.as_ref().and_then(of_cgroup);
         let top = view.record.disk.map(|disk| self.shared.places.layer(&disk.files.top));
         let used = blocking(move || {
             let read = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", view.pid));
             let (stat, memory) = (read("stat")?, read("smaps_rollup")?);
             let disk_bytes = top.map_or(0, |top| allocated(&top));
             let (memory_private_bytes, memory_shared_bytes) = memory_of(&memory);
-            Ok(Usage { cpu_us: cpu_us(&stat), memory_private_bytes, memory_shared_bytes, disk_bytes })
+            let cpu_us = cpu.unwrap_or_else(|| cpu_us(&stat));
+            Ok(Usage { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes })
         });
         // A process that ends while its files are read is one that has ended.
         used.await.map_err(|error| match handle.view().state {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::Problem;
+use crate::cgroup::{Mount, find_mount};
 
 const NEEDED: [&str; 4] = ["memory", "cpu", "io", "pids"];
 const UNIFIED: &str = "boot with cgroup v2 only (kernel argument systemd.unified_cgroup_hierarchy=1)";
@@ -16,24 +17,6 @@ pub(super) fn check() -> Result<String, Problem> {
     let controllers =
         fs::read_to_string(Path::new(mount.point).join("cgroup.controllers")).unwrap_or_default();
     judge(&mount, &controllers)
-}
-
-#[derive(Debug, PartialEq)]
-struct Mount<'a> {
-    point: &'a str,
-    options: &'a str,
-}
-
-/// The cgroup2 mount in /proc/self/mountinfo: `ID PARENT DEV ROOT POINT OPTIONS … - TYPE SOURCE SUPEROPTIONS`.
-fn find_mount(mounts: &str) -> Option<Mount<'_>> {
-    mounts.lines().find_map(|line| {
-        let (mount, file_system) = line.split_once(" - ")?;
-        let mut file_system = file_system.split(' ');
-        if file_system.next()? != "cgroup2" {
-            return None;
-        }
-        Some(Mount { point: mount.split(' ').nth(4)?, options: file_system.nth(1)? })
-    })
 }
 
 fn judge(mount: &Mount<'_>, controllers: &str) -> Result<String, Problem> {
@@ -58,19 +41,6 @@ fn judge(mount: &Mount<'_>, controllers: &str) -> Result<String, Problem> {
 mod tests {
     use super::super::Status;
     use super::*;
-
-    const HYBRID: &str = "\
-22 1 0:20 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
-30 22 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
-31 22 0:27 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw
-";
-
-    #[test]
-    fn the_mount_is_found_among_others() {
-        assert_eq!(find_mount(HYBRID), Some(Mount { point: "/sys/fs/cgroup/unified", options: "rw" }));
-        assert_eq!(find_mount("22 1 0:20 / / rw - ext4 /dev/vda rw\n"), None);
-        assert_eq!(find_mount("garbage\n - \n - cgroup2\n"), None);
-    }
 
     #[test]
     fn missing_controllers_fail_by_name() {

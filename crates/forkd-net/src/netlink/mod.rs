@@ -82,6 +82,10 @@ impl NetlinkSocket {
         Ok(NetlinkSocket(socket))
     }
 
+    pub fn into_inner(self) -> OwnedFd {
+        self.0
+    }
+
     /// Sends messages and reads answers until `expected` of them are acknowledged or the first is refused.
     ///
     /// What is left in the socket after a refusal is thrown away by the next call.
@@ -147,7 +151,7 @@ fn code(payload: &[u8]) -> io::Result<i32> {
 }
 
 /// The messages of one piece: each has its length, its kind, and is padded to four bytes.
-fn split(mut piece: &[u8]) -> io::Result<Vec<Answer>> {
+pub fn split(mut piece: &[u8]) -> io::Result<Vec<Answer>> {
     let mut answers = Vec::new();
     while piece.len() >= HEADER {
         let length = piece.first_chunk::<4>().map_or(0, |bytes| u32::from_ne_bytes(*bytes));

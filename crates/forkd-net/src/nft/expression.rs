@@ -57,6 +57,17 @@ pub enum Expression {
         bytes_per_second: u64,
         burst: u32,
     },
+    /// Goes on only with a few packets a second.
+    Few {
+        per_second: u64,
+        burst: u32,
+    },
+    /// Hands the beginning of the packet to whoever listens to the group.
+    Log {
+        group: u16,
+        prefix: &'static str,
+        bytes: u32,
+    },
     /// Goes on only if there are more connections than this that have come here.
     MoreConnections(u32),
     Accept,
@@ -78,7 +89,8 @@ impl Expression {
             Expression::Compare(..) => "cmp",
             Expression::In(_) => "lookup",
             Expression::Count(_) => "objref",
-            Expression::Beyond { .. } => "limit",
+            Expression::Beyond { .. } | Expression::Few { .. } => "limit",
+            Expression::Log { .. } => "log",
             Expression::MoreConnections(_) => "connlimit",
             Expression::Load(_) | Expression::Accept | Expression::Drop | Expression::Jump(_) => "immediate",
             Expression::Reject => "reject",
@@ -113,6 +125,12 @@ impl Expression {
             Expression::Count(counter) => new().number(1, 1).text(2, counter),
             Expression::Beyond { bytes_per_second, burst } => {
                 new().long(1, *bytes_per_second).long(2, 1).number(3, *burst).number(4, 1).number(5, 1)
+            }
+            Expression::Few { per_second, burst } => {
+                new().long(1, *per_second).long(2, 1).number(3, *burst).number(4, 0).number(5, 0)
+            }
+            Expression::Log { group, prefix, bytes } => {
+                new().put(1, &group.to_be_bytes()).text(2, prefix).number(3, *bytes)
             }
             Expression::MoreConnections(count) => new().number(1, *count).number(2, 1),
             Expression::Accept => verdict(1, None),

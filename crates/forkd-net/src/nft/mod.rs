@@ -15,7 +15,7 @@ mod expression;
 mod read;
 mod transaction;
 
-pub use attributes::Attributes;
+pub use attributes::{Attributes, find};
 pub use expression::{Comparison, ESTABLISHED, Expression, ICMP, ICMP6, INVALID, RELATED, Rule, TCP, UDP};
 pub use read::{Counter, chain_exists, counters, sets};
 pub use transaction::{Base, Hook, Priority, SetKey, Transaction, TransactionError};

@@ -14,17 +14,20 @@ pub use upstream::Upstream;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hickory_proto::op::Message;
+use hickory_proto::op::{Message, ResponseCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::drops::{self, GROUP, LOGGED_BYTES, Notices};
 use crate::error::blocking;
 use crate::lease::Inside;
+use crate::log_socket::{LogSocket, listen};
 use crate::namespace::Namespace;
 use crate::plan::{GATEWAY4, GATEWAY6};
 use answer::{Decision, Question, decide};
@@ -43,13 +46,16 @@ const IDLE: Duration = Duration::from_secs(10);
 pub(crate) struct Sockets {
     datagrams: Vec<UdpSocket>,
     listeners: Vec<TcpListener>,
+    /// What is dropped in the namespace.
+    log: OwnedFd,
 }
 
 impl Sockets {
     pub fn open(namespace: &Namespace, ipv6: bool) -> io::Result<Sockets> {
         namespace.run(|| {
             let addresses = [SocketAddr::from((GATEWAY4, PORT)), SocketAddr::from((GATEWAY6, PORT))];
-            let mut sockets = Sockets { datagrams: Vec::new(), listeners: Vec::new() };
+            let mut sockets =
+                Sockets { datagrams: Vec::new(), listeners: Vec::new(), log: listen(GROUP, LOGGED_BYTES)? };
             for address in addresses.into_iter().filter(|address| address.is_ipv4() || ipv6) {
                 let (datagrams, listener) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
                 datagrams.set_nonblocking(true)?;
@@ -72,14 +78,22 @@ pub struct Resolver {
 struct Answering {
     inside: Arc<Inside>,
     upstream: Upstream,
+    notices: Arc<Notices>,
     questions: Semaphore,
 }
 
 impl Resolver {
     /// Begins to answer, in the runtime that this is called in.
-    pub(crate) fn start(sockets: Sockets, inside: Arc<Inside>, upstream: Upstream) -> io::Result<Resolver> {
-        let answering = Arc::new(Answering { inside, upstream, questions: Semaphore::new(QUESTIONS) });
+    pub(crate) fn start(
+        sockets: Sockets,
+        inside: Arc<Inside>,
+        upstream: Upstream,
+        notices: Arc<Notices>,
+    ) -> io::Result<Resolver> {
         let mut tasks = JoinSet::new();
+        tasks.spawn(drops::watch(LogSocket::new(sockets.log)?, Arc::clone(&notices)));
+        let questions = Semaphore::new(QUESTIONS);
+        let answering = Arc::new(Answering { inside, upstream, notices, questions });
         for socket in sockets.datagrams {
             let socket = Arc::new(tokio::net::UdpSocket::from_std(socket)?);
             tasks.spawn(serve_datagrams(socket, Arc::clone(&answering)));
@@ -170,7 +184,15 @@ impl Answering {
         let policy = self.inside.policy();
         match decide(asked, &policy) {
             Decision::Ignore => None,
-            Decision::Answer(message) => Some((*message, usize::MAX)),
+            Decision::Answer(message) => {
+                if message.metadata.response_code == ResponseCode::NXDomain
+                    && let Some(query) = message.queries.first()
+                {
+                    let name = query.name().to_ascii();
+                    self.notices.refused_name(name.strip_suffix('.').unwrap_or(&name).to_owned());
+                }
+                Some((*message, usize::MAX))
+            }
             Decision::Forward(question) => {
                 let datagram = question.datagram;
                 let answered = self.forward(&question).await;

@@ -14,6 +14,7 @@
 
 use super::TABLE;
 use super::ranges::not_the_internet;
+use crate::drops::{GROUP, LOGGED_BYTES, Reason};
 use crate::nft::{Base, Comparison, Expression, Family, Hook, Priority, Rule, SetKey, Transaction};
 use crate::nft::{ESTABLISHED, ICMP, ICMP6, INVALID, RELATED, TCP, UDP};
 use crate::plan::{GATEWAY4, GATEWAY6, GUEST_LINK_LOCAL, GUEST_MAC, GUEST4, GUEST6, TAP, UPLINK};
@@ -32,6 +33,10 @@ const EGRESS: &str = "egress";
 const PASS: &str = "pass";
 const REFUSE: &str = "refuse";
 const GUARD: &str = "guard";
+const OVER: &str = "over";
+const SPOOF: &str = "spoof";
+/// What is told of each kind of drop: a second, and at once.
+const TOLD: Expression = Expression::Few { per_second: 2, burst: 10 };
 
 /// Connections of one sandbox at a time. The host's table of connections is everybody's.
 const MAX_CONNECTIONS: u32 = 8192;
@@ -44,7 +49,7 @@ const MIN_BUCKET: u64 = 128 << 10;
 pub fn guard() -> Transaction {
     let base = Base { hook: Hook::Ingress, priority: Priority::Filter, drops: true, device: Some(TAP) };
     let rules = [
-        Rule::new().sender(Comparison::NotEqual, GUEST_MAC).count(SPOOFED).drop(),
+        Rule::new().sender(Comparison::NotEqual, GUEST_MAC).jump(SPOOF),
         Rule::new().frame4(GUEST4).accept(),
         Rule::new().frame6(GUEST6, 128).accept(),
         // Neighbours are looked for from the link-local address, or from none. Neither is forwarded. One address only: the
@@ -54,13 +59,21 @@ pub fn guard() -> Transaction {
         Rule::new().arp(GUEST_MAC, GUEST4).accept(),
         // Asking whether anybody has an address, before taking it.
         Rule::new().arp(GUEST_MAC, [0; 4].into()).accept(),
-        Rule::new().count(SPOOFED).drop(),
+        Rule::new().jump(SPOOF),
     ];
     Transaction::new(Family::Netdev, TABLE)
         .add_table()
         .add_counter(SPOOFED)
         .add_base_chain(GUARD, &base)
+        .add_chain(SPOOF)
+        .add_rules(SPOOF, &[told(Reason::Spoofed), Rule::new().count(SPOOFED).drop()])
         .add_rules(GUARD, &rules)
+}
+
+/// A few of the packets that come here are told.
+fn told(reason: Reason) -> Rule {
+    let log = Expression::Log { group: GROUP, prefix: reason.prefix(), bytes: LOGGED_BYTES };
+    Rule::new().then(TOLD).then(log)
 }
 
 /// The table of a new lease.
@@ -77,9 +90,11 @@ pub fn table(policy: &Policy, generation: u32) -> Transaction {
         .add_chain(EGRESS)
         .add_chain(PASS)
         .add_chain(REFUSE)
+        .add_chain(OVER)
         .add_rule("postrouting", &Rule::new().to_link(UPLINK).then(Expression::Masquerade))
         .add_rules(INPUT, &input())
-        .add_rule(REFUSE, &Rule::new().count(REFUSED).reject());
+        .add_rules(REFUSE, &[told(Reason::Refused), Rule::new().count(REFUSED).reject()])
+        .add_rules(OVER, &[told(Reason::OverLimit), Rule::new().count(OVER_LIMIT).drop()]);
     with_policy(transaction, policy, generation)
 }
 
@@ -112,7 +127,7 @@ fn input() -> Vec<Rule> {
     rules.push(guest().to_network(GATEWAY6.into(), 128).protocol(ICMP6).icmp_types(128, 128).accept());
     rules.push(guest().protocol(ICMP6).icmp_types(135, 136).accept());
     // The guest hears at once that there is nothing here.
-    rules.push(guest().count(REFUSED).reject());
+    rules.push(guest().jump(REFUSE));
     rules
 }
 
@@ -126,7 +141,7 @@ fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -
         let burst = u32::try_from(MIN_BUCKET.saturating_sub(bytes_per_second)).unwrap_or(u32::MAX);
         for direction in [out(), back()] {
             let beyond = Expression::Beyond { bytes_per_second: bytes_per_second.max(1), burst };
-            forward.push(direction.then(beyond).count(OVER_LIMIT).drop());
+            forward.push(direction.then(beyond).jump(OVER));
         }
     }
     forward.push(back().in_state(answers).marked(generation).count(RECEIVED).accept());
@@ -134,10 +149,7 @@ fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -
     forward.push(out().jump(EGRESS));
     transaction = transaction
         .add_rules(FORWARD, &forward)
-        .add_rule(
-            PASS,
-            &Rule::new().then(Expression::MoreConnections(MAX_CONNECTIONS)).count(OVER_LIMIT).drop(),
-        )
+        .add_rule(PASS, &Rule::new().then(Expression::MoreConnections(MAX_CONNECTIONS)).jump(OVER))
         .add_rule(PASS, &Rule::new().mark(generation).count(SENT).accept());
     // Names are the resolver's. Whoever could ask another one would get addresses that no rule knows of.
     for (protocol, port) in [(UDP, DNS), (TCP, DNS), (UDP, DNS_OVER_TLS), (TCP, DNS_OVER_TLS)] {

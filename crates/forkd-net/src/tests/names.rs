@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use super::in_namespaces;
 use super::world::{Guest, OTHER_PORT, PORT, Reached, World};
 use crate::plan::{GATEWAY4, Slot};
-use crate::{Egress, Entry, Lease, Policy, Upstream};
+use crate::{Egress, Entry, Lease, Notice, Policy, Reason, Upstream};
 
 /// A resolver with a few names, at a port of the host's loopback.
 fn upstream() -> SocketAddr {
@@ -118,7 +118,8 @@ async fn resolving() {
     let listed = policy(&[("*.example.com", &["8080"])]);
     let lease = Lease::make(&world.host, Slot::try_from(1).unwrap(), listed.clone()).await.unwrap();
     let guest = world.guest("guest", &lease);
-    let resolver = lease.resolver(Upstream::Servers(vec![upstream()])).await.unwrap();
+    let (notices, mut told) = tokio::sync::mpsc::channel(16);
+    let resolver = lease.resolver(Upstream::Servers(vec![upstream()]), Some(notices)).await.unwrap();
 
     // Before anybody asks, nothing is open.
     assert_eq!(guest.reach("9.9.9.9", PORT), Reached::Forbidden);
@@ -126,6 +127,17 @@ async fn resolving() {
     let other = ask(&guest, "other.org.", RecordType::A).await;
     assert_eq!((other.metadata.response_code, other.answers.len()), (ResponseCode::NXDomain, 0));
     assert_eq!(guest.reach("9.9.9.9", PORT), Reached::Forbidden);
+    // Both are told, the packet when the kernel has gathered some.
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let notice = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
+        let Notice { slot, dropped } = notice.expect("in time").unwrap();
+        assert_eq!((slot, dropped.reason), (lease.slot(), Reason::Refused));
+        seen.push((dropped.name, dropped.destination, dropped.port, dropped.protocol));
+    }
+    let packet = (None, "9.9.9.9".parse().ok(), Some(PORT), Some(6));
+    assert!(seen.contains(&packet), "{seen:?}");
+    assert!(seen.contains(&(Some("other.org".into()), None, None, None)), "{seen:?}");
     // An allowed one opens exactly its addresses, at its ports.
     let good = ask(&guest, "GOOD.example.com.", RecordType::A).await;
     assert_eq!(addresses(&good), ["9.9.9.9".parse::<IpAddr>().unwrap()]);

@@ -21,9 +21,11 @@ mod registers;
 mod reset_vector;
 
 use std::fs::File;
+use std::sync::Arc;
 
 use forkd_memory::{GuestRam, Layout, LayoutError, RamError};
 use forkd_proto::control::{Boot, Descriptor};
+use kvm_ioctls::Kvm;
 
 use crate::vm::devices::{self, Descriptors, DeviceError, Devices};
 use crate::vm::hardware::{Hardware, KvmError};
@@ -57,7 +59,7 @@ pub enum BootError {
 }
 
 /// Makes a VM that will begin with the first instruction of its kernel. It is paused.
-pub fn boot(request: &Boot, descriptors: &mut Descriptors) -> Result<LiveVm, BootError> {
+pub fn boot(kvm: &Arc<Kvm>, request: &Boot, descriptors: &mut Descriptors) -> Result<LiveVm, BootError> {
     if !(1..=MAX_VCPUS).contains(&request.vcpus) {
         return Err(BootError::Vcpus(request.vcpus));
     }
@@ -67,7 +69,7 @@ pub fn boot(request: &Boot, descriptors: &mut Descriptors) -> Result<LiveVm, Boo
         true => Some(File::from(descriptors.take(Descriptor::Initramfs)?)),
         false => None,
     };
-    let hardware = Hardware::new(&ram, request.vcpus)?;
+    let hardware = Hardware::new(kvm, &ram, request.vcpus)?;
     let devices = Devices::new(&request.devices, &hardware.vm, &ram, descriptors)?;
     let place = |place: devices::Place| {
         let devices::Place { address, len, gsi } = place;

@@ -29,6 +29,7 @@ const LOOP_BUDGET: Duration = Duration::from_millis(200);
 const TSC_WINDOW: Duration = Duration::from_millis(50);
 
 /// What to probe.
+#[derive(Debug)]
 pub struct Options {
     /// How many VMs to keep alive at once.
     pub vms: u32,

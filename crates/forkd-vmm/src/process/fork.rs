@@ -39,12 +39,21 @@ impl Process {
         mut descriptors: Descriptors,
     ) -> Done {
         last_words::enter(Stage::Restore);
+        self.pagemap = None;
         if self.adopt(control).is_err() {
+            return Done::Over;
+        }
+        if let Err(error) = self.lose_trust() {
+            self.say_failed(Stage::Restore, &error);
             return Done::Over;
         }
         // Held until all is said: when it closes, the other goes on.
         let predecessor = descriptors.take(Descriptor::Predecessor).ok();
-        match LiveVm::restore(frozen, request.devices.clone(), &mut descriptors) {
+        let restored = match &self.kvm {
+            Ok(kvm) => LiveVm::restore(kvm, frozen, request.devices.clone(), &mut descriptors),
+            Err(error) => Err(error.clone().into()),
+        };
+        match restored {
             Ok(vm) => {
                 if let Some(predecessor) = predecessor {
                     super::hand_over::take_place(&predecessor);

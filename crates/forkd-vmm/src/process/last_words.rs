@@ -2,12 +2,15 @@
 //!
 //! A vCPU or device thread that went away alone would leave a VM that hangs.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forkd_proto::channel::Channel;
 use forkd_proto::control::{Event, ExitReason, Message, Stage};
+
+use super::blocked;
 
 /// More of a panic's message is not sent.
 const MAX_DETAIL: usize = 2000;
@@ -31,11 +34,13 @@ pub fn install() {
 
 /// From now on this is the process's control socket; a forked process has another than its parent.
 pub fn adopt(channel: Option<Arc<Channel>>) {
+    blocked::adopt(channel.as_ref().map(|channel| channel.as_fd().as_raw_fd()));
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).channel = channel;
 }
 
 /// From now on the process is at this stage.
 pub fn enter(stage: Stage) {
+    blocked::enter(stage);
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).stage = stage;
 }
 

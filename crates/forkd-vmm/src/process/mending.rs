@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use forkd_memory::{GuestRam, Mender};
+use forkd_memory::{GuestRam, Mender, Pagemap};
 
 /// The time between two rounds while the guest writes; it doubles while there is nothing new to mend.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -20,10 +20,9 @@ pub struct Mending {
 }
 
 impl Mending {
-    /// `None` where the kernel does not tell what is shared: branches take longer there.
-    pub fn new(ram: &GuestRam) -> Option<Mending> {
-        let mender = ram.mender().ok()?;
-        Some(Mending { mender, left: usize::MAX, delay: SHORTEST, due: Instant::now() + SHORTEST })
+    pub fn new(ram: &GuestRam, pagemap: Pagemap) -> Mending {
+        let mender = ram.mender(pagemap);
+        Mending { mender, left: usize::MAX, delay: SHORTEST, due: Instant::now() + SHORTEST }
     }
 
     /// The time until the next step.

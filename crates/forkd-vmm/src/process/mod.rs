@@ -3,6 +3,7 @@
 //! The states are those of `forkd_proto::control`. Every pair of a state and a command is decided in [`Process::carry_out`];
 //! a refusal leaves everything as it was. The verbs that make other processes have a file each.
 
+mod blocked;
 mod branch;
 pub mod clone;
 mod control;
@@ -16,20 +17,25 @@ mod persist;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use forkd_jail::{JailError, Plan, Role};
 use forkd_proto::causes::with_causes;
 use forkd_proto::channel::ChannelError;
 use forkd_proto::control::{
     Boot, Command, Descriptor, Event, ExitReason, Load, Message, Refusal, RefusalCode, Reply, Request,
     RequestHeader, Stage, StateName, Stats, VERSION,
 };
+use kvm_ioctls::Kvm;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Deserialize;
 
 use crate::boot;
 use crate::snapshot::load;
+use crate::vm::bus::{self, Attack};
 use crate::vm::devices::Descriptors;
+use crate::vm::hardware::{self, KvmError};
+use crate::vm::kick;
 use crate::vm::live::{FrozenVm, LiveVm};
 use clone::Side;
 use control::ControlSocket;
@@ -44,15 +50,44 @@ pub enum ControlError {
     Channel(ChannelError),
 }
 
+/// How a process is started.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// The user id that it has, if root starts it.
+    pub uid: Option<u32>,
+    /// Whether its system calls are filtered. They always are, but in a test of the other walls.
+    pub filtered: bool,
+    /// A test's.
+    pub attack: Option<Attack>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { uid: None, filtered: true, attack: None }
+    }
+}
+
 /// Serves the control socket until the process is told to end, the VM ends, or nobody can talk to it any more.
-pub fn run() -> Result<(), ControlError> {
+pub fn run(options: Options) -> Result<(), ControlError> {
     clone::close_inherited();
     let control = take_stdin().and_then(ControlSocket::new).map_err(ControlError::Stdin)?;
-    allow_descriptors();
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
-    let mut process = Process { control, state: State::Empty, mending: None };
+    clone::allocate_without_files();
+    kick::install();
     last_words::install();
+    blocked::install();
+    if let Some(attack) = options.attack {
+        // It is set once, here.
+        let _ = bus::ATTACK.set(attack);
+    }
+    // What else it says is nobody's log, and its words go over the control socket.
+    silence().map_err(ControlError::Stdin)?;
+    let kvm = hardware::open();
+    let jail = forkd_jail::enter(Plan { uid: options.uid, filtered: options.filtered });
+    let standing = jail.map(|()| Standing::Trusted);
+    let (mending, pagemap) = (None, None);
+    let mut process = Process { control, kvm, standing, state: State::Empty, mending, pagemap };
     loop {
         match process.step() {
             Ok(Next::Again) => {}
@@ -62,20 +97,30 @@ pub fn run() -> Result<(), ControlError> {
     }
 }
 
-/// As many descriptors as this process may have: each frozen layer of a disk is one. The limit that programs begin with is
-/// low for the sake of those that use select(2).
-fn allow_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Without it, a branch is refused earlier.
-    let _ = setrlimit(Resource::Nofile, limit);
-}
-
 /// The control socket, which is not stdin from then on: forked processes have one of their own.
 fn take_stdin() -> io::Result<OwnedFd> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdin(nowhere()?)?;
     Ok(socket)
+}
+
+fn silence() -> io::Result<()> {
+    rustix::stdio::dup2_stdout(nowhere()?)?;
+    rustix::stdio::dup2_stderr(nowhere()?)?;
+    Ok(())
+}
+
+fn nowhere() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null")
+}
+
+/// What the process may still do to itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// No guest has run in it or in any that it was forked from: it may give its children user ids.
+    Trusted,
+    /// It has no rights but its descriptors.
+    Jailed,
 }
 
 /// What the process is, with what it has.
@@ -109,9 +154,15 @@ impl State {
 
 struct Process {
     control: ControlSocket,
+    /// A process that could not be jailed does nothing.
+    standing: Result<Standing, JailError>,
+    /// Opened when the process began, and inherited by those that are forked from it.
+    kvm: Result<Arc<Kvm>, KvmError>,
     state: State,
     /// Of a VM that has been branched.
     mending: Option<Mending>,
+    /// `/proc/PID/pagemap` of this process.
+    pagemap: Option<File>,
 }
 
 enum Next {
@@ -211,7 +262,7 @@ impl Process {
     }
 
     /// Decides every pair of a state and a command.
-    fn carry_out(&mut self, request: Request, descriptors: Descriptors) -> Result<Done, Refusal> {
+    fn carry_out(&mut self, request: Request, mut descriptors: Descriptors) -> Result<Done, Refusal> {
         let done = Ok(Done::Reply(Reply::Done, Vec::new()));
         // Taken out, so that a verb can consume it; every arm puts a state back.
         let state = std::mem::replace(&mut self.state, State::Empty);
@@ -219,6 +270,12 @@ impl Process {
             (state, Command::Stats) => {
                 self.state = state;
                 Ok(Done::Reply(Reply::Stats(self.stats()), Vec::new()))
+            }
+            (state, Command::PageTable) => {
+                self.state = state;
+                let pagemap = descriptors.take(Descriptor::PageTable).map_err(|error| failed(&error))?;
+                self.pagemap = Some(pagemap.into());
+                done
             }
             (state, Command::Identify) => {
                 self.state = state;
@@ -276,7 +333,9 @@ impl Process {
 
     fn boot(&mut self, request: &Boot, mut descriptors: Descriptors) -> Result<Done, Refusal> {
         last_words::enter(Stage::Boot);
-        let vm = boot::boot(request, &mut descriptors).map_err(|error| failed(&error))?;
+        self.lose_trust().map_err(|error| failed(&error))?;
+        let kvm = self.kvm.as_ref().map_err(|error| failed(error))?;
+        let vm = boot::boot(kvm, request, &mut descriptors).map_err(|error| failed(&error))?;
         vm.run();
         self.state = State::Running(vm);
         Ok(Done::Reply(Reply::Done, Vec::new()))
@@ -284,9 +343,26 @@ impl Process {
 
     fn load(&mut self, request: &Load, mut descriptors: Descriptors) -> Result<Done, Refusal> {
         last_words::enter(Stage::Restore);
-        let frozen = load::load(request, &mut descriptors).map_err(|error| failed(&error))?;
+        self.standing.as_ref().map_err(|error| failed(error))?;
+        let kvm = self.kvm.as_ref().map_err(|error| failed(error))?;
+        let frozen = load::load(kvm, request, &mut descriptors).map_err(|error| failed(&error))?;
         self.state = State::Zygote(frozen);
         Ok(Done::Reply(Reply::Done, Vec::new()))
+    }
+
+    /// Before the first instruction of a guest: from now on the process has no rights, and cannot get any.
+    fn lose_trust(&mut self) -> Result<(), JailError> {
+        match &self.standing {
+            Ok(Standing::Jailed) => return Ok(()),
+            Ok(Standing::Trusted) => {}
+            Err(JailError { step, source }) => {
+                return Err(JailError { step, source: io::Error::other(source.to_string()) });
+            }
+        }
+        forkd_jail::drop_all()?;
+        forkd_jail::enforce(Role::Control)?;
+        self.standing = Ok(Standing::Jailed);
+        Ok(())
     }
 
     /// Takes over a control socket of its own, in a process that was just forked.

@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
+use forkd_jail::Role;
+use forkd_memory::Pagemap;
 use forkd_proto::control::{Event, Persist, Refusal, Reply, Stage};
 
 use super::clone::Side;
@@ -50,8 +52,12 @@ impl Process {
         last_words::enter(Stage::Persist);
         // Without it the writing is only less polite.
         let _ = rustix::process::nice(NICE);
+        if let Err(error) = self.lose_trust().and_then(|()| forkd_jail::enforce(Role::Persist)) {
+            return self.say_failed(Stage::Persist, &error);
+        }
+        let pagemap = self.pagemap.take().map(Pagemap::new);
         let control = &self.control;
-        match persist(frozen, request, &mut descriptors, || !control.is_abandoned()) {
+        match persist(frozen, request, &mut descriptors, pagemap.as_ref(), || !control.is_abandoned()) {
             Ok(persisted) => self.control.say(Event::Persisted(persisted)),
             Err(error) => self.say_failed(Stage::Persist, &error),
         }

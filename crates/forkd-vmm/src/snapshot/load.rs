@@ -16,7 +16,7 @@ use super::{PAYLOAD_VERSION, Payload, take_chain};
 use crate::boot::MAX_VCPUS;
 use crate::vm::devices::{Descriptors, DeviceError, DevicesState, FrozenDevices};
 use crate::vm::features;
-use crate::vm::hardware::{KvmError, failed};
+use crate::vm::hardware::KvmError;
 use crate::vm::live::FrozenVm;
 use crate::vm::state;
 
@@ -59,11 +59,11 @@ pub enum LoadError {
 }
 
 /// The zygote. What can be refused for little is refused before gigabytes are copied.
-pub fn load(request: &Load, descriptors: &mut Descriptors) -> Result<FrozenVm, LoadError> {
+pub fn load(kvm: &Kvm, request: &Load, descriptors: &mut Descriptors) -> Result<FrozenVm, LoadError> {
     let chain = Chain::open(take_chain(&request.chain, descriptors)?)?;
     let head = chain.head();
     let payload = decode(chain.state())?;
-    check_host(head, &payload, request.memory_limit_bytes)?;
+    check_host(kvm, head, &payload, request.memory_limit_bytes)?;
     let layers = take_layers(head, &payload.devices, request, descriptors)?;
 
     let layout = forkd_memory::Layout::new(head.manifest().layout.size())?;
@@ -93,7 +93,7 @@ fn decode(state: &VmState) -> Result<Payload, LoadError> {
 }
 
 /// Whether the guest can go on here.
-fn check_host(head: &Snapshot, payload: &Payload, memory_limit: u64) -> Result<(), LoadError> {
+fn check_host(kvm: &Kvm, head: &Snapshot, payload: &Payload, memory_limit: u64) -> Result<(), LoadError> {
     // The manifest is what others go by; the state is what the guest was told.
     let needed = payload.vm.vcpus.iter().flat_map(|vcpu| features::names(vcpu.cpuid())).collect();
     let named = head.manifest().cpu_features.iter().cloned().collect();
@@ -102,11 +102,10 @@ fn check_host(head: &Snapshot, payload: &Payload, memory_limit: u64) -> Result<(
     if !differ.is_empty() {
         return Err(LoadError::Features(differ));
     }
-    let kvm = Kvm::new().map_err(failed("opening /dev/kvm"))?;
-    head.check_cpu(&features::of_host(&kvm)?)?;
+    head.check_cpu(&features::of_host(kvm)?)?;
     head.check_memory(memory_limit)?;
     // Here, so that no branch of a VM that is forked from this has to.
-    state::msr_indices(&kvm)?;
+    state::msr_indices(kvm)?;
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use forkd_devices::disk::DiskError;
+use forkd_memory::Pagemap;
 use forkd_proto::control::{Descriptor, Persist, Persisted, WrittenFile};
 use forkd_store::{Chain, ChainError, FileEntry, LayoutError, NewContents, NewFiles, PageSource, WriteError};
 
@@ -30,12 +31,14 @@ pub enum PersistError {
     Write(#[source] WriteError),
 }
 
-/// Writes state and memory to the files that came with the request, and completes the disk's layers. `wanted` is asked now
+/// Writes state and memory to the files that came with the request, and completes the disk's layers. `pagemap` is the
+/// zygote's: its memory and this process' are the same, and neither writes to it. `wanted` is asked now
 /// and then whether anybody still wants the snapshot.
 pub fn persist(
     frozen: &FrozenVm,
     request: &Persist,
     descriptors: &mut Descriptors,
+    pagemap: Option<&Pagemap>,
     mut wanted: impl FnMut() -> bool,
 ) -> Result<Persisted, PersistError> {
     let mut file = |descriptor| descriptors.take(descriptor).map(File::from);
@@ -66,7 +69,7 @@ pub fn persist(
     };
     // What is nowhere in memory is zero, which matters only where the base is not.
     let below = base.iter().flat_map(Chain::data_ranges);
-    let mut candidates = union(frozen.ram.populated(), below);
+    let mut candidates = union(frozen.ram.populated(pagemap), below);
     let mut observe = |_step| if wanted() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let written = forkd_store::write_contents(&files, &new, &mut candidates, &mut observe);
     let written = written.map_err(PersistError::Write)?;

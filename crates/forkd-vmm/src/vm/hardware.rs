@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "KVM_SET_USER_MEMORY_REGION hands the kernel a raw address")]
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use forkd_memory::GuestRam;
 use kvm_bindings::kvm_userspace_memory_region;
@@ -13,7 +14,7 @@ const TSS_ADDRESS: usize = 0xfffb_d000;
 const DEVICE: &CStr = c"/dev/kvm";
 
 /// A call to KVM failed. Every such failure ends the VM: one that goes on with half of its state hangs in silence.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("{call}: {source}")]
 pub struct KvmError {
     pub call: &'static str,
@@ -29,14 +30,18 @@ pub fn failed(call: &'static str) -> impl Fn(kvm_ioctls::Error) -> KvmError {
 pub struct Hardware {
     pub vcpus: Vec<VcpuFd>,
     pub vm: VmFd,
-    pub kvm: Kvm,
+    pub kvm: Arc<Kvm>,
+}
+
+/// Opens KVM. A process does this once, before its jail has no paths; those that are forked from it inherit it.
+pub fn open() -> Result<Arc<Kvm>, KvmError> {
+    Kvm::new_with_path(DEVICE).map(Arc::new).map_err(failed("opening /dev/kvm"))
 }
 
 impl Hardware {
     /// VM, memory, TSS address, interrupt controllers, vCPUs. Memory after the interrupt controllers would wait for an RCU
     /// grace period: 7 ms a VM.
-    pub fn new(ram: &GuestRam, vcpus: u8) -> Result<Hardware, KvmError> {
-        let kvm = Kvm::new_with_path(DEVICE).map_err(failed("opening /dev/kvm"))?;
+    pub fn new(kvm: &Arc<Kvm>, ram: &GuestRam, vcpus: u8) -> Result<Hardware, KvmError> {
         let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
         for (slot, region) in (0..).zip(ram.regions()) {
             let region = kvm_userspace_memory_region {
@@ -53,6 +58,6 @@ impl Hardware {
         vm.set_tss_address(TSS_ADDRESS).map_err(failed("KVM_SET_TSS_ADDR"))?;
         vm.create_irq_chip().map_err(failed("KVM_CREATE_IRQCHIP"))?;
         let vcpus = (0..u64::from(vcpus)).map(|id| vm.create_vcpu(id).map_err(failed("KVM_CREATE_VCPU")));
-        Ok(Hardware { vcpus: vcpus.collect::<Result<_, _>>()?, vm, kvm })
+        Ok(Hardware { vcpus: vcpus.collect::<Result<_, _>>()?, vm, kvm: Arc::clone(kvm) })
     }
 }

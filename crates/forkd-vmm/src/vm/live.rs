@@ -24,7 +24,7 @@ pub struct LiveVm {
     vcpus: Vec<Vcpu>,
     device_thread: JoinHandle<()>,
     vm: VmFd,
-    kvm: Kvm,
+    kvm: Arc<Kvm>,
     /// Readable while there are notices.
     pub ready: OwnedFd,
 }
@@ -87,12 +87,13 @@ impl LiveVm {
 
     /// Makes a VM of a frozen one, with descriptors of its own. The VM is paused.
     pub fn restore(
+        kvm: &Arc<Kvm>,
         frozen: &FrozenVm,
         wanted: control::Devices,
         descriptors: &mut Descriptors,
     ) -> Result<LiveVm, VmError> {
         let vcpus = u8::try_from(frozen.state.vcpus.len()).unwrap_or(u8::MAX);
-        let hardware = Hardware::new(&frozen.ram, vcpus)?;
+        let hardware = Hardware::new(kvm, &frozen.ram, vcpus)?;
         frozen.state.restore(&hardware.vm, &hardware.vcpus)?;
         // After KVM's own state: an interrupt that a device raises must not be overwritten.
         let devices = Devices::restore(&frozen.devices, &wanted, &hardware.vm, &frozen.ram, descriptors)?;

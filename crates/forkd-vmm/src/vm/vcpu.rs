@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{self, JoinHandle};
 
+use forkd_jail::Role;
 use forkd_proto::control::{Event, ExitReason, Stage};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use rustix::event::EventfdFlags;
@@ -145,11 +146,13 @@ pub struct Vcpu {
 impl Vcpu {
     /// Starts the thread, parked.
     pub fn start(vcpu: VcpuFd, index: usize, crew: Arc<Crew>) -> std::io::Result<Vcpu> {
-        kick::install();
         let slot = Arc::new(Mutex::new(Some(vcpu)));
         let thread = thread::Builder::new().name(format!("vcpu{index}")).stack_size(256 << 10).spawn({
             let slot = Arc::clone(&slot);
-            move || work(&slot, &crew)
+            move || {
+                jail(Role::Vcpu);
+                work(&slot, &crew);
+            }
         })?;
         Ok(Vcpu { slot, thread })
     }
@@ -163,6 +166,7 @@ impl Vcpu {
 /// Starts the thread that serves the devices, parked.
 pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name("devices".into()).stack_size(256 << 10).spawn(move || {
+        jail(Role::Devices);
         let mut worker = Worker::default();
         while park(&crew) != Order::Quit {
             if let Some(wiring) = &*crew.wiring() {
@@ -170,6 +174,13 @@ pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<JoinHandle<()>> {
             }
         }
     })
+}
+
+/// A thread without its filter does nothing: the process ends, and says why.
+fn jail(role: Role) {
+    if let Err(error) = forkd_jail::enforce(role) {
+        panic!("{error}");
+    }
 }
 
 /// Lets all threads run.

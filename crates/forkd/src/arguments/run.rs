@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use forkd_api::code::Language;
 
-use super::{DaemonOptions, Output, SnapshotShape, parse_pair, parse_seconds};
+use super::{DaemonOptions, EgressArguments, LimitOptions, Output, SnapshotShape, parse_pair, parse_seconds};
 
 /// The longest time that the daemon gives a command.
 const DAY: &str = "24h";
@@ -23,9 +23,13 @@ pub struct RunOptions {
     #[arg(long)]
     pub pull: bool,
     #[command(flatten)]
+    pub egress: EgressArguments,
+    #[command(flatten)]
     pub how: How,
     #[command(flatten)]
     pub shape: SnapshotShape,
+    #[command(flatten)]
+    pub limits: LimitOptions,
     #[command(flatten)]
     pub daemon: DaemonOptions,
 }
@@ -134,6 +138,9 @@ pub struct CpOptions {
     pub from: String,
     /// Where it goes: a path here, or SANDBOX:PATH.
     pub to: String,
+    /// Who it belongs to in the sandbox [default: root].
+    #[arg(long, short)]
+    pub user: Option<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
 }

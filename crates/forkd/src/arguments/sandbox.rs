@@ -1,9 +1,10 @@
 //! Verbs for sandboxes, from their beginning to their end.
 
 use clap::{Args, ValueEnum};
-use forkd_api::sandbox::SandboxState;
+use forkd_api::sandbox::{Egress, EgressMode, Limits, SandboxState};
 
 use super::{DaemonOptions, Output, parse_pair, parse_seconds};
+use crate::size::parse_mib;
 
 #[derive(Debug, Args)]
 pub struct ForkOptions {
@@ -36,6 +37,117 @@ pub struct Given {
     /// Words of your own, by which lists can be filtered.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    pub egress: EgressArguments,
+    #[command(flatten)]
+    pub limits: LimitOptions,
+}
+
+/// What a sandbox may reach.
+#[derive(Debug, Args)]
+pub struct EgressArguments {
+    /// Whether packets go out: to the internet, or nowhere.
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with = "allow")]
+    pub egress: Option<EgressArgument>,
+    /// Reach only this, and whatever else is allowed so: 10.1.0.0/16, example.com, *.example.com, each with ports if only
+    /// those are meant (example.com:443).
+    #[arg(long, value_name = "TARGET")]
+    pub allow: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EgressArgument {
+    /// To the internet, and not to private networks.
+    Allow,
+    /// Nowhere.
+    Deny,
+}
+
+impl EgressArguments {
+    /// What is asked for, if anything is.
+    pub fn wanted(&self) -> Option<Egress> {
+        if !self.allow.is_empty() {
+            return Some(Egress { mode: EgressMode::List, allow: self.allow.clone() });
+        }
+        let mode = match self.egress? {
+            EgressArgument::Allow => EgressMode::Allow,
+            EgressArgument::Deny => EgressMode::Deny,
+        };
+        Some(Egress { mode, allow: Vec::new() })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct EgressOptions {
+    /// The sandbox.
+    pub sandbox: String,
+    #[command(flatten)]
+    pub egress: EgressArguments,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What a new sandbox may use of the host.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitOptions {
+    /// CPUs, such as 0.5 [default: as many as it has].
+    #[arg(long, value_name = "COUNT", value_parser = parse_percent)]
+    pub cpus: Option<u64>,
+    /// The share where CPUs are short, against 100 of another.
+    #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub cpu_weight: Option<u16>,
+    /// Of the host's memory, beside what is shared with the snapshot [default: what the guest has and what that costs].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub memory_limit: Option<u64>,
+    /// What may be written to the disk [default: as the snapshot has it].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub disk_limit: Option<u64>,
+    /// What may be sent each second, and may be received.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub bandwidth: Option<u64>,
+    /// What may be read from the disk's device each second.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub read_rate: Option<u64>,
+    /// What may be written there each second.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub write_rate: Option<u64>,
+    /// How often either may be done each second.
+    #[arg(long, value_name = "COUNT")]
+    pub io_rate: Option<u64>,
+}
+
+impl LimitOptions {
+    pub fn to_limits(&self) -> Limits {
+        Limits {
+            disk_mib: self.disk_limit,
+            bandwidth_mib: self.bandwidth,
+            memory_mib: self.memory_limit,
+            cpu_percent: self.cpus,
+            cpu_weight: self.cpu_weight,
+            read_bytes_per_sec: self.read_rate.map(|mib| mib << 20),
+            write_bytes_per_sec: self.write_rate.map(|mib| mib << 20),
+            io_per_sec: self.io_rate,
+        }
+    }
+}
+
+/// A number of CPUs with at most two decimals, in hundredths.
+fn parse_percent(text: &str) -> Result<u64, String> {
+    let wrong = || "a number of CPUs is needed, as in 2 or 0.25".to_owned();
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(part) || part.len() > 2 {
+        return Err(wrong());
+    }
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let part: u64 = format!("{part:0<2}").parse().map_err(|_| wrong())?;
+    match whole.checked_mul(100).and_then(|whole| whole.checked_add(part)) {
+        None | Some(0) => Err(wrong()),
+        Some(percent) => Ok(percent),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -170,4 +282,19 @@ pub struct CleanupOptions {
     pub daemon: DaemonOptions,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_have_hundredths() {
+        for (text, percent) in [("1", 100), ("0.5", 50), ("2.25", 225), ("0.01", 1), ("64", 6400)] {
+            assert_eq!(parse_percent(text), Ok(percent), "{text}");
+        }
+        for bad in ["", "0", "0.0", ".5", "1.", "-1", "1.234", "x", "1e3", "99999999999999999999"] {
+            assert!(parse_percent(bad).is_err(), "{bad}");
+        }
+    }
 }

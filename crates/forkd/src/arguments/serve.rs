@@ -1,9 +1,9 @@
 //! `forkd serve`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::size::parse_mib;
 
@@ -43,6 +43,23 @@ pub struct ServeOptions {
     /// Disk space that is left free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
+    /// Whether sandboxes have networks, which takes root: `auto` gives them some where that is possible, and refuses to make
+    /// sandboxes with a network where it is not; `required` does not start there.
+    #[arg(long, value_enum, default_value = "auto", env = "FORKD_NETWORK")]
+    pub network: NetworkArgument,
+    /// Networks that are kept ready for sandboxes.
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub networks_ready: u16,
+    /// The most bytes a second that a sandbox may send, and may receive, if it is not given another limit [default: none].
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub bandwidth: Option<u64>,
+    /// A server that is asked for the names that sandboxes may know; can be given more than once [default: the host's].
+    #[arg(long, value_name = "ADDRESS")]
+    pub dns: Vec<IpAddr>,
+    /// The cgroup (v2) whose children keep sandboxes within their limits, or `none`: then only disks are limited
+    /// [default: forkd, below the root of all].
+    #[arg(long, value_name = "PATH", env = "FORKD_CGROUP", value_parser = parse_cgroup)]
+    pub cgroup: Option<Cgroup>,
     /// A library whose kernels and images are used beside the daemon's own, and only read.
     #[arg(long, value_name = "PATH")]
     pub shared_library: Option<PathBuf>,
@@ -57,11 +74,34 @@ pub struct ServeOptions {
     pub log: String,
 }
 
+/// Whether sandboxes have networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArgument {
+    Auto,
+    Required,
+    None,
+}
+
 /// Where to listen for TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen {
     Nowhere,
     At(SocketAddr),
+}
+
+/// Where the cgroups of VM processes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cgroup {
+    Nowhere,
+    At(PathBuf),
+}
+
+fn parse_cgroup(text: &str) -> Result<Cgroup, String> {
+    match text {
+        "none" => Ok(Cgroup::Nowhere),
+        path if path.starts_with('/') => Ok(Cgroup::At(path.into())),
+        _ => Err("an absolute path is needed, as in /sys/fs/cgroup/forkd, or none".to_owned()),
+    }
 }
 
 fn parse_listen(text: &str) -> Result<Listen, String> {
@@ -77,6 +117,13 @@ fn parse_listen(text: &str) -> Result<Listen, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cgroup_is_a_path_or_none() {
+        assert_eq!(parse_cgroup("none"), Ok(Cgroup::Nowhere));
+        assert_eq!(parse_cgroup("/sys/fs/cgroup/a"), Ok(Cgroup::At("/sys/fs/cgroup/a".into())));
+        assert!(parse_cgroup("forkd").is_err() && parse_cgroup("").is_err());
+    }
 
     #[test]
     fn addresses_have_ports() {

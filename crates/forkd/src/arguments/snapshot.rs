@@ -80,6 +80,9 @@ pub struct SnapshotShape {
     /// What each sandbox may write to its disk; as the image's recipe says, else 4G.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk: Option<u64>,
+    /// Leave out the network device: sandboxes reach nothing but what the daemon carries to them.
+    #[arg(long)]
+    pub no_network: bool,
     /// The kernel, by its name [default: see forkd kernel default].
     #[arg(long)]
     pub kernel: Option<String>,

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use forkd_api::token::Scope;
 
 use super::{LsOptions, Output};
+use crate::size::parse_mib;
 
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
@@ -22,6 +23,15 @@ pub struct TokenCreateOptions {
     /// What it allows; each has all of those before it.
     #[arg(long, value_enum, default_value = "run")]
     pub scope: ScopeArgument,
+    /// The most sandboxes that it may have at once.
+    #[arg(long, value_name = "COUNT")]
+    pub max_sandboxes: Option<u64>,
+    /// The most memory of their guests, together.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub max_memory: Option<u64>,
+    /// The most vCPUs of theirs, together.
+    #[arg(long, value_name = "COUNT")]
+    pub max_vcpus: Option<u64>,
     #[command(flatten)]
     pub output: Output,
 }

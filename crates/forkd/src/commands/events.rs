@@ -1,6 +1,6 @@
 //! `forkd events`.
 
-use forkd_api::event::{Event, What};
+use forkd_api::event::{DropReason, Event, What};
 
 use super::snapshot::ls::status;
 use super::{ls, print, with_daemon};
@@ -34,6 +34,22 @@ fn render(event: &Event) -> String {
         What::Panicked { id } => format!("sandbox {id}: the guest's kernel has panicked"),
         What::OutOfDisk { id, limit_bytes } => {
             format!("sandbox {id}: its disk is full, which may hold {}", bytes(*limit_bytes))
+        }
+        What::Dropped { id, reason, protocol, destination, port, name } => {
+            let why = match reason {
+                DropReason::Refused => "not allowed",
+                DropReason::Spoofed => "with an address that is not its own",
+                DropReason::OverLimit => "beyond its limits",
+            };
+            let what = match (name, destination) {
+                (Some(name), _) => format!("the name {name}"),
+                (None, Some(to)) => {
+                    let port = port.map(|port| format!(" port {port}")).unwrap_or_default();
+                    format!("{} to {to}{port}", protocol.as_deref().unwrap_or("a packet"))
+                }
+                (None, None) => "a packet".into(),
+            };
+            format!("sandbox {id}: {what} was dropped, {why}")
         }
         What::RolledBack { id, tag } => format!("sandbox {id} is back at {tag}"),
         What::Snapshot { tag, status: is } => format!("snapshot {tag} is {}", status(*is)),

@@ -54,6 +54,8 @@ fn give(wanted: &mut CreateSandboxes, given: &Given) {
     wanted.ttl_secs = given.ttl;
     wanted.env = map(&given.env);
     wanted.metadata = map(&given.metadata);
+    wanted.egress = given.egress.wanted();
+    wanted.limits = given.limits.to_limits();
 }
 
 /// Makes sandboxes. The daemon makes them to the end once it was asked, so whoever is asked to stop meanwhile waits for them

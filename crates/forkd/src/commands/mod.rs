@@ -8,6 +8,7 @@ pub mod completions;
 pub mod cp;
 pub mod dev;
 pub mod doctor;
+pub mod egress;
 pub mod eval;
 pub mod events;
 pub mod exec;

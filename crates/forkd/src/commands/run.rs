@@ -37,6 +37,8 @@ pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
             n: 1,
             // For when this command is killed and can remove nothing.
             ttl_secs: (!options.keep).then_some(options.how.timeout.saturating_add(SPARE_SECS)),
+            egress: options.egress.wanted(),
+            limits: options.limits.to_limits(),
             ..Default::default()
         };
         let mut signals = Signals::new()?;
@@ -118,8 +120,8 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
 }
 
 fn shape_is_given(shape: &SnapshotShape) -> bool {
-    let SnapshotShape { vcpus, memory, disk, kernel } = shape;
-    vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some()
+    let SnapshotShape { vcpus, memory, disk, no_network, kernel } = shape;
+    vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some() || *no_network
 }
 
 /// The id of the image of this name, which is pulled if that was asked for.
@@ -150,7 +152,8 @@ fn tag_of(source: &str, image: &str, shape: &SnapshotShape) -> String {
 mod tests {
     use super::*;
 
-    const ANY: SnapshotShape = SnapshotShape { vcpus: None, memory: None, disk: None, kernel: None };
+    const ANY: SnapshotShape =
+        SnapshotShape { vcpus: None, memory: None, disk: None, no_network: false, kernel: None };
 
     #[test]
     fn every_shape_of_an_image_has_a_tag_of_its_own() {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
-use forkd_engine::engine::{self, Engine, Recovered, Settings};
+use forkd_engine::engine::{self, Engine, Networking, NetworksFound, Recovered, Settings};
 use forkd_engine::library::Library;
 use forkd_host::home;
 use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
+use forkd_net::{PoolSettings, Upstream};
 
-use crate::arguments::{Listen, ServeOptions};
+use crate::arguments::{Cgroup, Listen, NetworkArgument, ServeOptions};
 use crate::daemon::SOCKET;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -23,10 +24,14 @@ use crate::logging;
 const ROOT: &str = "engine";
 /// What a daemon holds as long as it lives, among the engine's files.
 const LOCK: &str = "lock";
+/// The cgroup of all VM processes, below the root.
+const CGROUP: &str = "forkd";
 /// What part of the host's memory snapshots have that are kept ready to be forked, if nothing else is said.
 const ZYGOTE_SHARE: u64 = 4;
 /// What is being made when the daemon is to stop is made, or given up, within this time.
 const SETTLING: Duration = Duration::from_secs(90);
+/// The port of servers that are asked for names.
+const DNS: u16 = 53;
 /// Threads that wait for the disk get this much more.
 const THREADS: Duration = Duration::from_secs(2);
 
@@ -42,18 +47,28 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     let _lock = lock(&settings.root)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Io("start", error))?;
-    let served = runtime.block_on(serve(&config, settings, library));
+    let required = options.network == NetworkArgument::Required;
+    let served = runtime.block_on(serve(&config, settings, library, required));
     // A thread that makes an image may not have noticed yet. What it leaves is swept by the next one.
     runtime.shutdown_timeout(THREADS);
     served
 }
 
-async fn serve(config: &Config, settings: Settings, library: Library) -> Result<Exit, CliError> {
+async fn serve(
+    config: &Config,
+    settings: Settings,
+    library: Library,
+    network_required: bool,
+) -> Result<Exit, CliError> {
     if !settings.program.is_file() {
         tracing::warn!(program = %settings.program.display(), "is not there: no sandbox can be made");
     }
     let (engine, recovered) = Engine::start(settings).await?;
     report(&recovered);
+    if network_required && let Some(reason) = recovered.networks.unavailable {
+        return Err(CliError::NoNetwork(reason));
+    }
+    let networks = engine.clone();
     let app = App::new(config, engine, library)?;
     let server = Server::bind(config, app.clone()).await?;
     housekeeping::start(&app);
@@ -78,12 +93,18 @@ async fn serve(config: &Config, settings: Settings, library: Library) -> Result<
         }
         () = signals => tracing::warn!("stopped at once, as asked for twice"),
     }
+    // What is left is removed by the next daemon.
+    match tokio::time::timeout(SETTLING, networks.stop_networks()).await {
+        Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "networks are left"),
+        Err(_) => tracing::warn!("networks are left"),
+        Ok(Ok(())) => {}
+    }
     Ok(Exit::Success)
 }
 
 /// Says what the daemon before this one has left.
 fn report(recovered: &Recovered) {
-    let Recovered { sandboxes, zygotes, stored, mute, removed } = recovered;
+    let Recovered { sandboxes, zygotes, stored, mute, removed, networks } = recovered;
     tracing::info!(
         sandboxes = sandboxes.len(),
         zygotes = zygotes.len(),
@@ -100,6 +121,19 @@ fn report(recovered: &Recovered) {
     for directory in mute {
         tracing::warn!(directory = %directory.display(), "its process does not answer and is left alone");
     }
+    let NetworksFound { changes, lost, removed, unavailable } = networks;
+    if let Some(reason) = unavailable {
+        tracing::warn!(reason, "sandboxes with a network are refused");
+    }
+    if *removed > 0 {
+        tracing::info!(removed, "removed networks that were nobody's");
+    }
+    for change in changes {
+        tracing::info!(change, "this host was changed for the networks of sandboxes");
+    }
+    for id in lost {
+        tracing::warn!(%id, "the sandbox has lost its network");
+    }
 }
 
 fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Result<Settings, CliError> {
@@ -114,15 +148,44 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
         root: options.root.clone().unwrap_or_else(|| config.home.join(ROOT)),
         images: library.images.clone(),
         limits,
+        networking: networking(options),
+        cgroup: cgroup(options)?,
     })
+}
+
+fn networking(options: &ServeOptions) -> Networking {
+    if options.network == NetworkArgument::None {
+        return Networking::None;
+    }
+    let upstream = match options.dns.as_slice() {
+        [] => Upstream::default(),
+        servers => Upstream::Servers(servers.iter().map(|server| (*server, DNS).into()).collect()),
+    };
+    Networking::Pooled {
+        host: forkd_net::Settings::default(),
+        pool: PoolSettings { ready: options.networks_ready.into(), upstream, notices: None },
+        bandwidth: options.bandwidth.map(|mib| mib << 20),
+    }
+}
+
+/// Where sandboxes are kept within their limits. That there are none is nothing to begin with without being told.
+fn cgroup(options: &ServeOptions) -> Result<Option<PathBuf>, CliError> {
+    match &options.cgroup {
+        Some(Cgroup::Nowhere) => {
+            tracing::warn!("without cgroups: a sandbox may use as much of this host as it likes");
+            Ok(None)
+        }
+        Some(Cgroup::At(path)) => Ok(Some(path.clone())),
+        None => {
+            let mount = forkd_host::cgroup::mount_point().ok_or(CliError::NoCgroups)?;
+            Ok(Some(mount.join(CGROUP)))
+        }
+    }
 }
 
 /// All memory of this host. Where the kernel does not tell, what is available decides alone.
 fn host_memory() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    forkd_host::memory::total().unwrap_or(u64::MAX)
 }
 
 fn library(options: &ServeOptions) -> Result<Library, CliError> {

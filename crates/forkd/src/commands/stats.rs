@@ -93,6 +93,8 @@ fn render(used: &[Used], before: &BTreeMap<String, Used>) -> String {
         ("PRIVATE", Side::Right),
         ("SHARED", Side::Right),
         ("DISK", Side::Right),
+        ("SENT", Side::Right),
+        ("RECEIVED", Side::Right),
     ]);
     for one in used {
         table.row([
@@ -103,6 +105,8 @@ fn render(used: &[Used], before: &BTreeMap<String, Used>) -> String {
             bytes(one.stats.memory_private_bytes),
             bytes(one.stats.memory_shared_bytes),
             bytes(one.stats.disk_bytes),
+            one.stats.network.map(|network| bytes(network.sent_bytes)).unwrap_or_else(|| "-".into()),
+            one.stats.network.map(|network| bytes(network.received_bytes)).unwrap_or_else(|| "-".into()),
         ]);
     }
     table.render()

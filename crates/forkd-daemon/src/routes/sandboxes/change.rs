@@ -5,11 +5,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
-use forkd_api::sandbox::{BranchSandbox, MAX_TTL_SECS, Rollback, Sandbox, SetTtl};
+use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetTtl};
 use forkd_api::snapshot::Snapshot;
-use forkd_engine::engine::{EngineError, SandboxHandle};
+use forkd_engine::engine::{EngineError, NetworkOrder, SandboxHandle};
 
 use crate::app::Shared;
+use crate::egress;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
 use crate::routes::checks::within;
@@ -117,6 +118,33 @@ pub(super) async fn rollback(
 ) -> Answer<Json<Sandbox>> {
     let sandbox = app.engine.sandbox(&id)?;
     sandbox.rollback(wanted.tag.parse().map_err(EngineError::Tag)?).await?;
+    Ok(shown(&sandbox))
+}
+
+/// Changes what a sandbox may reach, from one packet to the next. Connections that are not allowed any more are cut.
+#[utoipa::path(
+    put,
+    path = "/v1/sandboxes/{id}/egress",
+    tag = "sandboxes",
+    operation_id = "set_sandbox_egress",
+    params(("id" = String, Path)),
+    request_body = Egress,
+    responses(
+        (status = 200, description = "It may reach this from now on", body = Sandbox),
+        (status = 400, description = "The list makes no sense, or the sandbox has no network", body = ErrorBody),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 409, description = "It has ended", body = ErrorBody),
+        (status = 503, description = "This daemon gives sandboxes no network", body = ErrorBody),
+    )
+)]
+pub(super) async fn set_egress(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Json(wanted): Json<Egress>,
+) -> Answer<Json<Sandbox>> {
+    let sandbox = app.engine.sandbox(&id)?;
+    let order = NetworkOrder { egress: Some(egress::convert(wanted)?), ..NetworkOrder::default() };
+    sandbox.change_network(order).await?;
     Ok(shown(&sandbox))
 }
 

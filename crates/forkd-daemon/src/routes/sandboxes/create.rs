@@ -1,16 +1,21 @@
 //! Sandboxes are made.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
-use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, MAX_TTL_SECS};
-use forkd_engine::engine::{Created, NewSandboxes, Source};
+use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
+use forkd_api::token::TokenLimits;
+use forkd_engine::cgroup::IoQuota;
+use forkd_engine::engine::{Allowance, Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
+use crate::auth::Caller;
+use crate::egress;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
@@ -19,6 +24,10 @@ use crate::views;
 const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
+/// A TiB a second.
+const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
+/// 16 TiB.
+const MAX_MEMORY_MIB: u64 = 1 << 24;
 
 /// Forks sandboxes from a snapshot, or straight from a sandbox, which is branched first and goes on.
 ///
@@ -35,17 +44,19 @@ const MAX_DISK_MIB: u64 = 1 << 20;
         (status = 400, description = "The request makes no sense", body = ErrorBody),
         (status = 404, description = "There is no such snapshot or sandbox", body = ErrorBody),
         (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
-        (status = 429, description = "This host has too many sandboxes", body = ErrorBody),
+        (status = 429, description = "This host, or the token, has too many sandboxes", body = ErrorBody),
         (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
+        (status = 503, description = "This daemon cannot keep such limits, or gives no network, which the snapshot has", body = ErrorBody),
         (status = 504, description = "A guest did not answer in time", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
-    let new = convert(wanted)?;
+    let new = NewSandboxes { owner: Some(owner(caller)), ..convert(wanted)? };
     let engine = app.engine.clone();
     let created = app.to_its_end(async move { engine.create(new).await }).await??;
     measure(&app, &created);
@@ -55,19 +66,60 @@ pub(super) async fn create(
 }
 
 fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
-    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits } = wanted;
+    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits, egress } =
+        wanted;
     let source = match (snapshot_tag, from_sandbox) {
         (Some(tag), None) => Source::Snapshot(tag),
         (None, Some(id)) => Source::Sandbox(id),
         _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
     };
-    let disk = limits.disk_mib.map(|mib| within("limits.disk_mib", mib, 1..=MAX_DISK_MIB)).transpose()?;
+    let bandwidth =
+        limits.bandwidth_mib.map(|mib| within("limits.bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB));
+    let network = NetworkOrder {
+        egress: egress.map(egress::convert).transpose()?,
+        bandwidth: bandwidth.transpose()?.map(|mib| mib << 20),
+    };
+    let limits = wanted_limits(&limits)?;
     let ttl = ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
-    let (ttl, disk_bytes) = (ttl.map(Duration::from_secs), disk.map(|mib| mib << 20));
-    Ok(NewSandboxes { source, count, partial, ttl, metadata, env, disk_bytes })
+    Ok(NewSandboxes {
+        source,
+        count,
+        partial,
+        ttl: ttl.map(Duration::from_secs),
+        metadata,
+        env,
+        limits,
+        network,
+        owner: None,
+    })
+}
+
+fn owner(caller: Caller) -> Owner {
+    let TokenLimits { sandboxes, memory_mib, vcpus } = caller.limits;
+    let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
+    Owner { name: caller.name, allowance: Allowance { sandboxes, memory_bytes, vcpus } }
+}
+
+fn wanted_limits(limits: &Limits) -> Answer<WantedLimits> {
+    let checked = |name: &str, value: Option<u64>, range: RangeInclusive<u64>| {
+        value.map(|value| within(&format!("limits.{name}"), value, range)).transpose()
+    };
+    let rate = |name: &str, value| checked(name, value, 4096..=1 << 40);
+    let weight = checked("cpu_weight", limits.cpu_weight.map(u64::from), 1..=10_000)?;
+    Ok(WantedLimits {
+        disk_bytes: checked("disk_mib", limits.disk_mib, 1..=MAX_DISK_MIB)?.map(|mib| mib << 20),
+        memory_bytes: checked("memory_mib", limits.memory_mib, 16..=MAX_MEMORY_MIB)?.map(|mib| mib << 20),
+        cpu_millis: checked("cpu_percent", limits.cpu_percent, 1..=102_400)?.map(|percent| percent * 10),
+        cpu_weight: weight.and_then(|weight| u16::try_from(weight).ok()),
+        io: IoQuota {
+            read_bytes: rate("read_bytes_per_sec", limits.read_bytes_per_sec)?,
+            write_bytes: rate("write_bytes_per_sec", limits.write_bytes_per_sec)?,
+            operations: checked("io_per_sec", limits.io_per_sec, 1..=1_000_000_000)?,
+        },
+    })
 }
 
 fn measure(app: &App, created: &Created) {
@@ -89,8 +141,6 @@ fn answer(created: Created) -> CreatedSandboxes {
 
 #[cfg(test)]
 mod tests {
-    use forkd_api::sandbox::Limits;
-
     use super::*;
 
     fn wanted() -> CreateSandboxes {
@@ -103,11 +153,20 @@ mod tests {
         assert!(convert(CreateSandboxes { n: MOST, ttl_secs: Some(MAX_TTL_SECS), ..wanted() }).is_ok());
         let both = CreateSandboxes { from_sandbox: Some("i".into()), ..wanted() };
         let neither = CreateSandboxes { snapshot_tag: None, ..wanted() };
-        let disk = CreateSandboxes { limits: Limits { disk_mib: Some(0) }, ..wanted() };
+        let limited = |limits| CreateSandboxes { limits, ..wanted() };
+        let disk = limited(Limits { disk_mib: Some(0), ..Limits::default() });
+        let bandwidth = limited(Limits { bandwidth_mib: Some(0), ..Limits::default() });
+        let memory = limited(Limits { memory_mib: Some(15), ..Limits::default() });
+        let weight = limited(Limits { cpu_weight: Some(10_001), ..Limits::default() });
+        let rate = limited(Limits { write_bytes_per_sec: Some(1), ..Limits::default() });
         for (wrong, says) in [
             (both, "one of snapshot_tag and from_sandbox"),
             (neither, "one of snapshot_tag and from_sandbox"),
             (disk, "limits.disk_mib is 0"),
+            (bandwidth, "limits.bandwidth_mib is 0"),
+            (memory, "limits.memory_mib is 15, expected 16 to"),
+            (weight, "limits.cpu_weight is 10001, expected 1 to 10000"),
+            (rate, "limits.write_bytes_per_sec is 1"),
             (CreateSandboxes { n: 0, ..wanted() }, "n is 0, expected 1 to 1000"),
             (CreateSandboxes { n: 1001, ..wanted() }, "n is 1001"),
             (CreateSandboxes { ttl_secs: Some(0), ..wanted() }, "ttl_secs is 0"),

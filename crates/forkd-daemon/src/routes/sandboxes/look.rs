@@ -54,5 +54,6 @@ pub(super) async fn console(
     )
 )]
 pub(super) async fn stats(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<SandboxStats>> {
-    Ok(Json(views::stats(app.engine.usage(&id).await?)))
+    let usage = app.engine.usage(&id).await?;
+    Ok(Json(views::stats(usage, app.engine.traffic(&id).await?)))
 }

@@ -56,6 +56,7 @@ type Told = mpsc::Sender<Progress>;
         (status = 409, description = "The tag is in use", body = ErrorBody),
         (status = 502, description = "The guest did not come up, or its warm-up failed", body = ErrorBody),
         (status = 504, description = "The guest was not ready in time", body = ErrorBody),
+        (status = 503, description = "This daemon gives guests no network", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
@@ -200,6 +201,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         ready,
         warm_up,
         host_certs,
+        network,
         wait: _,
     } = wanted;
     checks::env(&env)?;
@@ -222,6 +224,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         ready: ready.map(convert_ready).transpose()?,
         warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
         host_certs,
+        network,
     })
 }
 

@@ -208,6 +208,7 @@ async fn cold_boots(client: &Client, options: &BenchApiOptions) -> Result<Spread
         vcpus: Some(snapshot.vcpus),
         memory: Some(snapshot.memory_mib),
         disk: Some(snapshot.disk_mib),
+        no_network: !snapshot.network,
         kernel: None,
     };
     let mut times = Vec::new();

@@ -59,6 +59,7 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
         ready: None,
         warm_up: Vec::new(),
         host_certs: false,
+        network: !shape.no_network,
         wait: true,
     }
 }

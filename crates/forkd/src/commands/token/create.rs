@@ -1,6 +1,6 @@
 //! `forkd token create`.
 
-use forkd_api::token::Token;
+use forkd_api::token::{Token, TokenLimits};
 use serde::Serialize;
 
 use super::tokens;
@@ -17,7 +17,12 @@ struct Created<'a> {
 }
 
 pub fn run(options: &TokenCreateOptions) -> Result<Exit, CliError> {
-    let (about, secret) = tokens()?.create(&options.name, options.scope.into())?;
+    let limits = TokenLimits {
+        sandboxes: options.max_sandboxes,
+        memory_mib: options.max_memory,
+        vcpus: options.max_vcpus,
+    };
+    let (about, secret) = tokens()?.create(&options.name, options.scope.into(), limits)?;
     let token = secret.expose();
     if options.output.json {
         print_json(&Created { about, token })?;

@@ -8,10 +8,6 @@ use snapbox::{assert_data_eq, str};
 use crate::outcome::outcome;
 use crate::world::World;
 
-fn address(world: &World) -> Result<String, Failure> {
-    Ok(format!("http://{}", world.address()?))
-}
-
 fn over_tcp(world: &World, address: &str, arguments: &[&str], token: Option<&str>) -> Command {
     let mut command = world.command(arguments);
     command.env("FORKD_ADDRESS", address);
@@ -24,7 +20,7 @@ fn over_tcp(world: &World, address: &str, arguments: &[&str], token: Option<&str
 #[test]
 fn a_token_is_needed_good_and_good_enough() -> Result<(), Failure> {
     let world = World::with(&["--listen", "127.0.0.1:0"])?;
-    let address = address(&world)?;
+    let address = format!("http://{}", world.address()?);
     let secret = world.stdout(&["token", "create", "reader", "--scope", "read"])?;
     let with = |arguments: &[&str], token: Option<&str>| -> Result<String, Failure> {
         Ok(outcome(&over_tcp(&world, &address, arguments, token).output()?, world.path()))
@@ -84,7 +80,7 @@ hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
 #[test]
 fn a_token_has_so_many_sandboxes_and_no_more() -> Result<(), Failure> {
     let world = World::with(&["--listen", "127.0.0.1:0"])?;
-    let address = address(&world)?;
+    let address = format!("http://{}", world.address()?);
     let secret = world.stdout(&["token", "create", "small", "--max-sandboxes", "2", "--max-memory", "1G"])?;
     let other = world.stdout(&["token", "create", "tiny", "--max-memory", "100M", "--max-vcpus", "4"])?;
     let with = |arguments: &[&str], token: &str| over_tcp(&world, &address, arguments, Some(token)).output();

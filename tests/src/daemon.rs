@@ -28,11 +28,21 @@ pub struct Daemon {
 #[derive(Debug)]
 struct Native {
     home: tempfile::TempDir,
+    options: Vec<String>,
     process: Child,
 }
 
 impl Daemon {
     pub fn start() -> Result<Daemon, Error> {
+        Daemon::start_with(&[])
+    }
+
+    /// One that asks this server for names, if it is this host's. A machine's asks whom the machine asks.
+    pub fn start_asking(server: &str) -> Result<Daemon, Error> {
+        Daemon::start_with(&["--dns", server])
+    }
+
+    fn start_with(options: &[&str]) -> Result<Daemon, Error> {
         library::prepare()?;
         let daemon = match host()? {
             TestHost::Machine(test_machine) => {
@@ -42,9 +52,10 @@ impl Daemon {
             }
             TestHost::Native => {
                 let home = tempfile::tempdir()?;
-                let process = serve(home.path())?;
+                let options = options.iter().map(ToString::to_string).collect::<Vec<_>>();
+                let process = serve(home.path(), &options)?;
                 let address = format!("unix://{}", home.path().join("forkd.sock").display());
-                Daemon { address, token: None, native: Some(Native { home, process }) }
+                Daemon { address, token: None, native: Some(Native { home, options, process }) }
             }
         };
         daemon.await_answer()?;
@@ -58,7 +69,7 @@ impl Daemon {
             (Some(native), _) => {
                 native.process.kill()?;
                 native.process.wait()?;
-                native.process = serve(native.home.path())?;
+                native.process = serve(native.home.path(), &native.options)?;
             }
             (None, TestHost::Machine(test_machine)) => {
                 host()?.script("kill -9 $(pidof forkd)")?;
@@ -146,9 +157,10 @@ impl Drop for Daemon {
     }
 }
 
-fn serve(home: &Path) -> Result<Child, Error> {
+fn serve(home: &Path, options: &[String]) -> Result<Child, Error> {
     let log = File::options().create(true).append(true).open(home.join("log"))?;
     Ok(binaries::forkd(home, &["serve", "--listen", "none"])
+        .args(options)
         .env(forkd_host::home::LIBRARY_VARIABLE, library::directory())
         .env_remove("FORKD_NETWORK")
         .stderr(log)

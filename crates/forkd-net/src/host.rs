@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -24,6 +25,10 @@ use crate::plan::{Slot, UPLINK};
 use crate::rules::TABLE;
 use crate::rules::host::{FOREIGN4, FOREIGN6, table};
 use crate::sysctl;
+
+/// How often it is looked whether the kernel has removed a namespace.
+const LOOKS: usize = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 const FORWARD4: &str = "ipv4/ip_forward";
 const FORWARD6: &str = "ipv6/conf/all/forwarding";
@@ -109,6 +114,26 @@ impl Host {
         slots.sort_unstable();
         slots.dedup();
         Ok(slots)
+    }
+
+    /// Takes the names away from namespaces that nobody uses any more, and waits until the kernel has removed what was in them.
+    /// It does so for many at once, which takes no longer than for one. Blocks.
+    pub(crate) fn abandon(&self, slots: &[Slot]) -> Result<(), NetError> {
+        for slot in slots {
+            let removed = self.namespaces.remove(&slot.namespace());
+            removed.map_err(NetError::when("remove a namespace"))?;
+        }
+        let links = Links::open().map_err(NetError::when("talk to the kernel"))?;
+        for _ in 0..LOOKS {
+            let there = links.list().map_err(NetError::when("list the links of this host"))?;
+            let there: BTreeSet<Slot> = there.iter().filter_map(|(_, name)| Slot::of_link(name)).collect();
+            if !slots.iter().any(|slot| there.contains(slot)) {
+                return Ok(());
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        // Somebody still has a tap. It leads nowhere from now on.
+        slots.iter().try_for_each(|slot| self.clear(*slot))
     }
 
     /// Removes whatever a slot has on this host.

@@ -27,6 +27,8 @@ use crate::resolver::{Resolver, Upstream};
 
 /// After something went wrong that may be right later.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Networks that are removed at once.
+const BATCH: usize = 128;
 
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
@@ -128,7 +130,7 @@ enum Returned {
 #[derive(Debug)]
 enum Work {
     Make(Slot),
-    Clear(Returned),
+    Clear(Vec<Returned>),
     Nothing,
 }
 
@@ -140,7 +142,11 @@ impl State {
         {
             return Work::Make(slot);
         }
-        self.returned.pop_front().map_or(Work::Nothing, Work::Clear)
+        if self.returned.is_empty() {
+            return Work::Nothing;
+        }
+        let count = self.returned.len().min(BATCH);
+        Work::Clear(self.returned.drain(..count).collect())
     }
 }
 
@@ -228,10 +234,7 @@ impl Pool {
             (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
         };
         let ready = ready.into_iter().map(|network| Returned::Network(Box::new(network)));
-        for one in ready.chain(returned) {
-            self.shared.clear(one).await?;
-        }
-        Ok(())
+        self.shared.clear(ready.chain(returned).collect()).await
     }
 }
 
@@ -283,22 +286,29 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// Removes what was returned, and frees its slot.
-    async fn clear(&self, returned: Returned) -> Result<(), NetError> {
-        let slot = match returned {
-            Returned::Network(network) => {
-                let slot = network.slot();
-                let Network { lease, _resolver: resolver } = *network;
-                drop(resolver);
-                lease.release().await.map(|()| slot).inspect_err(|_| self.give_back(Returned::Slot(slot)))?
+    /// Removes what was returned, and frees its slots.
+    async fn clear(&self, returned: Vec<Returned>) -> Result<(), NetError> {
+        let (mut used, mut doubtful) = (Vec::new(), Vec::new());
+        for one in returned {
+            match one {
+                // Dropped, its tap and its sockets keep nothing alive.
+                Returned::Network(network) => used.push(network.slot()),
+                Returned::Slot(slot) => doubtful.push(slot),
             }
-            Returned::Slot(slot) => {
-                let host = Arc::clone(&self.host);
-                let cleared = crate::error::blocking(move || host.clear(slot)).await;
-                cleared.map(|()| slot).inspect_err(|_| self.give_back(Returned::Slot(slot)))?
+        }
+        let slots: Vec<Slot> = used.iter().chain(&doubtful).copied().collect();
+        let host = Arc::clone(&self.host);
+        let cleared = crate::error::blocking(move || {
+            doubtful.iter().try_for_each(|slot| host.clear(*slot))?;
+            host.abandon(&used)
+        });
+        match cleared.await {
+            Ok(()) => self.state().free.extend(slots),
+            Err(error) => {
+                slots.into_iter().for_each(|slot| self.give_back(Returned::Slot(slot)));
+                return Err(error);
             }
-        };
-        self.state().free.push_back(slot);
+        }
         Ok(())
     }
 }

@@ -152,10 +152,10 @@ impl CliError {
                 "become its owner or a member of its group (forkd serve --socket-group), or use FORKD_ADDRESS"
                     .into()
             }
-            CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
             CliError::NoCgroups | CliError::Engine(EngineError::Cgroup(_)) => {
                 "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like".into()
             }
+            CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
             CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
             CliError::NothingToRun(_) => {

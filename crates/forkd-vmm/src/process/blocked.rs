@@ -95,8 +95,9 @@ unsafe fn what(info: *const libc::siginfo_t, context: *const c_void) -> (i32, u6
     /// Of the structure that the kernel fills in for SIGSYS: three numbers, padding, the address of the call.
     const CALL: usize = 24;
     let register = usize::try_from(libc::REG_RSI).unwrap_or(0);
+    let number = info.wrapping_byte_add(CALL).cast::<i32>();
     // SAFETY: a siginfo has 128 bytes, and for SIGSYS a number here.
-    let call = unsafe { info.cast::<u8>().add(CALL).cast::<i32>().read() };
+    let call = unsafe { number.read() };
     // SAFETY: the context is a whole `ucontext_t`.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     (call, registers.get(register).copied().unwrap_or(0).cast_unsigned())

@@ -1,0 +1,22 @@
+//! Other people's code, on your host: real guests that try what they should not be able to, on a KVM host, native or machine.
+//! `make e2e-isolation` runs them.
+
+mod internet;
+mod neighbours;
+mod network;
+mod quotas;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    forkd_tests::suite::main(&[
+        ("quotas::are_set", quotas::are_set),
+        ("quotas::end_who_uses_too_much_memory", quotas::end_who_uses_too_much_memory),
+        ("quotas::charge_what_is_shared_once", quotas::charge_what_is_shared_once),
+        ("quotas::hold_back_who_spins", quotas::hold_back_who_spins),
+        ("neighbours::do_not_feel_each_other", neighbours::do_not_feel_each_other),
+        ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
+        ("network::is_nobody_else_s", network::is_nobody_else_s),
+        ("network::outlives_the_daemon", network::outlives_the_daemon),
+    ])
+}

@@ -13,6 +13,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Child, Command as Program, Stdio};
 
 use forkd_proto::control::{Boot, Command, Devices, Event, ExitReason, Fork};
+use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
 use forkd_tests::engine::process::{Control, Failure, Mailbox, boot};
 use forkd_tests::hostile::{ATTEMPTS, Attempt, PORT, Without, abstract_name};
@@ -21,6 +22,8 @@ use rustix::process::geteuid;
 const MEMORY: u64 = 64 << 20;
 /// Other ids than the victim's: another sandbox's.
 const UIDS: [u32; 2] = [2_000_050_001, 2_000_050_002];
+/// Of a process that was given none: the victim's.
+const SAME_UID: u32 = 2_000_000_000;
 /// What a VM process may have open.
 const KINDS: [&str; 8] = [
     "/dev/null",
@@ -55,7 +58,7 @@ impl Drop for Hostile {
 fn start(victim: i32, port: u16, uid: u32, filtered: bool) -> Result<Hostile, Failure> {
     let (mut control, theirs) = Control::new()?;
     let arguments = [victim.to_string(), port.to_string(), uid.to_string(), filtered.to_string()];
-    let process = Program::new(env!("CARGO_BIN_EXE_hostile-vmm"))
+    let process = Program::new(binaries::directory().join("hostile-vmm"))
         .arg("run")
         .args(arguments)
         .stdin(Stdio::from(theirs))
@@ -84,10 +87,10 @@ fn last_line(console: &File) -> Result<String, Failure> {
     Ok(String::from_utf8(text)?.lines().last().unwrap_or_default().to_owned())
 }
 
-/// What every attempt comes to without a filter, by its number.
-fn without_filter(hostile: &mut Hostile) -> Result<Vec<i64>, Failure> {
+/// What attempts come to without a filter.
+fn without_filter(hostile: &mut Hostile, wanted: impl Fn(&Attempt) -> bool) -> Result<Vec<i64>, Failure> {
     let mut results = Vec::new();
-    for (number, attempt) in (0u64..).zip(ATTEMPTS) {
+    for (number, attempt) in (0u64..).zip(ATTEMPTS).filter(|(_, attempt)| wanted(attempt)) {
         hostile.mailbox.order(Order::Out, PORT.into(), number)?;
         let said = last_line(&hostile.console)?;
         let result =
@@ -140,7 +143,7 @@ fn a_guest_that_has_taken_over_its_process_gets_nowhere() -> Result<(), Failure>
     let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(abstract_name(port))?)?;
 
     let mut open = start(victim.pid, port, UIDS[0], false)?;
-    let results = without_filter(&mut open)?;
+    let results = without_filter(&mut open, |_| true)?;
     for entry in fs::read_dir(format!("/proc/{}/fd", open.process.id()))? {
         let file = fs::read_link(entry?.path())?.display().to_string();
         let known = KINDS.iter().any(|kind| file.starts_with(kind)) || file.ends_with("(deleted)");
@@ -176,4 +179,22 @@ fn a_guest_that_has_taken_over_its_process_gets_nowhere() -> Result<(), Failure>
 /// Past the harness, which would keep it to itself: it is what the test is for.
 fn show(list: &str) -> Result<(), Failure> {
     Ok(std::io::stderr().write_all(list.as_bytes())?)
+}
+
+/// Who has the same user id, as VMs of one line have, can signal another, which the filter stops; but not look into it.
+#[test]
+fn one_of_the_same_line_cannot_be_looked_into() -> Result<(), Failure> {
+    if !geteuid().is_root() {
+        return Ok(());
+    }
+    const LOOKS: [&str; 3] =
+        ["trace another VM process", "read another VM process' memory", "another VM process' descriptors"];
+    let (_process, mut victim) = boot(MEMORY)?;
+    let uid = rustix::fs::stat(format!("/proc/{}/task", victim.pid))?.st_uid;
+    assert_eq!(uid, 0, "what is not dumpable is root's");
+    let mut open = start(victim.pid, 1, SAME_UID, false)?;
+    let results = without_filter(&mut open, |attempt| LOOKS.contains(&attempt.name))?;
+    assert_eq!(results, [-i64::from(rustix::io::Errno::PERM.raw_os_error()); LOOKS.len()]);
+    assert_eq!(victim.mailbox.order(Order::Add, 1, 0)?, 1);
+    Ok(())
 }

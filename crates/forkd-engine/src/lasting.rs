@@ -4,7 +4,7 @@
 //! another: a daemon that starts again finds all of them. Nothing here ends a process but [`Lasting::kill`].
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::control::{CallError, Control};
 use crate::page_table;
+use crate::record::{self, AnyRecord};
 use crate::socket::AsyncPidfd;
 use crate::users::{NoneLeft, User};
 
@@ -41,6 +42,8 @@ pub enum LastingError {
     Program { program: PathBuf, source: io::Error },
     #[error(transparent)]
     Call(#[from] CallError),
+    #[error("the VM process of {} says that it is process {pid}, which is somebody else", directory.display())]
+    Impostor { directory: PathBuf, pid: i32 },
     #[error(transparent)]
     Users(#[from] NoneLeft),
     #[error("the VM process identifies itself with {0:?}")]
@@ -157,6 +160,10 @@ impl Lasting {
         let (Reply::Identified { pid, disk }, Some(pidfd)) = (reply.clone(), descriptors.pop()) else {
             return Err(LastingError::Answer(reply));
         };
+        let user = record::read::<AnyRecord>(directory).and_then(|record| record.user);
+        if !is_true(pid, &pidfd, user.map(|user| user.uid)) {
+            return Err(LastingError::Impostor { directory: directory.into(), pid });
+        }
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
         let process = Lasting { control: Arc::new(control), pid, user: None, pidfd: Arc::new(pidfd) };
         Ok(Some(Found { process: (process, events), disk }))
@@ -193,5 +200,32 @@ impl Lasting {
     pub async fn ended(&self) {
         // A descriptor that cannot be waited for is that of a process that cannot be waited for.
         let _ = self.pidfd.ended().await;
+    }
+}
+
+/// Whether a process is who it says. A guest that has taken over its VM process could name any other, and have it ended in its
+/// place: at least it is one of the same user id, which is nobody's but its line's.
+fn is_true(pid: i32, pidfd: &OwnedFd, uid: Option<u32>) -> bool {
+    let said =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap_or_default();
+    let meant = said.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    meant == Some(pid) && uid.is_none_or(|uid| page_table::user_of(pid) == Some(uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_who_it_says_or_nobody() {
+        let own = rustix::process::getpid();
+        let pid = own.as_raw_nonzero().get();
+        let pidfd = pidfd_open(own, PidfdFlags::empty()).unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        assert!(is_true(pid, &pidfd, None) && is_true(pid, &pidfd, Some(uid)));
+        assert!(!is_true(pid, &pidfd, Some(uid + 1)), "another user's");
+        assert!(!is_true(1, &pidfd, None), "another's number");
+        let file = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(!is_true(pid, &file, None), "no process at all");
     }
 }

@@ -21,7 +21,8 @@ pub fn open(pid: i32, uid: Option<u32>) -> io::Result<File> {
     opened
 }
 
-fn user_of(pid: i32) -> Option<u32> {
+/// The user id of a process.
+pub(crate) fn user_of(pid: i32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -121,6 +121,13 @@ pub struct ZygoteRecord {
     pub promised: bool,
 }
 
+/// What every record has.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AnyRecord {
+    #[serde(default)]
+    pub user: Option<UserRecord>,
+}
+
 /// Writes a record into a directory, in the place of the one that is there.
 pub fn write(directory: &Path, record: &impl Serialize) -> Result<(), PlaceError> {
     let (new, path) = (directory.join(NEW), directory.join(FILE));

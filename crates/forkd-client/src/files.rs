@@ -72,7 +72,7 @@ impl Client {
         content: Upload,
     ) -> Result<(), ClientError> {
         let query = query([("path", Some(guest_path.to_owned())), ("user", user.map(Into::into))]);
-        let body = Body::Stream { upload: content, size: None };
+        let body = Body::stream(content, None);
         let request = Request::new(Method::PUT, path(id, &format!("/files{query}"))).body(kind, body);
         self.tell(request).await
     }

@@ -180,8 +180,8 @@ fn a_run_of_an_image_makes_its_snapshot_once() -> Result<(), Failure> {
         str![[r#"
 exit: 0
 --- stderr
-forkd: snapshot run-python-3.12-c03cedc8: boot
-forkd: snapshot run-python-3.12-c03cedc8: freeze
+forkd: snapshot run-python-3.12-[..]: boot
+forkd: snapshot run-python-3.12-[..]: freeze
 
 "#]]
     );
@@ -467,7 +467,7 @@ hint: --address or FORKD_ADDRESS names another
 "#]]
     );
     assert_data_eq!(
-        home.run(&["images"])?,
+        home.run(&["snapshot", "ls"])?,
         str![[r#"
 exit: 1
 --- stderr

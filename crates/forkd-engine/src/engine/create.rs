@@ -29,9 +29,10 @@ use crate::descriptors::Named;
 use crate::fault;
 use crate::identity::{self, Identity};
 use crate::ids::SandboxId;
-use crate::lasting::{Lasting, WithEvents, listen_in};
+use crate::lasting::{Lasting, LastingError, WithEvents, listen_in};
 use crate::places::PlaceError;
 use crate::record::{self, DiskRecord, SandboxRecord};
+use crate::users::User;
 
 /// What sandboxes are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,11 +208,8 @@ impl Shared {
 }
 
 fn available_memory() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     // Where the kernel does not tell, the limit alone decides.
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    forkd_host::memory::available().unwrap_or(u64::MAX)
 }
 
 fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
@@ -232,6 +230,7 @@ async fn fork(
     let directory = shared.places.sandbox(&id);
     fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
     let parent = zygote.record.clone();
+    let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(LastingError::from)?;
     let now = unix_ms();
     let record = SandboxRecord {
         id,
@@ -243,6 +242,7 @@ async fn fork(
         metadata: new.metadata,
         owner: new.owner.map(|owner| owner.name),
         disk: None,
+        user: user.as_ref().map(User::record),
         network: None,
         quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,
@@ -272,7 +272,8 @@ async fn fork(
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
     let (named, cgroup) = forked.shared.with_cgroup(named, &forked.record)?;
-    let command = Command::Fork(Fork { cgroup, successor: false, devices });
+    let command =
+        Command::Fork(Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices });
     let descriptors = named.for_command(&command);
     let answer = zygote.process.control.call(command, &descriptors).await;
     drop(descriptors);
@@ -286,6 +287,7 @@ async fn fork(
     };
     fault::place("create.forked");
     let process = forked.process.insert(Lasting::take(&directory, pid, pidfd)?);
+    process.0.user = user;
     match tokio::time::timeout(PATIENCE, process.1.recv()).await {
         Ok(Some(Event::Running)) => Ok(forked),
         Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),

@@ -75,6 +75,16 @@ exit: 0
 "#]]
         );
     }
+    home.stdout(&["cp", &file, &format!("{ID}:/name"), "--user", "app"])?;
+    assert_data_eq!(
+        home.run(&["cp", &format!("{ID}:/name"), &file, "--user", "app"])?,
+        str![[r#"
+exit: 2
+--- stderr
+forkd: --user says who files belong to in a sandbox; what comes out of one is this user's
+
+"#]]
+    );
     let sent = sent.lock().expect("nobody panics with it").clone();
     assert_eq!(
         sent,
@@ -84,6 +94,7 @@ exit: 0
             "%2Fother%2F tree tree/below tree/below/file",
             "%2Fsrv file",
             "%2F name",
+            "%2F&user=app name",
         ]
     );
     Ok(())

@@ -180,8 +180,8 @@ fn a_run_of_an_image_makes_its_snapshot_once() -> Result<(), Failure> {
         str![[r#"
 exit: 0
 --- stderr
-forkd: snapshot run-python-3.12-3b652144: boot
-forkd: snapshot run-python-3.12-3b652144: freeze
+forkd: snapshot run-python-3.12-[..]: boot
+forkd: snapshot run-python-3.12-[..]: freeze
 
 "#]]
     );
@@ -244,7 +244,7 @@ fn a_snapshot_is_made_as_it_is_described() -> Result<(), Failure> {
             "tag": "python-3.12", "image": "python:3.12", "vcpus": 2, "disk_mib": 8192, "env": { "A": "b=c" },
             "start": ["sh", "-c", "a b"], "ready": { "port": 80, "timeout_secs": 120 },
             "warm_up": [{ "language": "python", "code": "import numpy" }], "wait": true,
-            "host_certs": false,
+            "host_certs": false, "network": true,
         });
         match request {
             "POST /v1/snapshots" if *body == expected => Some((200, "{\"step\":\"boot\"}\n{\"error\":{\"error\":\"it did not boot\",\"code\":\"guest_failed\",\"hint\":\"look at it\"}}\n".into())),
@@ -467,7 +467,7 @@ hint: --address or FORKD_ADDRESS names another
 "#]]
     );
     assert_data_eq!(
-        home.run(&["images"])?,
+        home.run(&["snapshot", "ls"])?,
         str![[r#"
 exit: 1
 --- stderr

@@ -97,6 +97,7 @@ created         20[..]Z
 vcpus           1
 memory          64 MiB
 disk            16 MiB
+owner           unix:[..]
 pid             [..]
 
 "#]]

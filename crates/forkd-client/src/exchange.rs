@@ -7,8 +7,9 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
-use hyper::{Method, Response};
+use hyper::ext::on_informational;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
@@ -17,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::address::Address;
-use crate::body::Body;
+use crate::body::{Body, Wish};
 use crate::connect::{self, Stream};
 use crate::error::{ClientError, Refusal};
 use crate::secret::Secret;
@@ -207,7 +208,8 @@ impl Client {
         }
     }
 
-    async fn exchange_at_leisure(&self, request: Request) -> Result<Answer, ClientError> {
+    async fn exchange_at_leisure(&self, mut request: Request) -> Result<Answer, ClientError> {
+        let kept_back = request.body.keep_back();
         let mut http = hyper::Request::builder().method(request.method).uri(&request.path);
         for (name, value) in self.headers() {
             http = http.header(name, value);
@@ -216,7 +218,17 @@ impl Client {
         if let Some(content_type) = request.content_type {
             http = http.header(CONTENT_TYPE, content_type);
         }
+        if kept_back.is_some() {
+            http = http.header(EXPECT, "100-continue");
+        }
         let mut http = http.body(request.body).map_err(ClientError::broken)?;
+        if let Some(wish) = kept_back.clone() {
+            on_informational(&mut http, move |said| {
+                if said.status() == StatusCode::CONTINUE {
+                    wish.send_replace(Wish::Wanted);
+                }
+            });
+        }
         loop {
             let (mut connection, is_used) = match self.idle().await {
                 Some(connection) => (connection, true),
@@ -236,7 +248,13 @@ impl Client {
             let answer = Answer { response, connection, client: self.clone() };
             return match answer.response.status().as_u16() {
                 200..400 => Ok(answer),
-                _ => Err(answer.refusal().await),
+                _ => {
+                    let refusal = answer.refusal().await;
+                    if let Some(wish) = &kept_back {
+                        wish.send_replace(Wish::Unwanted);
+                    }
+                    Err(refusal)
+                }
             };
         }
     }

@@ -49,28 +49,31 @@ impl Client {
 
     /// Makes a file of what comes.
     pub async fn write_file(&self, id: &str, guest_path: &str, content: Upload) -> Result<(), ClientError> {
-        self.upload(id, guest_path, BYTES, content).await
+        self.upload(id, guest_path, None, BYTES, content).await
     }
 
-    /// Unpacks a tar archive into a directory.
+    /// Unpacks a tar archive into a directory. With a user, everything is that user's; without one, it is whose the archive says.
     pub async fn write_archive(
         &self,
         id: &str,
         guest_path: &str,
+        user: Option<&str>,
         archive: Upload,
     ) -> Result<(), ClientError> {
-        self.upload(id, guest_path, TAR, archive).await
+        self.upload(id, guest_path, user, TAR, archive).await
     }
 
     async fn upload(
         &self,
         id: &str,
         guest_path: &str,
+        user: Option<&str>,
         kind: &'static str,
         content: Upload,
     ) -> Result<(), ClientError> {
-        let body = Body::Stream { upload: content, size: None };
-        let request = Request::new(Method::PUT, files(id, guest_path)).body(kind, body);
+        let query = query([("path", Some(guest_path.to_owned())), ("user", user.map(Into::into))]);
+        let body = Body::stream(content, None);
+        let request = Request::new(Method::PUT, path(id, &format!("/files{query}"))).body(kind, body);
         self.tell(request).await
     }
 

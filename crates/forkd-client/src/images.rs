@@ -54,7 +54,7 @@ impl Client {
             ("size_mib", wanted.size_mib.map(|mib| mib.to_string())),
         ]);
         let request = Request::post(format!("/v1/images/import{query}"));
-        self.make(request.body(BYTES, Body::Stream { upload: archive, size }), tell, image).await
+        self.make(request.body(BYTES, Body::stream(archive, size)), tell, image).await
     }
 
     /// Sends a build context, a tar archive, and builds the Dockerfile in it.
@@ -66,7 +66,7 @@ impl Client {
     ) -> Result<Image, ClientError> {
         let query = query(wanted.pairs().into_iter().map(|(name, value)| (name, Some(value))));
         let request = Request::post(format!("/v1/images/build{query}"));
-        self.make(request.body(TAR, Body::Stream { upload: context, size: None }), tell, image).await
+        self.make(request.body(TAR, Body::stream(context, None)), tell, image).await
     }
 
     /// Removes a name, and the image when that was its last; given an id, the image with all its names.

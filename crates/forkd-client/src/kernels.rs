@@ -34,7 +34,7 @@ impl Client {
     ) -> Result<Kernel, ClientError> {
         let query = query([("default", wanted.default.then(|| "true".into()))]);
         let request = Request::post(format!("/v1/kernels/import{query}"));
-        self.make(request.body(TAR, Body::Stream { upload: archive, size: None }), tell, kernel).await
+        self.make(request.body(TAR, Body::stream(archive, None)), tell, kernel).await
     }
 
     /// Chooses the kernel that is used when none is named.

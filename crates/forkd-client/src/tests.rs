@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::{Exec, ExecStart, Signal, TerminalSize};
-use forkd_api::library::{AddKernel, BuildImage, ImportImage, PullImage};
+use forkd_api::library::{AddKernel, ImportImage, PullImage};
 use forkd_api::sandbox::{CreateSandboxes, ListSandboxes};
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -16,6 +16,8 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::{Address, Client, ClientError, Heard, Secret};
 
 const VERSION: &str = r#"{"version": "1", "api": "v1"}"#;
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 struct Daemon {
     _directory: tempfile::TempDir,
@@ -42,6 +44,10 @@ async fn request(stream: &mut BufReader<UnixStream>) -> Option<String> {
         }
         let last = line == "\r\n";
         text += &line;
+        // Without a length, nothing more is read.
+        if last && length > 0 && text.contains("expect: 100-continue\r\n") {
+            stream.write_all(CONTINUE).await.ok()?;
+        }
         if last {
             let mut body = vec![0; length];
             stream.read_exact(&mut body).await.ok()?;
@@ -210,6 +216,10 @@ async fn uploads_arrive_and_broken_ones_are_not_taken_for_whole() {
                 let mut chunk = [0; 4096];
                 let read = stream.read(&mut chunk).await.unwrap_or(0);
                 text.extend_from_slice(&chunk[..read]);
+                if text.ends_with(b"\r\n\r\n") && !text.ends_with(b"0\r\n\r\n") {
+                    // Who has gone does not need it.
+                    let _ = stream.write_all(CONTINUE).await;
+                }
                 if read == 0 || text.ends_with(b"0\r\n\r\n") {
                     break;
                 }
@@ -353,6 +363,29 @@ async fn what_is_made_is_told_and_then_given() {
 async fn an_upload_that_breaks_is_named() {
     let daemon = one("200 OK", "");
     let broken = upload(vec![Ok("part".into()), Err(std::io::Error::other("the file is gone"))]);
-    let error = daemon.client.build_image(&BuildImage::default(), broken, |_| {}).await.unwrap_err();
+    let wanted = ImportImage { name: "a".into(), size_mib: None };
+    let error = daemon.client.import_image(&wanted, broken, Some(100), |_| {}).await.unwrap_err();
     assert!(matches!(error, ClientError::Upload(_)), "{error:?}");
+}
+
+/// Its answer is heard, since nothing is sent that nobody reads.
+#[tokio::test]
+async fn a_daemon_that_refuses_an_upload_gets_none_of_it() {
+    let (_directory, listener, path) = socket();
+    let daemon = tokio::spawn(async move {
+        let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+        request(&mut stream).await.unwrap();
+        let refusal = answer("403 Forbidden", r#"{"error": "no", "code": "forbidden"}"#);
+        stream.write_all(refusal.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+        rest.len()
+    });
+    let client = Client::new(Address::Unix(path), None).unwrap();
+    let wanted = ImportImage { name: "a".into(), size_mib: None };
+    let archive = upload(vec![Ok(vec![0; 1 << 20].into())]);
+    let error = client.import_image(&wanted, archive, None, |_| {}).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::Forbidden), "{error:?}");
+    drop(client);
+    assert_eq!(daemon.await.unwrap(), 0);
 }

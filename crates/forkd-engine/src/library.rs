@@ -35,6 +35,27 @@ pub struct Library {
     pub emulated: bool,
 }
 
+/// What a guest gets of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub vcpus: u8,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+}
+
+impl Size {
+    /// As it is asked for, else as the image's recipe says, else the default.
+    pub fn of(image: &Image, vcpus: Option<u8>, memory_mib: Option<u64>, disk_mib: Option<u64>) -> Size {
+        let own = image.metadata.recipe.as_ref();
+        let own_vcpus = own.and_then(|own| u8::try_from(own.vcpus?).ok());
+        Size {
+            vcpus: vcpus.or(own_vcpus).unwrap_or(VCPUS),
+            memory_mib: memory_mib.or(own.and_then(|own| own.memory_mib)).unwrap_or(MEMORY_MIB),
+            disk_mib: disk_mib.or(own.and_then(|own| own.disk_mib)).unwrap_or(DISK_MIB),
+        }
+    }
+}
+
 /// A snapshot as it is asked for: names, no paths. What is not said has a default.
 #[derive(Debug, Clone)]
 pub struct Recipe {
@@ -102,13 +123,12 @@ impl Library {
 
 /// What the guest gets: as it is asked for, else as the image's recipe says.
 fn shape(recipe: &Recipe, image: &Image) -> Shape {
-    let own = image.metadata.recipe.clone().unwrap_or_default();
-    let vcpus = own.vcpus.and_then(|vcpus| u8::try_from(vcpus).ok());
-    let limit_bytes = recipe.disk_mib.or(own.disk_mib).unwrap_or(DISK_MIB) << 20;
+    let size = Size::of(image, recipe.vcpus, recipe.memory_mib, recipe.disk_mib);
+    let limit_bytes = size.disk_mib << 20;
     let disk = Disk { bytes: limit_bytes.max(image.metadata.size), limit_bytes, base: true };
     Shape {
-        vcpus: recipe.vcpus.or(vcpus).unwrap_or(VCPUS),
-        memory_bytes: recipe.memory_mib.or(own.memory_mib).unwrap_or(MEMORY_MIB) << 20,
+        vcpus: size.vcpus,
+        memory_bytes: size.memory_mib << 20,
         devices: Devices {
             console: true,
             disk: Some(disk),

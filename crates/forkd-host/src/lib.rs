@@ -8,6 +8,7 @@ pub mod doctor;
 mod emulation;
 pub mod home;
 pub mod kvm;
+pub mod memory;
 pub mod tool;
 
 pub use emulation::is_emulated;

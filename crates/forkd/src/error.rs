@@ -121,6 +121,8 @@ pub enum CliError {
     NoTerminal,
     #[error("one side is in a sandbox (SANDBOX:PATH), the other is a path here")]
     CopySides,
+    #[error("--user says who files belong to in a sandbox; what comes out of one is this user's")]
+    CopyUser,
     #[error("a path in a sandbox begins with a slash")]
     CopyRelative,
     #[error(transparent)]
@@ -169,7 +171,9 @@ impl CliError {
     pub fn exit(&self) -> Exit {
         match self {
             CliError::Interrupted(status) => Exit::Other(*status),
-            CliError::CopySides | CliError::CopyRelative | CliError::Address { .. } => Exit::Other(2),
+            CliError::CopySides | CliError::CopyRelative | CliError::CopyUser | CliError::Address { .. } => {
+                Exit::Other(2)
+            }
             _ => Exit::Failure,
         }
     }

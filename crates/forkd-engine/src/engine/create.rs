@@ -208,11 +208,8 @@ impl Shared {
 }
 
 fn available_memory() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     // Where the kernel does not tell, the limit alone decides.
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    forkd_host::memory::available().unwrap_or(u64::MAX)
 }
 
 fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {

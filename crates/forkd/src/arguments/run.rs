@@ -138,6 +138,9 @@ pub struct CpOptions {
     pub from: String,
     /// Where it goes: a path here, or SANDBOX:PATH.
     pub to: String,
+    /// Who it belongs to in the sandbox [default: root].
+    #[arg(long, short)]
+    pub user: Option<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
 }

@@ -31,11 +31,16 @@ pub fn run(options: &CpOptions) -> Result<Exit, CliError> {
     if matches!((&from, &to), (Side::Here(_), Side::Here(_)) | (Side::There { .. }, Side::There { .. })) {
         return Err(CliError::CopySides);
     }
+    if options.user.is_some() && matches!(to, Side::Here(_)) {
+        return Err(CliError::CopyUser);
+    }
     with_daemon(&options.daemon, async |client| {
         let mut signals = Signals::new()?;
         let copying = async {
             match (from, to) {
-                (Side::Here(here), Side::There { sandbox, path }) => send(&client, here, sandbox, path).await,
+                (Side::Here(here), Side::There { sandbox, path }) => {
+                    send(&client, here, sandbox, path, options.user.as_deref()).await
+                }
                 (Side::There { sandbox, path }, Side::Here(here)) => {
                     fetch(&client, sandbox, path, here).await
                 }
@@ -71,7 +76,13 @@ fn place<'a>(path: &'a str, is_directory: bool, name: &'a str) -> (&'a str, &'a 
     }
 }
 
-async fn send(client: &Client, here: &Path, sandbox: &str, path: &str) -> Result<(), CliError> {
+async fn send(
+    client: &Client,
+    here: &Path,
+    sandbox: &str,
+    path: &str,
+    user: Option<&str>,
+) -> Result<(), CliError> {
     let failed = |source| CliError::Copy { path: here.into(), source };
     // `.` has a name, too.
     let real = fs::canonicalize(here).map_err(failed)?;
@@ -84,7 +95,7 @@ async fn send(client: &Client, here: &Path, sandbox: &str, path: &str) -> Result
     let (directory, name) = place(path, is_directory, name);
     let (source, packed) = (here.to_owned(), PathBuf::from(name));
     let upload = written(move |pieces| pack(&source, &packed, pieces));
-    client.write_archive(sandbox, directory, upload).await.map_err(|error| match error {
+    client.write_archive(sandbox, directory, user, upload).await.map_err(|error| match error {
         ClientError::Upload(source) => failed(source),
         error => error.into(),
     })

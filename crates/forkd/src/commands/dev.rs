@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
 use forkd_engine::boot::{DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
+use forkd_engine::library::Size;
 use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
 use forkd_image::kernels::KernelStore;
@@ -36,14 +37,14 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let kernel = KernelStore::new(&library).ensure_default(&progress)?;
     let initramfs = kernel.initramfs(&binaries.join("guest/forkd-agent"), &progress)?;
     progress.finish();
+    let size = Size::of(&image, options.vcpus, options.memory, options.disk);
     match kvm::probe(&binaries)?.kvm {
         KvmFinding::Good { .. } => {}
-        _ => return in_machine(options, &size(options, &image)),
+        _ => return in_machine(options, size),
     }
 
     let directory = tempfile::Builder::new().prefix("forkd-dev-").tempdir_in(DIRECTORY);
     let directory = directory.map_err(|error| CliError::Io("make a directory", error))?;
-    let size = size(options, &image);
     let plan = Plan {
         program: binaries.join("forkd-vmm"),
         kernel: kernel.vmlinux(),
@@ -61,25 +62,8 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     runtime.block_on(serve(options, &plan, &image))
 }
 
-/// What the guest gets: as the user says, else as the image's recipe says.
-struct Size {
-    vcpus: u8,
-    memory_mib: u64,
-    disk_mib: u64,
-}
-
-fn size(options: &DevOptions, image: &Image) -> Size {
-    let recipe = image.metadata.recipe.clone().unwrap_or_default();
-    let vcpus = recipe.vcpus.and_then(|vcpus| u8::try_from(vcpus).ok());
-    Size {
-        vcpus: options.vcpus.or(vcpus).unwrap_or(1),
-        memory_mib: options.memory.or(recipe.memory_mib).unwrap_or(512),
-        disk_mib: options.disk.or(recipe.disk_mib).unwrap_or(4096),
-    }
-}
-
 /// The same command in the machine, which finds everything made by this one. Its ports are this host's.
-fn in_machine(options: &DevOptions, size: &Size) -> Result<Exit, CliError> {
+fn in_machine(options: &DevOptions, size: Size) -> Result<Exit, CliError> {
     let machine = Machine::open(&Home::new(home::directory()?), &options.machine)?;
     let library = format!("{}={}", home::LIBRARY_VARIABLE, forkd_machine::LIBRARY);
     let mut words: Vec<String> =

@@ -186,10 +186,7 @@ fn cgroup(options: &ServeOptions) -> Result<Option<PathBuf>, CliError> {
 
 /// All memory of this host. Where the kernel does not tell, what is available decides alone.
 fn host_memory() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib << 10)
+    forkd_host::memory::total().unwrap_or(u64::MAX)
 }
 
 fn library(options: &ServeOptions) -> Result<Library, CliError> {

@@ -1,4 +1,4 @@
-//! `forkd image ls`.
+//! `forkd image ls`, `forkd images`.
 
 use forkd_api::library::ImageSummary;
 

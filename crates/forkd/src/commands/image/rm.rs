@@ -1,4 +1,4 @@
-//! `forkd image rm`.
+//! `forkd image rm`, `forkd rmi`.
 
 use forkd_api::library::RemovedImage;
 

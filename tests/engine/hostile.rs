@@ -190,7 +190,7 @@ fn one_of_the_same_line_cannot_be_looked_into() -> Result<(), Failure> {
     const LOOKS: [&str; 3] =
         ["trace another VM process", "read another VM process' memory", "another VM process' descriptors"];
     let (_process, mut victim) = boot(MEMORY)?;
-    let uid = rustix::fs::stat(format!("/proc/{}/task", victim.pid))?.st_uid;
+    let uid = rustix::fs::stat(format!("/proc/{}/environ", victim.pid))?.st_uid;
     assert_eq!(uid, 0, "what is not dumpable is root's");
     let mut open = start(victim.pid, 1, SAME_UID, false)?;
     let results = without_filter(&mut open, |attempt| LOOKS.contains(&attempt.name))?;

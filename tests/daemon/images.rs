@@ -21,13 +21,15 @@ fn world() -> Result<World, Failure> {
 fn what_cannot_be_made_is_refused_before_it_is_booted() -> Result<(), Failure> {
     let world = world()?;
     let make = "POST /v1/snapshots";
+    // With a network, unless that is not wanted.
+    world.refuses(ErrorCode::Unavailable, make, json!({ "tag": "t", "image": "empty" }))?;
     world.refuses(ErrorCode::NameTaken, make, json!({ "tag": "base", "image": "empty" }))?;
     world.refuses(ErrorCode::NotFound, make, json!({ "tag": "t", "image": "other" }))?;
     world.refuses(ErrorCode::NotFound, make, json!({ "tag": "t", "image": "empty", "kernel": "other" }))?;
     world.refuses(
         ErrorCode::NoMemory,
         make,
-        json!({ "tag": "t", "image": "empty", "memory_mib": 1 << 20 }),
+        json!({ "tag": "t", "image": "empty", "network": false, "memory_mib": 1 << 20 }),
     )?;
     assert_eq!(tiny::names(&world.root(), "zygotes"), ["base"]);
     Ok(())
@@ -36,7 +38,7 @@ fn what_cannot_be_made_is_refused_before_it_is_booted() -> Result<(), Failure> {
 #[test]
 fn whoever_goes_away_ends_what_is_being_made() -> Result<(), Failure> {
     let world = world()?;
-    let body = json!({ "tag": "t", "image": "empty", "memory_mib": 64 });
+    let body = json!({ "tag": "t", "image": "empty", "network": false, "memory_mib": 64 });
     let mut lines = world.lines_of("accept: application/x-ndjson\r\n", "POST /v1/snapshots", &body)?;
     let mut steps = Vec::new();
     while steps.last().is_none_or(|step| step != "boot") {

@@ -384,7 +384,7 @@ fn a_shared_library_is_used_and_never_changed() -> Result<(), Failure> {
     assert!(kernels.len() == 1 && kernels[0].shared && kernels[0].default);
     world.ask("DELETE /v1/images/empty")?.error(ErrorCode::WrongState)?;
     world.ask("DELETE /v1/kernels/tiny?force=true")?.error(ErrorCode::WrongState)?;
-    let body = json!({ "tag": "t", "image": "empty", "memory_mib": 64 });
+    let body = json!({ "tag": "t", "image": "empty", "network": false, "memory_mib": 64 });
     let mut lines = world.lines_of(STREAM, "POST /v1/snapshots", &body)?;
     while lines.next()?.ok_or("the stream has ended")?["step"] != "boot" {}
     drop(lines);

@@ -269,13 +269,23 @@ fn a_crash() -> Result<(), Failure> {
     send(kept, INTERNET, 4321)?;
     world.until("it goes out", |world| Ok(stats(world, kept)?.sent_packets == 1))?;
 
-    // A namespace that somebody has removed is not given to another as if it were there.
+    // A name is a mount, and a daemon with a mount namespace of its own takes it along. The VM's tap leads back.
     world.end(Signal::KILL)?;
     let record = tiny::run_directory(&world.root()).join("sandboxes").join(&kept.id).join("record.json");
     let record: Value = serde_json::from_str(&fs::read_to_string(record)?)?;
-    let slot = format!("forkd-{:04}", record["network"]["slot"].as_u64().ok_or("no slot")?);
-    assert!(Command::new("umount").arg(format!("/run/netns/{slot}")).status()?.success());
-    fs::remove_file(format!("/run/netns/{slot}"))?;
+    let name = format!("/run/netns/forkd-{:04}", record["network"]["slot"].as_u64().ok_or("no slot")?);
+    assert!(Command::new("umount").arg(&name).status()?.success());
+    fs::remove_file(&name)?;
+    world.start(&OPTIONS)?;
+    assert_eq!(world.sandbox(&kept.id)?.egress.map(|egress| egress.mode), Some(EgressMode::Allow));
+    send(kept, INTERNET, 4321)?;
+    world.until("it goes out", |world| Ok(stats(world, kept)?.sent_packets == 2))?;
+
+    // One that is gone is not given to another as if it were there.
+    world.end(Signal::KILL)?;
+    let link = name.replace("/run/netns/forkd-", "forkd");
+    assert!(Command::new("ip").args(["link", "delete", &link]).status()?.success());
+    assert!(Command::new("umount").arg(&name).status()?.success());
     world.start(&OPTIONS)?;
     let lost = world.sandbox(&kept.id)?;
     assert_eq!((lost.egress, lost.ended), (None, None));

@@ -176,7 +176,7 @@ impl Typed {
         let descriptors: Vec<BorrowedFd<'_>> =
             std::iter::once(control_end.as_fd()).chain(theirs.iter().map(AsFd::as_fd)).collect();
         zygote.must(
-            Command::Fork(Fork { cgroup: false, successor: false, devices: devices() }),
+            Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices: devices() }),
             &descriptors,
         )?;
         match control.event()? {

@@ -3,6 +3,8 @@
 mod consistency;
 mod crowd;
 mod events;
+mod hostile;
+mod jail;
 mod lifecycle;
 mod place;
 mod snapshots;

@@ -23,7 +23,7 @@ fn hand_over(vm: &mut TinyVm) -> Result<Handed, Failure> {
         return Err(format!("the VM answers {reply:?}").into());
     };
     assert_eq!(descriptors.len(), 1 + devices.own().len());
-    let fork = Fork { cgroup: false, successor: true, devices };
+    let fork = Fork { cgroup: false, successor: true, uid: None, devices };
     Ok(Handed { descriptors, predecessor: predecessor.into(), fork })
 }
 

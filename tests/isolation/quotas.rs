@@ -27,7 +27,7 @@ pub fn are_set() -> TestResult {
     let group = format!("/sys/fs/cgroup/forkd/sandbox-{id}");
     let seen = host()?.script(&format!(
         "cd {group}; grep -qx {pid} cgroup.procs
-         cat memory.max memory.oom.group cpu.max cpu.weight; test -s pids.max; cut -d' ' -f2- io.max"
+         cat memory.max memory.oom.group cpu.max cpu.weight; grep -q . pids.max; cut -d' ' -f2- io.max"
     ))?;
     let seen: Vec<&str> = seen.lines().collect();
     let expected = ["314572800", "1", "50000 100000", "50", "rbps=max wbps=8388608 riops=500 wiops=500"];

@@ -4,6 +4,7 @@ pub mod binaries;
 pub mod daemon;
 pub mod engine;
 pub mod host;
+pub mod hostile;
 pub mod library;
 pub mod measure;
 pub mod process;

@@ -72,7 +72,8 @@ impl Zygote {
     pub async fn fork(&self, directory: &Path, limit: Duration) -> Result<BootedVm, ForkError> {
         let (ours, theirs) = Channel::pair()?;
         let devices = self.devices.clone();
-        let command = Command::Fork(Fork { cgroup: false, successor: false, devices: devices.clone() });
+        let command =
+            Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices: devices.clone() });
         let descriptors = Named::of_vm(&devices, directory)?
             .with(Descriptor::Control, theirs.into_inner())
             .with(Descriptor::DiskTop, create(&directory.join(TOP))?)

@@ -4,7 +4,7 @@
 //! another: a daemon that starts again finds all of them. Nothing here ends a process but [`Lasting::kill`].
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -21,7 +21,9 @@ use tokio::sync::mpsc;
 
 use crate::control::{CallError, Control};
 use crate::page_table;
+use crate::record::{self, AnyRecord};
 use crate::socket::AsyncPidfd;
+use crate::users::{NoneLeft, User};
 
 /// The socket's name in a process' directory.
 pub const CONTROL: &str = "control";
@@ -40,6 +42,10 @@ pub enum LastingError {
     Program { program: PathBuf, source: io::Error },
     #[error(transparent)]
     Call(#[from] CallError),
+    #[error("the VM process of {} says that it is process {pid}, which is somebody else", directory.display())]
+    Impostor { directory: PathBuf, pid: i32 },
+    #[error(transparent)]
+    Users(#[from] NoneLeft),
     #[error("the VM process identifies itself with {0:?}")]
     Answer(Reply),
 }
@@ -49,6 +55,8 @@ pub enum LastingError {
 pub struct Lasting {
     pub control: Arc<Control>,
     pub pid: i32,
+    /// Whose the process is. Whoever finds or takes it over knows.
+    pub user: Option<User>,
     pidfd: Arc<AsyncPidfd>,
 }
 
@@ -90,11 +98,12 @@ fn connect_in(directory: &Path) -> Result<Channel, LastingError> {
 
 impl Lasting {
     /// Starts `forkd-vmm`, without a VM yet, in a directory of its own.
-    pub fn start(program: &Path, directory: &Path) -> Result<WithEvents, LastingError> {
+    pub fn start(program: &Path, directory: &Path, user: Option<User>) -> Result<WithEvents, LastingError> {
         let failed = |source| LastingError::Program { program: program.into(), source };
         let listener = listen_in(directory)?;
         let mut child = tokio::process::Command::new(program)
             .arg("run")
+            .args(user.iter().flat_map(|user| ["--uid".to_owned(), user.uid().to_string()]))
             .stdin(Stdio::from(listener))
             .stdout(Stdio::null())
             // Signals of a terminal are for the daemon.
@@ -107,7 +116,9 @@ impl Lasting {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
         // Somebody must collect its status.
         tokio::spawn(async move { child.wait().await });
-        Lasting::take(directory, pid.as_raw_nonzero().get(), pidfd)
+        let (mut process, events) = Lasting::take(directory, pid.as_raw_nonzero().get(), pidfd)?;
+        process.user = user;
+        Ok((process, events))
     }
 
     /// Takes over a process that was just forked and has its socket in this directory.
@@ -117,7 +128,8 @@ impl Lasting {
         let connected = connect_in(directory).and_then(|channel| Control::new(channel).map_err(failed));
         match connected {
             Ok((control, events)) => {
-                Ok((Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) }, events))
+                let control = Arc::new(control);
+                Ok((Lasting { control, pid, user: None, pidfd: Arc::new(pidfd) }, events))
             }
             Err(error) => {
                 // Nobody would ever end it.
@@ -148,14 +160,18 @@ impl Lasting {
         let (Reply::Identified { pid, disk }, Some(pidfd)) = (reply.clone(), descriptors.pop()) else {
             return Err(LastingError::Answer(reply));
         };
+        let user = record::read::<AnyRecord>(directory).and_then(|record| record.user);
+        if !is_true(pid, &pidfd, user.map(|user| user.uid)) {
+            return Err(LastingError::Impostor { directory: directory.into(), pid });
+        }
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
-        let process = Lasting { control: Arc::new(control), pid, pidfd: Arc::new(pidfd) };
+        let process = Lasting { control: Arc::new(control), pid, user: None, pidfd: Arc::new(pidfd) };
         Ok(Some(Found { process: (process, events), disk }))
     }
 
     /// Gives the process its page table. Without it, it looks at more pages than it must: nobody has to know.
     pub async fn give_page_table(&self) {
-        if let Ok(file) = page_table::open(self.pid) {
+        if let Ok(file) = page_table::open(self.pid, self.user.as_ref().map(User::uid)) {
             let _ = self.control.call(Command::PageTable, &[file.into()]).await;
         }
     }
@@ -184,5 +200,32 @@ impl Lasting {
     pub async fn ended(&self) {
         // A descriptor that cannot be waited for is that of a process that cannot be waited for.
         let _ = self.pidfd.ended().await;
+    }
+}
+
+/// Whether a process is who it says. A guest that has taken over its VM process could name any other, and have it ended in its
+/// place: at least it is one of the same user id, which is nobody's but its line's.
+fn is_true(pid: i32, pidfd: &OwnedFd, uid: Option<u32>) -> bool {
+    let said =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap_or_default();
+    let meant = said.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+    meant == Some(pid) && uid.is_none_or(|uid| page_table::user_of(pid) == Some(uid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_who_it_says_or_nobody() {
+        let own = rustix::process::getpid();
+        let pid = own.as_raw_nonzero().get();
+        let pidfd = pidfd_open(own, PidfdFlags::empty()).unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        assert!(is_true(pid, &pidfd, None) && is_true(pid, &pidfd, Some(uid)));
+        assert!(!is_true(pid, &pidfd, Some(uid + 1)), "another user's");
+        assert!(!is_true(1, &pidfd, None), "another's number");
+        let file = std::fs::File::open("/dev/null").unwrap().into();
+        assert!(!is_true(pid, &file, None), "no process at all");
     }
 }

@@ -32,3 +32,4 @@ mod socket;
 mod testing;
 pub mod transfer;
 pub mod trust;
+pub mod users;

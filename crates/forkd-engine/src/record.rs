@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Quota;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
+use crate::users::UserRecord;
 
 const FILE: &str = "record.json";
 const NEW: &str = "record.json.new";
@@ -45,6 +46,9 @@ pub struct SandboxRecord {
     pub owner: Option<String>,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
+    /// Whose its process is.
+    #[serde(default)]
+    pub user: Option<UserRecord>,
     #[serde(default)]
     pub network: Option<NetworkRecord>,
     /// What its cgroup allows, if it has one.
@@ -107,11 +111,21 @@ pub struct ZygoteRecord {
     pub shape: Shape,
     /// The frozen layers of its disk, from the bottom up.
     pub layers: Vec<LayerId>,
+    /// Whose its process is. Of a snapshot on disk: whose it was.
+    #[serde(default)]
+    pub user: Option<UserRecord>,
     pub generation: u64,
     /// What the sandbox may reach that it is a branch of, and so what its children may.
     #[serde(default)]
     pub policy: Option<Policy>,
     pub promised: bool,
+}
+
+/// What every record has.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AnyRecord {
+    #[serde(default)]
+    pub user: Option<UserRecord>,
 }
 
 /// Writes a record into a directory, in the place of the one that is there.

@@ -2,15 +2,15 @@
 
 use libc::{
     SYS_accept4, SYS_brk, SYS_capset, SYS_clock_gettime, SYS_clock_nanosleep, SYS_clone3, SYS_close,
-    SYS_copy_file_range, SYS_dup, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_wait,
-    SYS_eventfd2, SYS_exit, SYS_exit_group, SYS_fallocate, SYS_fcntl, SYS_fdatasync, SYS_fstat, SYS_fsync,
-    SYS_ftruncate, SYS_futex, SYS_getpid, SYS_getpriority, SYS_getrandom, SYS_getsockopt, SYS_gettid,
-    SYS_ioctl, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap,
-    SYS_nanosleep, SYS_newfstatat, SYS_pidfd_open, SYS_poll, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_preadv,
-    SYS_pwrite64, SYS_pwritev, SYS_read, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq,
-    SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_getaffinity, SYS_sched_yield, SYS_seccomp, SYS_sendmsg,
-    SYS_sendto, SYS_set_robust_list, SYS_setpriority, SYS_setresgid, SYS_setresuid, SYS_shutdown,
-    SYS_sigaltstack, SYS_statx, SYS_tgkill, SYS_write, SYS_writev,
+    SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_wait, SYS_eventfd2, SYS_exit,
+    SYS_exit_group, SYS_fallocate, SYS_fcntl, SYS_fdatasync, SYS_fstat, SYS_fsync, SYS_ftruncate, SYS_futex,
+    SYS_getpid, SYS_getpriority, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl, SYS_lseek,
+    SYS_madvise, SYS_memfd_create, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap, SYS_nanosleep,
+    SYS_newfstatat, SYS_pidfd_open, SYS_poll, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_pwrite64, SYS_read,
+    SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_sched_getaffinity, SYS_sched_yield, SYS_seccomp, SYS_sendmsg, SYS_sendto, SYS_set_robust_list,
+    SYS_setpriority, SYS_setresgid, SYS_setresuid, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill,
+    SYS_write,
 };
 
 /// What a thread does.
@@ -119,13 +119,9 @@ const fn value(number: u64, who: Roles) -> Value {
 pub const CALLS: &[Call] = &[
     // Descriptors that the process was given, and those that it makes of nothing.
     call(SYS_read, EVERY, "eventfds, the console's input, sockets, entropy, kernels"),
-    call(SYS_readv, DEVICES, "frames from the tap, buffers of the guest's"),
     call(SYS_write, EVERY, "eventfds, the console's log, sockets"),
-    call(SYS_writev, DEVICES, "frames to the tap"),
     call(SYS_pread64, EVERY, "disks, snapshots, page tables"),
-    call(SYS_preadv, DEVICES, "disks, into the guest's buffers"),
     call(SYS_pwrite64, EVERY, "disks, snapshots, the console's log"),
-    call(SYS_pwritev, DEVICES, "disks, from the guest's buffers"),
     call(SYS_lseek, EVERY, "kernels, sparse files of a snapshot, the console's log"),
     call(SYS_fstat, EVERY, "sizes of files that came with a request"),
     call(SYS_newfstatat, PERSIST, "the same: what glibc makes of fstat"),
@@ -134,9 +130,7 @@ pub const CALLS: &[Call] = &[
     call(SYS_fallocate, DEVICES_PERSIST, "blocks that the guest discards"),
     call(SYS_fsync, DEVICES_PERSIST, "a flush of the guest's, the end of a snapshot"),
     call(SYS_fdatasync, DEVICES_PERSIST, "a flush of the guest's"),
-    call(SYS_copy_file_range, PERSIST, "layers and snapshots"),
     call(SYS_close, EVERY, "all of them"),
-    call(SYS_dup, CONTROL, "a successor's descriptors"),
     only(SYS_fcntl, EVERY, 1, FCNTL, "second descriptors, and sockets that never wait"),
     only(SYS_ioctl, THREADS, 1, IOCTL, "KVM"),
     call(SYS_eventfd2, CONTROL, "interrupt lines, notifications"),
@@ -149,12 +143,12 @@ pub const CALLS: &[Call] = &[
     call(SYS_ppoll, EVERY, "the same"),
     // Sockets that it was given. It can make none, and connect none.
     call(SYS_accept4, DEVICES, "the next daemon, connections to the guest"),
-    call(SYS_recvmsg, DEVICES, "commands with their descriptors"),
+    call(SYS_recvmsg, CONTROL, "commands with their descriptors"),
     call(SYS_recvfrom, DEVICES, "connections to the guest"),
     call(SYS_sendmsg, EVERY, "answers and events, last words of any thread"),
     call(SYS_sendto, EVERY, "the mailbox, connections to the guest, last words"),
     call(SYS_shutdown, THREADS, "connections to the guest"),
-    call(SYS_getsockopt, DEVICES, "what kind of socket came with a request"),
+    call(SYS_getsockopt, CONTROL, "what kind of socket came with a request"),
     // Memory.
     call(SYS_brk, EVERY, "the allocator"),
     only(

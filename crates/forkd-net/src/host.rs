@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +18,14 @@ use rustix::io::Errno;
 
 use crate::error::{NetError, blocking};
 use crate::lease;
-use crate::namespace::Namespaces;
+use crate::namespace::{Namespace, Namespaces};
 use crate::netlink::NetlinkSocket;
 use crate::netlink::route::Links;
 use crate::nft::{Family, chain_exists};
 use crate::plan::{Slot, UPLINK};
 use crate::rules::TABLE;
 use crate::rules::host::{FOREIGN4, FOREIGN6, table};
-use crate::sysctl;
+use crate::{sysctl, tap};
 
 /// How often it is looked whether the kernel has removed a namespace.
 const LOOKS: usize = 100;
@@ -114,6 +115,27 @@ impl Host {
         slots.sort_unstable();
         slots.dedup();
         Ok(slots)
+    }
+
+    /// Finds a slot's namespace by the tap of its VM, if it has no name: names are mounts, and those of a daemon with a mount
+    /// namespace of its own end with it. The tap is the VM's word, so what it leads to must be the slot's.
+    pub async fn name_again(self: &Arc<Host>, slot: Slot, tap: OwnedFd) -> Result<(), NetError> {
+        let host = Arc::clone(self);
+        blocking(move || host.name_now(slot, &tap).map_err(NetError::when("find a namespace by its tap")))
+            .await
+    }
+
+    fn name_now(&self, slot: Slot, tap: &OwnedFd) -> io::Result<()> {
+        let name = slot.namespace();
+        if self.namespaces.open(&name).is_ok_and(|namespace| namespace.run(|| Ok(())).is_ok()) {
+            return Ok(());
+        }
+        let namespace = Namespace::from(tap::namespace_of(tap.as_fd())?);
+        let mac = namespace.run(|| Links::open()?.mac(UPLINK))?;
+        if mac.as_deref() != Some(&slot.uplink_mac()[..]) {
+            return Err(io::Error::other("the tap is another's"));
+        }
+        self.namespaces.name(&name, &namespace)
     }
 
     /// Takes the names away from namespaces that nobody uses any more, and waits until the kernel has removed what was in them.

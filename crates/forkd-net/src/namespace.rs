@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -31,6 +31,12 @@ pub struct Namespace(File);
 impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Namespace {
+    fn from(descriptor: OwnedFd) -> Namespace {
+        Namespace(descriptor.into())
     }
 }
 
@@ -84,6 +90,13 @@ impl Namespaces {
             let _ = self.remove(name);
         }
         made
+    }
+
+    /// Gives a namespace a name that it has lost.
+    pub fn name(&self, name: &str, namespace: &Namespace) -> io::Result<()> {
+        let path = self.path(name);
+        OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        Ok(mount_bind(format!("/proc/self/fd/{}", namespace.as_fd().as_raw_fd()), &path)?)
     }
 
     pub fn open(&self, name: &str) -> io::Result<Namespace> {

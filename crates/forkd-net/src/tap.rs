@@ -4,15 +4,17 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::ioctl::{IntegerSetter, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{IntegerSetter, Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 
 const DEVICE: &str = "/dev/net/tun";
 const SET_INTERFACE: Opcode = opcode::write::<i32>(b'T', 202);
 const SET_OFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const SET_HEADER_SIZE: Opcode = opcode::write::<i32>(b'T', 216);
+
+const GET_NAMESPACE: Opcode = opcode::none(b'T', 227);
 
 /// IFF_TAP, IFF_NO_PI and IFF_VNET_HDR.
 const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
@@ -56,4 +58,33 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: the argument is of the type that the opcode takes.
     unsafe { ioctl(&tap, offloads) }?;
     Ok(tap.into())
+}
+
+/// TUNGETDEVNETNS, whose result is a descriptor.
+struct GetNamespace;
+
+// SAFETY: the call takes no argument.
+unsafe impl Ioctl for GetNamespace {
+    type Output = OwnedFd;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        GET_NAMESPACE
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut std::ffi::c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: the kernel has just made this descriptor for the caller, and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(output) })
+    }
+}
+
+/// The namespace that a tap is in.
+pub fn namespace_of(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the call has no argument that the kernel would read or write.
+    Ok(unsafe { ioctl(tap, GetNamespace) }?)
 }

@@ -212,6 +212,9 @@ pub struct Fork {
     pub cgroup: bool,
     /// Whether the child takes the place of another VM, whose socket comes with the request.
     pub successor: bool,
+    /// The user id of the child. Only a zygote that was loaded can give one; children of others have their zygote's.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// The devices of the zygote. Only what is the child's own may differ: the vsock id, and a lower limit of its disk.
     pub devices: Devices,
 }
@@ -496,7 +499,7 @@ mod tests {
     fn descriptors_are_named_in_order() {
         let disk = Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true });
         let devices = Devices { disk, disk_layers: 2, mailbox: true, ..Devices::default() };
-        let fork = Command::Fork(Fork { cgroup: true, successor: true, devices: devices.clone() });
+        let fork = Command::Fork(Fork { cgroup: true, successor: true, uid: None, devices: devices.clone() });
         assert_eq!(
             fork.descriptors(),
             [
@@ -549,7 +552,7 @@ mod tests {
         assert!(!devices.console_input);
         let devices = Devices { console_input: true, ..devices };
         assert_eq!(
-            Command::Fork(Fork { cgroup: false, successor: false, devices }).descriptors(),
+            Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices }).descriptors(),
             [Descriptor::Control, Descriptor::Console, Descriptor::ConsoleInput, Descriptor::Entropy]
         );
     }
@@ -590,7 +593,7 @@ mod tests {
             Load { chain: chain.clone(), disk_base: true, disk_layers: 2, memory_limit_bytes: 1 << 30 };
         [
             ("boot", Command::Boot(boot)),
-            ("fork", Command::Fork(Fork { cgroup: true, successor: false, devices })),
+            ("fork", Command::Fork(Fork { cgroup: true, successor: false, uid: None, devices })),
             ("branch", Command::Branch(Branch { cgroup: false, disk: true })),
             ("load", Command::Load(load)),
             ("persist", Command::Persist(Persist { cgroup: true, base: chain })),

@@ -243,7 +243,7 @@ fn start_with(theirs: OwnedFd) -> Result<Started, Failure> {
 /// Gives a process what it cannot open itself, as the engine does.
 pub fn give_page_table(control: &mut Control, pid: i32) -> Result<(), Failure> {
     // A VM that another has taken the place of has another number.
-    if let Ok(file) = forkd_engine::page_table::open(pid) {
+    if let Ok(file) = forkd_engine::page_table::open(pid, None) {
         control.must(Command::PageTable, &[file.as_fd()])?;
     }
     Ok(())
@@ -382,7 +382,7 @@ impl Zygote {
         let (mailbox, mailbox_theirs) = Mailbox::new()?;
         let disk = self.disk.map(OwnDisk::new).transpose()?;
         let devices = tiny_devices(self.disk);
-        let request = Command::Fork(Fork { cgroup: false, successor: false, devices });
+        let request = Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices });
         let id = self.control.send(request, &with_top(&control_theirs, &disk, &[mailbox_theirs]))?;
         Ok(Pending { id, control, mailbox, disk })
     }

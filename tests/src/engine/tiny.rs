@@ -45,6 +45,7 @@ pub fn start_networked(
         limits: Limits { zygote_bytes, ..LIMITS },
         networking,
         cgroup: None,
+        users: Default::default(),
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))

@@ -1,16 +1,19 @@
 //! Gives memory back after a crowd.
 //!
 //! A thousand streams at once take some 18 MiB. The C library keeps freed memory for the next time; but a guest that was busy
-//! once and is forked later would carry it around in every child. There is no timer for this: connections are counted, and
-//! when few are left of many, what is free goes back to the kernel.
+//! once and is forked later would carry it around in every child. No timer runs for this: connections are counted, and
+//! when few are left of many, what is free goes back to the kernel, then and once more a little later.
 #![expect(unsafe_code, reason = "the C library's allocator is told to return free memory")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Fewer than this are no crowd.
 const CROWD: usize = 32;
 /// The part that must be left for the crowd to be over.
 const LEFT: usize = 4;
+/// When those are gone that were still leaving.
+pub const AFTERWARDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 pub struct Crowd {

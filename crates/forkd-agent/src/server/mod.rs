@@ -49,6 +49,9 @@ pub async fn serve(mut listener: impl Accept, router: Router) {
             drop(place);
             if crowd.leave() {
                 memory::give_back();
+                // What the last of them had is let go by their tasks a moment later.
+                tokio::time::sleep(memory::AFTERWARDS).await;
+                memory::give_back();
             }
         });
     }

@@ -15,6 +15,7 @@ use crate::fault;
 use crate::lasting::{Lasting, WithEvents, listen_in};
 use crate::places::PlaceError;
 use crate::record::{self, DiskFiles, ZygoteRecord};
+use crate::users::User;
 
 /// What is asked for.
 #[derive(Debug)]
@@ -89,6 +90,7 @@ impl Sandbox {
             pause_us: None,
             shape: self.record.shape.clone(),
             layers: Vec::new(),
+            user: self.process.user.as_ref().map(User::record),
             generation: self.record.generation,
             policy: self.record.network.as_ref().map(|network| network.policy.clone()),
             promised: false,
@@ -135,7 +137,8 @@ impl Sandbox {
         };
         self.save()?;
         fault::place("branch.settled");
-        let (process, mut events) = Lasting::take(&directory, pid, pidfd)?;
+        let (mut process, mut events) = Lasting::take(&directory, pid, pidfd)?;
+        process.user = self.process.user.clone();
         let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
             Ok(Some(Event::Zygote)) => None,
             Ok(other) => Some(EngineError::Ended(format!("{other:?}"))),

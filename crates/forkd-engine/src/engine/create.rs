@@ -29,9 +29,10 @@ use crate::descriptors::Named;
 use crate::fault;
 use crate::identity::{self, Identity};
 use crate::ids::SandboxId;
-use crate::lasting::{Lasting, WithEvents, listen_in};
+use crate::lasting::{Lasting, LastingError, WithEvents, listen_in};
 use crate::places::PlaceError;
 use crate::record::{self, DiskRecord, SandboxRecord};
+use crate::users::User;
 
 /// What sandboxes are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,6 +230,7 @@ async fn fork(
     let directory = shared.places.sandbox(&id);
     fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
     let parent = zygote.record.clone();
+    let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(LastingError::from)?;
     let now = unix_ms();
     let record = SandboxRecord {
         id,
@@ -240,6 +242,7 @@ async fn fork(
         metadata: new.metadata,
         owner: new.owner.map(|owner| owner.name),
         disk: None,
+        user: user.as_ref().map(User::record),
         network: None,
         quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
         shape: parent.shape,
@@ -269,7 +272,8 @@ async fn fork(
     record::write(&directory, &forked.record)?;
     fault::place("create.written");
     let (named, cgroup) = forked.shared.with_cgroup(named, &forked.record)?;
-    let command = Command::Fork(Fork { cgroup, successor: false, devices });
+    let command =
+        Command::Fork(Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices });
     let descriptors = named.for_command(&command);
     let answer = zygote.process.control.call(command, &descriptors).await;
     drop(descriptors);
@@ -283,6 +287,7 @@ async fn fork(
     };
     fault::place("create.forked");
     let process = forked.process.insert(Lasting::take(&directory, pid, pidfd)?);
+    process.0.user = user;
     match tokio::time::timeout(PATIENCE, process.1.recv()).await {
         Ok(Some(Event::Running)) => Ok(forked),
         Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),

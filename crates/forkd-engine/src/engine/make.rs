@@ -24,9 +24,10 @@ use crate::bring_up::{ImageConfig, bring_up_aloud};
 use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
 use crate::ids::LayerId;
-use crate::lasting::Lasting;
+use crate::lasting::{Lasting, LastingError};
 use crate::places::PlaceError;
 use crate::record::{self, Shape, ZygoteRecord};
+use crate::users::User;
 
 /// What to boot. The paths are the library's, never a caller's.
 #[derive(Debug, Clone)]
@@ -122,6 +123,7 @@ impl Making {
         new: &NewSnapshot,
         steps: &Steps,
     ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
+        let user = self.shared.users.new_user(false).map_err(LastingError::from)?;
         let mut record = ZygoteRecord {
             tag: new.tag.clone(),
             parent: None,
@@ -130,12 +132,13 @@ impl Making {
             pause_us: None,
             shape: new.shape.clone(),
             layers: Vec::new(),
+            user: user.as_ref().map(User::record),
             generation: 1,
             policy: None,
             promised: false,
         };
         record::write(&self.directory, &record)?;
-        let (process, events) = Lasting::start(&self.shared.program, &self.directory)?;
+        let (process, events) = Lasting::start(&self.shared.program, &self.directory, user)?;
         self.process = Some(process.clone());
         self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;

@@ -62,6 +62,7 @@ use tokio::sync::{Semaphore, broadcast};
 use crate::cgroup::Cgroups;
 use crate::ids::SandboxId;
 use crate::places::Places;
+use crate::users::{UidRange, Users};
 use network::Networks;
 use registry::Registry;
 
@@ -88,6 +89,8 @@ pub struct Settings {
     pub networking: Networking,
     /// The cgroup that VM processes are limited in. Without one, only disks are.
     pub cgroup: Option<PathBuf>,
+    /// The user ids of VM processes, if this process is root.
+    pub users: UidRange,
 }
 
 #[derive(Debug)]
@@ -101,6 +104,7 @@ struct Shared {
     limits: Limits,
     networks: Networks,
     cgroups: Option<Cgroups>,
+    users: Users,
     claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
@@ -133,7 +137,7 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits, networking, cgroup } = settings;
+        let Settings { program, root, images, limits, networking, cgroup, users } = settings;
         let places = Places::new(&root)?;
         let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let store = Store::new(places.snapshots());
@@ -149,6 +153,7 @@ impl Engine {
             limits,
             networks: Networks::new(&networking),
             cgroups,
+            users: Users::new(users),
             claims: owner::Claims::default(),
             sandboxes,
             snapshots,

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -18,6 +19,7 @@ use forkd_net::{
     Access, Counters, Egress, Host, NetError, Network, Notice, Policy, Pool, PoolSettings, Slot,
 };
 use forkd_proto::control::Devices;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tokio::sync::mpsc;
 
 use super::recover::directories;
@@ -70,6 +72,8 @@ pub(super) struct Networks {
 }
 
 const NOT_WANTED: &str = "it was started with --network none";
+/// What a tap is opened by.
+const TUN: &str = "/dev/net/tun";
 /// Notices of drops that wait to be told. Those beyond are lost.
 const NOTICES: usize = 64;
 /// Of all sandboxes, so many a second are told at most.
@@ -173,11 +177,16 @@ impl Networks {
         &self,
         networking: Networking,
         held: BTreeMap<Slot, Policy>,
+        taps: Vec<(Slot, OwnedFd)>,
         notices: mpsc::Sender<Notice>,
     ) -> Result<Opened, NetError> {
         let Networking::Pooled { host, pool, .. } = networking else { return Ok(None) };
         let pool = PoolSettings { notices: Some(notices), ..pool };
         let (host, prepared) = Host::prepare(host).await?;
+        for (slot, tap) in taps {
+            // One that is not found is lost, which is said below.
+            let _ = host.name_again(slot, tap).await;
+        }
         let (pool, recovered) = Pool::start(host, pool, held).await?;
         Ok(Some((pool, recovered, prepared.changes)))
     }
@@ -189,6 +198,15 @@ fn tap_of(network: &Network) -> Result<OwnedFd, EngineError> {
     let tap = network.tap().map(|tap| tap.try_clone_to_owned()).transpose();
     let tap = tap.map_err(EngineError::io("hand out a tap"))?;
     tap.ok_or_else(|| EngineError::io("hand out a tap")(std::io::ErrorKind::NotFound.into()))
+}
+
+/// The tap that a VM process has open.
+fn tap_of_process(pid: i32) -> Option<OwnedFd> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let is_tap = |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|path| path == Path::new(TUN));
+    let number = descriptors.into_iter().find(is_tap)?.file_name().to_str()?.parse().ok()?;
+    let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(pidfd, number, PidfdGetfdFlags::empty()).ok()
 }
 
 /// Takes the host's networks over, when all sandboxes are known: theirs are found again, and the others are removed.
@@ -207,7 +225,12 @@ pub(super) async fn start(
     }
     let networks = &shared.networks;
     let (notices, told) = mpsc::channel(NOTICES);
-    let opened = match networks.open(networking, policies, notices).await {
+    let taps = slots.iter().filter_map(|(slot, id)| {
+        let pid = shared.sandboxes.get(id)?.view().pid;
+        Some((*slot, tap_of_process(pid)?))
+    });
+    let taps = taps.collect();
+    let opened = match networks.open(networking, policies, taps, notices).await {
         Ok(opened) => opened,
         Err(error) => {
             let reason = chain(&error);

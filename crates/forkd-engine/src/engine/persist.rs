@@ -22,9 +22,10 @@ use super::{EngineError, PATIENCE, Shared};
 use crate::control::Control;
 use crate::descriptors::Named;
 use crate::fault;
-use crate::lasting::{Lasting, WithEvents};
+use crate::lasting::{Lasting, LastingError, WithEvents};
 use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};
+use crate::users::User;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
@@ -158,7 +159,9 @@ async fn describe(
 ) -> Result<Description, EngineError> {
     let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
     let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
-    let about = match serde_json::to_value(record).map_err(PersistError::from)? {
+    // A snapshot is nobody's.
+    let about = ZygoteRecord { user: None, ..record.clone() };
+    let about = match serde_json::to_value(about).map_err(PersistError::from)? {
         serde_json::Value::Object(about) => about,
         _ => forkd_store::About::new(),
     };
@@ -215,6 +218,8 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     let directory = shared.places.zygote(&record.tag);
     clear(&directory).await?;
     fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+    let user = shared.users.new_user(true).map_err(LastingError::from)?;
+    let record = &ZygoteRecord { user: user.as_ref().map(User::record), ..record.clone() };
     // It is none to fork from until it is loaded.
     record::write(&directory, &ZygoteRecord { promised: false, ..record.clone() })?;
     let mut named = chain(Named::default(), &files)?;
@@ -231,7 +236,7 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         disk_layers: u8::try_from(record.layers.len()).unwrap_or(u8::MAX),
         memory_limit_bytes: shared.limits.memory_bytes,
     });
-    let (process, events) = Lasting::start(&shared.program, &directory)?;
+    let (process, events) = Lasting::start(&shared.program, &directory, user)?;
     fault::place("load.started");
     let descriptors = named.for_command(&command);
     let loaded = async {

@@ -65,6 +65,7 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
                 recovered.zygotes.push(record.tag);
             }
             Settled::Mute(record) => {
+                record.iter().filter_map(|record| record.user).for_each(|user| shared.users.keep(user));
                 used.extend(record.into_iter().flat_map(|record| record.layers));
                 recovered.mute.push(directory);
             }
@@ -87,6 +88,7 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
                 recovered.sandboxes.push(record.id);
             }
             Settled::Mute(record) => {
+                record.iter().filter_map(|record| record.user).for_each(|user| shared.users.keep(user));
                 let disk = record.and_then(|record| record.disk);
                 used.extend(disk.iter().flat_map(|disk| disk.all()).cloned());
                 recovered.mute.push(directory);
@@ -161,7 +163,8 @@ pub(super) fn stored(shared: &Shared) -> Result<Vec<ZygoteRecord>, EngineError> 
 fn adopt_zygote(shared: &Arc<Shared>, record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
     let on_disk = stored.iter().any(|stored| stored.tag == record.tag);
     let status = if on_disk { SnapshotStatus::Ready } else { SnapshotStatus::Live };
-    let (process, events) = found.process;
+    let (mut process, events) = found.process;
+    process.user = record.user.map(|user| shared.users.found(user));
     if let Some(name) = shared.snapshots.reserve(&record.tag) {
         name.fill(snapshot::own(shared, Arc::new(Zygote { process, record }), events, status));
     }
@@ -194,7 +197,9 @@ fn adopt_sandbox(
     }
     // Written again: what was in doubt is not any more.
     let _ = record::write(&shared.places.sandbox(&record.id), &record);
-    let handle = sandbox::own(shared, record.clone(), found.process, state);
+    let mut process = found.process;
+    process.0.user = record.user.map(|user| shared.users.found(user));
+    let handle = sandbox::own(shared, record.clone(), process, state);
     if rolled_back.is_some() {
         // It may take the guest a while to become somebody, and others are to be found meanwhile.
         let handle = handle.clone();

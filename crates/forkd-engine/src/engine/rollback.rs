@@ -93,7 +93,12 @@ impl Sandbox {
         named = names.zip(descriptors).fold(named, |named, (name, file)| named.with(name, file));
         named = named.with(Descriptor::Predecessor, OwnedFd::from(predecessor));
         let (named, cgroup) = self.shared.with_cgroup(named, &self.record)?;
-        let command = Command::Fork(Fork { cgroup, successor: true, devices });
+        let user = match &zygote.process.user {
+            Some(zygote) if zygote.trusted => self.process.user.clone(),
+            other => other.clone(),
+        };
+        let uid = zygote.uid_for(user.as_ref());
+        let command = Command::Fork(Fork { cgroup, successor: true, uid, devices });
         let descriptors = named.for_command(&command);
         let answer = zygote.process.control.call(command, &descriptors).await;
         drop(descriptors);
@@ -118,7 +123,7 @@ impl Sandbox {
                 return Err(EngineError::Timeout);
             }
         }
-        let (process, mut events) = match forked {
+        let (mut process, mut events) = match forked {
             Ok((pid, pidfd)) => Lasting::take(&self.directory, pid, pidfd)?,
             // The zygote has died before it could tell of it.
             Err(error) => match tokio::time::timeout(PATIENCE, Lasting::find(&self.directory)).await {
@@ -126,6 +131,7 @@ impl Sandbox {
                 _ => return Err(error),
             },
         };
+        process.user = user;
         let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
             Ok(Some(Event::Running)) => return Ok((process, events)),
             Ok(other) => EngineError::Ended(format!("{other:?}")),

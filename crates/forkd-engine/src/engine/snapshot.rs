@@ -23,6 +23,7 @@ use super::{EngineError, Happened, PATIENCE, Shared, persist};
 use crate::fault;
 use crate::lasting::Lasting;
 use crate::record::ZygoteRecord;
+use crate::users::User;
 
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
@@ -42,6 +43,14 @@ pub enum SnapshotStatus {
 pub struct Zygote {
     pub process: Lasting,
     pub record: ZygoteRecord,
+}
+
+impl Zygote {
+    /// What a child is told to become: nothing, if it is that already.
+    pub fn uid_for(&self, child: Option<&User>) -> Option<u32> {
+        let trusted = self.process.user.as_ref().is_some_and(|user| user.trusted);
+        child.filter(|_| trusted).map(User::uid)
+    }
 }
 
 /// What is known of a snapshot.

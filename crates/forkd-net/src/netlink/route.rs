@@ -71,6 +71,23 @@ impl Links {
         }
     }
 
+    /// The MAC of a link, if it is there.
+    pub fn mac(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let bytes = encode(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP);
+        for answer in self.0.ask(&bytes, 1)?.iter().filter(|answer| answer.kind == NEW_LINK) {
+            let link = parse(answer)?;
+            let is_it =
+                |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(own) if own == name);
+            if link.attributes.iter().any(is_it) {
+                return Ok(link.attributes.into_iter().find_map(|attribute| match attribute {
+                    LinkAttribute::Address(mac) => Some(mac),
+                    _ => None,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
     /// The index of a link that must be there.
     pub fn expect(&self, name: &str) -> io::Result<u32> {
         self.index(name)?.ok_or_else(|| Errno::NODEV.into())

@@ -86,18 +86,26 @@ fn describe(words: &mut Words, call: i32, request: u64) -> fmt::Result {
     }
 }
 
+/// The beginning of what the kernel says with SIGSYS.
+#[repr(C)]
+struct Blocked {
+    signal: c_int,
+    error: c_int,
+    code: c_int,
+    padding: c_int,
+    address: *const c_void,
+    call: c_int,
+}
+
 /// The number of the call, and its second argument.
 ///
 /// # Safety
 ///
 /// The pointers are those that the kernel gives to a handler of SIGSYS.
 unsafe fn what(info: *const libc::siginfo_t, context: *const c_void) -> (i32, u64) {
-    /// Of the structure that the kernel fills in for SIGSYS: three numbers, padding, the address of the call.
-    const CALL: usize = 24;
     let register = usize::try_from(libc::REG_RSI).unwrap_or(0);
-    let number = info.wrapping_byte_add(CALL).cast::<i32>();
-    // SAFETY: a siginfo has 128 bytes, and for SIGSYS a number here.
-    let call = unsafe { number.read() };
+    // SAFETY: a siginfo is larger, and for SIGSYS begins like this.
+    let call = unsafe { (*info.cast::<Blocked>()).call };
     // SAFETY: the context is a whole `ucontext_t`.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     (call, registers.get(register).copied().unwrap_or(0).cast_unsigned())

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use forkd_proto::control::{Descriptor, Event, Fork, Refusal, Reply, Stage};
+use forkd_proto::control::{Descriptor, Event, Fork, Refusal, RefusalCode, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, State, clone_with, last_words};
+use super::{Done, Process, Standing, State, clone_with, last_words};
 use crate::vm::devices::Descriptors;
 use crate::vm::live::{FrozenVm, LiveVm};
 
@@ -17,6 +17,11 @@ impl Process {
         request: &Fork,
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
+        if request.uid.is_some() && !matches!(self.standing, Ok(Standing::Trusted)) {
+            self.state = State::Zygote(frozen);
+            let message = "a guest has run here: its children have its user id".into();
+            return Err(Refusal { code: RefusalCode::Failed, message });
+        }
         match clone_with(&mut descriptors, request.cgroup) {
             Ok((control, Side::Child)) => Ok(self.begin(&frozen, control, request, descriptors)),
             Ok((_, Side::Parent { pid, pidfd })) => {
@@ -43,7 +48,11 @@ impl Process {
         if self.adopt(control).is_err() {
             return Done::Over;
         }
-        if let Err(error) = self.lose_trust() {
+        let jailed = match request.uid {
+            Some(uid) => forkd_jail::become_user(uid).and_then(|()| self.lose_trust()),
+            None => self.lose_trust(),
+        };
+        if let Err(error) = jailed {
             self.say_failed(Stage::Restore, &error);
             return Done::Over;
         }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockRead
 use std::thread::{self, JoinHandle};
 
 use forkd_jail::Role;
+use forkd_proto::causes::with_causes;
 use forkd_proto::control::{Event, ExitReason, Stage};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use rustix::event::EventfdFlags;
@@ -179,7 +180,7 @@ pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<JoinHandle<()>> {
 /// A thread without its filter does nothing: the process ends, and says why.
 fn jail(role: Role) {
     if let Err(error) = forkd_jail::enforce(role) {
-        panic!("{error}");
+        panic!("{}", with_causes(&error));
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use forkd_engine::users::UidRange;
 
 use crate::size::parse_mib;
 
@@ -60,6 +61,9 @@ pub struct ServeOptions {
     /// [default: forkd, below the root of all].
     #[arg(long, value_name = "PATH", env = "FORKD_CGROUP", value_parser = parse_cgroup)]
     pub cgroup: Option<Cgroup>,
+    /// The user ids of VM processes, FIRST:COUNT: nobody else on this host may have them [default: 2000000001:65535].
+    #[arg(long, value_name = "RANGE")]
+    pub uid_range: Option<UidRange>,
     /// A library whose kernels and images are used beside the daemon's own, and only read.
     #[arg(long, value_name = "PATH")]
     pub shared_library: Option<PathBuf>,

@@ -150,6 +150,7 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
         limits,
         networking: networking(options),
         cgroup: cgroup(options)?,
+        users: options.uid_range.unwrap_or_default(),
     })
 }
 

@@ -153,7 +153,8 @@ impl Setup {
     /// Forks a guest from a zygote.
     pub fn fork(&self, zygote: &mut LinuxZygote, own: Own) -> Result<LinuxVm, Failure> {
         let (mut control, theirs) = Control::new()?;
-        let request = Command::Fork(Fork { cgroup: false, successor: false, devices: own.devices.clone() });
+        let request =
+            Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices: own.devices.clone() });
         let descriptor = |wanted| match wanted {
             Descriptor::Control => Ok(theirs.as_fd()),
             wanted => own.descriptor(wanted),

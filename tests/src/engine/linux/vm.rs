@@ -171,7 +171,7 @@ impl LinuxVm {
             return Err(format!("the guest's process answers {reply:?}").into());
         };
         let top = setup.file(&format!("{name}.top"))?;
-        let request = Command::Fork(Fork { cgroup: false, successor: true, devices });
+        let request = Command::Fork(Fork { cgroup: false, successor: true, uid: None, devices });
         let mut handed = handed.iter().map(AsFd::as_fd);
         let mut descriptors = Vec::new();
         for wanted in request.descriptors() {

@@ -99,6 +99,7 @@ mod tests {
             metadata: [("colour".to_owned(), colour.to_owned())].into(),
             shape,
             disk: None,
+            user: None,
             network: None,
             quota: None,
             owner: None,

@@ -467,7 +467,7 @@ hint: --address or FORKD_ADDRESS names another
 "#]]
     );
     assert_data_eq!(
-        home.run(&["snapshot", "ls"])?,
+        home.run(&["images"])?,
         str![[r#"
 exit: 1
 --- stderr

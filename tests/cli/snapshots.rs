@@ -32,7 +32,7 @@ child  ready    [..]s      1  64 MiB  16 MiB  [..] KiB  base    ID
 "#]]
     );
     assert_data_eq!(
-        world.run(&["snapshot", "ls", "-q"])?,
+        world.run(&["images", "-q"])?,
         str![[r#"
 exit: 0
 --- stdout
@@ -80,7 +80,7 @@ loaded          yes
 "#]]
     );
     assert_data_eq!(
-        world.run(&["snapshot", "rm", "base"])?,
+        world.run(&["rmi", "base"])?,
         str![[r#"
 exit: 1
 --- stderr
@@ -90,7 +90,7 @@ hint: remove them first, or all with --cascade
 "#]]
     );
     assert_data_eq!(
-        world.run(&["snapshot", "rm", "base", "child", "nothing", "--cascade"])?,
+        world.run(&["rmi", "base", "child", "nothing", "--cascade"])?,
         str![[r#"
 exit: 1
 --- stdout

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use forkd_tests::daemon::Daemon;
 use forkd_tests::library::DEBIAN;
 use forkd_tests::measure::print;
-use forkd_tests::scale::count;
+use forkd_tests::scale::{count, is_soak};
 use forkd_tests::{TestResult, check};
 use serde_json::json;
+
+const PERCENTILES: [usize; 3] = [50, 90, 99];
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -26,6 +28,8 @@ pub fn do_not_feel_each_other() -> TestResult {
     daemon.run(&["snapshot", DEBIAN, "--tag", "street", "--no-wait"])?;
     let ids = daemon.fork("street", 2)?;
     let [villain, neighbour] = &ids[..] else { return Err(format!("{ids:?}").into()) };
+    // The first calls load what every other finds.
+    latencies(&daemon, neighbour, 5)?;
     let before = daemon.json(&["stats", neighbour])?[0].clone();
     let times = count(40, 300);
     let quiet = latencies(&daemon, neighbour, times)?;
@@ -37,10 +41,17 @@ pub fn do_not_feel_each_other() -> TestResult {
     let villain = daemon.json(&["inspect", villain])?;
     let (quiet, loud) = (percentiles(quiet), percentiles(loud));
     print(&json!({
-        "measure": "neighbour_exec_ms", "times": times, "quiet_p50": quiet.0, "quiet_p99": quiet.1,
-        "loud_p50": loud.0, "loud_p99": loud.1, "villain": villain["state"],
+        "measure": "neighbour_exec_ms", "times": times, "percentiles": PERCENTILES,
+        "quiet": quiet, "loud": loud, "villain": villain["state"],
     }))?;
-    check!(loud.1 <= 3.0 * quiet.1, "the 99th percentile went from {} to {} ms", quiet.1, loud.1);
+    // Of forty, one in a hundred is the one that something else of the host held up: of those the tenth is looked at.
+    let judged = if is_soak() { 2 } else { 1 };
+    let (quiet, loud) = (quiet[judged], loud[judged]);
+    check!(
+        loud <= 3.0 * quiet,
+        "{} of 100 took less than {quiet} ms, and then {loud} ms",
+        PERCENTILES[judged]
+    );
     let private = |stats: &serde_json::Value| stats["memory_private_bytes"].as_u64().unwrap_or(0);
     let grown = private(&after).saturating_sub(private(&before));
     check!(grown < 64 << 20, "the neighbour's memory grew by {grown}");
@@ -58,9 +69,9 @@ fn latencies(daemon: &Daemon, id: &str, times: u32) -> Result<Vec<Duration>, Err
     Ok(all)
 }
 
-/// The middle, and what one in a hundred is above, in milliseconds.
-fn percentiles(mut all: Vec<Duration>) -> (f64, f64) {
+/// The middle, what one in ten is above and one in a hundred, in milliseconds.
+fn percentiles(mut all: Vec<Duration>) -> [f64; 3] {
     all.sort();
     let at = |part: usize| all.get((all.len() * part / 100).min(all.len() - 1)).copied().unwrap_or_default();
-    (at(50).as_secs_f64() * 1000.0, at(99).as_secs_f64() * 1000.0)
+    PERCENTILES.map(|part| at(part).as_secs_f64() * 1000.0)
 }

@@ -81,10 +81,10 @@ pub enum Command {
     Rollback(RollbackOptions),
     /// Show or change what a sandbox may reach, from one packet to the next.
     Egress(EgressOptions),
-    /// List the images: the same as `forkd image ls`. Snapshots are listed by `forkd snapshot ls`.
-    Images(ImageLsOptions),
-    /// Remove images: the same as `forkd image rm`. Snapshots are removed by `forkd snapshot rm`.
-    Rmi(ImageRmOptions),
+    /// List the snapshots: what sandboxes are forked from. Images are listed by `forkd image ls`.
+    Images(SnapshotLsOptions),
+    /// Remove snapshots. Images are removed by `forkd image rm`.
+    Rmi(SnapshotRmOptions),
     /// Ask the daemon, or the agent of a sandbox, whether it answers.
     Ping(PingOptions),
     /// Show what is left of sandboxes that have ended and of snapshots that failed, and remove it if told so.

@@ -1,4 +1,4 @@
-//! `forkd image ls`, `forkd images`.
+//! `forkd image ls`.
 
 use forkd_api::library::ImageSummary;
 

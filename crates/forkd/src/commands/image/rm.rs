@@ -1,4 +1,4 @@
-//! `forkd image rm`, `forkd rmi`.
+//! `forkd image rm`.
 
 use forkd_api::library::RemovedImage;
 

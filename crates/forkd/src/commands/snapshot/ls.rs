@@ -1,4 +1,4 @@
-//! `forkd snapshot ls`.
+//! `forkd snapshot ls`, `forkd images`.
 
 use forkd_api::snapshot::{Snapshot, SnapshotStatus};
 

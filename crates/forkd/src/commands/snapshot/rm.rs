@@ -1,4 +1,4 @@
-//! `forkd snapshot rm`.
+//! `forkd snapshot rm`, `forkd rmi`.
 
 use forkd_api::snapshot::RemovedSnapshots;
 

@@ -44,7 +44,7 @@ deny:
 unit: setup ## tests that need no QEMU; the engine's need /dev/kvm, those of images root
 	$(CARGO) build --locked --workspace --bins --test engine
 	$(CARGO) test --locked --workspace --lib --bins
-	$(CARGO) test --locked --workspace --test architecture --test registry --test serve --test engine --test sandboxes --test daemon --test cli
+	$(CARGO) test --locked --workspace --no-fail-fast --test architecture --test registry --test serve --test engine --test sandboxes --test daemon --test cli
 
 e2e: build ## tests of the machine, and tests on a KVM host
 	$(E2E) --test machine --test e2e
@@ -58,7 +58,7 @@ e2e-isolation: build ## guests that try what they should not be able to
 
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
 	FORKD_SOAK=1 $(CARGO) test --locked --workspace --lib many_leases
-	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build --test api
+	FORKD_SOAK=1 $(E2E) --test engine --test machine --test e2e --test agent --test build --test api --test isolation
 
 soak-daemon: build ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows
 	FORKD_SOAK=1 $(E2E) --test daemon -- soak memory schema

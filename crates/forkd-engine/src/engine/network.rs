@@ -8,7 +8,6 @@
 //! which networks are whose, and that all others are nobody's.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -18,6 +17,7 @@ use std::time::Duration;
 use forkd_net::{
     Access, Counters, Egress, Host, NetError, Network, Notice, Policy, Pool, PoolSettings, Slot,
 };
+use forkd_proto::causes::with_causes;
 use forkd_proto::control::Devices;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tokio::sync::mpsc;
@@ -233,7 +233,7 @@ pub(super) async fn start(
     let opened = match networks.open(networking, policies, taps, notices).await {
         Ok(opened) => opened,
         Err(error) => {
-            let reason = chain(&error);
+            let reason = with_causes(&error);
             let _ = networks.pool.set(Err(reason.clone()));
             return Ok(NetworksFound { unavailable: Some(reason), ..NetworksFound::default() });
         }
@@ -285,16 +285,6 @@ fn forget(directory: &Path) -> Result<(), EngineError> {
         record::write(directory, &record)?;
     }
     Ok(())
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl Shared {

@@ -29,6 +29,10 @@ use crate::resolver::{Resolver, Upstream};
 const PAUSE: Duration = Duration::from_secs(1);
 /// Whoever takes one is about to fork, and perhaps others are: those that are missing are made when that is over.
 const QUIET: Duration = Duration::from_millis(250);
+/// Once somebody has taken one, making others is not to be felt: after each the worker rests for so many times as long as it took.
+const REST: u32 = 4;
+/// And no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(2);
 /// Networks that are removed at once.
 const BATCH: usize = 128;
 
@@ -120,6 +124,8 @@ struct State {
     returned: VecDeque<Returned>,
     busy: bool,
     last_taken: Option<Instant>,
+    /// No other one is made before.
+    resting_until: Option<Instant>,
     /// The worker ends after what it is doing.
     stopping: bool,
 }
@@ -136,22 +142,34 @@ enum Returned {
 enum Work {
     Make(Slot),
     Clear(Vec<Returned>),
+    /// One will be made then.
+    Wait(Duration),
     Nothing,
 }
 
 impl State {
     /// A network that waits is needed sooner than a slot.
-    fn next(&mut self, wanted: usize) -> Work {
-        if self.ready.len() < wanted
+    fn next(&mut self, wanted: usize, now: Instant) -> Work {
+        let short = self.ready.len() < wanted;
+        let wait = self.wait(now);
+        if short
+            && wait.is_zero()
             && let Some(slot) = self.free.pop_front()
         {
             return Work::Make(slot);
         }
-        if self.returned.is_empty() {
-            return Work::Nothing;
+        if !self.returned.is_empty() {
+            let count = self.returned.len().min(BATCH);
+            return Work::Clear(self.returned.drain(..count).collect());
         }
-        let count = self.returned.len().min(BATCH);
-        Work::Clear(self.returned.drain(..count).collect())
+        if short && !self.free.is_empty() { Work::Wait(wait) } else { Work::Nothing }
+    }
+
+    /// How long nobody is to be disturbed.
+    fn wait(&self, now: Instant) -> Duration {
+        let quiet = self.last_taken.map(|taken| taken + QUIET);
+        let until = quiet.max(self.resting_until);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 }
 
@@ -299,16 +317,13 @@ impl Shared {
 
     /// Makes one that nobody waits for.
     async fn make_quietly(&self, slot: Slot) -> Result<Network, NetError> {
-        loop {
-            let taken = {
-                let state = self.state();
-                state.last_taken.filter(|_| !state.stopping)
-            };
-            match taken.and_then(|taken| QUIET.checked_sub(taken.elapsed())) {
-                Some(wait) if !wait.is_zero() => tokio::time::sleep(wait).await,
-                _ => return Network::make(&self.host, slot, &self.settings).await,
-            }
-        }
+        let begun = Instant::now();
+        let made = Network::make(&self.host, slot, &self.settings).await;
+        let rest = (begun.elapsed() * REST).min(LONGEST_REST);
+        let mut state = self.state();
+        // The first ones are wanted soon, and nobody is there to be disturbed.
+        state.resting_until = state.last_taken.map(|_| Instant::now() + rest);
+        made
     }
 
     async fn make(&self) -> Result<Network, NetError> {
@@ -358,7 +373,7 @@ async fn work(shared: Arc<Shared>) {
             if state.stopping {
                 return;
             }
-            let next = state.next(shared.settings.ready);
+            let next = state.next(shared.settings.ready, Instant::now());
             state.busy = !matches!(next, Work::Nothing);
             next
         };
@@ -366,6 +381,14 @@ async fn work(shared: Arc<Shared>) {
             Work::Nothing => {
                 shared.idle.notify_waiters();
                 shared.work.notified().await;
+                continue;
+            }
+            Work::Wait(time) => {
+                tokio::select! {
+                    () = tokio::time::sleep(time) => {}
+                    // Somebody takes one, gives one back, or wants this to end.
+                    () = shared.work.notified() => {}
+                }
                 continue;
             }
             Work::Clear(returned) => shared.clear(returned).await,
@@ -384,5 +407,27 @@ async fn work(shared: Arc<Shared>) {
             tracing::warn!(error = &error as &dyn std::error::Error, "the networks of sandboxes");
             tokio::time::sleep(PAUSE).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_waits_for_disturbs_nobody() {
+        let now = Instant::now();
+        let slot = Slot::sandboxes().next();
+        let mut state = State { free: slot.into_iter().collect(), ..State::default() };
+        assert!(matches!(state.next(0, now), Work::Nothing));
+        state.last_taken = Some(now);
+        assert!(matches!(state.next(1, now), Work::Wait(QUIET)));
+        state.resting_until = Some(now + 4 * QUIET);
+        assert!(matches!(state.next(1, now + QUIET), Work::Wait(time) if time == 3 * QUIET));
+        // What was given back is removed meanwhile.
+        state.returned.extend(Slot::sandboxes().nth(1).map(Returned::Slot));
+        assert!(matches!(state.next(1, now + QUIET), Work::Clear(one) if one.len() == 1));
+        assert!(matches!(state.next(1, now + 4 * QUIET), Work::Make(made) if Some(made) == slot));
+        assert!(matches!(state.next(1, now + 4 * QUIET), Work::Nothing), "no slot is left");
     }
 }

@@ -202,3 +202,24 @@ fn one_that_was_killed_leaves_nothing_in_the_way() {
     daemon.signal(Signal::INT);
     daemon.wait_for("stopped");
 }
+
+/// Programs begin with a limit of descriptors that a hundred sandboxes would pass.
+#[test]
+fn a_daemon_has_as_many_descriptors_as_it_may() {
+    let home = tempfile::tempdir().expect("a directory");
+    let few = ["-c", "ulimit -Sn 256; exec \"$0\" serve --listen none", env!("CARGO_BIN_EXE_forkd")];
+    let mut daemon = Command::new("sh")
+        .args(few)
+        .envs([("FORKD_HOME", home.path().as_os_str()), ("FORKD_CGROUP", "none".as_ref())])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("forkd starts");
+    let mut log = BufReader::new(daemon.stderr.take().expect("a pipe")).lines();
+    assert!(log.any(|line| line.is_ok_and(|line| line.contains("listening"))));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.id())).expect("limits");
+    daemon.kill().expect("it lives");
+    daemon.wait().expect("it has ended");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("a line");
+    let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1] && numbers[0] > 256, "{line}");
+}

@@ -13,6 +13,7 @@ use forkd_host::home;
 use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
 use forkd_net::{PoolSettings, Upstream};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::arguments::{Cgroup, Listen, NetworkArgument, ServeOptions};
 use crate::daemon::SOCKET;
@@ -22,6 +23,8 @@ use crate::logging;
 
 /// The engine's directory among forkd's files.
 const ROOT: &str = "engine";
+/// Enough for every sandbox that the plan of addresses has.
+const DESCRIPTORS: u64 = 1 << 20;
 /// What a daemon holds as long as it lives, among the engine's files.
 const LOCK: &str = "lock";
 /// The cgroup of all VM processes, below the root.
@@ -44,6 +47,7 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
         let _ = rustix::process::setsid();
     }
     logging::start(&options.log)?;
+    allow_descriptors();
     let config = config(options)?;
     let library = library(options)?;
     let settings = settings(options, &config, &library)?;
@@ -55,6 +59,17 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     // A thread that makes an image may not have noticed yet. What it leaves is swept by the next one.
     runtime.shutdown_timeout(THREADS);
     served
+}
+
+/// As many descriptors as there can be: each sandbox is a dozen, with those of its network. The limit that programs begin with
+/// is low for the sake of those that use select(2).
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map(|most| most.max(DESCRIPTORS));
+    // Only root can raise the upper one.
+    if setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_err() {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
 }
 
 async fn serve(

@@ -41,7 +41,7 @@ fn systemd_understands_the_unit_and_finds_it_tight() -> Result<(), Failure> {
     let threshold = format!("--threshold={MOST_EXPOSED}");
     analyze(&["security", "--offline=true", "--no-pager", &threshold], &unit)?;
     // Without these, a restart of the daemon would end every sandbox.
-    for line in ["KillMode=process", "Delegate=yes", "OOMPolicy=continue"] {
+    for line in ["KillMode=process", "OOMPolicy=continue"] {
         check!(UNIT.lines().any(|is| is == line), "{line} is missing");
     }
     Ok(())

@@ -57,9 +57,9 @@ impl From<EngineError> for ApiError {
                 ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
             }
             EngineError::Network(error) => ApiError::internal(&error),
-            EngineError::NoCgroups => ApiError::new(Code::Unavailable, text)
+            EngineError::NoCgroups => ApiError::new(Code::Malformed, text)
                 .hint("start the daemon without --cgroup none, on a host with cgroup v2"),
-            EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Unavailable, text)
+            EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Malformed, text)
                 .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
             EngineError::Failed { .. } => {

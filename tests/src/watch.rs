@@ -180,7 +180,9 @@ mod tests {
         let host = Host::default();
         assert!(run(&host, QUICK, || Ok(())).result.is_ok());
         assert_eq!(run(&host, QUICK, fails).result.unwrap_err().to_string(), "as it should");
-        let panicked = run(&host, QUICK, || panic!("oh"));
+        // A panic reads symbols to print where it was.
+        let patient = Patience { test: Duration::from_secs(60), ..QUICK };
+        let panicked = run(&host, patient, || panic!("oh"));
         assert_eq!(panicked.result.unwrap_err().to_string(), "oh");
         assert_eq!(host.restarted.load(Ordering::SeqCst), 0);
     }

@@ -10,7 +10,7 @@
 //! so what children share with their zygote is the zygote's, once; each pays for what it writes.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -68,6 +68,12 @@ pub enum CgroupError {
     NoDevice { path: PathBuf },
 }
 
+impl CgroupError {
+    fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+        move |source| CgroupError::At { verb, path: path.into(), source }
+    }
+}
+
 /// The cgroup of all of forkd's.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
@@ -80,50 +86,36 @@ pub struct Cgroups {
 impl Cgroups {
     /// Makes the cgroup and has it give its controllers to those below. `disks` is where layers of disks are.
     pub fn prepare(root: &Path, disks: &Path) -> Result<Cgroups, CgroupError> {
-        let at = |verb, path: &Path| {
-            let path = path.into();
-            move |source| CgroupError::At { verb, path, source }
-        };
-        match fs::create_dir(root) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(at("make", root)(error));
-            }
-            _ => {}
-        }
+        create(root)?;
         // A parent that gives nothing on is asked to: the root of all does not by itself.
         if let Some(parent) = root.parent() {
             let _ = fs::write(parent.join("cgroup.subtree_control"), enable());
         }
-        let given = fs::read_to_string(root.join("cgroup.controllers")).map_err(at("look at", root))?;
+        let given =
+            fs::read_to_string(root.join("cgroup.controllers")).map_err(CgroupError::at("look at", root))?;
         let given: Vec<&str> = given.split_whitespace().collect();
         let missing: Vec<_> = CONTROLLERS.into_iter().filter(|name| !given.contains(name)).collect();
         if !missing.is_empty() {
             return Err(CgroupError::Controllers { path: root.into(), missing });
         }
         set(&root.join("cgroup.subtree_control"), &enable())?;
-        open_to_jails(root).map_err(at("open", root))?;
+        open_to_jails(root).map_err(CgroupError::at("open", root))?;
         Ok(Cgroups { root: root.into(), device: device_of(disks), disks: disks.into() })
     }
 
     /// Makes a cgroup with these limits, or gives them to the one that is there, and opens it.
     pub fn make(&self, name: &str, quota: &Quota) -> Result<OwnedFd, CgroupError> {
         let path = self.root.join(name);
-        let failed = |verb| {
-            let path = path.clone();
-            move |source| CgroupError::At { verb, path, source }
-        };
-        match fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("make")(error)),
-            _ => {}
-        }
+        create(&path)?;
         let limited = self.limit(&path, quota);
         if limited.is_err() {
             let _ = fs::remove_dir(&path);
         }
         limited?;
-        open_to_jails(&path).map_err(failed("open"))?;
+        open_to_jails(&path).map_err(CgroupError::at("open", &path))?;
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed("open")(errno.into()))
+        rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|errno| CgroupError::at("open", &path)(errno.into()))
     }
 
     fn limit(&self, path: &Path, quota: &Quota) -> Result<(), CgroupError> {
@@ -227,12 +219,20 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("sandbox-") || name.starts_with("zygote-")
 }
 
+/// Makes a cgroup, unless it is there.
+fn create(path: &Path) -> Result<(), CgroupError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(CgroupError::at("make", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn set(path: &Path, value: &str) -> Result<(), CgroupError> {
     // Not made if it is not there: a limit that the kernel does not know is none.
-    let written = File::options().write(true).open(path).and_then(|mut file| {
-        use std::io::Write;
-        file.write_all(value.as_bytes())
-    });
+    let written =
+        File::options().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|source| CgroupError::Limit { path: path.into(), value: value.into(), source })
 }
 

@@ -11,6 +11,7 @@
 
 mod apply;
 mod compression;
+mod content;
 mod path;
 mod pax;
 mod reader;
@@ -24,6 +25,7 @@ mod tree;
 pub use apply::{Whiteouts, apply};
 pub(crate) use compression::Bounded;
 pub use compression::{Compression, decompressed};
+pub use content::exactly;
 pub use path::EntryPath;
 pub use reader::{Entry, Kind, read_entries};
 pub use tree::{Contents, Tree};

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 
 use super::ignore::{Ignore, IgnoreError, matcher};
+use crate::archive::exactly;
 use crate::digest::{Digest, Hasher, HashingReader};
 
 const MAX_IGNORE: u64 = 1 << 20;
@@ -299,10 +300,8 @@ impl Context {
                 Node::File(mode) => {
                     let file = self.open_file(path)?;
                     let size = file.metadata().map_err(failed)?.len();
-                    // One that grows or shrinks meanwhile would be taken for the next entry.
-                    let content = file.take(size).chain(io::repeat(0)).take(size);
                     let mut header = header(*mode, tar::EntryType::Regular, size);
-                    archive.append_data(&mut header, path, content).map_err(failed)?;
+                    archive.append_data(&mut header, path, exactly(file, size)).map_err(failed)?;
                 }
                 Node::Symlink => {
                     let target = rustix::fs::readlinkat(&self.root, path, Vec::new());

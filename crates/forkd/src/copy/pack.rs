@@ -1,8 +1,10 @@
 //! A file or a directory becomes an archive.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
+
+use forkd_image::archive::exactly;
 
 /// Writes an archive of what is at a path, under another name. Links in directories are links. Everything is root's: numbers of
 /// this host's users are somebody else's in a guest.
@@ -29,10 +31,8 @@ fn append(
         return archive.append_link(&mut header, name, fs::read_link(path).map_err(at)?);
     }
     if metadata.is_file() {
-        // One that grows or shrinks meanwhile would be taken for the next entry.
         let file = File::open(path).map_err(at)?;
-        let content = file.take(metadata.len()).chain(io::repeat(0)).take(metadata.len());
-        return archive.append_data(&mut header, name, content);
+        return archive.append_data(&mut header, name, exactly(file, metadata.len()));
     }
     if !metadata.is_dir() {
         return Err(at(io::Error::new(io::ErrorKind::InvalidInput, "it is no file, directory or link")));
@@ -49,6 +49,7 @@ fn append(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     #[test]
     fn trees_are_packed_under_their_new_name() {

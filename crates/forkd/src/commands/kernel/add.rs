@@ -1,12 +1,13 @@
 //! `forkd kernel add`.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use forkd_api::library::{self as api, AddKernel, ImportKernel, Kernel};
 use forkd_client::{Client, ClientError};
 use forkd_daemon::library_view as view;
+use forkd_image::archive::exactly;
 use forkd_image::kernels::KernelSource;
 use forkd_machine::Progress as _;
 
@@ -94,9 +95,7 @@ fn append(
     if metadata.is_file() {
         header.set_size(metadata.len());
         let file = File::open(path).map_err(at)?;
-        // One that grows or shrinks meanwhile would be taken for the next entry.
-        let content = file.take(metadata.len()).chain(io::repeat(0)).take(metadata.len());
-        archive.append_data(&mut header, name, content)?;
+        archive.append_data(&mut header, name, exactly(file, metadata.len()))?;
     } else if metadata.is_dir() {
         header.set_entry_type(tar::EntryType::Directory);
         header.set_size(0);

@@ -18,7 +18,7 @@ E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-demo: build ## build forkd, examine this host, show a KVM host that works
+demo: build ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
 	scripts/demo
 
 test: lint unit e2e e2e-agent e2e-isolation ## run every check and test

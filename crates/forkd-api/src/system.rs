@@ -14,4 +14,7 @@ pub struct Version {
     pub version: String,
     /// The API's.
     pub api: String,
+    /// Whether its host's CPU is an emulator: everything works, and every time is many times what it would be.
+    #[serde(default)]
+    pub emulated: bool,
 }

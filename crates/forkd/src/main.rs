@@ -67,6 +67,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Ping(options) => commands::ping::run(&options),
         Command::Cleanup(options) => commands::cleanup::run(&options),
         Command::Bench { command: BenchCommand::Api(options) } => commands::bench::api::run(&options),
+        Command::Bench { command: BenchCommand::Demo(options) } => commands::bench::demo::run(&options),
         Command::Completions(options) => commands::completions::run(&options),
         Command::Man(options) => commands::man::run(&options),
         Command::Dev(options) => commands::dev::run(&options),

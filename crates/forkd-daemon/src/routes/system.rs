@@ -52,8 +52,9 @@ async fn health(State(app): State<Shared>) -> Answer<Json<Health>> {
     operation_id = "version",
     responses((status = 200, description = "Its version and that of the API", body = Version))
 )]
-async fn version() -> Json<Version> {
+async fn version(State(app): State<Shared>) -> Json<Version> {
     Json(Version {
+        emulated: app.library.emulated,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         api: forkd_api::PREFIX.trim_start_matches('/').to_owned(),
     })

@@ -47,6 +47,33 @@ pub struct EventsOptions {
 pub enum BenchCommand {
     /// Time what a user of the API sees: children made, ready, answering; and the pause of a branch.
     Api(BenchApiOptions),
+    /// The main job from nothing: a warm parent, its children, a branch in the middle of a computation; as a table, a picture and JSON.
+    ///
+    /// Starts a daemon if there is none, and makes the image the first time.
+    Demo(BenchDemoOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchDemoOptions {
+    /// How many children.
+    #[arg(long, short, value_name = "COUNT", default_value_t = 100)]
+    pub n: u32,
+    /// How often the same image is booted cold, for comparison.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    pub cold_boots: u32,
+    /// How often a sandbox is branched while a client talks to it.
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    pub branches: u32,
+    /// An image with Python and numpy [default: one that is made of Debian's packages].
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Where demo.json and demo.svg are written.
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/out")]
+    pub out: std::path::PathBuf,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -23,6 +23,7 @@ use crate::arguments::{BenchApiOptions, SnapshotShape};
 use crate::commands::{fork, print, print_json, sheet, snapshot, with_daemon};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::moment::bytes;
 use crate::signals::Signals;
 
 /// How long code may take, on the slowest host.
@@ -31,50 +32,73 @@ const LIMIT_SECS: u64 = 300;
 const ALONE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Serialize)]
-struct Report {
-    snapshot: String,
-    n: u32,
+pub struct Report {
+    pub snapshot: String,
+    pub n: u32,
     /// Until every VM ran, by the daemon's clock.
-    restored_ms: f64,
+    pub restored_ms: f64,
     /// Until every agent had answered, by the daemon's clock.
-    ready_ms: f64,
+    pub ready_ms: f64,
     /// The same, until the answer was here.
-    ready_here_ms: f64,
+    pub ready_here_ms: f64,
     /// From the request for the children until the last of their results was here.
-    output_ms: f64,
+    pub output_ms: f64,
     /// Of that, from the first request for a result.
-    eval_ms: f64,
+    pub eval_ms: f64,
     /// How long single results took.
-    evals: Spread,
-    removed_ms: f64,
-    pause: Option<Pause>,
+    pub evals: Spread,
+    /// What the children had for themselves when they had all answered.
+    pub memory: Memory,
+    pub removed_ms: f64,
+    pub pause: Option<Pause>,
     /// From the start of a boot of the same image until its agent has answered.
-    cold_boot: Option<Spread>,
+    pub cold_boot: Option<Spread>,
+}
+
+/// Bytes of one child: half of them have no more.
+#[derive(Debug, Serialize)]
+pub struct Memory {
+    pub private_p50_bytes: u64,
+    pub private_max_bytes: u64,
+    pub shared_p50_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Pause {
-    branches: u32,
+pub struct Pause {
+    pub branches: u32,
     /// How long the sandbox stood still, as the daemon says.
-    daemon: Spread,
+    pub daemon: Spread,
     /// The longest that an answer took around each branch.
-    seen: Spread,
+    pub seen: Spread,
     /// How long answers took while nothing was branched.
-    quiet: Spread,
+    pub quiet: Spread,
 }
 
 /// Milliseconds.
 #[derive(Debug, PartialEq, Serialize)]
-struct Spread {
-    count: usize,
-    min_ms: f64,
-    p50_ms: f64,
-    p99_ms: f64,
-    max_ms: f64,
+pub struct Spread {
+    pub count: usize,
+    pub min_ms: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    pub snapshot: &'a str,
+    pub n: u32,
+    /// In Python.
+    pub code: &'a str,
+    pub branches: u32,
+    pub cold_boots: u32,
 }
 
 pub fn run(options: &BenchApiOptions) -> Result<Exit, CliError> {
-    let report = with_daemon(&options.daemon, async |client| measure(&client, options).await)?;
+    let BenchApiOptions { snapshot, n, code, branches, cold_boots, daemon, output: _ } = options;
+    let plan = Plan { snapshot, n: *n, code, branches: *branches, cold_boots: *cold_boots };
+    let report = with_daemon(daemon, async |client| measure(&client, plan).await)?;
     if options.output.json {
         print_json(&report)?;
     } else {
@@ -83,56 +107,58 @@ pub fn run(options: &BenchApiOptions) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-async fn measure(client: &Client, options: &BenchApiOptions) -> Result<Report, CliError> {
+pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError> {
     let mut signals = Signals::new()?;
     let wanted =
-        CreateSandboxes { snapshot_tag: Some(options.snapshot.clone()), n: options.n, ..Default::default() };
+        CreateSandboxes { snapshot_tag: Some(plan.snapshot.to_owned()), n: plan.n, ..Default::default() };
     // The connection is there before the clock runs.
     client.health().await?;
     let begun = Instant::now();
     let created = fork::create(client, &wanted, &mut signals).await?;
     let ready_here = begun.elapsed();
     let measured = tokio::select! {
-        measured = with_children(client, options, &created) => measured,
+        measured = with_children(client, plan, &created) => measured,
         asked = signals.end() => Err(CliError::Interrupted(asked.status())),
     };
     let output = begun.elapsed();
+    let memory = memory(client, &created).await;
     let removing = Instant::now();
     // Also when something failed: nothing stays.
     for sandbox in &created.sandboxes {
         fork::remove(client, &sandbox.id).await;
     }
     let removed_ms = ms(removing.elapsed());
-    let evals = measured?;
+    let (evals, memory) = (measured?, memory?);
     let eval_ms = ms(output.saturating_sub(ready_here));
-    let pause = match options.branches {
+    let pause = match plan.branches {
         0 => None,
-        _ => Some(pause(client, options, &mut signals).await?),
+        _ => Some(pause(client, plan, &mut signals).await?),
     };
-    let cold_boot = match options.cold_boots {
+    let cold_boot = match plan.cold_boots {
         0 => None,
         // Whoever stops here ends what is being booted with the connection.
         _ => Some(tokio::select! {
-            booted = cold_boots(client, options) => booted?,
+            booted = cold_boots(client, plan) => booted?,
             asked = signals.end() => return Err(CliError::Interrupted(asked.status())),
         }),
     };
     Ok(Report {
-        snapshot: options.snapshot.clone(),
-        n: options.n,
+        snapshot: plan.snapshot.to_owned(),
+        n: plan.n,
         restored_ms: ms(Duration::from_micros(created.timing.restored_us)),
         ready_ms: ms(Duration::from_micros(created.timing.ready_us)),
         ready_here_ms: ms(ready_here),
         output_ms: ms(output),
         eval_ms,
         evals,
+        memory,
         removed_ms,
         pause,
         cold_boot,
     })
 }
 
-fn eval_of(code: &str) -> Eval {
+pub fn eval_of(code: &str) -> Eval {
     Eval {
         code: code.to_owned(),
         language: Language::Python,
@@ -155,12 +181,12 @@ async fn timed_eval(client: &Client, id: &str, eval: &Eval) -> Result<Duration, 
 /// Lets all children evaluate at once.
 async fn with_children(
     client: &Client,
-    options: &BenchApiOptions,
+    plan: Plan<'_>,
     created: &CreatedSandboxes,
 ) -> Result<Spread, CliError> {
     let mut evals = JoinSet::new();
     for sandbox in &created.sandboxes {
-        let (client, id, eval) = (client.clone(), sandbox.id.clone(), eval_of(&options.code));
+        let (client, id, eval) = (client.clone(), sandbox.id.clone(), eval_of(plan.code));
         evals.spawn(async move { timed_eval(&client, &id, &eval).await });
     }
     let mut times = Vec::new();
@@ -170,6 +196,23 @@ async fn with_children(
     Ok(Spread::of(times))
 }
 
+async fn memory(client: &Client, created: &CreatedSandboxes) -> Result<Memory, CliError> {
+    let (mut private, mut shared) = (Vec::new(), Vec::new());
+    for sandbox in &created.sandboxes {
+        let stats = client.stats(&sandbox.id).await?;
+        private.push(stats.memory_private_bytes);
+        shared.push(stats.memory_shared_bytes);
+    }
+    private.sort_unstable();
+    shared.sort_unstable();
+    let middle = |of: &[u64]| of.get(of.len() / 2).copied().unwrap_or_default();
+    Ok(Memory {
+        private_p50_bytes: middle(&private),
+        private_max_bytes: private.last().copied().unwrap_or_default(),
+        shared_p50_bytes: middle(&shared),
+    })
+}
+
 /// One answer to the client that talks without a break.
 #[derive(Debug, Clone, Copy)]
 struct Talk {
@@ -177,15 +220,15 @@ struct Talk {
     to: Instant,
 }
 
-async fn pause(client: &Client, options: &BenchApiOptions, signals: &mut Signals) -> Result<Pause, CliError> {
-    let wanted = CreateSandboxes { snapshot_tag: Some(options.snapshot.clone()), n: 1, ..Default::default() };
+async fn pause(client: &Client, plan: Plan<'_>, signals: &mut Signals) -> Result<Pause, CliError> {
+    let wanted = CreateSandboxes { snapshot_tag: Some(plan.snapshot.to_owned()), n: 1, ..Default::default() };
     let created = fork::create(client, &wanted, signals).await?;
     let Some(sandbox) = created.sandboxes.first() else {
         return Err(CliError::Io("measure", std::io::Error::other("the daemon made no sandbox")));
     };
     let mut tags = Vec::new();
     let measured = tokio::select! {
-        measured = branch_and_talk(client, &sandbox.id, options.branches, &mut tags) => measured,
+        measured = branch_and_talk(client, &sandbox.id, plan.branches, &mut tags) => measured,
         asked = signals.end() => Err(CliError::Interrupted(asked.status())),
     };
     // Also one that was being made when it was stopped.
@@ -199,10 +242,10 @@ async fn pause(client: &Client, options: &BenchApiOptions, signals: &mut Signals
 }
 
 /// Boots the snapshot's image over and over, without its warm-up.
-async fn cold_boots(client: &Client, options: &BenchApiOptions) -> Result<Spread, CliError> {
-    let snapshot = client.snapshot(&options.snapshot).await?;
+async fn cold_boots(client: &Client, plan: Plan<'_>) -> Result<Spread, CliError> {
+    let snapshot = client.snapshot(plan.snapshot).await?;
     let Some(image) = snapshot.image else {
-        return Err(CliError::NoImage(options.snapshot.clone()));
+        return Err(CliError::NoImage(plan.snapshot.to_owned()));
     };
     let shape = SnapshotShape {
         vcpus: Some(snapshot.vcpus),
@@ -212,7 +255,7 @@ async fn cold_boots(client: &Client, options: &BenchApiOptions) -> Result<Spread
         kernel: None,
     };
     let mut times = Vec::new();
-    for count in 0..options.cold_boots {
+    for count in 0..plan.cold_boots {
         let tag = format!("bench-cold-{}-{count}", std::process::id());
         let wanted = CreateSnapshot { tag, wait: false, ..snapshot::create::of_image(&image, &shape) };
         let (mut begun, mut ready) = (None, None);
@@ -300,12 +343,13 @@ impl Spread {
 }
 
 /// Microseconds are exact enough.
-fn ms(time: Duration) -> f64 {
+pub fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn render(report: &Report) -> String {
     let ms = |ms: f64| Some(format!("{ms:.1} ms"));
+    let memory = &report.memory;
     let pause = |spread: fn(&Pause) -> &Spread| report.pause.as_ref().map(|pause| spread(pause).text());
     sheet(&[
         ("snapshot", Some(report.snapshot.clone())),
@@ -315,6 +359,14 @@ fn render(report: &Report) -> String {
         ("ready here", ms(report.ready_here_ms)),
         ("output", ms(report.output_ms)),
         ("evals", Some(report.evals.text())),
+        (
+            "memory",
+            Some(format!(
+                "{} private a child, {} shared",
+                bytes(memory.private_p50_bytes),
+                bytes(memory.shared_p50_bytes)
+            )),
+        ),
         ("removed", ms(report.removed_ms)),
         ("pause, daemon", pause(|pause| &pause.daemon)),
         ("pause, seen", pause(|pause| &pause.seen)),

@@ -1,3 +1,5 @@
 //! `forkd bench …`.
 
 pub mod api;
+mod chart;
+pub mod demo;

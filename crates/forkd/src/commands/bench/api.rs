@@ -1,7 +1,7 @@
 //! `forkd bench api`: what a user of the API sees, each figure with a name for its end point.
 //!
 //! ```text
-//!   POST /v1/sandboxes ──▶ restored ──▶ ready ──▶ answer here ──▶ n evals at once ──▶ output
+//!   POST /v1/sandboxes ──▶ restored ──▶ ready ──▶ answer here ──▶ n evals ──▶ output
 //!        the daemon's clock: every VM runs; every agent has answered    this client's clock: the last result is here
 //! ```
 //!
@@ -17,6 +17,7 @@ use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, CreatedSandboxes};
 use forkd_api::snapshot::{CreateSnapshot, Progress as Told};
 use forkd_client::Client;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::arguments::{BenchApiOptions, SnapshotShape};
@@ -28,6 +29,9 @@ use crate::signals::Signals;
 
 /// How long code may take, on the slowest host.
 const LIMIT_SECS: u64 = 300;
+/// Results that are asked for at once. More would gain nothing, and the port that leads into a machine takes few new connections
+/// at a time: those beyond wait for seconds, and may be lost.
+const AT_ONCE: usize = 32;
 /// A client that talks to a sandbox has its time alone before and after each branch.
 const ALONE: Duration = Duration::from_millis(300);
 
@@ -178,16 +182,21 @@ async fn timed_eval(client: &Client, id: &str, eval: &Eval) -> Result<Duration, 
     }
 }
 
-/// Lets all children evaluate at once.
+/// Lets all children evaluate.
 async fn with_children(
     client: &Client,
     plan: Plan<'_>,
     created: &CreatedSandboxes,
 ) -> Result<Spread, CliError> {
     let mut evals = JoinSet::new();
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
     for sandbox in &created.sandboxes {
         let (client, id, eval) = (client.clone(), sandbox.id.clone(), eval_of(plan.code));
-        evals.spawn(async move { timed_eval(&client, &id, &eval).await });
+        let turns = Arc::clone(&turns);
+        evals.spawn(async move {
+            let _turn = turns.acquire().await;
+            timed_eval(&client, &id, &eval).await
+        });
     }
     let mut times = Vec::new();
     while let Some(eval) = evals.join_next().await {

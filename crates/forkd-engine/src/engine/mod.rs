@@ -38,7 +38,7 @@ pub use create::{Created, NewSandboxes, Source};
 pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
-pub use network::{NetworkOrder, Networking, NetworksFound};
+pub use network::{NetworkChange, NetworkOrder, Networking, NetworksFound};
 pub use owner::{Allowance, Owner};
 pub use quota::WantedLimits;
 pub use recover::Recovered;

@@ -221,6 +221,17 @@ async fn bandwidth() {
     }
     assert!(counters.sent.bytes > LIMIT / 4, "{counters:?}");
     assert!(counters.over_limit.packets > 0, "{counters:?}");
+
+    // The same connection goes on with another limit, and with none.
+    lease.change(Policy { egress: Egress::Allow, bandwidth: None }).await.unwrap();
+    let before = lease.counters().await.unwrap();
+    let start = std::time::Instant::now();
+    while start.elapsed().as_secs() < 2 {
+        let _ = stream.read(&mut buffer);
+    }
+    let after = lease.counters().await.unwrap();
+    assert_eq!(after.over_limit, before.over_limit);
+    assert!(after.sent.bytes - before.sent.bytes > 4 * LIMIT, "{before:?}, then {after:?}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
 pub use network::{NetworkChange, NetworkOrder, Networking, NetworksFound};
 pub use owner::{Allowance, Owner};
-pub use quota::WantedLimits;
+pub use quota::{WantedLimits, default_quota};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

@@ -1,6 +1,7 @@
 //! Other people's code, on your host: real guests that try what they should not be able to, on a KVM host, native or machine.
 //! `make e2e-isolation` runs them.
 
+mod builds;
 mod guest;
 mod internet;
 mod neighbours;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             guest::that_writes_garbage_to_registers_harms_nobody,
         ),
         ("guest::that_floods_vsock_is_still_heard", guest::that_floods_vsock_is_still_heard),
+        ("builds::are_limited_and_leave_nothing", builds::are_limited_and_leave_nothing),
         ("neighbours::do_not_feel_each_other", neighbours::do_not_feel_each_other),
         ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
         ("network::is_nobody_else_s", network::is_nobody_else_s),

@@ -30,7 +30,8 @@ cp /opt/forkd/bin/guest/forkd-agent /var/lib/hostile/guest/
 export FORKD_HOME=/var/lib/forkd
 setsid /var/lib/hostile/forkd serve --listen 0.0.0.0:8889 --shared-library /srv/forkd \
     </dev/null >>/var/log/forkd.log 2>&1 &
-until ! flock --nonblock /var/lib/forkd/engine/lock true; do sleep 0.1; done";
+# Not by its lock: to try that is to have it for a moment.
+until busybox wget -q -O /dev/null http://127.0.0.1:8889/healthz 2>/dev/null; do kill -0 $!; sleep 0.1; done";
 
 /// A daemon without sandboxes and snapshots. Dropped, it has none again.
 #[derive(Debug)]

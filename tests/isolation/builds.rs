@@ -68,12 +68,12 @@ pub fn are_limited_and_leave_nothing() -> TestResult {
     let mut first = build(&daemon, directory)?;
     until("the guest is limited", is_limited)?;
     check!(first.0.wait()?.success(), "the build failed");
-    until("its cgroup is gone", <[_]>::is_empty)?;
+    until("its cgroup is gone", |seen| seen.is_empty())?;
 
     write(2, 600)?;
     let second = build(&daemon, directory)?;
     until("the guest is limited", is_limited)?;
     daemon.kill_and_start()?;
     drop(second);
-    until("the cgroup is gone after a crash", <[_]>::is_empty)
+    until("the cgroup is gone after a crash", |seen| seen.is_empty())
 }

@@ -8,6 +8,7 @@
 
 mod bench;
 mod copy;
+mod doctor;
 mod errors;
 mod images;
 mod kernels;

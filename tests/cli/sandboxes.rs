@@ -266,3 +266,35 @@ forkd 0.1.0 at unix://HOME/forkd.sock answers in [..]
     assert_eq!(answer["api"], "v1");
     Ok(())
 }
+
+/// Without a network there is nothing to limit. That a limit holds is shown where there are networks.
+#[test]
+fn bandwidth_is_of_those_with_a_network() -> Result<(), Failure> {
+    let world = World::new()?;
+    let id = world.fork("base")?;
+    assert_data_eq!(
+        world.run(&["bandwidth", &id])?,
+        str![[r#"
+exit: 0
+--- stdout
+no network
+
+"#]]
+    );
+    for size in ["8M", "default"] {
+        let refused = world.run(&["bandwidth", &id, size])?;
+        assert!(refused.contains("exit: 1") && refused.contains("limits.bandwidth_mib"), "{refused}");
+    }
+    assert_data_eq!(
+        world.run(&["bandwidth", &id, "fast"])?,
+        str![[r#"
+exit: 2
+--- stderr
+error: invalid value 'fast' for '[SIZE]': expected a size such as 4G, 512M or 2048 (MiB)
+
+For more information, try '--help'.
+
+"#]]
+    );
+    Ok(())
+}

@@ -177,6 +177,15 @@ fn a_life() -> Result<(), Failure> {
     })?;
     assert_eq!(ask(one, "example.com")?, Some(NXDOMAIN));
 
+    // Another bandwidth leaves the rest alone. Without a number it is the daemon's, which has none.
+    for (mib, shown) in [(json!(7), Some(7)), (json!(null), None), (json!(2), Some(2))] {
+        let wanted = json!({ "bandwidth_mib": mib });
+        let changed: Sandbox =
+            world.tell(&format!("PUT /v1/sandboxes/{}/bandwidth", one.id), wanted)?.parsed(200)?;
+        assert_eq!(changed.limits.bandwidth_mib, shown);
+        assert_eq!(changed.egress.ok_or("no egress")?.allow, allowed);
+    }
+
     // What was dropped is told.
     let mut told = Vec::new();
     while told.len() < 5 {
@@ -205,6 +214,7 @@ fn a_life() -> Result<(), Failure> {
     world.tell(&format!("POST /v1/sandboxes/{}/branch", one.id), branch)?;
     let child = world.fork("branch", 1)?.remove(0);
     assert_eq!(child.egress.as_ref().ok_or("no egress")?.allow, allowed);
+    assert_eq!(child.limits.bandwidth_mib, Some(2));
     let asked =
         json!({ "from_sandbox": one.id, "egress": { "mode": "deny" }, "limits": { "bandwidth_mib": 3 } });
     let copy = world.create(asked)?.sandboxes.remove(0);
@@ -330,5 +340,11 @@ fn a_sandbox_without_a_device_has_no_egress() -> Result<(), Failure> {
     let path = format!("PUT /v1/sandboxes/{}/egress", sandbox.id);
     world.refuses(ErrorCode::Malformed, &path, json!({ "mode": "deny" }))?;
     world.refuses(ErrorCode::NotFound, "PUT /v1/sandboxes/inone/egress", json!({ "mode": "deny" }))?;
+    let path = format!("PUT /v1/sandboxes/{}/bandwidth", sandbox.id);
+    for body in [json!({ "bandwidth_mib": 5 }), json!({ "bandwidth_mib": 0 }), json!({ "egress": "allow" })] {
+        world.refuses(ErrorCode::Malformed, &path, body)?;
+    }
+    let nobody = json!({ "bandwidth_mib": null });
+    world.refuses(ErrorCode::NotFound, "PUT /v1/sandboxes/inone/bandwidth", nobody)?;
     Ok(())
 }

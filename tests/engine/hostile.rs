@@ -16,7 +16,9 @@ use forkd_proto::control::{Boot, Command, Devices, Event, ExitReason, Fork};
 use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
 use forkd_tests::engine::process::{Control, Failure, Mailbox, boot};
-use forkd_tests::hostile::{ATTEMPTS, Attempt, PORT, Without, abstract_name};
+use forkd_tests::hostile::{
+    self, AIM_PORT, ATTEMPTS, Attempt, PORT, Without, abstract_name, describe, result_on,
+};
 use rustix::process::geteuid;
 
 const MEMORY: u64 = 64 << 20;
@@ -57,13 +59,12 @@ impl Drop for Hostile {
 
 fn start(victim: i32, port: u16, uid: u32, filtered: bool) -> Result<Hostile, Failure> {
     let (mut control, theirs) = Control::new()?;
-    let arguments = [victim.to_string(), port.to_string(), uid.to_string(), filtered.to_string()];
     let process = Program::new(binaries::directory().join("hostile-vmm"))
-        .arg("run")
-        .args(arguments)
+        .args(["run", "--uid", &uid.to_string()])
+        .env(hostile::FILTER, if filtered { "on" } else { "off" })
         .stdin(Stdio::from(theirs))
         .spawn()?;
-    let (mailbox, mailbox_theirs) = Mailbox::new()?;
+    let (mut mailbox, mailbox_theirs) = Mailbox::new()?;
     let mut kernel = tempfile::tempfile()?;
     kernel.write_all(&guest::elf())?;
     let console = tempfile::tempfile()?;
@@ -76,26 +77,28 @@ fn start(victim: i32, port: u16, uid: u32, filtered: bool) -> Result<Hostile, Fa
     };
     let descriptors = [kernel.as_fd(), console.as_fd(), mailbox_theirs.as_fd()];
     control.must(Command::Boot(boot), &descriptors)?;
+    let aim = victim.to_le_bytes().into_iter().chain(port.to_le_bytes());
+    for (port, byte) in (u64::from(AIM_PORT)..).zip(aim) {
+        mailbox.order(Order::Out, port, byte.into())?;
+    }
     Ok(Hostile { process, control, mailbox, console })
 }
 
-/// The last line of a console, which is what an attempt has said.
-fn last_line(console: &File) -> Result<String, Failure> {
+/// All that a console has said.
+fn said(console: &File) -> Result<String, Failure> {
     use std::os::unix::fs::FileExt;
     let mut text = vec![0; usize::try_from(console.metadata()?.len())?];
     console.read_exact_at(&mut text, 0)?;
-    Ok(String::from_utf8(text)?.lines().last().unwrap_or_default().to_owned())
+    Ok(String::from_utf8(text)?)
 }
 
 /// What attempts come to without a filter.
 fn without_filter(hostile: &mut Hostile, wanted: impl Fn(&Attempt) -> bool) -> Result<Vec<i64>, Failure> {
     let mut results = Vec::new();
-    for (number, attempt) in (0u64..).zip(ATTEMPTS).filter(|(_, attempt)| wanted(attempt)) {
-        hostile.mailbox.order(Order::Out, PORT.into(), number)?;
-        let said = last_line(&hostile.console)?;
-        let result =
-            said.strip_prefix(&format!("{number} ")).ok_or_else(|| format!("{}: {said}", attempt.name))?;
-        results.push(result.parse()?);
+    for (number, attempt) in ATTEMPTS.iter().enumerate().filter(|(_, attempt)| wanted(attempt)) {
+        hostile.mailbox.order(Order::Out, PORT.into(), u64::try_from(number)?)?;
+        let said = said(&hostile.console)?;
+        results.push(result_on(&said, number).ok_or_else(|| format!("{}: {said}", attempt.name))?);
     }
     Ok(results)
 }
@@ -119,17 +122,6 @@ fn with_filter(zygote: &mut Control, number: u64) -> Result<Option<String>, Fail
         Event::Exited { reason: ExitReason::Error, detail, .. } => Ok(Some(detail)),
         other => Err(format!("a child that was blocked says {other:?}").into()),
     }
-}
-
-fn describe(attempt: &Attempt, result: i64, blocked: Option<&str>) -> String {
-    let alone = match (result, attempt.without_filter) {
-        (..0, _) => i32::try_from(-result)
-            .map(std::io::Error::from_raw_os_error)
-            .map_or_else(|_| String::new(), |error| error.to_string()),
-        (_, Without::Allowed(worth)) => format!("allowed: {worth}"),
-        (_, Without::Denied) => "NOT DENIED".into(),
-    };
-    format!("{:<46} {:<22} {alone}", attempt.name, blocked.unwrap_or("goes on"))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `forkd-vmm` whose guest can take it over: what it writes to a magic port, attacker's code in the vCPU's thread does.
 //!
-//! `hostile-vmm run VICTIM PORT UID FILTERED <CONTROL-SOCKET`: a process to attack, a TCP port of the host's, its own user id, and
-//! whether its system calls are filtered, as they always are in the product.
+//! `hostile-vmm run [--uid ID] <CONTROL-SOCKET`, as the daemon starts `forkd-vmm`. Whom it attacks, its guest says. The
+//! environment says whether its system calls are filtered, as they always are in the product.
 
 use std::process::ExitCode;
 
@@ -10,15 +10,15 @@ use forkd_vmm::Options;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
-    let [victim, port, uid, filtered] = arguments.as_slice() else { return ExitCode::from(2) };
-    let daemon = std::os::unix::process::parent_id();
-    let (Ok(victim), Ok(port), Ok(uid), Ok(filtered), Ok(daemon)) =
-        (victim.parse(), port.parse(), uid.parse(), filtered.parse(), daemon.try_into())
-    else {
-        return ExitCode::from(2);
+    let uid = match arguments.as_slice() {
+        [] => None,
+        [name, uid] if name == "--uid" => uid.parse().ok(),
+        _ => return ExitCode::from(2),
     };
-    hostile::aim(Targets { victim, daemon, port });
-    match forkd_vmm::run(Options { uid: Some(uid), filtered, attack: Some(hostile::attack) }) {
+    let Ok(daemon) = std::os::unix::process::parent_id().try_into() else { return ExitCode::from(2) };
+    hostile::aim(Targets { victim: daemon, daemon, port: 0 });
+    let filtered = std::env::var(hostile::FILTER).is_ok_and(|value| value == "on");
+    match forkd_vmm::run(Options { uid, filtered, attack: Some(hostile::attack) }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

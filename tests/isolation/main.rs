@@ -1,9 +1,12 @@
 //! Other people's code, on your host: real guests that try what they should not be able to, on a KVM host, native or machine.
 //! `make e2e-isolation` runs them.
 
+mod builds;
+mod guest;
 mod internet;
 mod neighbours;
 mod network;
+mod process;
 mod quotas;
 
 use std::process::ExitCode;
@@ -14,6 +17,15 @@ fn main() -> ExitCode {
         ("quotas::end_who_uses_too_much_memory", quotas::end_who_uses_too_much_memory),
         ("quotas::charge_what_is_shared_once", quotas::charge_what_is_shared_once),
         ("quotas::hold_back_who_spins", quotas::hold_back_who_spins),
+        ("process::that_was_taken_over_gets_nowhere", process::that_was_taken_over_gets_nowhere),
+        ("guest::that_breaks_rules_ends_alone", guest::that_breaks_rules_ends_alone),
+        ("guest::that_writes_beyond_its_disk_is_refused", guest::that_writes_beyond_its_disk_is_refused),
+        (
+            "guest::that_writes_garbage_to_registers_harms_nobody",
+            guest::that_writes_garbage_to_registers_harms_nobody,
+        ),
+        ("guest::that_floods_vsock_is_still_heard", guest::that_floods_vsock_is_still_heard),
+        ("builds::are_limited_and_leave_nothing", builds::are_limited_and_leave_nothing),
         ("neighbours::do_not_feel_each_other", neighbours::do_not_feel_each_other),
         ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
         ("network::is_nobody_else_s", network::is_nobody_else_s),

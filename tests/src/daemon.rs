@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,28 @@ use serde_json::Value;
 
 use crate::host::TestHost;
 use crate::suite::host;
-use crate::{TestResult, binaries, check, library};
+use crate::{TestResult, binaries, check, hostile, library};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// Ends the machine's daemon, which leaves its sandboxes alone.
+const STOP: &str = "
+pid=$(pidof forkd || true)
+for one in $pid; do kill -9 $one; done
+until flock --nonblock /var/lib/forkd/engine/lock true; do sleep 0.1; done";
+/// Starts the machine's daemon with `hostile-vmm` in the place of `forkd-vmm`.
+const HOSTILE: &str = "
+mkdir -p /var/lib/hostile/guest
+rm -f /var/lib/hostile/forkd /var/lib/hostile/forkd-vmm
+cp /opt/forkd/bin/forkd /var/lib/hostile/forkd
+cp /opt/forkd/bin/hostile-vmm /var/lib/hostile/forkd-vmm
+cp /opt/forkd/bin/guest/forkd-agent /var/lib/hostile/guest/
+export FORKD_HOME=/var/lib/forkd
+setsid /var/lib/hostile/forkd serve --listen 0.0.0.0:8889 --shared-library /srv/forkd \
+    </dev/null >>/var/log/forkd.log 2>&1 &
+# Not by its lock: to try that is to have it for a moment.
+until busybox wget -q -O /dev/null http://127.0.0.1:8889/healthz 2>/dev/null; do kill -0 $!; sleep 0.1; done";
 
 /// A daemon without sandboxes and snapshots. Dropped, it has none again.
 #[derive(Debug)]
@@ -22,6 +39,8 @@ pub struct Daemon {
     address: String,
     token: Option<String>,
     native: Option<Native>,
+    /// A machine's daemon whose VM processes are not the product's, and which must not be left to the next test.
+    hostile: bool,
 }
 
 /// A daemon of this host. A machine's ends with the machine.
@@ -30,6 +49,23 @@ struct Native {
     home: tempfile::TempDir,
     options: Vec<String>,
     process: Child,
+    hostile: Option<Filter>,
+}
+
+/// Whether VM processes that guests can take over have their system calls filtered, as in the product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filter {
+    On,
+    Off,
+}
+
+impl Filter {
+    fn value(self) -> &'static str {
+        match self {
+            Filter::On => "on",
+            Filter::Off => "off",
+        }
+    }
 }
 
 impl Daemon {
@@ -48,14 +84,15 @@ impl Daemon {
             TestHost::Machine(test_machine) => {
                 let found = test_machine.machine().start_daemon()?;
                 let address = format!("http://127.0.0.1:{}", found.port);
-                Daemon { address, token: Some(found.token), native: None }
+                Daemon { address, token: Some(found.token), native: None, hostile: false }
             }
             TestHost::Native => {
                 let home = tempfile::tempdir()?;
                 let options = options.iter().map(ToString::to_string).collect::<Vec<_>>();
-                let process = serve(home.path(), &options)?;
+                let process = serve(home.path(), &options, None)?;
                 let address = format!("unix://{}", home.path().join("forkd.sock").display());
-                Daemon { address, token: None, native: Some(Native { home, options, process }) }
+                let native = Native { home, options, process, hostile: None };
+                Daemon { address, token: None, native: Some(native), hostile: false }
             }
         };
         daemon.await_answer()?;
@@ -69,10 +106,31 @@ impl Daemon {
             (Some(native), _) => {
                 native.process.kill()?;
                 native.process.wait()?;
-                native.process = serve(native.home.path(), &native.options)?;
+                native.process = serve(native.home.path(), &native.options, native.hostile)?;
             }
             (None, TestHost::Machine(test_machine)) => {
                 host()?.script("kill -9 $(pidof forkd)")?;
+                test_machine.machine().start_daemon()?;
+            }
+            (None, TestHost::Native) => return Err("the daemon is not this host's".into()),
+        }
+        self.await_answer()
+    }
+
+    /// The same daemon anew, with VM processes whose guests can take them over ([`hostile`]). What runs goes on as it is.
+    pub fn become_hostile(&mut self, filter: Filter) -> TestResult {
+        match (&mut self.native, host()?) {
+            (Some(native), _) => {
+                native.process.kill()?;
+                native.process.wait()?;
+                native.hostile = Some(filter);
+                native.process = serve(native.home.path(), &native.options, native.hostile)?;
+            }
+            (None, TestHost::Machine(test_machine)) => {
+                self.hostile = true;
+                let environment = format!("export {}={}", hostile::FILTER, filter.value());
+                host()?.script(&[STOP, &environment, HOSTILE].join("\n"))?;
+                // It is running; this waits for its answer.
                 test_machine.machine().start_daemon()?;
             }
             (None, TestHost::Native) => return Err("the daemon is not this host's".into()),
@@ -154,15 +212,39 @@ impl Drop for Daemon {
             let _ = native.process.kill();
             let _ = native.process.wait();
         }
+        if self.hostile {
+            let _ = host().and_then(|host| host.script(STOP));
+        }
     }
 }
 
-fn serve(home: &Path, options: &[String]) -> Result<Child, Error> {
+fn serve(home: &Path, options: &[String], hostile: Option<Filter>) -> Result<Child, Error> {
     let log = File::options().create(true).append(true).open(home.join("log"))?;
-    Ok(binaries::forkd(home, &["serve", "--listen", "none"])
+    let mut command = binaries::forkd(home, &["serve", "--listen", "none"]);
+    if let Some(filter) = hostile {
+        let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        command = Command::new(hostile_binaries(home)?.join("forkd"));
+        command.args(arguments).env(forkd_host::home::HOME_VARIABLE, home).stdin(Stdio::null());
+        command.env(hostile::FILTER, filter.value());
+    }
+    Ok(command
         .args(options)
         .env(forkd_host::home::LIBRARY_VARIABLE, library::directory())
         .env_remove("FORKD_NETWORK")
         .stderr(log)
         .spawn()?)
+}
+
+/// A directory where `hostile-vmm` has the name of `forkd-vmm`.
+fn hostile_binaries(home: &Path) -> Result<PathBuf, Error> {
+    let (from, to) = (binaries::directory(), home.join("hostile"));
+    std::fs::create_dir_all(to.join("guest"))?;
+    for (source, name) in
+        [("forkd", "forkd"), ("hostile-vmm", "forkd-vmm"), ("guest/forkd-agent", "guest/forkd-agent")]
+    {
+        // What runs cannot be written to.
+        let _ = std::fs::remove_file(to.join(name));
+        std::fs::copy(from.join(source), to.join(name))?;
+    }
+    Ok(to)
 }

@@ -242,6 +242,15 @@ pub struct SetTtl {
     pub ttl_secs: Option<u64>,
 }
 
+/// Changes how much a sandbox may send and receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetBandwidth {
+    /// MiB a second that it may send, and may receive; `null` for what the daemon gives to those who ask for nothing.
+    #[schema(minimum = 1, maximum = 1048576)]
+    pub bandwidth_mib: Option<u64>,
+}
+
 /// Makes a snapshot of a sandbox, which goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forkd_engine::agent::Agent;
 use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line, last_words};
+use forkd_engine::cgroup::Cgroups;
 use forkd_engine::shutdown::shut_down;
 use forkd_image::Progress;
 use forkd_image::kernels::KernelStore;
@@ -27,6 +28,8 @@ pub struct MachineryOptions {
     pub memory_bytes: u64,
     /// Whether guests have a network.
     pub network: bool,
+    /// Where guests are limited to what they have, as sandboxes are.
+    pub cgroups: Option<Cgroups>,
 }
 
 /// What every guest of a build has.
@@ -42,6 +45,8 @@ pub struct Machinery {
     pub memory_bytes: u64,
     /// Whether guests have a network.
     pub network: bool,
+    /// Where guests are limited to what they have.
+    pub cgroups: Option<Cgroups>,
 }
 
 /// A guest's VM, and what it needs as long as it runs.
@@ -71,6 +76,7 @@ impl Machinery {
             vcpus: options.vcpus,
             memory_bytes: options.memory_bytes,
             network: options.network,
+            cgroups: options.cgroups.clone(),
         })
     }
 
@@ -85,6 +91,7 @@ impl Machinery {
             memory_bytes: self.memory_bytes,
             command_line: command_line(forkd_host::is_emulated()) + &words,
             network: network.and_then(GuestNetwork::plan),
+            cgroups: self.cgroups.clone(),
             directory: directory.into(),
             limit: LIMIT,
         }

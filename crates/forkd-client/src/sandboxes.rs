@@ -2,7 +2,7 @@
 
 use forkd_api::sandbox::{
     BranchSandbox, CreateSandboxes, CreatedSandboxes, Egress, ListSandboxes, Rollback, Sandbox, SandboxList,
-    SandboxStats, SetTtl,
+    SandboxStats, SetBandwidth, SetTtl,
 };
 use forkd_api::snapshot::Snapshot;
 use hyper::Method;
@@ -83,6 +83,12 @@ impl Client {
     /// Changes what a sandbox may reach.
     pub async fn set_egress(&self, id: &str, egress: &Egress) -> Result<Sandbox, ClientError> {
         self.ask(Request::new(Method::PUT, path(id, "/egress")).json(egress)).await
+    }
+
+    /// Changes how much a sandbox may send and receive: MiB a second, or what the daemon gives by itself.
+    pub async fn set_bandwidth(&self, id: &str, bandwidth_mib: Option<u64>) -> Result<Sandbox, ClientError> {
+        self.ask(Request::new(Method::PUT, path(id, "/bandwidth")).json(&SetBandwidth { bandwidth_mib }))
+            .await
     }
 
     pub async fn stats(&self, id: &str) -> Result<SandboxStats, ClientError> {

@@ -8,8 +8,10 @@ use std::time::Duration;
 use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Net, Vsock};
 
 use crate::agent::{Agent, AgentError};
+use crate::cgroup::{CgroupError, Cgroups};
 use crate::control::CallError;
 use crate::descriptors::{CONSOLE, Named, TOP, VSOCK, create, open};
+use crate::engine::default_quota;
 use crate::guest::Guest;
 use crate::places::PlaceError;
 use crate::process::{StartError, VmProcess};
@@ -27,6 +29,8 @@ pub struct Plan {
     pub memory_bytes: u64,
     pub command_line: String,
     pub network: Option<NetworkPlan>,
+    /// Where the VM process is limited to what a sandbox like this has. Without it, it may use as much as it likes.
+    pub cgroups: Option<Cgroups>,
     /// An empty directory for the VM's socket and its console.
     pub directory: PathBuf,
     /// How long the guest may take until its agent answers.
@@ -71,6 +75,8 @@ pub enum BootError {
     Start(#[from] StartError),
     #[error(transparent)]
     Boot(#[from] CallError),
+    #[error("the VM process cannot be limited")]
+    Limit(#[from] CgroupError),
     #[error("the guest did not come up: {0}")]
     Ended(String),
     #[error("the guest's agent did not come up; its console says:\n{console}")]
@@ -135,6 +141,9 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     }
 
     let mut process = VmProcess::start(&plan.program)?;
+    if let Some(cgroups) = &plan.cgroups {
+        process.limit(cgroups, &default_quota(plan.vcpus, plan.memory_bytes))?;
+    }
     let command = Command::Boot(Boot {
         vcpus: plan.vcpus,
         memory_bytes: plan.memory_bytes,

@@ -3,7 +3,8 @@
 //! ```text
 //!   ROOT/                     no process is in it; its controllers are given to what is below
 //!   ├── sandbox-ID/           the VM process, from its first instruction on
-//!   └── zygote-TAG/           the parent while it boots, what it is frozen to, and who writes that to disk
+//!   ├── zygote-TAG/           the parent while it boots, what it is frozen to, and who writes that to disk
+//!   └── build-PID/            the VM process of a build's guest, before it has a VM
 //! ```
 //!
 //! A limit that cannot be set is an error: a sandbox without its limits is not made. Memory is charged to who touches it first,
@@ -20,6 +21,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 const CONTROLLERS: [&str; 4] = ["memory", "cpu", "io", "pids"];
+/// Before the number of a build's process.
+const BUILD: &str = "build-";
 /// A period of `cpu.max`, in microseconds: the kernel's own.
 const PERIOD_US: u64 = 100_000;
 /// How often a cgroup is tried to be removed that a process is still leaving.
@@ -185,6 +188,44 @@ impl Cgroups {
     }
 }
 
+/// The cgroup of one process, which is removed after it.
+#[derive(Debug)]
+pub struct Leaf {
+    cgroups: Cgroups,
+    name: String,
+}
+
+impl Leaf {
+    /// Puts the process of a build's guest into a cgroup of its own, before it has done anything.
+    pub fn of_build(cgroups: &Cgroups, pid: u32, quota: &Quota) -> Result<Leaf, CgroupError> {
+        let name = format!("{BUILD}{pid}");
+        cgroups.make(&name, quota)?;
+        // From here on it is removed, whatever happens.
+        let leaf = Leaf { cgroups: cgroups.clone(), name };
+        let processes = leaf.cgroups.root.join(&leaf.name).join("cgroup.procs");
+        set(&processes, &pid.to_string())?;
+        Ok(leaf)
+    }
+}
+
+impl Drop for Leaf {
+    /// Waits for a process that was told to end. One that does not is left to a sweep, and the cgroup with it.
+    fn drop(&mut self) {
+        for _ in 0..TRIES {
+            match fs::remove_dir(self.cgroups.root.join(&self.name)) {
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(BETWEEN),
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether the process that a build's cgroup was made for is still there.
+pub(crate) fn is_of_running_build(name: &str) -> bool {
+    let pid = name.strip_prefix(BUILD).and_then(|pid| pid.parse::<u32>().ok());
+    pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
+}
+
 impl IoQuota {
     fn line(self) -> String {
         let limits = [
@@ -216,7 +257,7 @@ fn enable() -> String {
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with("sandbox-") || name.starts_with("zygote-")
+    name.starts_with("sandbox-") || name.starts_with("zygote-") || name.starts_with(BUILD)
 }
 
 /// Makes a cgroup, unless it is there.
@@ -364,6 +405,30 @@ mod tests {
             left.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name()).collect();
         left.sort();
         assert_eq!(left, ["sandbox-used", "somebody"]);
+    }
+
+    #[test]
+    fn the_cgroup_of_a_build_goes_with_its_process() {
+        let tree = tree("cpu io memory pids");
+        let cgroups = Cgroups::prepare(&tree.path().join("forkd"), tree.path()).unwrap();
+        let own = std::process::id();
+        let name = format!("build-{own}");
+        leaf(tree.path(), &name, &FILES);
+        leaf(tree.path(), "build-0", &[]);
+        let at = tree.path().join("forkd").join(&name);
+        // A cgroup without the file is none.
+        assert!(Leaf::of_build(&cgroups, own, &QUOTA).is_err());
+        fs::write(at.join("cgroup.procs"), "").unwrap();
+        let made = Leaf::of_build(&cgroups, own, &QUOTA).unwrap();
+        assert_eq!(fs::read_to_string(at.join("cgroup.procs")).unwrap(), own.to_string());
+        assert_eq!(fs::read_to_string(at.join("memory.max")).unwrap(), "67108864");
+        // Of a process that is no more it is swept, as after a crash.
+        assert_eq!(cgroups.sweep(is_of_running_build), 1);
+        assert!(at.exists() && !tree.path().join("forkd/build-0").exists());
+        // What is in a plain directory must go first.
+        fs::read_dir(&at).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());
+        drop(made);
+        assert!(!at.exists());
     }
 
     #[test]

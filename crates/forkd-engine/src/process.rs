@@ -11,6 +11,7 @@ use forkd_proto::control::Event;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
+use crate::cgroup::{CgroupError, Cgroups, Leaf, Quota};
 use crate::control::Control;
 use crate::socket::AsyncPidfd;
 
@@ -21,6 +22,8 @@ pub struct VmProcess {
     /// What happens in it by itself; the end of the process is the end of this.
     pub events: mpsc::Receiver<Event>,
     handle: Handle,
+    /// After the process.
+    leaf: Option<Leaf>,
 }
 
 /// By what the process is known here.
@@ -69,14 +72,23 @@ impl VmProcess {
             .spawn()
             .map_err(|source| StartError::Program { program: program.into(), source })?;
         let (control, events) = Control::new(ours).map_err(StartError::Wait)?;
-        Ok(VmProcess { control, events, handle: Handle::Child(child) })
+        Ok(VmProcess { control, events, handle: Handle::Child(child), leaf: None })
+    }
+
+    /// Keeps a process that has done nothing yet within these limits, as a build's guest.
+    pub fn limit(&mut self, cgroups: &Cgroups, quota: &Quota) -> Result<(), CgroupError> {
+        if let Some(pid) = self.id() {
+            self.leaf = Some(Leaf::of_build(cgroups, pid, quota)?);
+        }
+        Ok(())
     }
 
     /// Takes over a process that a zygote has forked.
     pub(crate) fn forked(pid: i32, pidfd: OwnedFd, channel: Channel) -> Result<VmProcess, StartError> {
         let pidfd = AsyncPidfd::new(pidfd).map_err(StartError::Wait)?;
         let (control, events) = Control::new(channel).map_err(StartError::Wait)?;
-        Ok(VmProcess { control, events, handle: Handle::Forked { pid: pid.unsigned_abs(), pidfd } })
+        let handle = Handle::Forked { pid: pid.unsigned_abs(), pidfd };
+        Ok(VmProcess { control, events, handle, leaf: None })
     }
 
     /// Its id, while it lives.

@@ -98,7 +98,7 @@ impl Lease {
             let namespace = host.namespaces.open(&slot.namespace()).map_err(failed())?;
             let open = || Ok((Links::open()?, NetlinkSocket::netfilter()?));
             let (links, netfilter) = namespace.run(open).map_err(failed())?;
-            let rules = Mutex::new(Rules { policy: policy.clone(), generation: 0 });
+            let rules = Mutex::new(Rules { policy: policy.clone(), generation: UNMARKED });
             let inside = Arc::new(Inside { links, netfilter, rules });
             inside.change(policy)?;
             Ok(Lease { host, slot, tap: None, inside })
@@ -189,6 +189,12 @@ impl Inside {
 
     fn change(&self, policy: Policy) -> Result<(), NetError> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        // What was just found again may have any rules.
+        if rules.generation != UNMARKED && rules.policy.egress == policy.egress {
+            rules::change_bandwidth(&policy, rules.generation).commit(&self.netfilter)?;
+            rules.policy = policy;
+            return Ok(());
+        }
         let old = sets(&self.netfilter, Family::Inet, TABLE).map_err(NetError::when("read the rules"))?;
         let generation = generation().map_err(NetError::when("get random numbers"))?;
         rules::change(&policy, generation, &old).commit(&self.netfilter)?;
@@ -232,7 +238,10 @@ impl Inside {
     }
 }
 
-/// No generation is 0: that is the mark of a connection that nobody has marked.
+/// The mark of a connection that nobody has marked, which is no generation's.
+const UNMARKED: u32 = 0;
+
+/// None is [`UNMARKED`].
 fn generation() -> io::Result<u32> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -81,6 +81,8 @@ pub enum Command {
     Rollback(RollbackOptions),
     /// Show or change what a sandbox may reach, from one packet to the next.
     Egress(EgressOptions),
+    /// Show or change how much a sandbox may send and receive each second, from one packet to the next.
+    Bandwidth(BandwidthOptions),
     /// List the snapshots: what sandboxes are forked from. Images are listed by `forkd image ls`.
     Images(SnapshotLsOptions),
     /// Remove snapshots. Images are removed by `forkd image rm`.

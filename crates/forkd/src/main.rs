@@ -62,6 +62,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Resume(options) => commands::resume::run(&options),
         Command::Rollback(options) => commands::rollback::run(&options),
         Command::Egress(options) => commands::egress::run(&options),
+        Command::Bandwidth(options) => commands::bandwidth::run(&options),
         Command::Images(options) => commands::snapshot::ls::run(&options),
         Command::Rmi(options) => commands::snapshot::rm::run(&options),
         Command::Ping(options) => commands::ping::run(&options),

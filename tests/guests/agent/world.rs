@@ -61,6 +61,7 @@ impl World {
             memory_bytes,
             command_line: command_line(is_emulated()),
             network: None,
+            cgroups: None,
             directory: self.directory(name)?,
             limit: LIMIT,
         };

@@ -2,8 +2,13 @@
 
 use std::ffi::CStr;
 
-use super::call::{Word, call, fork};
+use super::call::{Word, call, fork, fork_to_stay};
 use super::{Attempt, Targets, Without, abstract_name};
+
+/// The attempt that only a cgroup denies.
+pub const FORK_BOMB: &str = "a fork bomb";
+/// More processes than a VM process may have, and no danger to a host that has no cgroups.
+const BOMB: usize = 64;
 
 /// All attempts, by what they are after.
 pub const ATTEMPTS: &[Attempt] = &[
@@ -166,6 +171,7 @@ pub const ATTEMPTS: &[Attempt] = &[
     allowed("fork", "fork", "pids.max of its cgroup", |_| fork(libc::SYS_fork, [])),
     allowed("clone", "clone", "pids.max of its cgroup", |_| fork(libc::SYS_clone, [libc::SIGCHLD.into()])),
     allowed("clone from a vCPU's thread", "clone3", "pids.max of its cgroup", |_| clone3(0)),
+    allowed(FORK_BOMB, "fork", "pids.max of its cgroup", |_| bomb()),
     allowed("memory that can be run", "mmap", "code is in the process already", |_| {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -262,4 +268,19 @@ fn connect(family: i32, address: &[u8]) -> i64 {
 fn clone3(flags: i64) -> i64 {
     let mut arguments = [flags.cast_unsigned(), 0, 0, 0, 17, 0, 0, 0];
     fork(libc::SYS_clone3, [arguments.as_mut_slice().into(), 64.into()])
+}
+
+/// Makes processes until there can be no more of them, and ends them. The error, or how many there were.
+fn bomb() -> i64 {
+    let mut children = Vec::with_capacity(BOMB);
+    let mut result = 0;
+    while result >= 0 && children.len() < BOMB {
+        result = fork_to_stay();
+        children.extend((result > 0).then_some(result));
+    }
+    for child in &children {
+        call(libc::SYS_kill, [(*child).into(), libc::SIGKILL.into()]);
+        call(libc::SYS_wait4, [(*child).into(), 0.into(), 0.into(), 0.into()]);
+    }
+    if result < 0 { result } else { i64::try_from(children.len()).unwrap_or(0) }
 }

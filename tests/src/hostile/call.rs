@@ -28,6 +28,16 @@ pub fn fork<const N: usize>(number: i64, arguments: [Word; N]) -> i64 {
     }
 }
 
+/// Forks a child that does nothing until it is killed.
+pub fn fork_to_stay() -> i64 {
+    match call(libc::SYS_fork, []) {
+        0 => loop {
+            call(libc::SYS_pause, []);
+        },
+        pid => pid,
+    }
+}
+
 /// An argument.
 #[derive(Debug, Clone, Copy)]
 pub struct Word(i64);

@@ -3,12 +3,19 @@
 mod attempts;
 mod call;
 
-pub use attempts::ATTEMPTS;
+pub use attempts::{ATTEMPTS, FORK_BOMB};
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// The port that starts an attempt: the byte that is written is its number in [`ATTEMPTS`].
 pub const PORT: u16 = 0x666;
+/// The ports where a guest says whom it goes against: four bytes of [`Targets::victim`], two of [`Targets::port`], the lowest
+/// first.
+pub const AIM_PORT: u16 = 0x650;
+/// The environment variable of `hostile-vmm`: `on` filters its system calls.
+pub const FILTER: &str = "FORKD_HOSTILE_FILTER";
+/// What comes before the number and the result of an attempt on the console.
+pub const SAYS: &str = "attempt ";
 
 /// Whom it goes against.
 #[derive(Debug, Clone, Copy)]
@@ -40,11 +47,22 @@ pub enum Without {
     Allowed(&'static str),
 }
 
-static TARGETS: OnceLock<Targets> = OnceLock::new();
+static TARGETS: Mutex<Option<Targets>> = Mutex::new(None);
 
-/// Says whom it goes against, once.
+/// Says whom it goes against.
 pub fn aim(targets: Targets) {
-    let _ = TARGETS.set(targets);
+    *TARGETS.lock().unwrap_or_else(PoisonError::into_inner) = Some(targets);
+}
+
+/// A byte of whom it goes against.
+fn aim_at(index: u16, byte: u8) {
+    let mut targets = TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(targets) = &mut *targets else { return };
+    let (mut victim, mut port) = (targets.victim.to_le_bytes(), targets.port.to_le_bytes());
+    if let Some(place) = victim.iter_mut().chain(&mut port).nth(index.into()) {
+        *place = byte;
+    }
+    (targets.victim, targets.port) = (i32::from_le_bytes(victim), u16::from_le_bytes(port));
 }
 
 /// The address of the abstract Unix socket.
@@ -54,9 +72,32 @@ pub fn abstract_name(port: u16) -> String {
 
 /// Carries an attempt out, and writes a line with its result to the console: a number, or an error's as a negative one.
 pub fn attack(port: u16, data: &[u8], say: forkd_vmm::Say<'_>) {
-    let (PORT, [number, ..], Some(targets)) = (port, data, TARGETS.get()) else { return };
-    if let Some(attempt) = ATTEMPTS.get(usize::from(*number)) {
-        let result = (attempt.run)(targets);
-        format!("{number} {result}\n").bytes().for_each(say);
+    let [byte, ..] = data else { return };
+    if let Some(index) = port.checked_sub(AIM_PORT).filter(|index| *index < 6) {
+        return aim_at(index, *byte);
     }
+    let targets = *TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let (PORT, Some(targets), Some(attempt)) = (port, targets, ATTEMPTS.get(usize::from(*byte))) else {
+        return;
+    };
+    let result = (attempt.run)(&targets);
+    format!("\n{SAYS}{byte} {result}\n").bytes().for_each(say);
+}
+
+/// What an attempt came to, as its console says. `None` if it says nothing.
+pub fn result_on(console: &str, number: usize) -> Option<i64> {
+    let begin = format!("{SAYS}{number} ");
+    console.lines().rev().find_map(|line| line.trim_end().strip_prefix(&begin)?.parse().ok())
+}
+
+/// A line for the list of what was tried: the name, the call at which the filter stopped it, and what became of it without one.
+pub fn describe(attempt: &Attempt, result: i64, blocked: Option<&str>) -> String {
+    let alone = match (result, attempt.without_filter) {
+        (..0, _) => i32::try_from(-result)
+            .map(std::io::Error::from_raw_os_error)
+            .map_or_else(|_| String::new(), |error| error.to_string()),
+        (_, Without::Allowed(worth)) => format!("allowed: {worth}"),
+        (_, Without::Denied) => "NOT DENIED".into(),
+    };
+    format!("{:<46} {:<22} {alone}", attempt.name, blocked.unwrap_or("goes on"))
 }

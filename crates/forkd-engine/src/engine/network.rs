@@ -49,6 +49,14 @@ pub struct NetworkOrder {
     pub bandwidth: Option<u64>,
 }
 
+/// Something else for a sandbox that may be running. The rest stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetworkChange {
+    Egress(Egress),
+    /// Bytes a second, in each direction; `None` for what those have who ask for nothing.
+    Bandwidth(Option<u64>),
+}
+
 /// What was found of networks when the engine started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworksFound {
@@ -315,14 +323,15 @@ impl Sandbox {
     }
 
     /// Other rules, for a sandbox that may be running.
-    pub(super) async fn change_network(&mut self, order: NetworkOrder) -> Result<(), EngineError> {
+    pub(super) async fn change_network(&mut self, change: NetworkChange) -> Result<(), EngineError> {
         self.check_alive()?;
         let Some(network) = &self.record.network else { return Err(EngineError::NoNetworkDevice) };
-        let policy = Policy {
-            egress: order.egress.unwrap_or_else(|| network.policy.egress.clone()),
-            bandwidth: order.bandwidth.or(network.policy.bandwidth),
-        };
         let networks = &self.shared.networks;
+        let before = network.policy.clone();
+        let policy = match change {
+            NetworkChange::Egress(egress) => Policy { egress, ..before },
+            NetworkChange::Bandwidth(wanted) => Policy { bandwidth: wanted.or(networks.bandwidth), ..before },
+        };
         networks.pool()?;
         let access = networks.access(&self.record.id).ok_or(EngineError::NoNetworkDevice)?;
         access.change(policy.clone()).await?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use forkd_store::Tag;
 
-use super::{EngineError, Shared};
-use crate::cgroup::{Cgroups, IoQuota, Quota};
+use super::{Engine, EngineError, Shared};
+use crate::cgroup::{Cgroups, IoQuota, Quota, is_of_running_build};
 use crate::descriptors::Named;
 use crate::ids::SandboxId;
 use crate::record::{SandboxRecord, Shape};
@@ -38,15 +38,27 @@ impl WantedLimits {
     }
 }
 
+/// What a VM has that nobody has said anything about.
+pub fn default_quota(vcpus: u8, memory_bytes: u64) -> Quota {
+    let whole = memory_bytes.saturating_add(memory_bytes / OVERHEAD_PART);
+    Quota {
+        memory_bytes: whole.saturating_add(OVERHEAD_BYTES),
+        cpu_millis: u64::from(vcpus) * 1000,
+        cpu_weight: WEIGHT,
+        pids: u32::from(vcpus) + OTHER_PIDS,
+        io: IoQuota::default(),
+    }
+}
+
 /// What is set for a VM of this shape.
 pub(super) fn quota(shape: &Shape, wanted: &WantedLimits) -> Quota {
-    let whole = shape.memory_bytes.saturating_add(shape.memory_bytes / OVERHEAD_PART);
+    let default = default_quota(shape.vcpus, shape.memory_bytes);
     Quota {
-        memory_bytes: wanted.memory_bytes.unwrap_or_else(|| whole.saturating_add(OVERHEAD_BYTES)),
-        cpu_millis: wanted.cpu_millis.unwrap_or_else(|| u64::from(shape.vcpus) * 1000),
-        cpu_weight: wanted.cpu_weight.unwrap_or(WEIGHT),
-        pids: u32::from(shape.vcpus) + OTHER_PIDS,
+        memory_bytes: wanted.memory_bytes.unwrap_or(default.memory_bytes),
+        cpu_millis: wanted.cpu_millis.unwrap_or(default.cpu_millis),
+        cpu_weight: wanted.cpu_weight.unwrap_or(default.cpu_weight),
         io: wanted.io,
+        ..default
     }
 }
 
@@ -56,6 +68,13 @@ pub(super) fn of_sandbox(id: &SandboxId) -> String {
 
 pub(super) fn of_zygote(tag: &Tag) -> String {
     format!("zygote-{tag}")
+}
+
+impl Engine {
+    /// Where others than sandboxes and snapshots can be limited, if anybody is.
+    pub fn cgroups(&self) -> Option<Cgroups> {
+        self.shared.cgroups.clone()
+    }
 }
 
 impl Shared {
@@ -121,6 +140,7 @@ impl Shared {
             Some(("zygote", tag)) => {
                 tag.parse().is_ok_and(|tag| self.snapshots.has(&tag) || self.places.zygote(&tag).exists())
             }
+            Some(("build", _)) => is_of_running_build(name),
             _ => true,
         };
         self.cgroups.as_ref().map_or(0, |cgroups: &Cgroups| cgroups.sweep(is_used))

@@ -19,7 +19,7 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
-use super::network::NetworkOrder;
+use super::network::NetworkChange;
 use super::quota::of_sandbox;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
@@ -80,7 +80,7 @@ pub(super) enum Request {
     Pause(Answer<()>),
     Resume(Answer<()>),
     SetExpiry(Option<u64>, Answer<()>),
-    ChangeNetwork(NetworkOrder, Answer<()>),
+    ChangeNetwork(NetworkChange, Answer<()>),
     LoseNetwork(Answer<()>),
     Branch(BranchOrder, Answer<SnapshotHandle>),
     Rollback(Tag, Answer<()>),
@@ -140,8 +140,8 @@ impl SandboxHandle {
     }
 
     /// Changes what it may reach, from one packet to the next.
-    pub async fn change_network(&self, order: NetworkOrder) -> Result<(), EngineError> {
-        self.ask(|answer| Request::ChangeNetwork(order, answer)).await
+    pub async fn change_network(&self, change: NetworkChange) -> Result<(), EngineError> {
+        self.ask(|answer| Request::ChangeNetwork(change, answer)).await
     }
 
     /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
@@ -266,8 +266,8 @@ impl Sandbox {
                 let set = self.set_expiry(expires);
                 let _ = answer.send(set);
             }
-            Request::ChangeNetwork(order, answer) => {
-                let changed = self.change_network(order).await;
+            Request::ChangeNetwork(change, answer) => {
+                let changed = self.change_network(change).await;
                 let _ = answer.send(changed);
             }
             Request::LoseNetwork(answer) => {

@@ -108,6 +108,7 @@ pub fn examine(binaries: &Path, home: &Path) -> Diagnosis {
         Check::new("cgroup", Need::Native, cgroup::check()),
         Check::new("tap", Need::Native, network::check_tap()),
         Check::new("nftables", Need::Native, network::check_nftables()),
+        Check::new("drop-log", Need::Native, network::check_drop_log()),
         Check::new("kernel-image", Need::Neither, kernel::check()),
         Check::new("disk-space", Need::Machine, check_disk(home)),
         Check::new("qemu", Need::Machine, software::check_qemu()),

@@ -18,6 +18,19 @@ table inet forkd_doctor {
 }
 ";
 
+/// What every sandbox's rules have beside those: what is dropped is logged to a netlink socket, a few a second, and connections are
+/// counted. A rule that logs is refused if nobody could ever hear it: nft_log looks for nfnetlink_log.
+const LOGGING_RULES: &str = "
+table inet forkd_doctor {
+    set connections { type ipv4_addr; flags dynamic; }
+    chain egress {
+        type filter hook forward priority filter; policy drop;
+        add @connections { ip saddr ct count over 100 } drop
+        limit rate 5/second log prefix \"forkd\" group 1
+    }
+}
+";
+
 pub(super) fn check_tap() -> Result<String, Problem> {
     attempt(tool::IP, &["tuntap", "add", "dev", "forkd-doctor", "mode", "tap"], "")
         .map(|()| "tap devices can be made".into())
@@ -28,6 +41,14 @@ pub(super) fn check_nftables() -> Result<String, Problem> {
     attempt(tool::NFT, &["-f", "-"], RULES).map(|()| "a rule set loads".into()).map_err(|complaint| {
         Problem::failed(complaint, "load the module nf_tables, and run the daemon as root")
     })
+}
+
+pub(super) fn check_drop_log() -> Result<String, Problem> {
+    let hint = "load the modules nft_log, nfnetlink_log, nft_limit and nft_connlimit, or take a kernel that has them: without \
+                them sandboxes with a network are refused";
+    attempt(tool::NFT, &["-f", "-"], LOGGING_RULES)
+        .map(|()| "what is dropped can be logged".into())
+        .map_err(|complaint| Problem::failed(complaint, hint))
 }
 
 fn attempt(tool: Tool, arguments: &[&str], input: &str) -> Result<(), String> {

@@ -108,6 +108,13 @@ pub fn change(policy: &Policy, generation: u32, sets: &[String]) -> Transaction 
     with_policy(transaction, policy, generation)
 }
 
+/// Another bandwidth for a lease of this generation. What it may reach stays, and so do its connections.
+pub fn change_bandwidth(policy: &Policy, generation: u32) -> Transaction {
+    Transaction::new(Family::Inet, TABLE)
+        .flush_chain(FORWARD)
+        .add_rules(FORWARD, &forward(policy.bandwidth, generation))
+}
+
 /// The set with the addresses of an entry's names. Sets of another generation are others.
 pub fn set_name(generation: u32, entry: usize, ipv4: bool) -> String {
     format!("names{}_{generation:08x}_{entry}", if ipv4 { 4 } else { 6 })
@@ -131,12 +138,13 @@ fn input() -> Vec<Rule> {
     rules
 }
 
-fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
+/// What happens to a packet before anybody asks where it goes.
+fn forward(bandwidth: Option<u64>, generation: u32) -> Vec<Rule> {
     let out = || Rule::new().from_link(TAP).to_link(UPLINK);
     let back = || Rule::new().from_link(UPLINK).to_link(TAP);
     let answers = ESTABLISHED | RELATED;
     let mut forward = vec![out().in_state(INVALID).count(REFUSED).drop()];
-    if let Some(bytes_per_second) = policy.bandwidth {
+    if let Some(bytes_per_second) = bandwidth {
         // The kernel's bucket holds a second of it, and the burst on top: whoever was quiet may send that much at once.
         let burst = u32::try_from(MIN_BUCKET.saturating_sub(bytes_per_second)).unwrap_or(u32::MAX);
         for direction in [out(), back()] {
@@ -147,8 +155,12 @@ fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -
     forward.push(back().in_state(answers).marked(generation).count(RECEIVED).accept());
     forward.push(out().in_state(answers).marked(generation).count(SENT).accept());
     forward.push(out().jump(EGRESS));
+    forward
+}
+
+fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
     transaction = transaction
-        .add_rules(FORWARD, &forward)
+        .add_rules(FORWARD, &forward(policy.bandwidth, generation))
         .add_rule(PASS, &Rule::new().then(Expression::MoreConnections(MAX_CONNECTIONS)).jump(OVER))
         .add_rule(PASS, &Rule::new().mark(generation).count(SENT).accept());
     // Names are the resolver's. Whoever could ask another one would get addresses that no rule knows of.

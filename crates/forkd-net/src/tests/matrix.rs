@@ -221,6 +221,24 @@ async fn bandwidth() {
     }
     assert!(counters.sent.bytes > LIMIT / 4, "{counters:?}");
     assert!(counters.over_limit.packets > 0, "{counters:?}");
+
+    // The same connection goes on without a limit, and with another one.
+    let mut read_for = |seconds: u64| {
+        let start = std::time::Instant::now();
+        while start.elapsed().as_secs() < seconds {
+            let _ = stream.read(&mut buffer);
+        }
+    };
+    lease.change(Policy { egress: Egress::Allow, bandwidth: None }).await.unwrap();
+    let before = lease.counters().await.unwrap();
+    read_for(2);
+    let after = lease.counters().await.unwrap();
+    assert_eq!(after.over_limit, before.over_limit);
+    assert!(after.sent.bytes > before.sent.bytes, "{before:?}, then {after:?}");
+    lease.change(Policy { egress: Egress::Allow, bandwidth: Some(LIMIT / 10) }).await.unwrap();
+    read_for(3);
+    let limited = lease.counters().await.unwrap();
+    assert!(limited.over_limit.packets > after.over_limit.packets, "{after:?}, then {limited:?}");
 }
 
 #[test]

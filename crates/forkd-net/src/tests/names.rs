@@ -183,6 +183,9 @@ async fn resolving() {
     assert_eq!(addresses(&other).len(), 1);
     assert!(matches!(guest.reach("9.9.9.9", PORT), Reached::Yes(_)));
 
+    lease.change(Policy { bandwidth: Some(1 << 30), ..lease.policy() }).await.unwrap();
+    assert!(matches!(guest.reach("9.9.9.9", PORT), Reached::Yes(_)), "another bandwidth closes nothing");
+
     lease.change(Policy { egress: Egress::Deny, bandwidth: None }).await.unwrap();
     let denied = ask(&guest, "good.example.com.", RecordType::A).await;
     assert_eq!(denied.metadata.response_code, ResponseCode::NXDomain);

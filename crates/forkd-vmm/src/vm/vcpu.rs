@@ -170,8 +170,12 @@ pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<JoinHandle<()>> {
         jail(Role::Devices);
         let mut worker = Worker::default();
         while park(&crew) != Order::Quit {
-            if let Some(wiring) = &*crew.wiring() {
-                wiring.bus.devices.serve(&mut worker, &wiring.notices);
+            let fault = match &*crew.wiring() {
+                Some(wiring) => wiring.bus.devices.serve(&mut worker, &wiring.notices),
+                None => None,
+            };
+            if let Some(detail) = fault {
+                crew.end(Ending { reason: ExitReason::Error, detail });
             }
         }
     })

@@ -89,6 +89,33 @@ pub struct EgressOptions {
     pub output: Output,
 }
 
+#[derive(Debug, Args)]
+pub struct BandwidthOptions {
+    /// The sandbox.
+    pub sandbox: String,
+    /// What may be sent each second, and may be received; `default` for what the daemon gives by itself.
+    #[arg(value_name = "SIZE", value_parser = parse_bandwidth)]
+    pub size: Option<Bandwidth>,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A bandwidth on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bandwidth {
+    Default,
+    Mib(u64),
+}
+
+fn parse_bandwidth(text: &str) -> Result<Bandwidth, String> {
+    match text {
+        "default" => Ok(Bandwidth::Default),
+        size => parse_mib(size).map(Bandwidth::Mib),
+    }
+}
+
 /// What a new sandbox may use of the host.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]

@@ -6,13 +6,15 @@ mod sparse;
 pub use machine::{GuestRequest, MachineError};
 pub use sparse::write_sparse;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forkd_build::{Guests, GuestsError, Machinery, MachineryOptions};
+use forkd_engine::cgroup::Cgroups;
 use forkd_host::{home, kvm};
 use forkd_image::Progress;
 use forkd_image::kernels::KernelStore;
 use forkd_machine::{Home, Machine, Name};
+use forkd_proto::causes::with_causes;
 use forkd_proto::probe::KvmFinding;
 
 use machine::InMachine;
@@ -32,6 +34,26 @@ pub struct GuestsOptions {
     pub machine: Name,
 }
 
+/// Where guests of a build without a daemon are limited. Who may not make cgroups builds without, and is told so: its guests run
+/// as the user's own program does.
+pub fn cgroups(disks: &Path, tell: impl Fn(&str)) -> Option<Cgroups> {
+    if std::env::var_os("FORKD_CGROUP").is_some_and(|value| value == "none") {
+        return None;
+    }
+    let Some(mount) = forkd_host::cgroup::mount_point() else {
+        tell("there is no cgroup v2 here: guests of this build may use as much of this host as they like");
+        return None;
+    };
+    match Cgroups::prepare(&mount.join("forkd"), disks) {
+        Ok(cgroups) => Some(cgroups),
+        Err(error) => {
+            let why = with_causes(&error);
+            tell(&format!("guests of this build may use as much of this host as they like: {why}"));
+            None
+        }
+    }
+}
+
 /// Finds out where guests can run, and what they boot from.
 pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn Guests>, GuestsError> {
     let binaries = home::binaries();
@@ -44,10 +66,15 @@ pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn 
         vcpus: options.vcpus,
         memory_bytes: options.memory_bytes,
         network: options.network,
+        // Only those are asked for who can run here.
+        cgroups: None,
     };
-    let machinery = Machinery::find(&wanted, progress)?;
+    let mut machinery = Machinery::find(&wanted, progress)?;
     match kvm::probe(&binaries).map_err(MachineError::from)?.kvm {
-        KvmFinding::Good { .. } => Ok(Box::new(machinery)),
+        KvmFinding::Good { .. } => {
+            machinery.cgroups = cgroups(&machinery.directory, |why| progress.warn(why));
+            Ok(Box::new(machinery))
+        }
         _ => {
             let home = Home::new(home::directory().map_err(MachineError::from)?);
             let machine = Machine::open(&home, &options.machine).map_err(MachineError::from)?;

@@ -12,7 +12,7 @@ use forkd_host::home;
 use tokio::sync::mpsc;
 
 use crate::arguments::BuildGuestOptions;
-use crate::build::{END, GuestRequest, READY, write_sparse};
+use crate::build::{END, GuestRequest, READY, cgroups, write_sparse};
 use crate::error::CliError;
 use crate::exit::Exit;
 
@@ -60,6 +60,7 @@ async fn keep(
         vcpus: request.vcpus,
         memory_bytes: request.memory_bytes,
         network: request.network,
+        cgroups: cgroups(directory, super::say),
     };
     let disk = DiskPlan {
         base: request.base.clone(),

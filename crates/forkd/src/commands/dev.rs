@@ -54,6 +54,7 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
         memory_bytes: size.memory_mib << 20,
         command_line: command_line(forkd_host::is_emulated()),
         network: None,
+        cgroups: None,
         directory: directory.path().into(),
         limit: LIMIT,
     };

@@ -1,5 +1,6 @@
 //! One file a verb.
 
+pub mod bandwidth;
 pub mod bench;
 pub mod branch;
 pub mod build_guest;

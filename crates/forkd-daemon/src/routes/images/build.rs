@@ -145,6 +145,7 @@ fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> An
         vcpus: wanted.vcpus,
         memory_bytes: wanted.memory_bytes,
         network: !wanted.no_network,
+        cgroups: app.engine.cgroups(),
     };
     let find = |progress: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
         Ok(Box::new(Machinery::find(&options, progress)?))

@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
-use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetTtl};
+use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetBandwidth, SetTtl};
 use forkd_api::snapshot::Snapshot;
-use forkd_engine::engine::{EngineError, NetworkOrder, SandboxHandle};
+use forkd_engine::engine::{EngineError, NetworkChange, SandboxHandle};
 
+use super::create::MAX_BANDWIDTH_MIB;
 use crate::app::Shared;
 use crate::egress;
 use crate::error::Answer;
@@ -143,8 +144,35 @@ pub(super) async fn set_egress(
     Json(wanted): Json<Egress>,
 ) -> Answer<Json<Sandbox>> {
     let sandbox = app.engine.sandbox(&id)?;
-    let order = NetworkOrder { egress: Some(egress::convert(wanted)?), ..NetworkOrder::default() };
-    sandbox.change_network(order).await?;
+    sandbox.change_network(NetworkChange::Egress(egress::convert(wanted)?)).await?;
+    Ok(shown(&sandbox))
+}
+
+/// Changes how much a sandbox may send and receive, from one packet to the next.
+#[utoipa::path(
+    put,
+    path = "/v1/sandboxes/{id}/bandwidth",
+    tag = "sandboxes",
+    operation_id = "set_sandbox_bandwidth",
+    params(("id" = String, Path)),
+    request_body = SetBandwidth,
+    responses(
+        (status = 200, description = "It has this bandwidth from now on", body = Sandbox),
+        (status = 400, description = "The number makes no sense, or the sandbox has no network", body = ErrorBody),
+        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 409, description = "It has ended", body = ErrorBody),
+        (status = 503, description = "This daemon gives sandboxes no network", body = ErrorBody),
+    )
+)]
+pub(super) async fn set_bandwidth(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Json(wanted): Json<SetBandwidth>,
+) -> Answer<Json<Sandbox>> {
+    let sandbox = app.engine.sandbox(&id)?;
+    let mib =
+        wanted.bandwidth_mib.map(|mib| within("bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB)).transpose()?;
+    sandbox.change_network(NetworkChange::Bandwidth(mib.map(|mib| mib << 20))).await?;
     Ok(shown(&sandbox))
 }
 

@@ -25,7 +25,7 @@ const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
 /// A TiB a second.
-const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
+pub(super) const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
 /// 16 TiB.
 const MAX_MEMORY_MIB: u64 = 1 << 24;
 

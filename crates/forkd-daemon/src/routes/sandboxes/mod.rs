@@ -38,6 +38,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(change::rollback))
         .routes(routes!(change::set_ttl))
         .routes(routes!(change::set_egress))
+        .routes(routes!(change::set_bandwidth))
         .routes(routes!(look::console))
         .routes(routes!(look::stats))
         .routes(routes!(run::exec))

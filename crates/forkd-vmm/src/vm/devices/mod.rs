@@ -54,6 +54,16 @@ const NET: u32 = 1;
 const VSOCK: u32 = 2;
 const ENTROPY: u32 = 3;
 
+/// What messages call a virtio device.
+fn name(number: u32) -> &'static str {
+    match number {
+        DISK => "the disk",
+        NET => "the network device",
+        VSOCK => "the vsock device",
+        _ => "the entropy device",
+    }
+}
+
 /// What the console's log may grow to.
 const CONSOLE_LIMIT: u64 = 1 << 20;
 /// The disk's serial number.

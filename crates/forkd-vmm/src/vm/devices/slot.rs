@@ -85,6 +85,8 @@ pub trait AnySlot: Sync {
     fn host_event(&self, token: u32);
     fn kick(&self);
     fn is_unfinished(&self) -> bool;
+    /// What the driver did wrong, if the device has stopped because of it.
+    fn fault(&self) -> Option<String>;
     /// Calls `update` with what the device waits for now. The descriptors are open during the call.
     fn with_wanted(&self, update: &mut dyn FnMut(&[OpenWanted<'_>]));
 }
@@ -120,6 +122,10 @@ impl<D: VirtioDevice> AnySlot for Slot<D> {
 
     fn is_unfinished(&self) -> bool {
         self.lock().is_unfinished()
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.lock().fault().map(ToString::to_string)
     }
 
     fn with_wanted(&self, update: &mut dyn FnMut(&[OpenWanted<'_>])) {

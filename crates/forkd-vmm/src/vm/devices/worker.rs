@@ -91,8 +91,10 @@ impl Devices {
         self.slots().for_each(AnySlot::kick);
     }
 
-    /// Serves the devices until the VM is to pause.
-    pub fn serve(&self, worker: &mut Worker, notices: &Notices) {
+    /// Serves the devices until the VM is to pause, or until a driver has broken the rules: then what it did is said, and the VM
+    /// is of no use any more. The rules of virtio would have the device wait for a reset, but no driver that is not out to break
+    /// something comes that far, and its owner should know.
+    pub fn serve(&self, worker: &mut Worker, notices: &Notices) -> Option<String> {
         self.notice_full_disk(notices);
         for slot in self.slots() {
             self.refresh(worker, slot);
@@ -104,7 +106,7 @@ impl Devices {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit) {
                 Ok(_) | Err(Errno::INTR) => {}
                 // Only a bug closes the descriptor. A thread that spins on it would help nobody.
-                Err(_) => return,
+                Err(_) => return None,
             }
             let mut stop = false;
             for event in &events {
@@ -123,8 +125,9 @@ impl Devices {
             }
             // Also before a pause, in which the disk may get another top layer.
             self.notice_full_disk(notices);
-            if stop {
-                return;
+            let fault = self.fault();
+            if stop || fault.is_some() {
+                return fault;
             }
             for slot in self.slots() {
                 if slot.is_unfinished() {
@@ -140,6 +143,13 @@ impl Devices {
         if let Some(limit_bytes) = refused {
             notices.add(Event::OutOfDisk { limit_bytes });
         }
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.slots().find_map(|slot| {
+            let fault = slot.fault()?;
+            Some(format!("the guest's driver of {}: {fault}", super::name(slot.number())))
+        })
     }
 
     fn slot(&self, number: u32) -> Option<&dyn AnySlot> {

@@ -1,0 +1,44 @@
+//! What the doctor finds, on a host that lacks something.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use forkd_tests::engine::process::Failure;
+use serde_json::Value;
+
+use crate::world::Home;
+
+/// An `nft` of a kernel that cannot log packets.
+const NFT: &str = "#!/bin/sh
+if grep -q ' log '; then echo 'Error: Could not process rule: No such file or directory' >&2; exit 1; fi
+";
+
+fn check(home: &Home, name: &str) -> Result<Value, Failure> {
+    let path = format!("{}:{}", home.path().join("bin").display(), std::env::var("PATH")?);
+    let output = home.command(&["doctor", "--json"]).env("PATH", path).output()?;
+    let diagnosis: Value = serde_json::from_slice(&output.stdout)?;
+    let checks = diagnosis["checks"].as_array().ok_or("no checks")?;
+    let found = checks.iter().find(|check| check["name"] == name);
+    found.cloned().ok_or_else(|| format!("{name} was not looked at: {diagnosis}").into())
+}
+
+#[test]
+fn a_kernel_that_cannot_log_packets_is_told_with_its_modules() -> Result<(), Failure> {
+    let home = Home::new()?;
+    let nft = home.path().join("bin/nft");
+    fs::create_dir(home.path().join("bin"))?;
+    fs::write(&nft, NFT)?;
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755))?;
+    let logging = check(&home, "drop-log")?;
+    assert_eq!(
+        (&logging["status"], &logging["needed_for"]),
+        (&"failed".into(), &"native".into()),
+        "{logging}"
+    );
+    let hint = logging["hint"].as_str().unwrap_or_default();
+    assert!(hint.contains("nft_log") && hint.contains("nfnetlink_log"), "{hint}");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(check(&home, "nftables")?["status"], "ok", "rules that do not log are fine");
+    }
+    Ok(())
+}

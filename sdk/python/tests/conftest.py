@@ -11,7 +11,16 @@ import fake
 from forkd import AsyncController, Controller
 
 # Variables that would lead to somebody's daemon.
-VARIABLES = ["FORKD_ADDRESS", "FORKD_URL", "FORKD_TOKEN", "FORKD_TOKEN_FILE", "FORKD_SOCKET", "FORKD_HOME", "FORKD_TAG"]
+VARIABLES = [
+    "FORKD_ADDRESS",
+    "FORKD_URL",
+    "FORKD_TOKEN",
+    "FORKD_TOKEN_FILE",
+    "FORKD_SOCKET",
+    "FORKD_HOME",
+    "FORKD_TAG",
+    "FORKD_MACHINE",
+]
 
 
 @pytest.fixture

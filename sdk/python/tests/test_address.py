@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import warnings
 from pathlib import Path
 
@@ -42,6 +43,26 @@ def test_the_order_is_the_command_lines(clean: pytest.MonkeyPatch) -> None:
     for variable in ["FORKD_ADDRESS", "FORKD_URL", "FORKD_SOCKET", "FORKD_HOME", "XDG_DATA_HOME"]:
         clean.delenv(variable)
     assert Controller().base_url == "unix:///home/a/.local/share/forkd/forkd.sock"
+
+
+def test_the_machines_daemon_is_the_last_one(clean: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clean.setenv("FORKD_HOME", str(tmp_path))
+    machine = tmp_path / "machines" / "default"
+    machine.mkdir(parents=True)
+    here = f"unix://{tmp_path}/forkd.sock"
+    for state in ["", "{}", '{"ports": null}', '{"ports": {"ssh": 1, "api": 2}}']:
+        (machine / "run.json").write_text(state)
+        assert Controller().base_url == here
+    (machine / "token").write_text("key")
+    assert _address.find() == (_address.parse("http://127.0.0.1:2"), "key")
+    clean.setenv("FORKD_MACHINE", "../default")
+    assert Controller().base_url == here
+    clean.delenv("FORKD_MACHINE")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "forkd.sock"))
+        assert Controller().base_url == "http://127.0.0.1:2"
+        listener.listen()
+        assert Controller().base_url == here
 
 
 def test_tokens(clean: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_is_as_it_would_be_anyway_is_not_sent() -> None:
 
 def test_a_newer_daemon_is_understood() -> None:
     newer: dict[str, Any] = {**fake.SANDBOX, "state": "dreaming", "colour": "blue", "limits": {"dreams": 7}}
-    assert models.SandboxInfo.from_json(newer).state == "dreaming"
+    assert str(models.SandboxInfo.from_json(newer).state) == "dreaming"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import base64
 import io
 import socket
 from collections.abc import AsyncIterator
+from typing import Callable
 
 import pytest
 
@@ -78,12 +79,13 @@ def test_what_may_not_be_repeated_is_not(daemon: fake.Fake, controller: Controll
     sandbox = connected(daemon, controller)
     daemon.asked.clear()
     daemon.says(refused(503, "unavailable"))
-    for once in [
+    requests: list[Callable[[], object]] = [
         lambda: sandbox.exec("true"),
         lambda: sandbox.eval("1"),
         lambda: sandbox.rollback("x"),
         lambda: sandbox.files.write("/x", "x"),
-    ]:
+    ]
+    for once in requests:
         with pytest.raises(forkd.ServerError):
             once()
     assert len(daemon.asked) == 4

@@ -109,7 +109,7 @@ class Generator:
 
     def kind(self, owner: str, key: str, schema: dict[str, Any]) -> str:
         if "$ref" in schema:
-            name = schema["$ref"].rsplit("/", 1)[1]
+            name = str(schema["$ref"]).rsplit("/", 1)[1]
             return RENAMED.get(name, name)
         if "oneOf" in schema:
             (choice,) = [choice for choice in schema["oneOf"] if choice != {"type": "null"}]
@@ -130,7 +130,8 @@ class Generator:
             name = owner + "".join(word.title() for word in key.split("_"))
             self.data_class(name, schema.get("description"), *self.fields(schema))
             return name
-        return {"string": "str", "integer": "int", "boolean": "bool"}[single]
+        simple: dict[str, str] = {"string": "str", "integer": "int", "boolean": "bool"}
+        return simple[single]
 
 
 def literal(value: Any) -> str:

@@ -20,10 +20,10 @@ BranchMode = Literal["full", "diff", "live"]
 class AsyncController:
     """A daemon.
 
-    Without an address, it is the one that FORKD_ADDRESS or FORKD_URL names, or this host's own; without a token, the one in
-    FORKD_TOKEN_FILE or FORKD_TOKEN is shown. `timeout` is how long the daemon may take to answer, where a request has no
-    limit of its own. `retries` is how often a request is repeated that may be. `verify` is a file of certificates to trust,
-    or `False` to trust all.
+    Without an address, it is the one that FORKD_ADDRESS or FORKD_URL names, else this host's own, else the machine's; without
+    a token, the one in FORKD_TOKEN_FILE or FORKD_TOKEN is shown. `timeout` is how long the daemon may take to answer, where a
+    request has no limit of its own. `retries` is how often a request is repeated that may be. `verify` is a file of
+    certificates to trust, or `False` to trust all.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class AsyncController:
         retries: int = 2,
         verify: Verify = True,
     ) -> None:
-        found = _address.find(address)
-        self.transport = AsyncTransport(found, _address.token(token), timeout, verify, retries)
+        found, shown = _address.find(address, token)
+        self.transport = AsyncTransport(found, shown, timeout, verify, retries)
 
     @classmethod
     def shared(cls, address: Optional[str] = None, token: Optional[str] = None) -> AsyncController:
         """The one that sandboxes and snapshots use when they are given none."""
-        key = (_address.find(address), _address.token(token))
-        return io.shared(key, lambda: cls(address, token))
+        found, shown = _address.find(address, token)
+        return io.shared((found, shown), lambda: cls(str(found), shown))
 
     @property
     def base_url(self) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Callable, Optional, TypeVar, Union
+from collections.abc import AsyncIterator
+from typing import Any, Callable, Optional, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 
@@ -16,7 +16,7 @@ from .._wire import CONNECT, LONGEST_LINE, PIECE
 
 T = TypeVar("T")
 # Is told something. It may be a coroutine function.
-Handler = Callable[[T], Union[Awaitable[None], None]]
+Handler = Callable[[T], object]
 WebSocket = ClientConnection
 
 sleep = asyncio.sleep

@@ -16,7 +16,7 @@ from .._wire import CONNECT, LONGEST_LINE, PIECE
 
 T = TypeVar("T")
 # Is told something.
-Handler = Callable[[T], None]
+Handler = Callable[[T], object]
 WebSocket = ClientConnection
 
 sleep = time.sleep
@@ -66,7 +66,9 @@ def websocket(address: Address, path: str, headers: dict[str, str], context: Opt
     if context is not None:
         known["ssl"] = context
     if address.socket is not None:
-        made: WebSocket = unix_connect(address.socket, uri, **known)
+        opened = unix_connect(address.socket, uri, **known)
     else:
-        made = connect(uri, proxy=None, **known)
+        opened = connect(uri, proxy=None, **known)
+    # Some versions give a connection, others what makes one: entering either gives the connection.
+    made: WebSocket = opened.__enter__()
     return made

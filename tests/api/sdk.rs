@@ -9,6 +9,7 @@ use forkd_tests::{TestResult, binaries, check};
 use crate::life::snapshot;
 
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/python/with-tools");
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sdk-python.md");
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/python/examples");
 
 pub fn the_python_client_has_real_guests() -> TestResult {
@@ -32,7 +33,8 @@ pub fn the_examples_run() -> TestResult {
         let mut example = daemon.program(TOOLS);
         succeeds(example.args(["python3", &format!("{EXAMPLES}/{name}")]).env("FORKD_IMAGE", DEBIAN))?;
     }
-    Ok(())
+    let mut guide = daemon.program(TOOLS);
+    succeeds(guide.args(["python3", "-m", "tools.snippets", GUIDE]).env("FORKD_IMAGE", DEBIAN))
 }
 
 fn succeeds(command: &mut Command) -> TestResult {

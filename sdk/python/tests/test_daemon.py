@@ -218,6 +218,8 @@ def test_trees_go_in_and_come_out(agent: Sandbox, tmp_path: Path) -> None:
     (tree / "below").mkdir(parents=True)
     (tree / "below" / "file").write_text("text")
     agent.files.upload(str(tree), f"{tmp_path}/copy")
+    agent.files.upload(str(tree / "below" / "file"), f"{tmp_path}/single")
+    assert (tmp_path / "single").read_text() == "text"
     assert (tmp_path / "copy" / "below" / "file").read_text() == "text"
     archive = b"".join(agent.files.read_archive(f"{tmp_path}/copy"))
     agent.files.write_archive(f"{tmp_path}/again", archive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,16 @@ DOCUMENT = HERE.parent.parent / "docs" / "openapi.json"
 def test_what_is_generated_is_current() -> None:
     check = subprocess.run([sys.executable, HERE / "generate", "--check"], capture_output=True, text=True, check=False)
     assert check.returncode == 0, check.stderr
+
+
+def test_the_version_is_forkds() -> None:
+    versions = [
+        re.search(r'^version = "(.*)"$', path.read_text(), re.MULTILINE)
+        for path in (HERE / "pyproject.toml", HERE.parent.parent / "Cargo.toml")
+    ]
+    assert versions[0] is not None
+    assert versions[1] is not None
+    assert versions[0][1] == versions[1][1]
 
 
 def test_every_code_has_its_exception() -> None:

@@ -165,6 +165,23 @@ def test_a_command_that_fails(daemon: fake.Fake, controller: Controller) -> None
         sandbox.exec("x", check=True)
 
 
+def test_times(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(answer({"stdout": "", "stderr": "", "exit_code": 0, "timed_out": False, "truncated": False}))
+    for timeout, expected in [(0, 86400), (None, 86400), (0.1, 1), (30.5, 31), (1e9, 86400)]:
+        sandbox.exec("x", timeout=timeout)
+        assert daemon.asked[-1].json.get("timeout_secs", 30) == expected
+
+
+def test_a_block_that_fails_says_why_it_failed(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(refused(500, "internal"))
+    with pytest.raises(ZeroDivisionError), sandbox:
+        raise ZeroDivisionError
+    with pytest.raises(forkd.ServerError), sandbox:
+        pass
+
+
 def test_progress_is_told(daemon: fake.Fake, controller: Controller) -> None:
     heard: list[models.Progress] = []
     daemon.says(lines({"step": "boot"}, {"output": "warm"}, {"snapshot": SNAPSHOT}))

@@ -16,7 +16,7 @@ from .._results import Command, CommandResult, Text, arguments
 from ..errors import ConnectionFailedError, ForkdError, ProtocolError, from_body
 from . import io
 from .controller import AsyncController
-from .snapshot import seconds
+from .snapshot import limit
 from .transport import AsyncLines
 
 # The first byte of what a program says.
@@ -79,19 +79,23 @@ class AsyncCommands:
         are told its output as it comes. In the background, returns a handle as soon as it runs. `stdin` is what it reads, or
         `True` if the handle will send that. A `timeout` of 0 or `None` is a day.
         """
-        limit = seconds(timeout or None) or _api.LONGEST
         body = models.ExecStart(
             arguments(cmd),
             cwd=cwd,
             env=envs or {},
             stdin=stdin if isinstance(stdin, str) else None,
-            timeout_secs=min(limit, _api.LONGEST),
+            timeout_secs=limit(timeout),
             user=user,
         )
         handle = await AsyncCommandHandle.start(
             self._controller, self._id, body, on_stdout, on_stderr, open_stdin=background and stdin is True
         )
-        return handle if background else await handle.wait()
+        if background:
+            return handle
+        try:
+            return await handle.wait()
+        finally:
+            await handle.disconnect()
 
     async def kill(self, pid: int) -> bool:
         """Kills a process and its group. `False` if there is none with this number."""

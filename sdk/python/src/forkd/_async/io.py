@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from .._address import Address
 from .._wire import CONNECT, LONGEST_LINE, PIECE
 
+A = TypeVar("A")
 T = TypeVar("T")
 # Is told something. It may be a coroutine function.
 Handler = Callable[[T], object]
@@ -30,6 +31,11 @@ async def tell(handler: Optional[Handler[T]], value: T) -> None:
         answer = handler(value)
         if inspect.isawaitable(answer):
             await answer
+
+
+async def aside(function: Callable[[A], T], argument: A) -> T:
+    """Does something that would hold up everybody."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, argument)
 
 
 async def pieces(content: Any) -> AsyncIterator[bytes]:
@@ -66,6 +72,8 @@ async def websocket(address: Address, path: str, headers: dict[str, str], contex
         "user_agent_header": None,
         "compression": None,
         "open_timeout": CONNECT,
+        # A daemon in an emulator may be busy for a while.
+        "ping_timeout": 60,
         "max_size": LONGEST_LINE,
     }
     if context is not None:

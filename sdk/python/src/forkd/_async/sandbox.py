@@ -13,13 +13,13 @@ from .. import _api, models
 from .._call import Call, nothing
 from .._results import Command, CommandResult, Execution, arguments, of_evaluated, of_executed
 from .._wire import LARGEST
-from ..errors import EvaluationError, InvalidArgumentError, NotFoundError
+from ..errors import EvaluationError, ForkdError, InvalidArgumentError, NotFoundError
 from . import io
 from .commands import AsyncCommands, follow
 from .controller import AsyncController
 from .files import AsyncFiles
 from .pages import AsyncSandboxPaginator
-from .snapshot import AsyncSnapshot, seconds
+from .snapshot import AsyncSnapshot, limit, seconds
 
 S = TypeVar("S", bound="AsyncSandbox")
 
@@ -49,8 +49,13 @@ class AsyncSandbox:
     async def __aenter__(self: S) -> S:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.kill()
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await self.kill()
+        except ForkdError:
+            # What went wrong before says more.
+            if kind is None:
+                raise
 
     @classmethod
     async def create(
@@ -138,7 +143,7 @@ class AsyncSandbox:
         self,
         command: Command,
         *,
-        timeout: float = 30,
+        timeout: Optional[float] = 30,
         cwd: Optional[str] = None,
         envs: Optional[dict[str, str]] = None,
         user: Optional[str] = None,
@@ -149,15 +154,15 @@ class AsyncSandbox:
     ) -> CommandResult:
         """Runs a command to its end. A text is one of the shell, a list a program and its arguments.
 
-        `on_stdout` and `on_stderr` are told its output as it comes. With `check`, a command that fails raises
-        CommandExitError, and one whose time is over CommandTimeoutError.
+        `on_stdout` and `on_stderr` are told its output as it comes. A `timeout` of 0 or `None` is a day. With `check`, one
+        that fails raises CommandExitError, and one whose time is over CommandTimeoutError.
         """
         body = models.Exec(
             arguments(command),
             cwd=cwd,
             env=envs or {},
             stdin=stdin,
-            timeout_secs=seconds(timeout) or _api.LONGEST,
+            timeout_secs=limit(timeout),
             user=user,
         )
         call = _api.execute(self.id, body)
@@ -165,13 +170,11 @@ class AsyncSandbox:
             result = of_executed(await self.controller.transport.send(call))
         else:
             result = await follow(await self.controller.transport.lines(call), on_stdout, on_stderr)
-        return result.checked(timeout) if check else result
+        return result.checked(body.timeout_secs) if check else result
 
-    async def eval(self, code: str, *, language: models.Language = "python", timeout: float = 30) -> Optional[str]:
+    async def eval(self, code: str, *, language: models.Language = "python", timeout: Optional[float] = 30) -> Optional[str]:
         """The value of the last expression, as text. Names stay from call to call. Code that fails raises EvaluationError."""
-        evaluated = await self.controller.eval_code(
-            self.id, code, language=language, timeout_secs=seconds(timeout) or _api.LONGEST
-        )
+        evaluated = await self.controller.eval_code(self.id, code, language=language, timeout_secs=limit(timeout))
         error = evaluated.error
         if error is not None:
             raise EvaluationError(name=error.name, value=error.value, traceback=error.traceback)
@@ -198,7 +201,7 @@ class AsyncSandbox:
             language=language,
             context=context,
             env=envs,
-            timeout_secs=seconds(timeout or None) or _api.LONGEST,
+            timeout_secs=limit(timeout),
         )
         for text, handler in ((evaluated.stdout, on_stdout), (evaluated.stderr, on_stderr)):
             if text:

@@ -26,7 +26,7 @@ class AsyncTransport:
         self.retries = retries
         self._headers = _wire.headers(token)
         self._context = _wire.trust(address, verify)
-        self._client: Optional[httpx.AsyncClient] = None
+        self._client = self._made()
         _wire.warn_if_open(address, token)
 
     async def send(self, call: Call[T], content: Any = None) -> T:
@@ -55,7 +55,7 @@ class AsyncTransport:
 
     async def exchange(self, call: Call[Any], content: Any = None) -> httpx.Response:
         """An answer with any status, of which nothing is read yet."""
-        client = self._open_client()
+        client = self._client
         body = content if content is None or isinstance(content, bytes) else io.pieces(content)
         try:
             request = client.build_request(
@@ -102,15 +102,12 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         """Ends all connections. The next request makes new ones."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        client, self._client = self._client, self._made()
+        await client.aclose()
 
-    def _open_client(self) -> httpx.AsyncClient:
-        if self._client is None:
-            transport = httpx.AsyncHTTPTransport(**_wire.options(self.address, self._context))
-            self._client = httpx.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
-        return self._client
+    def _made(self) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport(**_wire.options(self.address, self._context))
+        return httpx.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
 
 
 class AsyncLines:

@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 import builtins
-import io as memory
+import os
 import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Literal, Optional, Union, overload
 
 from .. import _api, models
 from .._wire import LARGEST
 from ..errors import FileError, NotFoundError
+from . import io
 from .controller import Controller
 
 # What a file is made of: text, bytes, a file that is open, or pieces as they come.
@@ -105,11 +107,30 @@ class Files:
         self._transport.send(_api.write_file(self._id, path, user, archive=True), archive)
 
     def upload(self, local: str, path: str, *, user: Optional[str] = None) -> None:
-        """Copies a directory of this host into one of the sandbox, which is made if it is not there."""
-        archive = memory.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            tar.add(local, arcname=".")
-        self.write_archive(path, archive.getvalue(), user=user)
+        """Copies a file of this host to a path; or a directory into one, which is made if it is not there.
+
+        Without a user, what is in a directory becomes root's: this host's users are not the sandbox's.
+        """
+        file, archive = io.aside(_opened, local)
+        with file:
+            self._transport.send(_api.write_file(self._id, path, user, archive), file)
+
+
+def _opened(local: str) -> tuple[IO[bytes], bool]:
+    """A file, or an archive of a directory; and whether it is one."""
+    if os.path.isfile(local):
+        return open(local, "rb"), False
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    with tarfile.open(fileobj=spool, mode="w") as tar:
+        tar.add(local, arcname=".", filter=_nobodys)
+    spool.seek(0)
+    return spool, True
+
+
+def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
 
 
 def _refuse(executed: models.Executed, what: str) -> None:

@@ -14,6 +14,7 @@ from websockets.sync.client import ClientConnection, connect, unix_connect
 from .._address import Address
 from .._wire import CONNECT, LONGEST_LINE, PIECE
 
+A = TypeVar("A")
 T = TypeVar("T")
 # Is told something.
 Handler = Callable[[T], object]
@@ -29,6 +30,11 @@ def tell(handler: Optional[Handler[T]], value: T) -> None:
     """Tells somebody, if there is anybody."""
     if handler is not None:
         handler(value)
+
+
+def aside(function: Callable[[A], T], argument: A) -> T:
+    """Does something that holds up nobody else."""
+    return function(argument)
 
 
 def pieces(content: Any) -> Iterator[bytes]:
@@ -61,6 +67,8 @@ def websocket(address: Address, path: str, headers: dict[str, str], context: Opt
         "user_agent_header": None,
         "compression": None,
         "open_timeout": CONNECT,
+        # A daemon in an emulator may be busy for a while.
+        "ping_timeout": 60,
         "max_size": LONGEST_LINE,
     }
     if context is not None:

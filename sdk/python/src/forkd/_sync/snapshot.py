@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional, Union
 
 from .. import models
+from .._api import LONGEST
 from . import io
 from .controller import Controller
 
@@ -134,6 +135,11 @@ class Snapshot:
     def delete(self, *, cascade: bool = False) -> builtins.list[str]:
         """Removes it; with `cascade`, also the snapshots that are changes of it. What was removed, in this order."""
         return self.controller.delete_snapshot(self.tag, cascade=cascade)
+
+
+def limit(timeout: Optional[float]) -> int:
+    """How long something may take, in whole seconds; 0 and `None` are as long as it may be."""
+    return min(seconds(timeout or None) or LONGEST, LONGEST)
 
 
 def seconds(timeout: Optional[float]) -> Optional[int]:

@@ -28,7 +28,7 @@ class Transport:
         self.retries = retries
         self._headers = _wire.headers(token)
         self._context = _wire.trust(address, verify)
-        self._client: Optional[httpx.Client] = None
+        self._client = self._made()
         _wire.warn_if_open(address, token)
 
     def send(self, call: Call[T], content: Any = None) -> T:
@@ -57,7 +57,7 @@ class Transport:
 
     def exchange(self, call: Call[Any], content: Any = None) -> httpx.Response:
         """An answer with any status, of which nothing is read yet."""
-        client = self._open_client()
+        client = self._client
         body = content if content is None or isinstance(content, bytes) else io.pieces(content)
         try:
             request = client.build_request(
@@ -104,15 +104,12 @@ class Transport:
 
     def close(self) -> None:
         """Ends all connections. The next request makes new ones."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        client, self._client = self._client, self._made()
+        client.close()
 
-    def _open_client(self) -> httpx.Client:
-        if self._client is None:
-            transport = httpx.HTTPTransport(**_wire.options(self.address, self._context))
-            self._client = httpx.Client(transport=transport, headers=self._headers, trust_env=False)
-        return self._client
+    def _made(self) -> httpx.Client:
+        transport = httpx.HTTPTransport(**_wire.options(self.address, self._context))
+        return httpx.Client(transport=transport, headers=self._headers, trust_env=False)
 
 
 class Lines:

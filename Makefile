@@ -77,7 +77,8 @@ sdk-python: setup lint-python ## the Python client: types, tests, and a wheel in
 	sdk/python/with-tools pytest --quiet
 	sdk/python/with-tools ./wheel
 
-sdk-models: ## write the Python client's models and its synchronous half anew
+sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Python client's models; and its synchronous half
+	scripts/api-docs
 	sdk/python/with-tools ./generate
 
 bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line

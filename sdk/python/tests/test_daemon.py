@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import forkd
-from forkd import AsyncController, AsyncSandbox, Controller, FileType, Sandbox, Snapshot
+from forkd import AsyncController, AsyncSandbox, Controller, FileType, Sandbox, Snapshot, models
 
 
 @pytest.fixture
@@ -175,6 +175,20 @@ def test_a_program_goes_on_without_its_client(agent: Sandbox, tmp_path: Path) ->
         handle.wait()
     while not agent.files.exists(f"{tmp_path}/mark"):
         time.sleep(0.02)
+
+
+def test_a_terminal(agent: Sandbox) -> None:
+    size = models.TerminalSize(cols=90, rows=30)
+    shell = agent.commands.run(["/bin/sh"], background=True, stdin=True, tty=size)
+    shell.send_stdin("stty size; read wait; stty size; exit\n")
+    heard = ""
+    for stdout, _ in shell:
+        heard += stdout or ""
+        if "30 90" in heard:
+            break
+    shell.resize(100, 40)
+    shell.send_stdin("go\n")
+    assert "40 100" in shell.wait().stdout
 
 
 def test_exec(agent: Sandbox) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import socket
+import tarfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Callable
 
 import pytest
@@ -195,6 +197,33 @@ def test_progress_is_told(daemon: fake.Fake, controller: Controller) -> None:
     daemon.says(lines({"step": "boot"}))
     with pytest.raises(forkd.ProtocolError, match="last word"):
         Snapshot.create("base", "debian", controller=controller)
+
+
+def test_a_directory_is_sent_to_be_built(daemon: fake.Fake, controller: Controller, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM base\n")
+    image = {
+        "id": "1",
+        "names": ["app"],
+        "shared": False,
+        "created_at_unix": 1,
+        "size_bytes": 1,
+        "disk_bytes": 1,
+        "default_user": "root",
+        "source": {"kind": "build"},
+        "layers": [],
+        "config": {"env": {}, "entrypoint": [], "cmd": [], "labels": {}},
+    }
+    daemon.says(lines({"step": "RUN"}, {"output": "x"}, {"image": image}))
+    heard: list[models.LibraryProgress] = []
+    assert controller.build_image(str(tmp_path), name="app", on_progress=heard.append).names == ["app"]
+    assert [told.step or told.output for told in heard] == ["RUN", "x"]
+    asked = daemon.asked[-1]
+    assert (asked.line, asked.headers["content-type"]) == ("POST /v1/images/build?name=app", "application/x-tar")
+    with tarfile.open(fileobj=io.BytesIO(asked.body)) as tar:
+        assert tar.getnames() == [".", "./Dockerfile"]
+    daemon.says(lines({"error": {"error": "RUN failed", "code": "build_failed"}}))
+    with pytest.raises(forkd.BuildError, match="RUN failed"):
+        controller.build_image(str(tmp_path))
 
 
 def test_code_has_results(daemon: fake.Fake, controller: Controller) -> None:

@@ -7,7 +7,7 @@ import math
 from typing import Optional
 
 from . import models
-from ._call import BYTES, GRACE, LINES, LONG, TAR, Call, delete, get, make, model, nothing, part, post, put, query
+from ._call import BYTES, GRACE, LINES, LONG, TAR, Call, Values, delete, get, make, model, nothing, part, post, put, query
 from .errors import InvalidArgumentError
 
 # The longest that a command may be given.
@@ -159,6 +159,12 @@ def pull_image(body: models.PullImage) -> Call[models.ImageInfo]:
 
 def debian_image(body: models.DebianImage) -> Call[models.ImageInfo]:
     return make("/v1/images/debian", model(models.ImageInfo), body).within(math.inf)
+
+
+def build_image(values: Values) -> Call[models.ImageInfo]:
+    """What is built comes with the call, as an archive."""
+    path = "/v1/images/build" + query(values)
+    return Call("POST", path, model(models.ImageInfo), headers={"content-type": TAR}, timeout=math.inf)
 
 
 def remove_image(image: str) -> Call[models.RemovedImage]:

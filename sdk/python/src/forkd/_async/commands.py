@@ -45,6 +45,8 @@ class AsyncCommands:
         on_stderr: Optional[io.Handler[str]] = None,
         stdin: Union[bool, str, None] = None,
         timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
     ) -> CommandResult: ...
 
     @overload
@@ -59,6 +61,8 @@ class AsyncCommands:
         on_stderr: Optional[io.Handler[str]] = None,
         stdin: Union[bool, str, None] = None,
         timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
     ) -> AsyncCommandHandle: ...
 
     async def run(
@@ -72,12 +76,15 @@ class AsyncCommands:
         on_stderr: Optional[io.Handler[str]] = None,
         stdin: Union[bool, str, None] = None,
         timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
     ) -> Union[CommandResult, AsyncCommandHandle]:
         """Runs a command.
 
         In the foreground, returns when it has ended, and raises CommandExitError if it has failed; `on_stdout` and `on_stderr`
         are told its output as it comes. In the background, returns a handle as soon as it runs. `stdin` is what it reads, or
-        `True` if the handle will send that. A `timeout` of 0 or `None` is a day.
+        `True` if the handle will send that. A `timeout` of 0 or `None` is a day. With `tty`, the command has a terminal of this
+        size, on which both of its streams are one.
         """
         body = models.ExecStart(
             arguments(cmd),
@@ -85,6 +92,7 @@ class AsyncCommands:
             env=envs or {},
             stdin=stdin if isinstance(stdin, str) else None,
             timeout_secs=limit(timeout),
+            tty=tty,
             user=user,
         )
         handle = await AsyncCommandHandle.start(
@@ -188,6 +196,10 @@ class AsyncCommandHandle:
     async def close_stdin(self) -> None:
         """It reads the end of its input."""
         await self._send('"close_stdin"')
+
+    async def resize(self, cols: int, rows: int) -> None:
+        """Its terminal has another size."""
+        await self._send(json.dumps({"resize": {"cols": cols, "rows": rows}}))
 
     async def send_signal(self, signal: models.Signal) -> None:
         """A signal to it and its process group."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, Optional
 from .. import _address, _api, models
 from .._call import Call, parsed
 from .._model import M, Model
+from .._pack import packed
 from .._wire import Verify
 from ..errors import ProtocolError, from_body
 from . import io
@@ -275,6 +276,22 @@ class AsyncController:
         last = await self._followed(_api.debian_image(body), models.LibraryProgress, on_progress)
         return last.image or _nothing()
 
+    async def build_image(
+        self,
+        directory: str,
+        *,
+        name: Optional[str] = None,
+        dockerfile: Optional[str] = None,
+        target: Optional[str] = None,
+        no_cache: bool = False,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.ImageInfo:
+        """Builds an image from the Dockerfile in a directory, all of which is sent. Each step runs in a guest."""
+        call = _api.build_image({"name": name, "dockerfile": dockerfile, "target": target, "no_cache": no_cache or None})
+        with await io.aside(packed, directory) as archive:
+            last = await self._followed(call, models.LibraryProgress, on_progress, archive)
+        return last.image or _nothing()
+
     async def remove_image(self, image: str) -> models.RemovedImage:
         """Removes an image, or a name of it."""
         return await self.transport.send(_api.remove_image(image))
@@ -283,9 +300,9 @@ class AsyncController:
         """All kernels."""
         return (await self.transport.send(_api.list_kernels())).kernels
 
-    async def _followed(self, call: Call[Any], kind: type[M], handler: Optional[io.Handler[M]]) -> M:
+    async def _followed(self, call: Call[Any], kind: type[M], handler: Optional[io.Handler[M]], content: Any = None) -> M:
         """The last line of what is told while something is made."""
-        lines = await self.transport.lines(call)
+        lines = await self.transport.lines(call, content)
         try:
             while True:
                 line = await lines.next()

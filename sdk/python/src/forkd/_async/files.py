@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import builtins
 import os
-import tarfile
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from typing import IO, Any, Literal, Optional, Union, overload
 
 from .. import _api, models
+from .._pack import packed
 from .._wire import LARGEST
 from ..errors import FileError, NotFoundError
 from . import io
@@ -122,17 +121,7 @@ def _opened(local: str) -> tuple[IO[bytes], bool]:
     """A file, or an archive of a directory; and whether it is one."""
     if os.path.isfile(local):
         return open(local, "rb"), False
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-    with tarfile.open(fileobj=spool, mode="w") as tar:
-        tar.add(local, arcname=".", filter=_nobodys)
-    spool.seek(0)
-    return spool, True
-
-
-def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry
+    return packed(local), True
 
 
 def _refuse(executed: models.Executed, what: str) -> None:

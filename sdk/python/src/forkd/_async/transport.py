@@ -41,9 +41,9 @@ class AsyncTransport:
                     raise
             await io.sleep(pauses.pop(0))
 
-    async def lines(self, call: Call[Any]) -> AsyncLines:
+    async def lines(self, call: Call[Any], content: Any = None) -> AsyncLines:
         """An answer in lines."""
-        return AsyncLines(self, await self.open(call.streamed()))
+        return AsyncLines(self, await self.open(call.streamed(), content))
 
     async def open(self, call: Call[Any], content: Any = None) -> httpx.Response:
         """An answer with a status below 400, of which nothing is read yet."""

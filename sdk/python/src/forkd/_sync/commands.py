@@ -47,6 +47,8 @@ class Commands:
         on_stderr: Optional[io.Handler[str]] = None,
         stdin: Union[bool, str, None] = None,
         timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
     ) -> CommandResult: ...
 
     @overload
@@ -61,6 +63,8 @@ class Commands:
         on_stderr: Optional[io.Handler[str]] = None,
         stdin: Union[bool, str, None] = None,
         timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
     ) -> CommandHandle: ...
 
     def run(
@@ -74,12 +78,15 @@ class Commands:
         on_stderr: Optional[io.Handler[str]] = None,
         stdin: Union[bool, str, None] = None,
         timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
     ) -> Union[CommandResult, CommandHandle]:
         """Runs a command.
 
         In the foreground, returns when it has ended, and raises CommandExitError if it has failed; `on_stdout` and `on_stderr`
         are told its output as it comes. In the background, returns a handle as soon as it runs. `stdin` is what it reads, or
-        `True` if the handle will send that. A `timeout` of 0 or `None` is a day.
+        `True` if the handle will send that. A `timeout` of 0 or `None` is a day. With `tty`, the command has a terminal of this
+        size, on which both of its streams are one.
         """
         body = models.ExecStart(
             arguments(cmd),
@@ -87,6 +94,7 @@ class Commands:
             env=envs or {},
             stdin=stdin if isinstance(stdin, str) else None,
             timeout_secs=limit(timeout),
+            tty=tty,
             user=user,
         )
         handle = CommandHandle.start(
@@ -186,6 +194,10 @@ class CommandHandle:
     def close_stdin(self) -> None:
         """It reads the end of its input."""
         self._send('"close_stdin"')
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Its terminal has another size."""
+        self._send(json.dumps({"resize": {"cols": cols, "rows": rows}}))
 
     def send_signal(self, signal: models.Signal) -> None:
         """A signal to it and its process group."""

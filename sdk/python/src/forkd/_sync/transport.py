@@ -43,9 +43,9 @@ class Transport:
                     raise
             io.sleep(pauses.pop(0))
 
-    def lines(self, call: Call[Any]) -> Lines:
+    def lines(self, call: Call[Any], content: Any = None) -> Lines:
         """An answer in lines."""
-        return Lines(self, self.open(call.streamed()))
+        return Lines(self, self.open(call.streamed(), content))
 
     def open(self, call: Call[Any], content: Any = None) -> httpx.Response:
         """An answer with a status below 400, of which nothing is read yet."""

@@ -132,7 +132,7 @@ def test_ports(sandbox: Sandbox) -> None:
 def test_what_a_sandbox_may_reach_can_be_changed(sandbox: Sandbox) -> None:
     if sandbox.info.egress is None:
         pytest.skip("the daemon has no networks")
-    sandbox.set_egress(Egress("deny"))
+    sandbox.set_egress(Egress(mode="deny"))
     egress = sandbox.get_info().egress
     assert egress is not None
     assert egress.mode == "deny"

@@ -51,8 +51,8 @@ def test_a_model_comes_from_json_and_goes_back() -> None:
 
 def test_what_is_as_it_would_be_anyway_is_not_sent() -> None:
     assert models.CreateSandboxes(snapshot_tag="base").to_json() == {"snapshot_tag": "base"}
-    assert models.CreateSnapshot("i", "t", wait=False).to_json() == {"image": "i", "tag": "t", "wait": False}
-    nested = models.CreateSandboxes(limits=models.Limits(memory_mib=64), egress=models.Egress("list", allow=["a:1"]))
+    assert models.CreateSnapshot(image="i", tag="t", wait=False).to_json() == {"image": "i", "tag": "t", "wait": False}
+    nested = models.CreateSandboxes(limits=models.Limits(memory_mib=64), egress=models.Egress(mode="list", allow=["a:1"]))
     assert nested.to_json() == {"limits": {"memory_mib": 64}, "egress": {"mode": "list", "allow": ["a:1"]}}
 
 
@@ -77,5 +77,6 @@ def test_e2bs_names() -> None:
     assert info.end_at is not None
     assert (info.end_at - info.started_at).seconds == 60
     assert (info.template_id, info.cpu_count, info.memory_mb) == ("base", 1, 64)
-    file = models.FileInfo("root", "directory", 0o755, 0, "tmp", "root", "/tmp", 0)
+    known = {"name": "tmp", "path": "/tmp", "kind": "directory", "size": 0, "mode": 493, "owner": "r", "group": "r"}
+    file = models.FileInfo.from_json({**known, "modified_unix": 0})
     assert file.type is FileType.DIR

@@ -14,6 +14,8 @@ SKIPPED = {"Archive", "What", "ExecInput"}
 
 HEADER = '''"""The types of forkd's API, one class each.
 
+Name the fields when you make one: their order is the document's, and may change.
+
 `sdk/python/generate` writes this file from docs/openapi.json. Change nothing here.
 """
 

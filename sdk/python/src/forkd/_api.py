@@ -67,11 +67,11 @@ def resume_sandbox(sandbox: str) -> Call[models.SandboxInfo]:
 
 
 def rollback_sandbox(sandbox: str, tag: str) -> Call[models.SandboxInfo]:
-    return post(_sandbox(sandbox, "/rollback"), model(models.SandboxInfo), models.Rollback(tag)).within(LONG)
+    return post(_sandbox(sandbox, "/rollback"), model(models.SandboxInfo), models.Rollback(tag=tag)).within(LONG)
 
 
 def set_ttl(sandbox: str, seconds: Optional[int]) -> Call[models.SandboxInfo]:
-    return put(_sandbox(sandbox, "/ttl"), model(models.SandboxInfo), models.SetTtl(seconds))
+    return put(_sandbox(sandbox, "/ttl"), model(models.SandboxInfo), models.SetTtl(ttl_secs=seconds))
 
 
 def set_egress(sandbox: str, egress: models.Egress) -> Call[models.SandboxInfo]:

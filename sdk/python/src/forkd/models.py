@@ -1,5 +1,7 @@
 """The types of forkd's API, one class each.
 
+Name the fields when you make one: their order is the document's, and may change.
+
 `sdk/python/generate` writes this file from docs/openapi.json. Change nothing here.
 """
 

@@ -87,7 +87,7 @@ class AsyncCommands:
         size, on which both of its streams are one.
         """
         body = models.ExecStart(
-            arguments(cmd),
+            args=arguments(cmd),
             cwd=cwd,
             env=envs or {},
             stdin=stdin if isinstance(stdin, str) else None,

@@ -157,7 +157,7 @@ class AsyncController:
         `mode` are taken for the sake of programs that have them: there is only one way, which copies nothing while the sandbox
         stands still.
         """
-        return await self.transport.send(_api.branch_sandbox(sandbox_id, models.BranchSandbox(tag, wait)))
+        return await self.transport.send(_api.branch_sandbox(sandbox_id, models.BranchSandbox(tag=tag, wait=wait)))
 
     async def pause_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
         """Stops a sandbox where it is."""
@@ -199,7 +199,7 @@ class AsyncController:
         stdin: Optional[str] = None,
     ) -> models.Executed:
         """Runs a program in a sandbox to its end."""
-        body = models.Exec(list(args), cwd=cwd, env=env or {}, stdin=stdin, timeout_secs=timeout_secs, user=user)
+        body = models.Exec(args=list(args), cwd=cwd, env=env or {}, stdin=stdin, timeout_secs=timeout_secs, user=user)
         return await self.transport.send(_api.execute(sandbox_id, body))
 
     async def eval_code(
@@ -213,7 +213,7 @@ class AsyncController:
         timeout_secs: int = 30,
     ) -> models.Evaluated:
         """Runs code in one of a sandbox's interpreters, which keep their state from call to call."""
-        body = models.Eval(code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
+        body = models.Eval(code=code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
         return await self.transport.send(_api.evaluate(sandbox_id, body))
 
     async def ping_sandbox(self, sandbox_id: str) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class AsyncController:
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.ImageInfo:
         """Pulls an image from a registry."""
-        body = models.PullImage(reference, credentials=credentials, name=name, size_mib=size_mib)
+        body = models.PullImage(reference=reference, credentials=credentials, name=name, size_mib=size_mib)
         last = await self._followed(_api.pull_image(body), models.LibraryProgress, on_progress)
         return last.image or _nothing()
 

@@ -158,7 +158,7 @@ class AsyncSandbox:
         that fails raises CommandExitError, and one whose time is over CommandTimeoutError.
         """
         body = models.Exec(
-            arguments(command),
+            args=arguments(command),
             cwd=cwd,
             env=envs or {},
             stdin=stdin,

@@ -159,7 +159,7 @@ class Controller:
         `mode` are taken for the sake of programs that have them: there is only one way, which copies nothing while the sandbox
         stands still.
         """
-        return self.transport.send(_api.branch_sandbox(sandbox_id, models.BranchSandbox(tag, wait)))
+        return self.transport.send(_api.branch_sandbox(sandbox_id, models.BranchSandbox(tag=tag, wait=wait)))
 
     def pause_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
         """Stops a sandbox where it is."""
@@ -201,7 +201,7 @@ class Controller:
         stdin: Optional[str] = None,
     ) -> models.Executed:
         """Runs a program in a sandbox to its end."""
-        body = models.Exec(list(args), cwd=cwd, env=env or {}, stdin=stdin, timeout_secs=timeout_secs, user=user)
+        body = models.Exec(args=list(args), cwd=cwd, env=env or {}, stdin=stdin, timeout_secs=timeout_secs, user=user)
         return self.transport.send(_api.execute(sandbox_id, body))
 
     def eval_code(
@@ -215,7 +215,7 @@ class Controller:
         timeout_secs: int = 30,
     ) -> models.Evaluated:
         """Runs code in one of a sandbox's interpreters, which keep their state from call to call."""
-        body = models.Eval(code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
+        body = models.Eval(code=code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
         return self.transport.send(_api.evaluate(sandbox_id, body))
 
     def ping_sandbox(self, sandbox_id: str) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Controller:
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.ImageInfo:
         """Pulls an image from a registry."""
-        body = models.PullImage(reference, credentials=credentials, name=name, size_mib=size_mib)
+        body = models.PullImage(reference=reference, credentials=credentials, name=name, size_mib=size_mib)
         last = self._followed(_api.pull_image(body), models.LibraryProgress, on_progress)
         return last.image or _nothing()
 

@@ -160,7 +160,7 @@ class Sandbox:
         that fails raises CommandExitError, and one whose time is over CommandTimeoutError.
         """
         body = models.Exec(
-            arguments(command),
+            args=arguments(command),
             cwd=cwd,
             env=envs or {},
             stdin=stdin,

@@ -57,7 +57,7 @@ class Snapshot:
         `warm_up` is code that has run when sandboxes begin: a text is Python. `on_progress` is told each step and what it
         prints. `wait` is whether the snapshot is on disk when this returns; it can be forked from before that.
         """
-        codes = [models.WarmUp(warm_up, "python")] if isinstance(warm_up, str) else list(warm_up)
+        codes = [models.WarmUp(code=warm_up, language="python")] if isinstance(warm_up, str) else list(warm_up)
         body = models.CreateSnapshot(
             image=image,
             tag=tag,

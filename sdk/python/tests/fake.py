@@ -62,7 +62,7 @@ def answer(value: Any, status: int = 200, **headers: str) -> Answer:
 
 
 def lines(*values: Any) -> Answer:
-    return Answer(200, [json.dumps(value).encode() + b"\n" for value in values])
+    return Answer(200, [json.dumps(value).encode() + b"\n" for value in values], {"x-request-id": "r2"})
 
 
 def refused(status: int, code: str, hint: Optional[str] = None) -> Answer:

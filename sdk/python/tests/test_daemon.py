@@ -85,8 +85,9 @@ def test_refusals(real: Controller, base: Sandbox) -> None:
     with pytest.raises(forkd.ForkdError) as agentless:
         base.exec("true")
     assert agentless.value.code
-    with pytest.raises(forkd.ForkdError):
+    with pytest.raises(forkd.ForkdError) as interactive:
         base.commands.run("true")
+    assert (interactive.value.code, bool(interactive.value.request_id)) == (agentless.value.code, True)
     with pytest.raises(forkd.NotFoundError):
         Snapshot.create("new", "no-such-image", controller=real)
 

@@ -55,7 +55,7 @@ def test_a_refusal_of_the_future_is_one_too(daemon: fake.Fake, controller: Contr
     assert (type(caught.value), caught.value.code) == (forkd.ForkdError, "teapot")
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"error": 7}', b"\xff", b""])
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"[" * 100_000, b'{"error": 7}', b"\xff", b""])
 def test_who_is_no_daemon_is_found_out(daemon: fake.Fake, controller: Controller, body: bytes) -> None:
     for status in [200, 404]:
         daemon.says(fake.Answer(status, body))
@@ -192,8 +192,9 @@ def test_progress_is_told(daemon: fake.Fake, controller: Controller) -> None:
     assert [event.step or event.output for event in heard] == ["boot", "warm"]
     assert daemon.asked[-1].json["warm_up"] == [{"code": "import numpy", "language": "python"}]
     daemon.says(lines({"step": "boot"}, {"error": {"error": "no such image", "code": "not_found"}}))
-    with pytest.raises(forkd.NotFoundError, match="no such image"):
+    with pytest.raises(forkd.NotFoundError, match="no such image") as missing:
         Snapshot.create("base", "debian", controller=controller)
+    assert missing.value.request_id == "r2"
     daemon.says(lines({"step": "boot"}))
     with pytest.raises(forkd.ProtocolError, match="last word"):
         Snapshot.create("base", "debian", controller=controller)

@@ -105,7 +105,7 @@ def parsed(body: bytes) -> Any:
     """The JSON that an answer, or a line of it, is."""
     try:
         return json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError("what answers is not forkd's daemon: no JSON", hint="FORKD_ADDRESS names another") from error
 
 

@@ -228,7 +228,7 @@ def refusal(status: int, body: bytes, request_id: Optional[str] = None) -> Forkd
     """The error that an answer of 400 or more is."""
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("error"), str):
         message = f"what answers is not forkd's daemon: status {status} without a reason"

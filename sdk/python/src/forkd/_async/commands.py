@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from collections.abc import AsyncIterator
 from typing import Literal, Optional, Union, overload
@@ -254,7 +253,8 @@ class AsyncCommandHandle:
         event = models.ExecEvent.from_json(parsed(message.encode()))
         if event.error is not None:
             await self._socket.close()
-            raise _error(event)
+            response = self._socket.response
+            raise _error(event, None if response is None else response.headers.get("x-request-id"))
         return event
 
 
@@ -270,7 +270,7 @@ async def follow(
                 raise ConnectionFailedError("the daemon ended the connection before the program's end")
             event = models.ExecEvent.from_json(parsed(line))
             if event.error is not None:
-                raise _error(event)
+                raise _error(event, lines.request_id)
             for name, (text, handler) in streams.items():
                 said = event.get(name)
                 part = text.add(_bytes(said)) if said else (text.end() if event.exited is not None else "")
@@ -283,8 +283,8 @@ async def follow(
         await lines.aclose()
 
 
-def _error(event: models.ExecEvent) -> ForkdError:
-    return from_body(dataclasses.asdict(event.error) if event.error is not None else {})
+def _error(event: models.ExecEvent, request_id: Optional[str]) -> ForkdError:
+    return from_body(event.error.to_json() if event.error is not None else {}, request_id=request_id)
 
 
 def _bytes(text: str) -> bytes:

@@ -311,7 +311,7 @@ class AsyncController:
                 told = kind.from_json(parsed(line))
                 error = told.get("error")
                 if isinstance(error, Model):
-                    raise from_body(error.to_json())
+                    raise from_body(error.to_json(), request_id=lines.request_id)
                 if any(told.get(name) is not None for name in ("snapshot", "image", "kernel")):
                     return told
                 await io.tell(handler, told)

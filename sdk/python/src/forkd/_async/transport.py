@@ -117,6 +117,7 @@ class AsyncLines:
         self._response = response
         self._pieces = transport.pieces(response)
         self._rest = b""
+        self.request_id: Optional[str] = response.headers.get("x-request-id")
 
     async def next(self) -> Optional[bytes]:
         """The next line; nothing at the end."""

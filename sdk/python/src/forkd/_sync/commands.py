@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Literal, Optional, Union, overload
@@ -252,7 +251,8 @@ class CommandHandle:
         event = models.ExecEvent.from_json(parsed(message.encode()))
         if event.error is not None:
             self._socket.close()
-            raise _error(event)
+            response = self._socket.response
+            raise _error(event, None if response is None else response.headers.get("x-request-id"))
         return event
 
 
@@ -266,7 +266,7 @@ def follow(lines: Lines, on_stdout: Optional[io.Handler[str]], on_stderr: Option
                 raise ConnectionFailedError("the daemon ended the connection before the program's end")
             event = models.ExecEvent.from_json(parsed(line))
             if event.error is not None:
-                raise _error(event)
+                raise _error(event, lines.request_id)
             for name, (text, handler) in streams.items():
                 said = event.get(name)
                 part = text.add(_bytes(said)) if said else (text.end() if event.exited is not None else "")
@@ -279,8 +279,8 @@ def follow(lines: Lines, on_stdout: Optional[io.Handler[str]], on_stderr: Option
         lines.close()
 
 
-def _error(event: models.ExecEvent) -> ForkdError:
-    return from_body(dataclasses.asdict(event.error) if event.error is not None else {})
+def _error(event: models.ExecEvent, request_id: Optional[str]) -> ForkdError:
+    return from_body(event.error.to_json() if event.error is not None else {}, request_id=request_id)
 
 
 def _bytes(text: str) -> bytes:

@@ -313,7 +313,7 @@ class Controller:
                 told = kind.from_json(parsed(line))
                 error = told.get("error")
                 if isinstance(error, Model):
-                    raise from_body(error.to_json())
+                    raise from_body(error.to_json(), request_id=lines.request_id)
                 if any(told.get(name) is not None for name in ("snapshot", "image", "kernel")):
                     return told
                 io.tell(handler, told)

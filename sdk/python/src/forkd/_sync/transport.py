@@ -119,6 +119,7 @@ class Lines:
         self._response = response
         self._pieces = transport.pieces(response)
         self._rest = b""
+        self.request_id: Optional[str] = response.headers.get("x-request-id")
 
     def next(self) -> Optional[bytes]:
         """The next line; nothing at the end."""

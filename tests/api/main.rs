@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod docs;
 mod files;
 mod life;
 mod sdk;
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
         ("files::go_in_and_come_out", files::go_in_and_come_out),
         ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
         ("sdk::the_examples_run", sdk::the_examples_run),
+        ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
         ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
         ("bench::of_the_api", bench::of_the_api),
     ])

@@ -13,7 +13,7 @@ RELEASE := --release --locked --workspace --exclude forkd-agent
 E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint deny unit e2e e2e-agent e2e-isolation soak soak-daemon schema bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo test setup build lint lint-python deny unit e2e e2e-agent e2e-isolation soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -31,11 +31,17 @@ build: setup ## build the release binaries
 	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --release --locked --package forkd-agent --target $(GUEST_TARGET)
 	install -D target/$(GUEST_TARGET)/release/forkd-agent target/release/guest/forkd-agent
 
-lint: setup deny ## formatting, clippy, licences and sources of dependencies
+lint: setup deny lint-python ## formatting, clippy, types of the Python client, licences and sources of dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
 	cargo-deny --locked check bans licenses sources
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
+
+lint-python:
+	sdk/python/with-tools ./generate --check
+	sdk/python/with-tools ruff format --check --quiet .
+	sdk/python/with-tools ruff check --quiet .
+	sdk/python/with-tools mypy
 
 deny:
 	@cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(CARGO_DENY_VERSION)' \
@@ -66,6 +72,14 @@ soak-daemon: build ## the daemon killed 100 times under load, with 500 slow clie
 schema: ## every request that can be made of the OpenAPI document, against a daemon
 	$(CARGO) build --locked --workspace --bins --test daemon
 	$(CARGO) test --locked --workspace --test daemon -- schema
+
+sdk-python: setup lint-python ## the Python client: types, tests, and a wheel in target/wheels that is installed and imported
+	sdk/python/with-tools pytest --quiet
+	sdk/python/with-tools ./wheel
+
+sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Python client's models; and its synchronous half
+	scripts/api-docs
+	sdk/python/with-tools ./generate
 
 bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine

@@ -1,4 +1,5 @@
-//! Keeps ARCHITECTURE.md true: what it names exists, and crates depend only on crates below them in its table.
+//! Keeps ARCHITECTURE.md true: what it names exists, and crates depend only on crates below them in its table. docs/api.md is
+//! kept true, too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,6 +44,13 @@ fn every_path_exists() {
     assert!(paths.len() > 10, "the document names only {paths:?}");
     let missing: Vec<_> = paths.into_iter().filter(|path| !root().join(path).exists()).collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
+}
+
+#[test]
+fn the_page_of_the_api_is_current() {
+    let check = std::process::Command::new(root().join("scripts/api-docs")).arg("--check").output();
+    let check = check.expect("there is a Python");
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
 }
 
 #[test]

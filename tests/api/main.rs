@@ -3,8 +3,10 @@
 
 mod bench;
 mod build;
+mod docs;
 mod files;
 mod life;
+mod sdk;
 
 use std::process::ExitCode;
 
@@ -13,6 +15,9 @@ fn main() -> ExitCode {
         ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
         ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
         ("files::go_in_and_come_out", files::go_in_and_come_out),
+        ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
+        ("sdk::the_examples_run", sdk::the_examples_run),
+        ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
         ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
         ("bench::of_the_api", bench::of_the_api),
     ])

@@ -19,6 +19,7 @@ mod proxy;
 mod recovery;
 mod refusals;
 mod schema;
+mod sdk;
 mod snapshots;
 mod soak;
 mod world;

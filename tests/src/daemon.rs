@@ -150,7 +150,15 @@ impl Daemon {
     /// `forkd` with these arguments, which asks this daemon.
     pub fn command(&self, arguments: &[&str]) -> Command {
         // A home without a daemon, so that no other one can answer.
-        let mut command = binaries::forkd(Path::new("/nonexistent"), arguments);
+        self.told(binaries::forkd(Path::new("/nonexistent"), arguments))
+    }
+
+    /// Another program that asks this daemon.
+    pub fn program(&self, path: &str) -> Command {
+        self.told(Command::new(path))
+    }
+
+    fn told(&self, mut command: Command) -> Command {
         command.env("FORKD_ADDRESS", &self.address);
         if let Some(token) = &self.token {
             command.env("FORKD_TOKEN", token);

@@ -1,0 +1,29 @@
+"""Twenty children at once, with asyncio: a Monte Carlo estimate, a part of it in each."""
+
+import asyncio
+
+from forkd import AsyncSandbox, AsyncSnapshot
+
+CHILDREN = 20
+CODE = """
+points = numpy.random.default_rng(SEED).random((100_000, 2))
+int(((points ** 2).sum(axis=1) < 1).sum())
+"""
+
+
+async def inside(sandbox: AsyncSandbox, seed: int) -> int:
+    async with sandbox:
+        return int(await sandbox.eval(CODE.replace("SEED", str(seed)), timeout=600) or 0)
+
+
+async def main() -> None:
+    snapshot = await AsyncSnapshot.get("numpy")
+    children = await snapshot.fork(CHILDREN)
+    counts = await asyncio.gather(*(inside(child, seed) for seed, child in enumerate(children)))
+    estimate = 4 * sum(counts) / (CHILDREN * 100_000)
+    print(f"pi is about {estimate:.4f}")
+    assert 3.1 < estimate < 3.2
+    await snapshot.controller.aclose()
+
+
+asyncio.run(main())

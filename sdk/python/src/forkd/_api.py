@@ -1,0 +1,183 @@
+"""Every request of the API that the clients make, one function each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Optional
+
+from . import models
+from ._call import BYTES, GRACE, LINES, LONG, TAR, Call, Values, delete, get, make, model, nothing, part, post, put, query
+from .errors import InvalidArgumentError
+
+# The longest that a command may be given.
+LONGEST = 86400
+
+
+def health() -> Call[models.Health]:
+    return get("/healthz", model(models.Health))
+
+
+def version() -> Call[models.Version]:
+    return get("/version", model(models.Version))
+
+
+def metrics() -> Call[str]:
+    return dataclasses.replace(get("/metrics", _text), accept="*/*")
+
+
+def events() -> Call[models.Event]:
+    """A stream without an end."""
+    return Call("GET", "/v1/events", model(models.Event), accept=LINES, timeout=math.inf)
+
+
+def create_sandboxes(body: models.CreateSandboxes) -> Call[models.CreatedSandboxes]:
+    return make("/v1/sandboxes", model(models.CreatedSandboxes), body).within(LONG)
+
+
+def list_sandboxes(
+    state: Optional[str] = None,
+    snapshot_tag: Optional[str] = None,
+    metadata: Optional[str] = None,
+    limit: Optional[int] = None,
+    after: Optional[str] = None,
+) -> Call[models.SandboxList]:
+    values = {"state": state, "snapshot_tag": snapshot_tag, "metadata": metadata, "limit": limit, "after": after}
+    return get("/v1/sandboxes", model(models.SandboxList), **values)
+
+
+def get_sandbox(sandbox: str) -> Call[models.SandboxInfo]:
+    return get(_sandbox(sandbox), model(models.SandboxInfo))
+
+
+def remove_sandbox(sandbox: str) -> Call[None]:
+    return delete(_sandbox(sandbox), nothing)
+
+
+def branch_sandbox(sandbox: str, body: models.BranchSandbox) -> Call[models.SnapshotInfo]:
+    return make(_sandbox(sandbox, "/branch"), model(models.SnapshotInfo), body).within(LONG)
+
+
+def pause_sandbox(sandbox: str) -> Call[models.SandboxInfo]:
+    return post(_sandbox(sandbox, "/pause"), model(models.SandboxInfo), repeatable=True)
+
+
+def resume_sandbox(sandbox: str) -> Call[models.SandboxInfo]:
+    return post(_sandbox(sandbox, "/resume"), model(models.SandboxInfo), repeatable=True)
+
+
+def rollback_sandbox(sandbox: str, tag: str) -> Call[models.SandboxInfo]:
+    return post(_sandbox(sandbox, "/rollback"), model(models.SandboxInfo), models.Rollback(tag=tag)).within(LONG)
+
+
+def set_ttl(sandbox: str, seconds: Optional[int]) -> Call[models.SandboxInfo]:
+    return put(_sandbox(sandbox, "/ttl"), model(models.SandboxInfo), models.SetTtl(ttl_secs=seconds))
+
+
+def set_egress(sandbox: str, egress: models.Egress) -> Call[models.SandboxInfo]:
+    return put(_sandbox(sandbox, "/egress"), model(models.SandboxInfo), egress)
+
+
+def stats(sandbox: str) -> Call[models.SandboxStats]:
+    return get(_sandbox(sandbox, "/stats"), model(models.SandboxStats))
+
+
+def console(sandbox: str, size: Optional[int]) -> Call[str]:
+    return dataclasses.replace(get(_sandbox(sandbox, "/console"), _text, bytes=size), accept="text/plain")
+
+
+def execute(sandbox: str, body: models.Exec) -> Call[models.Executed]:
+    return post(_sandbox(sandbox, "/exec"), model(models.Executed), body).within(body.timeout_secs + GRACE)
+
+
+def evaluate(sandbox: str, body: models.Eval) -> Call[models.Evaluated]:
+    return post(_sandbox(sandbox, "/eval"), model(models.Evaluated), body).within(body.timeout_secs + GRACE)
+
+
+def interact(sandbox: str) -> str:
+    """The path of a WebSocket."""
+    return _sandbox(sandbox, "/exec")
+
+
+def read_file(sandbox: str, path: str, user: Optional[str], archive: bool = False) -> Call[bytes]:
+    call = get(_sandbox(sandbox, "/files"), bytes, path=path, user=user)
+    return dataclasses.replace(call, accept=TAR if archive else BYTES)
+
+
+def write_file(sandbox: str, path: str, user: Optional[str], archive: bool = False) -> Call[None]:
+    """What is written comes with the call, as a body of its own."""
+    path = _sandbox(sandbox, "/files") + query({"path": path, "user": user})
+    return Call("PUT", path, nothing, headers={"content-type": TAR if archive else BYTES})
+
+
+def remove_file(sandbox: str, path: str, user: Optional[str]) -> Call[None]:
+    return delete(_sandbox(sandbox, "/files"), nothing, path=path, user=user)
+
+
+def file_info(sandbox: str, path: str, user: Optional[str]) -> Call[models.FileInfo]:
+    return get(_sandbox(sandbox, "/files/info"), model(models.FileInfo), path=path, user=user)
+
+
+def list_files(sandbox: str, path: str, user: Optional[str]) -> Call[models.FileList]:
+    return get(_sandbox(sandbox, "/files/list"), model(models.FileList), path=path, user=user)
+
+
+def proxy(sandbox: str, port: int, path: str) -> str:
+    """The path at which a port of a sandbox is."""
+    if not 0 < port < 65536:
+        raise InvalidArgumentError(f"{port} is no port")
+    return _sandbox(sandbox, f"/proxy/{port}/{path.lstrip('/')}")
+
+
+def create_snapshot(body: models.CreateSnapshot) -> Call[models.SnapshotInfo]:
+    return make("/v1/snapshots", model(models.SnapshotInfo), body).within(math.inf)
+
+
+def list_snapshots() -> Call[models.SnapshotList]:
+    return get("/v1/snapshots", model(models.SnapshotList))
+
+
+def get_snapshot(tag: str) -> Call[models.SnapshotInfo]:
+    return get(f"/v1/snapshots/{part(tag)}", model(models.SnapshotInfo))
+
+
+def remove_snapshot(tag: str, cascade: bool) -> Call[models.RemovedSnapshots]:
+    return delete(f"/v1/snapshots/{part(tag)}", model(models.RemovedSnapshots), cascade=cascade or None)
+
+
+def list_images() -> Call[models.ImageList]:
+    return get("/v1/images", model(models.ImageList))
+
+
+def get_image(image: str) -> Call[models.ImageInfo]:
+    return get(f"/v1/images/{part(image)}", model(models.ImageInfo))
+
+
+def pull_image(body: models.PullImage) -> Call[models.ImageInfo]:
+    return make("/v1/images/pull", model(models.ImageInfo), body).within(math.inf)
+
+
+def debian_image(body: models.DebianImage) -> Call[models.ImageInfo]:
+    return make("/v1/images/debian", model(models.ImageInfo), body).within(math.inf)
+
+
+def build_image(values: Values) -> Call[models.ImageInfo]:
+    """What is built comes with the call, as an archive."""
+    path = "/v1/images/build" + query(values)
+    return Call("POST", path, model(models.ImageInfo), headers={"content-type": TAR}, timeout=math.inf)
+
+
+def remove_image(image: str) -> Call[models.RemovedImage]:
+    return delete(f"/v1/images/{part(image)}", model(models.RemovedImage))
+
+
+def list_kernels() -> Call[models.KernelList]:
+    return get("/v1/kernels", model(models.KernelList))
+
+
+def _sandbox(sandbox: str, below: str = "") -> str:
+    return f"/v1/sandboxes/{part(sandbox)}{below}"
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""The asynchronous client. `_sync` is made of it."""

@@ -1,0 +1,50 @@
+"""Lists of sandboxes, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Optional
+
+from .. import _api, models
+from .controller import AsyncController
+
+
+class AsyncSandboxPaginator:
+    """Sandboxes, the oldest first. Iterate over it, or take `next_items()` as long as it `has_next`."""
+
+    def __init__(
+        self,
+        controller: AsyncController,
+        state: Optional[models.SandboxState],
+        metadata: dict[str, str],
+        snapshot: Optional[str],
+        limit: Optional[int],
+    ) -> None:
+        self._controller = controller
+        self._state = state
+        self._metadata = metadata
+        self._snapshot = snapshot
+        self._limit = limit
+        self._after: Optional[str] = None
+        self.has_next = True
+
+    async def next_items(self) -> list[models.SandboxInfo]:
+        """The next page, which may be empty."""
+        if not self.has_next:
+            return []
+        # The daemon looks for one word of metadata; the others are looked for here.
+        first = next((f"{key}={value}" for key, value in self._metadata.items()), None)
+        call = _api.list_sandboxes(self._state, self._snapshot, first, self._limit, self._after)
+        page = await self._controller.transport.send(call)
+        self._after = page.next
+        self.has_next = page.next is not None
+        return [info for info in page.sandboxes if self._wanted(info)]
+
+    async def __aiter__(self) -> AsyncIterator[models.SandboxInfo]:
+        while self.has_next:
+            for info in await self.next_items():
+                yield info
+
+    def _wanted(self, info: models.SandboxInfo) -> bool:
+        there = self._state is not None or info.state != "ended"
+        return there and self._metadata.items() <= info.metadata.items()

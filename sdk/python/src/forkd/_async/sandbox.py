@@ -1,0 +1,317 @@
+"""Sandboxes."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import time
+from typing import Optional, TypeVar, Union
+
+import httpx
+
+from .. import _api, models
+from .._call import Call, nothing
+from .._results import Command, CommandResult, Execution, arguments, of_evaluated, of_executed
+from .._wire import LARGEST
+from ..errors import EvaluationError, ForkdError, InvalidArgumentError, NotFoundError
+from . import io
+from .commands import AsyncCommands, follow
+from .controller import AsyncController
+from .files import AsyncFiles
+from .pages import AsyncSandboxPaginator
+from .snapshot import AsyncSnapshot, limit, seconds
+
+S = TypeVar("S", bound="AsyncSandbox")
+
+
+class AsyncSandbox:
+    """A sandbox. As a context manager, it is gone at the end.
+
+    `info` is what was known of it when it was last asked. `files` and `commands` are as E2B's client has them.
+    """
+
+    def __init__(self, controller: AsyncController, info: models.SandboxInfo) -> None:
+        self.controller = controller
+        self.info = info
+        self.files = AsyncFiles(controller, info.id)
+        self.commands = AsyncCommands(controller, info.id)
+
+    @property
+    def sandbox_id(self) -> str:
+        """Its id."""
+        return self.info.id
+
+    id = sandbox_id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r} of {self.info.snapshot_tag!r})"
+
+    async def __aenter__(self: S) -> S:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await self.kill()
+        except ForkdError:
+            # What went wrong before says more.
+            if kind is None:
+                raise
+
+    @classmethod
+    async def create(
+        cls: type[S],
+        snapshot: Union[str, AsyncSnapshot, None] = None,
+        *,
+        template: Optional[str] = None,
+        timeout: Optional[float] = 300,
+        metadata: Optional[dict[str, str]] = None,
+        envs: Optional[dict[str, str]] = None,
+        limits: Optional[models.Limits] = None,
+        egress: Optional[models.Egress] = None,
+        address: Optional[str] = None,
+        token: Optional[str] = None,
+        controller: Optional[AsyncController] = None,
+    ) -> S:
+        """A new sandbox of a snapshot: FORKD_TAG, or `base`, if none is named. `template` is E2B's word for it.
+
+        It is ended by itself after `timeout` seconds; with `None`, never.
+        """
+        named = snapshot or template or os.environ.get("FORKD_TAG") or "base"
+        tag = named if isinstance(named, str) else named.tag
+        if controller is None and not isinstance(named, str):
+            controller = named.controller
+        body = models.CreateSandboxes(
+            snapshot_tag=tag,
+            ttl_secs=seconds(timeout),
+            metadata=metadata or {},
+            env=envs or {},
+            limits=limits,
+            egress=egress,
+        )
+        controller = controller or AsyncController.shared(address, token)
+        created = await controller.create_sandboxes(body)
+        return cls(controller, created.sandboxes[0])
+
+    @classmethod
+    async def connect(
+        cls: type[S],
+        sandbox_id: str,
+        timeout: Optional[float] = None,
+        *,
+        address: Optional[str] = None,
+        token: Optional[str] = None,
+        controller: Optional[AsyncController] = None,
+    ) -> S:
+        """A sandbox that is there. One that is paused goes on; with a `timeout`, it has at least so many seconds from now."""
+        controller = controller or AsyncController.shared(address, token)
+        sandbox = cls(controller, await controller.get_sandbox(sandbox_id))
+        if sandbox.info.state == "paused":
+            await sandbox.resume()
+        if timeout is not None:
+            await sandbox.extend_timeout(timeout)
+        return sandbox
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        state: Optional[models.SandboxState] = None,
+        metadata: Optional[dict[str, str]] = None,
+        snapshot: Optional[str] = None,
+        limit: Optional[int] = None,
+        address: Optional[str] = None,
+        token: Optional[str] = None,
+        controller: Optional[AsyncController] = None,
+    ) -> AsyncSandboxPaginator:
+        """The sandboxes that are there, page by page: those that have ended only if they are asked for."""
+        controller = controller or AsyncController.shared(address, token)
+        return AsyncSandboxPaginator(controller, state, metadata or {}, snapshot, limit)
+
+    async def get_info(self) -> models.SandboxInfo:
+        """What is known of it now."""
+        self.info = await self.controller.get_sandbox(self.id)
+        return self.info
+
+    async def is_running(self) -> bool:
+        """Whether it runs: it is neither paused nor gone."""
+        try:
+            return (await self.get_info()).state == "running"
+        except NotFoundError:
+            return False
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        timeout: Optional[float] = 30,
+        cwd: Optional[str] = None,
+        envs: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        on_stdout: Optional[io.Handler[str]] = None,
+        on_stderr: Optional[io.Handler[str]] = None,
+        check: bool = False,
+    ) -> CommandResult:
+        """Runs a command to its end. A text is one of the shell, a list a program and its arguments.
+
+        `on_stdout` and `on_stderr` are told its output as it comes. A `timeout` of 0 or `None` is a day. With `check`, one
+        that fails raises CommandExitError, and one whose time is over CommandTimeoutError.
+        """
+        body = models.Exec(
+            args=arguments(command),
+            cwd=cwd,
+            env=envs or {},
+            stdin=stdin,
+            timeout_secs=limit(timeout),
+            user=user,
+        )
+        call = _api.execute(self.id, body)
+        if on_stdout is None and on_stderr is None:
+            result = of_executed(await self.controller.transport.send(call))
+        else:
+            result = await follow(await self.controller.transport.lines(call), on_stdout, on_stderr)
+        return result.checked(body.timeout_secs) if check else result
+
+    async def eval(self, code: str, *, language: models.Language = "python", timeout: Optional[float] = 30) -> Optional[str]:
+        """The value of the last expression, as text. Names stay from call to call. Code that fails raises EvaluationError."""
+        evaluated = await self.controller.eval_code(self.id, code, language=language, timeout_secs=limit(timeout))
+        error = evaluated.error
+        if error is not None:
+            raise EvaluationError(name=error.name, value=error.value, traceback=error.traceback)
+        return evaluated.result
+
+    async def run_code(
+        self,
+        code: str,
+        language: models.Language = "python",
+        *,
+        context: Optional[str] = None,
+        envs: Optional[dict[str, str]] = None,
+        timeout: Optional[float] = 300,
+        on_stdout: Optional[io.Handler[str]] = None,
+        on_stderr: Optional[io.Handler[str]] = None,
+    ) -> Execution:
+        """Runs code in an interpreter that keeps its state, and returns all it has come to: values, pictures, output, an error.
+
+        `on_stdout` and `on_stderr` are told the output when the code has ended.
+        """
+        evaluated = await self.controller.eval_code(
+            self.id,
+            code,
+            language=language,
+            context=context,
+            env=envs,
+            timeout_secs=limit(timeout),
+        )
+        for text, handler in ((evaluated.stdout, on_stdout), (evaluated.stderr, on_stderr)):
+            if text:
+                await io.tell(handler, text)
+        return of_evaluated(evaluated)
+
+    async def branch(self, tag: Optional[str] = None, *, wait: bool = False) -> AsyncSnapshot:
+        """A snapshot of it as it is now; it goes on. With `wait`, the snapshot is on disk when this returns."""
+        info = await self.controller.branch_sandbox(self.id, tag, wait=wait)
+        return AsyncSnapshot(self.controller, info)
+
+    async def fork(
+        self,
+        n: int = 1,
+        *,
+        timeout: Optional[float] = 300,
+        envs: Optional[dict[str, str]] = None,
+        metadata: Optional[dict[str, str]] = None,
+        limits: Optional[models.Limits] = None,
+        egress: Optional[models.Egress] = None,
+    ) -> builtins.list[AsyncSandbox]:
+        """Copies of it as it is now, all of them or none; it goes on."""
+        body = models.CreateSandboxes(
+            from_sandbox=self.id,
+            n=n,
+            ttl_secs=seconds(timeout),
+            env=envs or {},
+            metadata=metadata or {},
+            limits=limits,
+            egress=egress,
+        )
+        created = await self.controller.create_sandboxes(body)
+        return [AsyncSandbox(self.controller, info) for info in created.sandboxes]
+
+    async def pause(self) -> models.SandboxInfo:
+        """Stops it where it is."""
+        self.info = await self.controller.pause_sandbox(self.id)
+        return self.info
+
+    async def resume(self) -> models.SandboxInfo:
+        """Lets it go on."""
+        self.info = await self.controller.resume_sandbox(self.id)
+        return self.info
+
+    async def rollback(self, branch: Union[str, AsyncSnapshot]) -> models.SandboxInfo:
+        """Takes it back to one of its own branches. It keeps its id and its time."""
+        tag = branch if isinstance(branch, str) else branch.tag
+        self.info = await self.controller.rollback_sandbox(self.id, tag)
+        return self.info
+
+    async def kill(self) -> bool:
+        """Ends it. `False` if it was gone."""
+        try:
+            await self.controller.kill_sandbox(self.id)
+        except NotFoundError:
+            return False
+        return True
+
+    async def set_timeout(self, timeout: Optional[float]) -> None:
+        """It is ended by itself so many seconds from now; with `None`, never."""
+        self.info = await self.controller.set_sandbox_ttl(self.id, seconds(timeout))
+
+    async def extend_timeout(self, timeout: float) -> None:
+        """It has at least so many seconds from now."""
+        ends = (await self.get_info()).expires_at_unix
+        if ends is not None and ends < time.time() + timeout:
+            await self.set_timeout(timeout)
+
+    async def set_egress(self, egress: models.Egress) -> None:
+        """Changes what it may reach, from one packet to the next."""
+        self.info = await self.controller.set_sandbox_egress(self.id, egress)
+
+    async def logs(self, size: Optional[int] = None) -> str:
+        """The last of what its guest has printed on its console: so many bytes, or 65536."""
+        return await self.controller.sandbox_console(self.id, size)
+
+    async def stats(self) -> models.SandboxStats:
+        """What it uses."""
+        return await self.controller.sandbox_stats(self.id)
+
+    def proxy_url(self, port: int, path: str = "/") -> str:
+        """Where one of its ports is, for those who show the daemon a token. A daemon behind a socket has no such address."""
+        address = self.controller.transport.address
+        if address.socket is not None:
+            raise InvalidArgumentError(
+                f"the daemon is at {address}, which no URL leads to", hint="fetch() asks a port over the socket"
+            )
+        return address.base + _api.proxy(self.id, port, path)
+
+    async def fetch(
+        self,
+        port: int,
+        path: str = "/",
+        *,
+        method: str = "GET",
+        content: Optional[bytes] = None,
+        headers: Optional[dict[str, str]] = None,
+        timeout: Optional[float] = None,
+    ) -> httpx.Response:
+        """Asks what listens on one of its ports, over HTTP. The answer is the guest's own, with any status."""
+        call: Call[None] = Call(
+            method,
+            _api.proxy(self.id, port, path),
+            nothing,
+            accept="*/*",
+            headers=headers or {},
+            body=content,
+            timeout=timeout,
+        )
+        transport = self.controller.transport
+        answer = await transport.exchange(call)
+        body = await transport.body(answer, LARGEST)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=body, request=answer.request)

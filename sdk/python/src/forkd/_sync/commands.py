@@ -1,0 +1,290 @@
+# `sdk/python/generate` writes this file from _async/commands.py. Change nothing here.
+
+"""Commands of a sandbox, in the foreground and in the background."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Literal, Optional, Union, overload
+
+from websockets.exceptions import ConnectionClosed
+
+from .. import _api, models
+from .._call import parsed
+from .._results import Command, CommandResult, Text, arguments
+from ..errors import ConnectionFailedError, ForkdError, ProtocolError, from_body
+from . import io
+from .controller import Controller
+from .snapshot import limit
+from .transport import Lines
+
+# The first byte of what a program says.
+_STDERR = 2
+# What a client may send at once.
+_LARGEST_INPUT = 256 << 10
+_KILL = 'kill -KILL -- "-$1" 2>/dev/null || kill -KILL "$1" 2>/dev/null'
+
+
+class Commands:
+    """Runs commands in a sandbox. A text is a command of the shell, `/bin/sh`; a list is a program and its arguments."""
+
+    def __init__(self, controller: Controller, sandbox_id: str) -> None:
+        self._controller = controller
+        self._id = sandbox_id
+
+    @overload
+    def run(
+        self,
+        cmd: Command,
+        background: Literal[False] = False,
+        envs: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[io.Handler[str]] = None,
+        on_stderr: Optional[io.Handler[str]] = None,
+        stdin: Union[bool, str, None] = None,
+        timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
+    ) -> CommandResult: ...
+
+    @overload
+    def run(
+        self,
+        cmd: Command,
+        background: Literal[True],
+        envs: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[io.Handler[str]] = None,
+        on_stderr: Optional[io.Handler[str]] = None,
+        stdin: Union[bool, str, None] = None,
+        timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
+    ) -> CommandHandle: ...
+
+    def run(
+        self,
+        cmd: Command,
+        background: bool = False,
+        envs: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[io.Handler[str]] = None,
+        on_stderr: Optional[io.Handler[str]] = None,
+        stdin: Union[bool, str, None] = None,
+        timeout: Optional[float] = 60,
+        *,
+        tty: Optional[models.TerminalSize] = None,
+    ) -> Union[CommandResult, CommandHandle]:
+        """Runs a command.
+
+        In the foreground, returns when it has ended, and raises CommandExitError if it has failed; `on_stdout` and `on_stderr`
+        are told its output as it comes. In the background, returns a handle as soon as it runs. `stdin` is what it reads, or
+        `True` if the handle will send that. A `timeout` of 0 or `None` is a day. With `tty`, the command has a terminal of this
+        size, on which both of its streams are one.
+        """
+        body = models.ExecStart(
+            args=arguments(cmd),
+            cwd=cwd,
+            env=envs or {},
+            stdin=stdin if isinstance(stdin, str) else None,
+            timeout_secs=limit(timeout),
+            tty=tty,
+            user=user,
+        )
+        handle = CommandHandle.start(
+            self._controller, self._id, body, on_stdout, on_stderr, open_stdin=background and stdin is True
+        )
+        if background:
+            return handle
+        try:
+            return handle.wait()
+        finally:
+            handle.disconnect()
+
+    def kill(self, pid: int) -> bool:
+        """Kills a process and its group. `False` if there is none with this number."""
+        killed = self._controller.exec_command(self._id, ["/bin/sh", "-c", _KILL, "kill", str(pid)], user="root")
+        return killed.exit_code == 0
+
+
+class CommandHandle:
+    """A command that runs. Its output is read while somebody waits for it or iterates over it."""
+
+    def __init__(self, socket: io.WebSocket, limit: int) -> None:
+        self._socket = socket
+        self._limit = limit
+        self._stdout = Text()
+        self._stderr = Text()
+        self._result: Optional[CommandResult] = None
+        self._on_stdout: Optional[io.Handler[str]] = None
+        self._on_stderr: Optional[io.Handler[str]] = None
+        self.pid = 0
+
+    @classmethod
+    def start(
+        cls,
+        controller: Controller,
+        sandbox_id: str,
+        body: models.ExecStart,
+        on_stdout: Optional[io.Handler[str]] = None,
+        on_stderr: Optional[io.Handler[str]] = None,
+        *,
+        open_stdin: bool = False,
+    ) -> CommandHandle:
+        """Starts a program."""
+        socket = controller.transport.websocket(_api.interact(sandbox_id))
+        handle = cls(socket, body.timeout_secs or 0)
+        handle._on_stdout, handle._on_stderr = on_stdout, on_stderr
+        handle._send(json.dumps(body.to_json()))
+        if not open_stdin:
+            handle._send('"close_stdin"')
+        started = handle._next()
+        if not isinstance(started, models.ExecEvent) or started.started is None:
+            handle.disconnect()
+            raise ProtocolError("the daemon did not say that the program runs")
+        handle.pid = started.started.pid
+        return handle
+
+    @property
+    def stdout(self) -> str:
+        """What it has printed so far."""
+        return str(self._stdout)
+
+    @property
+    def stderr(self) -> str:
+        """What it has complained so far."""
+        return str(self._stderr)
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        """Nothing as long as it is not known to have ended."""
+        return None if self._result is None else self._result.exit_code
+
+    def wait(self, on_stdout: Optional[io.Handler[str]] = None, on_stderr: Optional[io.Handler[str]] = None) -> CommandResult:
+        """Follows it to its end. Raises CommandExitError if it has failed, CommandTimeoutError if its time was over."""
+        return (self.ended(on_stdout, on_stderr)).checked(self._limit)
+
+    def ended(self, on_stdout: Optional[io.Handler[str]] = None, on_stderr: Optional[io.Handler[str]] = None) -> CommandResult:
+        """Follows it to its end, whatever that is."""
+        self._on_stdout = on_stdout or self._on_stdout
+        self._on_stderr = on_stderr or self._on_stderr
+        while self._result is None:
+            self._read()
+        return self._result
+
+    def __iter__(self) -> Iterator[tuple[Optional[str], Optional[str]]]:
+        """What it prints and what it complains, as it comes: in each pair, one is `None`."""
+        while self._result is None:
+            told = self._read()
+            if told is not None:
+                yield told
+
+    def send_stdin(self, data: Union[str, bytes]) -> None:
+        """What it reads next."""
+        data = data.encode() if isinstance(data, str) else data
+        for begin in range(0, len(data), _LARGEST_INPUT):
+            self._send(data[begin : begin + _LARGEST_INPUT])
+
+    def close_stdin(self) -> None:
+        """It reads the end of its input."""
+        self._send('"close_stdin"')
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Its terminal has another size."""
+        self._send(json.dumps({"resize": {"cols": cols, "rows": rows}}))
+
+    def send_signal(self, signal: models.Signal) -> None:
+        """A signal to it and its process group."""
+        self._send(json.dumps({"signal": signal}))
+
+    def kill(self) -> bool:
+        """Kills it. `False` if it had ended."""
+        if self._result is not None:
+            return False
+        self.send_signal("SIGKILL")
+        return True
+
+    def disconnect(self) -> None:
+        """Nobody follows it any more. It goes on until its time is over."""
+        self._socket.close()
+
+    def _send(self, message: Union[str, bytes]) -> None:
+        try:
+            self._socket.send(message)
+        except ConnectionClosed as error:
+            raise ConnectionFailedError("the connection to the program is over") from error
+
+    def _read(self) -> Optional[tuple[Optional[str], Optional[str]]]:
+        """What comes next, with those told who want to know; nothing if it is the end."""
+        event = self._next()
+        if isinstance(event, tuple):
+            stream, data = event
+            text, handler = (self._stderr, self._on_stderr) if stream == _STDERR else (self._stdout, self._on_stdout)
+            part = text.add(data)
+            if not part:
+                return None
+            io.tell(handler, part)
+            return (None, part) if stream == _STDERR else (part, None)
+        if event.exited is not None:
+            for text, handler in ((self._stdout, self._on_stdout), (self._stderr, self._on_stderr)):
+                rest = text.end()
+                if rest:
+                    io.tell(handler, rest)
+            exited = event.exited
+            self._result = CommandResult(self.stdout, self.stderr, exited.exit_code, exited.timed_out)
+            self._socket.close()
+        return None
+
+    def _next(self) -> Union[models.ExecEvent, tuple[int, bytes]]:
+        """A message of the daemon's: an event, or output."""
+        try:
+            message = self._socket.recv()
+        except ConnectionClosed as error:
+            raise ConnectionFailedError("the daemon ended the connection before the program's end") from error
+        if isinstance(message, bytes):
+            return (message[0], message[1:]) if message else (0, b"")
+        event = models.ExecEvent.from_json(parsed(message.encode()))
+        if event.error is not None:
+            self._socket.close()
+            response = self._socket.response
+            raise _error(event, None if response is None else response.headers.get("x-request-id"))
+        return event
+
+
+def follow(lines: Lines, on_stdout: Optional[io.Handler[str]], on_stderr: Optional[io.Handler[str]]) -> CommandResult:
+    """A program whose output comes in lines, to its end."""
+    streams = {"stdout": (Text(), on_stdout), "stderr": (Text(), on_stderr)}
+    try:
+        while True:
+            line = lines.next()
+            if line is None:
+                raise ConnectionFailedError("the daemon ended the connection before the program's end")
+            event = models.ExecEvent.from_json(parsed(line))
+            if event.error is not None:
+                raise _error(event, lines.request_id)
+            for name, (text, handler) in streams.items():
+                said = event.get(name)
+                part = text.add(_bytes(said)) if said else (text.end() if event.exited is not None else "")
+                if part:
+                    io.tell(handler, part)
+            if event.exited is not None:
+                texts = [str(text) for text, _ in streams.values()]
+                return CommandResult(texts[0], texts[1], event.exited.exit_code, event.exited.timed_out)
+    finally:
+        lines.close()
+
+
+def _error(event: models.ExecEvent, request_id: Optional[str]) -> ForkdError:
+    return from_body(event.error.to_json() if event.error is not None else {}, request_id=request_id)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ProtocolError("the output in the daemon's answer is no base64") from error

@@ -1,0 +1,325 @@
+# `sdk/python/generate` writes this file from _async/controller.py. Change nothing here.
+
+"""Every request of the API, typed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Optional
+
+from .. import _address, _api, models
+from .._call import Call, parsed
+from .._model import M, Model
+from .._pack import packed
+from .._wire import Verify
+from ..errors import ProtocolError, from_body
+from . import io
+from .transport import Transport
+
+BranchMode = Literal["full", "diff", "live"]
+
+
+class Controller:
+    """A daemon.
+
+    Without an address, it is the one that FORKD_ADDRESS or FORKD_URL names, else this host's own, else the machine's; without
+    a token, the one in FORKD_TOKEN_FILE or FORKD_TOKEN is shown. `timeout` is how long the daemon may take to answer, where a
+    request has no limit of its own. `retries` is how often a request is repeated that may be. `verify` is a file of
+    certificates to trust, or `False` to trust all.
+    """
+
+    def __init__(
+        self,
+        address: Optional[str] = None,
+        token: Optional[str] = None,
+        timeout: float = 60.0,
+        *,
+        retries: int = 2,
+        verify: Verify = True,
+    ) -> None:
+        found, shown = _address.find(address, token)
+        self.transport = Transport(found, shown, timeout, verify, retries)
+
+    @classmethod
+    def shared(cls, address: Optional[str] = None, token: Optional[str] = None) -> Controller:
+        """The one that sandboxes and snapshots use when they are given none."""
+        found, shown = _address.find(address, token)
+        return io.shared((found, shown), lambda: cls(str(found), shown))
+
+    @property
+    def base_url(self) -> str:
+        """Where the daemon is."""
+        return str(self.transport.address)
+
+    def __enter__(self) -> Controller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all connections. The next request makes new ones."""
+        self.transport.close()
+
+    def health(self) -> models.Health:
+        """Whether the daemon is well."""
+        return self.transport.send(_api.health())
+
+    def version(self) -> models.Version:
+        """The daemon's version, and its API's."""
+        return self.transport.send(_api.version())
+
+    def metrics(self) -> str:
+        """The daemon's metrics, in the format of OpenMetrics."""
+        return self.transport.send(_api.metrics())
+
+    def events(self) -> Iterator[models.Event]:
+        """What happens from now on, without an end."""
+        call = _api.events()
+        lines = self.transport.lines(call)
+        try:
+            while True:
+                line = lines.next()
+                if line is None:
+                    return
+                yield call.read(line)
+        finally:
+            lines.close()
+
+    def create_sandboxes(self, body: models.CreateSandboxes) -> models.CreatedSandboxes:
+        """Forks sandboxes from a snapshot, or straight from a sandbox: all, or none unless `partial` is set."""
+        return self.transport.send(_api.create_sandboxes(body))
+
+    def spawn_sandboxes(
+        self,
+        snapshot_tag: str,
+        n: int = 1,
+        per_child_netns: bool = False,
+        memory_limit_mib: Optional[int] = None,
+        prewarm: bool = False,
+        live_fork: bool = False,
+        hugepages: bool = False,
+        *,
+        ttl_secs: Optional[int] = None,
+        metadata: Optional[dict[str, str]] = None,
+        env: Optional[dict[str, str]] = None,
+        egress: Optional[models.Egress] = None,
+    ) -> list[models.SandboxInfo]:
+        """Forks sandboxes from a snapshot.
+
+        `per_child_netns`, `prewarm`, `live_fork` and `hugepages` are taken for the sake of programs that have them: every
+        sandbox has a network of its own and is forked from a live parent, and huge pages are the host's business.
+        """
+        limits = None if memory_limit_mib is None else models.Limits(memory_mib=memory_limit_mib)
+        body = models.CreateSandboxes(
+            snapshot_tag=snapshot_tag,
+            n=n,
+            limits=limits,
+            ttl_secs=ttl_secs,
+            metadata=metadata or {},
+            env=env or {},
+            egress=egress,
+        )
+        return (self.create_sandboxes(body)).sandboxes
+
+    def list_sandboxes(
+        self, *, state: Optional[str] = None, snapshot_tag: Optional[str] = None, metadata: Optional[str] = None
+    ) -> list[models.SandboxInfo]:
+        """All sandboxes, the oldest first; those that have ended are there for a while. `metadata` is as `key=value`."""
+        sandboxes: list[models.SandboxInfo] = []
+        after = None
+        while True:
+            page = self.transport.send(_api.list_sandboxes(state, snapshot_tag, metadata, limit=1000, after=after))
+            sandboxes += page.sandboxes
+            if page.next is None:
+                return sandboxes
+            after = page.next
+
+    def get_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
+        """A sandbox."""
+        return self.transport.send(_api.get_sandbox(sandbox_id))
+
+    def kill_sandbox(self, sandbox_id: str) -> None:
+        """Ends a sandbox and forgets it. Its branches stay."""
+        self.transport.send(_api.remove_sandbox(sandbox_id))
+
+    def branch_sandbox(
+        self,
+        sandbox_id: str,
+        tag: Optional[str] = None,
+        diff: bool = False,
+        measure_diff: bool = False,
+        mode: Optional[BranchMode] = None,
+        wait: bool = True,
+    ) -> models.SnapshotInfo:
+        """Makes a snapshot of a sandbox, which goes on.
+
+        `wait` is whether the snapshot is on disk when this returns; it can be forked from at once. `diff`, `measure_diff` and
+        `mode` are taken for the sake of programs that have them: there is only one way, which copies nothing while the sandbox
+        stands still.
+        """
+        return self.transport.send(_api.branch_sandbox(sandbox_id, models.BranchSandbox(tag=tag, wait=wait)))
+
+    def pause_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
+        """Stops a sandbox where it is."""
+        return self.transport.send(_api.pause_sandbox(sandbox_id))
+
+    def resume_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
+        """Lets a sandbox go on."""
+        return self.transport.send(_api.resume_sandbox(sandbox_id))
+
+    def rollback_sandbox(self, sandbox_id: str, tag: str) -> models.SandboxInfo:
+        """Takes a sandbox back to one of its own branches."""
+        return self.transport.send(_api.rollback_sandbox(sandbox_id, tag))
+
+    def set_sandbox_ttl(self, sandbox_id: str, ttl_secs: Optional[int]) -> models.SandboxInfo:
+        """Changes when a sandbox is ended by itself: seconds from now, or `None` for never."""
+        return self.transport.send(_api.set_ttl(sandbox_id, ttl_secs))
+
+    def set_sandbox_egress(self, sandbox_id: str, egress: models.Egress) -> models.SandboxInfo:
+        """Changes what a sandbox may reach."""
+        return self.transport.send(_api.set_egress(sandbox_id, egress))
+
+    def sandbox_stats(self, sandbox_id: str) -> models.SandboxStats:
+        """What a sandbox uses."""
+        return self.transport.send(_api.stats(sandbox_id))
+
+    def sandbox_console(self, sandbox_id: str, size: Optional[int] = None) -> str:
+        """The last of what a guest has printed on its console."""
+        return self.transport.send(_api.console(sandbox_id, size))
+
+    def exec_command(
+        self,
+        sandbox_id: str,
+        args: Sequence[str],
+        timeout_secs: int = 30,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        stdin: Optional[str] = None,
+    ) -> models.Executed:
+        """Runs a program in a sandbox to its end."""
+        body = models.Exec(args=list(args), cwd=cwd, env=env or {}, stdin=stdin, timeout_secs=timeout_secs, user=user)
+        return self.transport.send(_api.execute(sandbox_id, body))
+
+    def eval_code(
+        self,
+        sandbox_id: str,
+        code: str,
+        *,
+        language: models.Language = "python",
+        context: Optional[str] = None,
+        env: Optional[dict[str, str]] = None,
+        timeout_secs: int = 30,
+    ) -> models.Evaluated:
+        """Runs code in one of a sandbox's interpreters, which keep their state from call to call."""
+        body = models.Eval(code=code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
+        return self.transport.send(_api.evaluate(sandbox_id, body))
+
+    def ping_sandbox(self, sandbox_id: str) -> dict[str, Any]:
+        """Whether a sandbox's guest answers, and how long that took."""
+        begun = time.monotonic()
+        self.transport.send(_api.file_info(sandbox_id, "/", None))
+        return {"pong": True, "round_trip_us": round((time.monotonic() - begun) * 1e6)}
+
+    def create_snapshot(
+        self, body: models.CreateSnapshot, on_progress: Optional[io.Handler[models.Progress]] = None
+    ) -> models.SnapshotInfo:
+        """Boots an image, warms it up and freezes it."""
+        last = self._followed(_api.create_snapshot(body), models.Progress, on_progress)
+        return last.snapshot or _nothing()
+
+    def list_snapshots(self) -> list[models.SnapshotInfo]:
+        """All snapshots."""
+        return (self.transport.send(_api.list_snapshots())).snapshots
+
+    def get_snapshot(self, tag: str) -> models.SnapshotInfo:
+        """A snapshot."""
+        return self.transport.send(_api.get_snapshot(tag))
+
+    def delete_snapshot(self, tag: str, *, cascade: bool = False) -> list[str]:
+        """Removes a snapshot; with `cascade`, also those that are changes of it. What was removed, in this order."""
+        return (self.transport.send(_api.remove_snapshot(tag, cascade))).removed
+
+    def list_images(self) -> list[models.ImageSummary]:
+        """All images."""
+        return (self.transport.send(_api.list_images())).images
+
+    def get_image(self, image: str) -> models.ImageInfo:
+        """An image, by a name or its id."""
+        return self.transport.send(_api.get_image(image))
+
+    def pull_image(
+        self,
+        reference: str,
+        *,
+        name: Optional[str] = None,
+        credentials: Optional[models.Credentials] = None,
+        size_mib: Optional[int] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.ImageInfo:
+        """Pulls an image from a registry."""
+        body = models.PullImage(reference=reference, credentials=credentials, name=name, size_mib=size_mib)
+        last = self._followed(_api.pull_image(body), models.LibraryProgress, on_progress)
+        return last.image or _nothing()
+
+    def debian_image(
+        self,
+        include: Sequence[str] = (),
+        *,
+        name: Optional[str] = None,
+        suite: str = "bookworm",
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.ImageInfo:
+        """Makes a Debian image with these packages, without any registry."""
+        body = models.DebianImage(include=list(include), name=name, suite=suite)
+        last = self._followed(_api.debian_image(body), models.LibraryProgress, on_progress)
+        return last.image or _nothing()
+
+    def build_image(
+        self,
+        directory: str,
+        *,
+        name: Optional[str] = None,
+        dockerfile: Optional[str] = None,
+        target: Optional[str] = None,
+        no_cache: bool = False,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.ImageInfo:
+        """Builds an image from the Dockerfile in a directory, all of which is sent. Each step runs in a guest."""
+        call = _api.build_image({"name": name, "dockerfile": dockerfile, "target": target, "no_cache": no_cache or None})
+        with io.aside(packed, directory) as archive:
+            last = self._followed(call, models.LibraryProgress, on_progress, archive)
+        return last.image or _nothing()
+
+    def remove_image(self, image: str) -> models.RemovedImage:
+        """Removes an image, or a name of it."""
+        return self.transport.send(_api.remove_image(image))
+
+    def list_kernels(self) -> list[models.Kernel]:
+        """All kernels."""
+        return (self.transport.send(_api.list_kernels())).kernels
+
+    def _followed(self, call: Call[Any], kind: type[M], handler: Optional[io.Handler[M]], content: Any = None) -> M:
+        """The last line of what is told while something is made."""
+        lines = self.transport.lines(call, content)
+        try:
+            while True:
+                line = lines.next()
+                if line is None:
+                    raise ProtocolError("the daemon ended the connection before its last word")
+                told = kind.from_json(parsed(line))
+                error = told.get("error")
+                if isinstance(error, Model):
+                    raise from_body(error.to_json(), request_id=lines.request_id)
+                if any(told.get(name) is not None for name in ("snapshot", "image", "kernel")):
+                    return told
+                io.tell(handler, told)
+        finally:
+            lines.close()
+
+
+def _nothing() -> Any:
+    raise ProtocolError("the daemon's last word is about something else")

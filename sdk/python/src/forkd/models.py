@@ -1,0 +1,1067 @@
+"""The types of forkd's API, one class each.
+
+Name the fields when you make one: their order is the document's, and may change.
+
+`sdk/python/generate` writes this file from docs/openapi.json. Change nothing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Optional
+
+from ._model import Model
+from ._names import FileNames, SandboxNames
+
+__all__ = [
+    "AddKernel",
+    "BranchSandbox",
+    "ChooseKernel",
+    "CreateSandboxes",
+    "CreateSnapshot",
+    "CreateTiming",
+    "CreatedSandboxes",
+    "Credentials",
+    "DebianImage",
+    "DropReason",
+    "Egress",
+    "EgressMode",
+    "EndReason",
+    "Ended",
+    "ErrorBody",
+    "ErrorCode",
+    "Eval",
+    "EvalError",
+    "Evaluated",
+    "Event",
+    "Exec",
+    "ExecEvent",
+    "ExecEventExited",
+    "ExecEventStarted",
+    "ExecStart",
+    "Executed",
+    "FileInfo",
+    "FileKind",
+    "FileList",
+    "Health",
+    "ImageConfig",
+    "ImageInfo",
+    "ImageList",
+    "ImageRecipe",
+    "ImageSource",
+    "ImageSummary",
+    "Kernel",
+    "KernelList",
+    "KernelSource",
+    "Language",
+    "LibraryProgress",
+    "Limits",
+    "NetworkStats",
+    "Progress",
+    "PruneImages",
+    "PrunedImages",
+    "PullImage",
+    "ReadyProbe",
+    "RemovedImage",
+    "RemovedSnapshots",
+    "Rollback",
+    "SandboxInfo",
+    "SandboxList",
+    "SandboxState",
+    "SandboxStats",
+    "SetTtl",
+    "Signal",
+    "SnapshotInfo",
+    "SnapshotList",
+    "SnapshotSize",
+    "SnapshotStatus",
+    "TerminalSize",
+    "Version",
+    "WarmUp",
+]
+
+# A signal that programs are sent.
+Signal = Literal["SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT", "SIGSTOP", "SIGTSTP"]
+
+# Each code always comes with the same status.
+ErrorCode = Literal[
+    "malformed",
+    "unauthorized",
+    "forbidden",
+    "permission_denied",
+    "not_found",
+    "file_not_found",
+    "method_not_allowed",
+    "request_timeout",
+    "name_taken",
+    "has_dependents",
+    "wrong_state",
+    "idempotency_mismatch",
+    "is_directory",
+    "not_directory",
+    "too_large",
+    "unsupported_media_type",
+    "range_not_satisfiable",
+    "build_failed",
+    "too_many",
+    "guest_failed",
+    "port_closed",
+    "upstream_failed",
+    "guest_timeout",
+    "no_memory",
+    "no_disk",
+    "guest_disk_full",
+    "unavailable",
+    "internal",
+]
+
+# The values of EgressMode.
+EgressMode = Literal["allow", "deny", "list"]
+
+# The values of EndReason.
+EndReason = Literal["shutdown", "reset", "failed", "killed", "out_of_memory", "expired"]
+
+# The values of FileKind.
+FileKind = Literal["file", "directory", "symlink", "other"]
+
+# The values of KernelSource.
+KernelSource = Literal["package", "host"]
+
+# The values of Language.
+Language = Literal["python", "javascript", "bash"]
+
+# The values of SandboxState.
+SandboxState = Literal["starting", "running", "paused", "ended"]
+
+# The values of SnapshotStatus.
+SnapshotStatus = Literal["live", "persisting", "ready", "failed"]
+
+# Why something was dropped.
+DropReason = Literal["refused", "spoofed", "over_limit"]
+
+
+@dataclass(frozen=True)
+class AddKernel(Model):
+    """Adds a kernel that the daemon's host can get."""
+
+    default: bool = False
+    """Whether it becomes the default."""
+
+    source: Optional[KernelSource] = None
+
+    version: Optional[str] = None
+    """Of the host's own kernels, this version; without one, the newest."""
+
+
+@dataclass(frozen=True)
+class BranchSandbox(Model):
+    """Makes a snapshot of a sandbox, which goes on."""
+
+    tag: Optional[str] = None
+    """The snapshot's name. Without one, it gets one."""
+
+    wait: bool = False
+    """Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from."""
+
+
+@dataclass(frozen=True)
+class ChooseKernel(Model):
+    """Chooses the default."""
+
+    kernel: str
+    """A name, or its beginning: a version."""
+
+
+@dataclass(frozen=True)
+class CreateSandboxes(Model):
+    """Asks for sandboxes, as one operation."""
+
+    egress: Optional[Egress] = None
+    """What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the
+    internet.
+    """
+
+    env: dict[str, str] = field(default_factory=dict)
+    """Added to the environment of everything that is started in them."""
+
+    from_sandbox: Optional[str] = None
+    """A sandbox that is branched first: the new ones are its copies, and it goes on."""
+
+    limits: Optional[Limits] = None
+
+    metadata: dict[str, str] = field(default_factory=dict)
+    """The caller's own words, which lists can be filtered by."""
+
+    n: int = 1
+    """How many."""
+
+    partial: bool = False
+    """Whether those that came up are kept when others did not."""
+
+    snapshot_tag: Optional[str] = None
+    """The snapshot to fork from. Either this or `from_sandbox`."""
+
+    ttl_secs: Optional[int] = None
+    """Seconds until they are ended by themselves."""
+
+
+@dataclass(frozen=True)
+class CreateSnapshot(Model):
+    """Boots an image, warms it up and freezes it."""
+
+    image: str
+    """A name or an id of an image."""
+
+    tag: str
+
+    disk_mib: Optional[int] = None
+    """What its sandboxes may write to their disks."""
+
+    env: dict[str, str] = field(default_factory=dict)
+
+    host_certs: bool = False
+    """Whether the guest sees the certificates and proxy settings of the daemon's host, for hosts behind an intercepting
+    proxy: in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the
+    scope admin.
+    """
+
+    kernel: Optional[str] = None
+    """A name of a kernel; without one, the default."""
+
+    memory_mib: Optional[int] = None
+
+    network: bool = True
+    """Whether the guest has a network device. Without one, its sandboxes reach nothing but what the daemon carries to
+    them.
+    """
+
+    ready: Optional[ReadyProbe] = None
+
+    start: Optional[list[str]] = None
+    """A program that runs from the start."""
+
+    vcpus: Optional[int] = None
+
+    wait: bool = True
+    """Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from."""
+
+    warm_up: list[WarmUp] = field(default_factory=list)
+    """Code to run, one after another, before the guest is frozen."""
+
+
+@dataclass(frozen=True)
+class CreateTiming(Model):
+    """How long it took, from the moment the request was admitted."""
+
+    ready_us: int
+    """Until every guest had its identity and was ready."""
+
+    restored_us: int
+    """Until every VM ran."""
+
+
+@dataclass(frozen=True)
+class CreatedSandboxes(Model):
+    """What became of a request for sandboxes."""
+
+    sandboxes: list[SandboxInfo]
+
+    timing: CreateTiming
+
+    failures: list[ErrorBody] = field(default_factory=list)
+    """Those that did not come up, if the others were to be kept."""
+
+
+@dataclass(frozen=True)
+class Credentials(Model):
+    """For a registry. They are neither kept nor logged."""
+
+    password: str
+
+    username: str
+
+
+@dataclass(frozen=True)
+class DebianImage(Model):
+    """Makes a Debian image, without any registry."""
+
+    include: list[str] = field(default_factory=list)
+    """Packages beyond the smallest system."""
+
+    mirror: Optional[str] = None
+    """Where packages come from, an address that begins with http:// or https://."""
+
+    name: Optional[str] = None
+    """Without one, it is made of the suite and the packages."""
+
+    size_mib: Optional[int] = None
+    """The least size of the file system."""
+
+    suite: str = "bookworm"
+
+
+@dataclass(frozen=True)
+class Egress(Model):
+    """Where the packets of a sandbox may go. The host and other sandboxes are never among it."""
+
+    mode: EgressMode
+
+    allow: list[str] = field(default_factory=list)
+    """What is reached in the mode `list`: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`),
+    each with ports if only those are meant (`example.com:443`, `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
+    """
+
+
+@dataclass(frozen=True)
+class Ended(Model):
+    """Why a VM has ended."""
+
+    at_unix: int
+
+    detail: str
+
+    reason: EndReason
+
+
+@dataclass(frozen=True)
+class ErrorBody(Model):
+    """The body of every answer with a status of 400 or more."""
+
+    code: ErrorCode
+    """What failed, for programs."""
+
+    error: str
+    """What failed, for people."""
+
+    hint: Optional[str] = None
+    """What to do about it."""
+
+
+@dataclass(frozen=True)
+class Eval(Model):
+    """Runs code in an interpreter that keeps its state."""
+
+    code: str
+
+    context: Optional[str] = None
+    """A context of its own instead of the language's default one."""
+
+    env: dict[str, str] = field(default_factory=dict)
+
+    language: Optional[Language] = None
+
+    timeout_secs: int = 30
+
+
+@dataclass(frozen=True)
+class EvalError(Model):
+    """The code has failed."""
+
+    name: str
+
+    traceback: str
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Evaluated(Model):
+    """What the code has come to."""
+
+    results: list[dict[str, str]]
+    """Everything that was displayed, by MIME type, the last expression included."""
+
+    stderr: str
+
+    stdout: str
+
+    truncated: bool
+    """Whether there was more output than an answer holds."""
+
+    error: Optional[EvalError] = None
+
+    result: Optional[str] = None
+    """The value of the last expression, as text."""
+
+
+@dataclass(frozen=True)
+class Event(Model):
+    """Something has happened."""
+
+    event: Literal[
+        "sandbox",
+        "sandbox_removed",
+        "panicked",
+        "out_of_disk",
+        "rolled_back",
+        "dropped",
+        "snapshot",
+        "snapshot_removed",
+        "missed",
+    ]
+
+    at_unix_ms: int
+
+    ended: Optional[Ended] = None
+
+    id: Optional[str] = None
+
+    state: Optional[SandboxState] = None
+
+    limit_bytes: Optional[int] = None
+
+    tag: Optional[str] = None
+
+    destination: Optional[str] = None
+
+    name: Optional[str] = None
+    """The name that was asked for."""
+
+    port: Optional[int] = None
+
+    protocol: Optional[str] = None
+    """`tcp`, `udp`, `icmp`, `icmpv6`, or a number of IP."""
+
+    reason: Optional[DropReason] = None
+
+    status: Optional[SnapshotStatus] = None
+
+    count: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Exec(Model):
+    """Runs a program and waits for its end."""
+
+    args: list[str]
+    """The program and its arguments."""
+
+    cwd: Optional[str] = None
+
+    env: dict[str, str] = field(default_factory=dict)
+
+    stdin: Optional[str] = None
+    """What the program reads."""
+
+    timeout_secs: int = 30
+
+    user: Optional[str] = None
+    """Without one, the image's."""
+
+
+@dataclass(frozen=True)
+class ExecEventStarted(Model):
+    """The answer's type ExecEventStarted."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class ExecEventExited(Model):
+    """The last line: it has ended."""
+
+    exit_code: int
+
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class ExecEvent(Model):
+    """A line of the stream that is the answer when `application/x-ndjson` is accepted. Bytes are in base64."""
+
+    started: Optional[ExecEventStarted] = None
+
+    stdout: Optional[str] = None
+
+    stderr: Optional[str] = None
+
+    exited: Optional[ExecEventExited] = None
+    """The last line: it has ended."""
+
+    error: Optional[ErrorBody] = None
+    """The last line: it could not be followed to its end."""
+
+
+@dataclass(frozen=True)
+class ExecStart(Model):
+    """Begins an interactive program: the first message of a client, as text."""
+
+    args: list[str]
+    """The program and its arguments."""
+
+    cwd: Optional[str] = None
+
+    env: dict[str, str] = field(default_factory=dict)
+
+    stdin: Optional[str] = None
+    """What the program reads first, before what comes in binary messages."""
+
+    timeout_secs: Optional[int] = None
+    """Without it, 30 seconds; with a terminal, a day."""
+
+    tty: Optional[TerminalSize] = None
+    """With it, the program has a terminal of this size; `TERM` is `xterm-256color` if `env` does not say."""
+
+    user: Optional[str] = None
+    """Without one, the image's."""
+
+
+@dataclass(frozen=True)
+class Executed(Model):
+    """How a program has ended."""
+
+    exit_code: int
+    """128 and the signal's number if a signal has ended it."""
+
+    stderr: str
+
+    stdout: str
+    """What is not UTF-8 is replaced; the stream has it exactly."""
+
+    timed_out: bool
+    """Whether it was ended because its time was over."""
+
+    truncated: bool
+    """Whether there was more output than an answer holds."""
+
+
+@dataclass(frozen=True)
+class FileInfo(FileNames, Model):
+    """What is known of a file. A link is shown as what it leads to."""
+
+    group: str
+
+    kind: FileKind
+
+    mode: int
+    """The permissions: `0o644` is 420."""
+
+    modified_unix: int
+
+    name: str
+
+    owner: str
+
+    path: str
+
+    size: int
+
+    symlink_target: Optional[str] = None
+    """Where a link leads."""
+
+
+@dataclass(frozen=True)
+class FileList(Model):
+    """What is in a directory, in the order of names."""
+
+    files: list[FileInfo]
+
+    truncated: bool
+    """Whether there are more."""
+
+
+@dataclass(frozen=True)
+class Health(Model):
+    """The answer's type Health."""
+
+    ok: bool
+
+
+@dataclass(frozen=True)
+class ImageInfo(Model):
+    """An image with all that is known of it."""
+
+    created_at_unix: int
+
+    default_user: str
+    """Who processes belong to when nobody says otherwise."""
+
+    disk_bytes: int
+    """What it takes on disk."""
+
+    id: str
+
+    names: list[str]
+
+    shared: bool
+    """Whether it is in the library that the daemon only reads."""
+
+    size_bytes: int
+    """The size of its file system."""
+
+    config: ImageConfig
+
+    layers: list[str]
+    """Digests of the unpacked layers, the lowest first."""
+
+    source: ImageSource
+
+    recipe: Optional[ImageRecipe] = None
+    """What its snapshots get unless something else is asked for."""
+
+
+@dataclass(frozen=True)
+class ImageConfig(Model):
+    """How processes of an image are started."""
+
+    cmd: list[str]
+
+    entrypoint: list[str]
+
+    env: dict[str, str]
+
+    labels: dict[str, str]
+
+    user: Optional[str] = None
+
+    workdir: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ImageList(Model):
+    """The answer's type ImageList."""
+
+    images: list[ImageSummary]
+
+
+@dataclass(frozen=True)
+class ImageRecipe(Model):
+    """The image's `forkd.toml`."""
+
+    warm_up: list[WarmUp]
+
+    disk_mib: Optional[int] = None
+
+    memory_mib: Optional[int] = None
+
+    ready: Optional[ReadyProbe] = None
+
+    start: Optional[list[str]] = None
+
+    user: Optional[str] = None
+
+    vcpus: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class ImageSource(Model):
+    """Where an image came from."""
+
+    kind: Literal["registry", "archive", "debian", "build"]
+
+    manifest: Optional[str] = None
+    """The digest of the manifest."""
+
+    reference: Optional[str] = None
+
+    file: Optional[str] = None
+
+    include: list[str] = field(default_factory=list)
+
+    mirror: Optional[str] = None
+
+    suite: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class ImageSummary(Model):
+    """An image, as lists have it."""
+
+    created_at_unix: int
+
+    default_user: str
+    """Who processes belong to when nobody says otherwise."""
+
+    disk_bytes: int
+    """What it takes on disk."""
+
+    id: str
+
+    names: list[str]
+
+    shared: bool
+    """Whether it is in the library that the daemon only reads."""
+
+    size_bytes: int
+    """The size of its file system."""
+
+
+@dataclass(frozen=True)
+class Kernel(Model):
+    """A kernel."""
+
+    created_at_unix: int
+
+    default: bool
+    """Whether it is used when none is named."""
+
+    missing: list[str]
+    """Modules that would be of use and that it does not have."""
+
+    modules: list[str]
+    """Modules that come with it, in the order in which they are loaded."""
+
+    name: str
+
+    shared: bool
+    """Whether it is in the library that the daemon only reads."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class KernelList(Model):
+    """The answer's type KernelList."""
+
+    kernels: list[Kernel]
+
+
+@dataclass(frozen=True)
+class LibraryProgress(Model):
+    """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
+
+    step: Optional[str] = None
+    """What is being done now."""
+
+    detail: Optional[str] = None
+    """How far it is. Each replaces the one before."""
+
+    output: Optional[str] = None
+    """A line of what a build step prints."""
+
+    warning: Optional[str] = None
+    """Something to know, whatever becomes of it."""
+
+    image: Optional[ImageInfo] = None
+    """The last line: it is done."""
+
+    kernel: Optional[Kernel] = None
+    """The last line: it is done."""
+
+    error: Optional[ErrorBody] = None
+    """The last line: it failed."""
+
+
+@dataclass(frozen=True)
+class Limits(Model):
+    """What a sandbox may use. What is not said is as the snapshot has it."""
+
+    bandwidth_mib: Optional[int] = None
+    """MiB a second that it may send, and may receive."""
+
+    cpu_percent: Optional[int] = None
+    """CPU time, in hundredths of one CPU. Without it, all of its CPUs."""
+
+    cpu_weight: Optional[int] = None
+    """Its share where CPUs are short, against 100 of another."""
+
+    disk_mib: Optional[int] = None
+    """What it may write to its disk: at most what the snapshot's may."""
+
+    io_per_sec: Optional[int] = None
+    """How often it may do either."""
+
+    memory_mib: Optional[int] = None
+    """Of the host's memory, for what it does not share with its parent. One that needs more is ended. Without it, as much
+    as its guest has, and what that costs the host.
+    """
+
+    read_bytes_per_sec: Optional[int] = None
+    """What it may read from the device of its disk, each second."""
+
+    write_bytes_per_sec: Optional[int] = None
+    """What it may write there."""
+
+
+@dataclass(frozen=True)
+class NetworkStats(Model):
+    """What a sandbox has sent and received, and what was dropped of it."""
+
+    over_limit_packets: int
+    """Beyond its bandwidth, or with more connections than a sandbox may have."""
+
+    received_bytes: int
+
+    received_packets: int
+
+    refused_packets: int
+    """Not allowed by its egress."""
+
+    sent_bytes: int
+
+    sent_packets: int
+
+    spoofed_packets: int
+    """With addresses that are not its own."""
+
+
+@dataclass(frozen=True)
+class Progress(Model):
+    """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
+
+    step: Optional[str] = None
+    """What is being done now."""
+
+    output: Optional[str] = None
+    """A line of what a step prints."""
+
+    snapshot: Optional[SnapshotInfo] = None
+    """The last line: it is done."""
+
+    error: Optional[ErrorBody] = None
+    """The last line: it failed."""
+
+
+@dataclass(frozen=True)
+class PruneImages(Model):
+    """What is removed of what nobody names: steps that builds have kept, and images."""
+
+    images: bool = False
+    """Whether images without a name go too, unless snapshots or sandboxes need them."""
+
+    keep_mib: Optional[int] = None
+    """How much is kept of the steps that were used last."""
+
+
+@dataclass(frozen=True)
+class PrunedImages(Model):
+    """The answer's type PrunedImages."""
+
+    freed_bytes: int
+
+    images: int
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class PullImage(Model):
+    """Pulls an image from a registry."""
+
+    reference: str
+    """As Docker has it: `python:3.12`, `registry.example/team/app@sha256:…`. Plain http is spoken with the daemon's own
+    host only.
+    """
+
+    credentials: Optional[Credentials] = None
+    """Without them, those of the daemon's Docker config file."""
+
+    name: Optional[str] = None
+    """The name that the image gets; without one, the reference."""
+
+    size_mib: Optional[int] = None
+    """The least size of the file system."""
+
+
+@dataclass(frozen=True)
+class ReadyProbe(Model):
+    """When the guest is ready. One of `port` and `command`."""
+
+    command: Optional[list[str]] = None
+    """This command ends with 0."""
+
+    port: Optional[int] = None
+    """Somebody listens on this port."""
+
+    timeout_secs: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class RemovedImage(Model):
+    """What was removed."""
+
+    freed_bytes: int
+    """What the disk has back."""
+
+    id: str
+
+    names: list[str]
+    """The names that are gone."""
+
+    removed: bool
+    """Whether the image is gone too: it was removed by its id or its last name."""
+
+
+@dataclass(frozen=True)
+class RemovedSnapshots(Model):
+    """What was removed, in this order."""
+
+    removed: list[str]
+
+
+@dataclass(frozen=True)
+class Rollback(Model):
+    """Takes a sandbox back to one of its own branches."""
+
+    tag: str
+
+
+@dataclass(frozen=True)
+class SandboxInfo(SandboxNames, Model):
+    """A sandbox."""
+
+    branches: list[str]
+    """Its own branches, the oldest first."""
+
+    created_at_unix: int
+
+    disk_mib: int
+    """What it may write to its disk."""
+
+    id: str
+
+    memory_mib: int
+
+    metadata: dict[str, str]
+
+    snapshot_tag: str
+    """The snapshot that it was forked from."""
+
+    state: SandboxState
+
+    vcpus: int
+
+    egress: Optional[Egress] = None
+    """What it may reach. Without a network, nothing is said."""
+
+    ended: Optional[Ended] = None
+    """Why it has ended."""
+
+    expires_at_unix: Optional[int] = None
+    """When it will be ended by itself."""
+
+    limits: Optional[Limits] = None
+    """What it may use of the host, as it is kept."""
+
+    owner: Optional[str] = None
+    """Who asked for it: `token:NAME`, `unix:UID`, or `local`."""
+
+    pid: Optional[int] = None
+    """Its VM process on the host."""
+
+
+@dataclass(frozen=True)
+class SandboxList(Model):
+    """Sandboxes, the oldest first."""
+
+    sandboxes: list[SandboxInfo]
+
+    next: Optional[str] = None
+    """There are more: ask again with this as `after`."""
+
+
+@dataclass(frozen=True)
+class SandboxStats(Model):
+    """What a sandbox uses."""
+
+    cpu_us: int
+    """CPU time of the VM process so far."""
+
+    disk_bytes: int
+    """What it has written to its disk since its last branch."""
+
+    memory_private_bytes: int
+    """Memory that is its own."""
+
+    memory_shared_bytes: int
+    """Memory that it shares with its parent."""
+
+    network: Optional[NetworkStats] = None
+    """What went through its network, if it has one."""
+
+
+@dataclass(frozen=True)
+class SetTtl(Model):
+    """Changes when a sandbox is ended by itself."""
+
+    ttl_secs: Optional[int] = None
+    """Seconds from now; `null` for never."""
+
+
+@dataclass(frozen=True)
+class SnapshotInfo(Model):
+    """A snapshot."""
+
+    children: list[str]
+    """The snapshots that are changes of this one."""
+
+    created_at_unix: int
+
+    disk_mib: int
+
+    loaded: bool
+    """Whether a process is there to fork from at once."""
+
+    memory_mib: int
+
+    size: SnapshotSize
+    """What it takes on disk, as far as it is there."""
+
+    status: SnapshotStatus
+
+    tag: str
+
+    vcpus: int
+
+    branched_from: Optional[str] = None
+    """The sandbox that it is a branch of."""
+
+    error: Optional[str] = None
+    """Why it failed."""
+
+    image: Optional[str] = None
+    """The image that it was booted from."""
+
+    network: bool = False
+    """Whether its sandboxes have a network."""
+
+    parent: Optional[str] = None
+    """The snapshot that this one is a change of."""
+
+    pause_us: Optional[int] = None
+    """How long the sandbox stood still for it."""
+
+
+@dataclass(frozen=True)
+class SnapshotList(Model):
+    """The answer's type SnapshotList."""
+
+    snapshots: list[SnapshotInfo]
+
+
+@dataclass(frozen=True)
+class SnapshotSize(Model):
+    """The answer's type SnapshotSize."""
+
+    disk_bytes: int
+
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class TerminalSize(Model):
+    """The answer's type TerminalSize."""
+
+    cols: int
+
+    rows: int
+
+
+@dataclass(frozen=True)
+class Version(Model):
+    """The answer's type Version."""
+
+    api: str
+    """The API's."""
+
+    version: str
+    """The daemon's."""
+
+
+@dataclass(frozen=True)
+class WarmUp(Model):
+    """Code for one of the guest's interpreters."""
+
+    code: str
+
+    language: Language

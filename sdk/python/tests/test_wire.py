@@ -1,0 +1,368 @@
+"""What is sent, and what becomes of answers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import socket
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+import fake
+import forkd
+from fake import CREATED, ID, SANDBOX, SNAPSHOT, answer, lines, refused
+from forkd import AsyncController, AsyncSandbox, Controller, Sandbox, Snapshot, errors, models
+
+
+def connected(daemon: fake.Fake, controller: Controller) -> Sandbox:
+    daemon.says(answer(SANDBOX))
+    return Sandbox.connect(ID, controller=controller)
+
+
+def test_a_request_shows_who_asks(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(answer(CREATED, 201))
+    sandbox = Sandbox.create("base", metadata={"a": "1"}, envs={"X": "é"}, controller=controller)
+    (asked,) = daemon.asked
+    assert asked.line == "POST /v1/sandboxes"
+    assert asked.json == {"snapshot_tag": "base", "ttl_secs": 300, "metadata": {"a": "1"}, "env": {"X": "é"}}
+    assert asked.headers["authorization"] == "Bearer secret"
+    assert asked.headers["user-agent"].startswith("forkd-python/")
+    assert asked.headers["accept-encoding"] == "identity"
+    assert len(asked.headers["idempotency-key"]) == 36
+    assert (sandbox.id, sandbox.info.vcpus) == (ID, 1)
+
+
+@pytest.mark.parametrize(("code", "family"), errors.FAMILIES.items())
+def test_a_refusal_is_an_exception(daemon: fake.Fake, code: str, family: type[forkd.ForkdError]) -> None:
+    daemon.says(refused(418, code, "try again"))
+    with Controller(daemon.address, retries=0) as controller, pytest.raises(family) as caught:
+        controller.get_sandbox(ID)
+    error = caught.value
+    assert type(error) is family
+    assert (error.code, error.status, error.request_id) == (code, 418, "r1")
+    assert error.hint == (errors.TOKEN_HINT if code == "unauthorized" else "try again")
+    assert f"it is {code}" in str(error)
+
+
+def test_a_refusal_of_the_future_is_one_too(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(refused(418, "teapot"))
+    with pytest.raises(forkd.ForkdError) as caught:
+        controller.version()
+    assert (type(caught.value), caught.value.code) == (forkd.ForkdError, "teapot")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"[" * 100_000, b'{"error": 7}', b"\xff", b""])
+def test_who_is_no_daemon_is_found_out(daemon: fake.Fake, controller: Controller, body: bytes) -> None:
+    for status in [200, 404]:
+        daemon.says(fake.Answer(status, body))
+        with pytest.raises(forkd.ProtocolError):
+            controller.version()
+
+
+def test_what_may_be_repeated_is(daemon: fake.Fake, controller: Controller) -> None:
+    gone, busy = fake.Answer(cut=True), refused(503, "unavailable")
+    daemon.says(gone, busy, answer(CREATED, 201))
+    Sandbox.create("base", controller=controller)
+    keys = {asked.headers["idempotency-key"] for asked in daemon.asked}
+    assert (len(daemon.asked), len(keys)) == (3, 1)
+    # An answer that breaks off is none.
+    daemon.says(fake.Answer(200, b'{"ok"', cut=True), answer({"ok": True}))
+    assert controller.health().ok
+    daemon.says(busy)
+    with pytest.raises(forkd.ServerError):
+        controller.health()
+
+
+def test_what_may_not_be_repeated_is_not(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.asked.clear()
+    daemon.says(refused(503, "unavailable"))
+    requests: list[Callable[[], object]] = [
+        lambda: sandbox.exec("true"),
+        lambda: sandbox.eval("1"),
+        lambda: sandbox.rollback("x"),
+        lambda: sandbox.files.write("/x", "x"),
+    ]
+    for once in requests:
+        with pytest.raises(forkd.ServerError):
+            once()
+    assert len(daemon.asked) == 4
+    daemon.says(refused(429, "too_many"))
+    with pytest.raises(forkd.CapacityError):
+        sandbox.get_info()
+    assert len(daemon.asked) == 5
+
+
+def test_no_daemon_is_said_to_be_none(clean: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{free.getsockname()[1]}"
+    for address in [closed, "unix:///nonexistent/forkd.sock"]:
+        with Controller(address) as controller, pytest.raises(forkd.ConnectionFailedError, match="forkd serve") as caught:
+            controller.health()
+        assert caught.value.__cause__ is not None
+
+
+def test_a_daemon_that_says_nothing(clean: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        controller = Controller(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+        with controller, pytest.raises(forkd.RequestTimeoutError, match="did not answer in time"):
+            controller.health()
+
+
+def test_proxies_of_the_environment_are_not_for_the_daemon(
+    daemon: fake.Fake, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    daemon.says(answer({"ok": True}))
+    assert controller.health().ok
+
+
+def test_output_comes_in_pieces(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    euro = "€".encode()
+    said = [b"one\n", euro[:1], euro[1:], b"\xff"]
+    events = [{"stdout": base64.b64encode(piece).decode()} for piece in said]
+    daemon.says(lines({"started": {"pid": 7}}, *events, {"stderr": "IQ=="}, {"exited": {"exit_code": 3, "timed_out": False}}))
+    heard: list[str] = []
+    result = sandbox.exec(["tool", "x"], on_stdout=heard.append, timeout=0.5)
+    assert (result.stdout, result.stderr, result.exit_code) == ("one\n€�", "!", 3)
+    assert heard == ["one\n", "€", "�"]
+    asked = daemon.asked[-1]
+    assert asked.json == {"args": ["tool", "x"], "timeout_secs": 1}
+    assert asked.headers["accept"] == "application/x-ndjson"
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        ([{"error": {"error": "gone", "code": "guest_failed"}}], forkd.GuestError),
+        ([{"started": {"pid": 7}}], forkd.ConnectionFailedError),
+        ([{"stdout": "no base64"}], forkd.ProtocolError),
+        (["word"], forkd.ProtocolError),
+    ],
+)
+def test_output_without_an_end(daemon: fake.Fake, controller: Controller, events: list[object], kind: type[Exception]) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(lines(*events))
+    with pytest.raises(kind):
+        sandbox.exec("x", on_stdout=print)
+
+
+def test_a_command_that_fails(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    ended = {"stdout": "", "stderr": "a\nno such file\n", "exit_code": 2, "timed_out": False, "truncated": False}
+    daemon.says(answer(ended))
+    assert sandbox.exec("x").exit_code == 2
+    with pytest.raises(forkd.CommandExitException, match="ended with 2: no such file") as failed:
+        sandbox.exec("x", check=True)
+    assert failed.value.exit_code == 2
+    daemon.says(answer({**ended, "timed_out": True}))
+    with pytest.raises(forkd.TimeoutException, match="within 30 s"):
+        sandbox.exec("x", check=True)
+
+
+def test_times(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(answer({"stdout": "", "stderr": "", "exit_code": 0, "timed_out": False, "truncated": False}))
+    for timeout, expected in [(0, 86400), (None, 86400), (0.1, 1), (30.5, 31), (1e9, 86400)]:
+        sandbox.exec("x", timeout=timeout)
+        assert daemon.asked[-1].json.get("timeout_secs", 30) == expected
+
+
+def test_a_block_that_fails_says_why_it_failed(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(refused(500, "internal"))
+    with pytest.raises(ZeroDivisionError), sandbox:
+        raise ZeroDivisionError
+    with pytest.raises(forkd.ServerError), sandbox:
+        pass
+
+
+def test_progress_is_told(daemon: fake.Fake, controller: Controller) -> None:
+    heard: list[models.Progress] = []
+    daemon.says(lines({"step": "boot"}, {"output": "warm"}, {"snapshot": SNAPSHOT}))
+    made = Snapshot.create("base", "debian", warm_up="import numpy", on_progress=heard.append, controller=controller)
+    assert made.tag == "base"
+    assert [event.step or event.output for event in heard] == ["boot", "warm"]
+    assert daemon.asked[-1].json["warm_up"] == [{"code": "import numpy", "language": "python"}]
+    daemon.says(lines({"step": "boot"}, {"error": {"error": "no such image", "code": "not_found"}}))
+    with pytest.raises(forkd.NotFoundError, match="no such image") as missing:
+        Snapshot.create("base", "debian", controller=controller)
+    assert missing.value.request_id == "r2"
+    daemon.says(lines({"step": "boot"}))
+    with pytest.raises(forkd.ProtocolError, match="last word"):
+        Snapshot.create("base", "debian", controller=controller)
+
+
+def test_a_directory_is_sent_to_be_built(daemon: fake.Fake, controller: Controller, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM base\n")
+    image = {
+        "id": "1",
+        "names": ["app"],
+        "shared": False,
+        "created_at_unix": 1,
+        "size_bytes": 1,
+        "disk_bytes": 1,
+        "default_user": "root",
+        "source": {"kind": "build"},
+        "layers": [],
+        "config": {"env": {}, "entrypoint": [], "cmd": [], "labels": {}},
+    }
+    daemon.says(lines({"step": "RUN"}, {"output": "x"}, {"image": image}))
+    heard: list[models.LibraryProgress] = []
+    assert controller.build_image(str(tmp_path), name="app", on_progress=heard.append).names == ["app"]
+    assert [told.step or told.output for told in heard] == ["RUN", "x"]
+    asked = daemon.asked[-1]
+    assert (asked.line, asked.headers["content-type"]) == ("POST /v1/images/build?name=app", "application/x-tar")
+    with tarfile.open(fileobj=io.BytesIO(asked.body)) as tar:
+        assert tar.getnames() == [".", "./Dockerfile"]
+    daemon.says(lines({"error": {"error": "RUN failed", "code": "build_failed"}}))
+    with pytest.raises(forkd.BuildError, match="RUN failed"):
+        controller.build_image(str(tmp_path))
+
+
+def test_code_has_results(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    shown = [{"image/png": "AAAA"}, {"text/plain": "7", "application/json": "7"}]
+    daemon.says(answer({"result": "7", "results": shown, "stdout": "out", "stderr": "", "truncated": False}))
+    heard: list[str] = []
+    execution = sandbox.run_code("x", on_stdout=heard.append)
+    assert (execution.text, execution.logs.stdout, heard, execution.error) == ("7", ["out"], ["out"], None)
+    assert [result.is_main_result for result in execution.results] == [False, True]
+    assert (execution.results[0].png, execution.results[1].json) == ("AAAA", 7)
+    failed = {"name": "NameError", "value": "x", "traceback": "…"}
+    daemon.says(answer({"results": [], "stdout": "", "stderr": "", "truncated": False, "error": failed}))
+    with pytest.raises(forkd.EvaluationError, match="NameError: x"):
+        sandbox.eval("x")
+    error = sandbox.run_code("x").error
+    assert error is not None
+    assert error.name == "NameError"
+
+
+def test_files_go_as_they_are(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    info = {
+        "name": "f",
+        "path": "/a b/f",
+        "kind": "file",
+        "size": 1,
+        "mode": 420,
+        "owner": "u",
+        "group": "u",
+        "modified_unix": 1,
+    }
+    daemon.says(lambda asked: fake.Answer(204) if asked.line.startswith("PUT") else answer(info))
+    contents = ["é", b"\xff\x00", io.BytesIO(b"x" * 600_000), [b"1", b"2"]]
+    for content in contents:
+        sandbox.files.write("/a b/f", content, user="u")
+    sent = [asked for asked in daemon.asked if asked.line.startswith("PUT")]
+    assert [asked.body for asked in sent] == ["é".encode(), b"\xff\x00", b"x" * 600_000, b"12"]
+    assert {asked.line for asked in sent} == {f"PUT /v1/sandboxes/{ID}/files?path=%2Fa%20b%2Ff&user=u"}
+    daemon.says(fake.Answer(200, [b"h\xc3", b"\xa9"]))
+    assert sandbox.files.read("f") == "hé"
+    assert sandbox.files.read("f", "bytes") == "hé".encode()
+    assert b"".join(sandbox.files.read("f", "stream")) == "hé".encode()
+    daemon.says(refused(404, "file_not_found"))
+    assert not sandbox.files.exists("f")
+    # A sandbox that is not there is no answer to that.
+    daemon.says(refused(404, "not_found"))
+    with pytest.raises(forkd.NotFoundException):
+        sandbox.files.exists("f")
+    assert sandbox.kill() is False
+    assert sandbox.is_running() is False
+
+
+def test_lists_come_in_pages(daemon: fake.Fake, controller: Controller) -> None:
+    ended = {**SANDBOX, "state": "ended"}
+    daemon.says(answer({"sandboxes": [SANDBOX, ended], "next": "n"}), answer({"sandboxes": [SANDBOX]}))
+    pages = Sandbox.list(metadata={"a": "1", "b": "2"}, limit=2, controller=controller)
+    assert [info.id for info in pages] == [ID, ID]
+    assert not pages.has_next
+    assert [asked.line for asked in daemon.asked] == [
+        "GET /v1/sandboxes?metadata=a%3D1&limit=2",
+        "GET /v1/sandboxes?metadata=a%3D1&limit=2&after=n",
+    ]
+    daemon.says(answer({"sandboxes": [SANDBOX]}))
+    assert Sandbox.list(metadata={"b": "3"}, controller=controller).next_items() == []
+
+
+def test_connect_only_extends(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(answer({**SANDBOX, "expires_at_unix": 1 << 40}))
+    Sandbox.connect(ID, timeout=60, controller=controller)
+    assert [asked.line.split()[0] for asked in daemon.asked] == ["GET", "GET"]
+    daemon.asked.clear()
+    daemon.says(answer({**SANDBOX, "state": "paused", "expires_at_unix": 1}))
+    Sandbox.connect(ID, timeout=60, controller=controller)
+    assert [asked.line.rsplit("/", 1)[1] for asked in daemon.asked] == [ID, "resume", ID, "ttl"]
+    assert daemon.asked[-1].json == {"ttl_secs": 60}
+
+
+def test_names_do_not_lead_elsewhere(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(refused(404, "not_found"))
+    with pytest.raises(forkd.NotFoundError):
+        controller.get_sandbox("../snapshots?x=#é")
+    assert daemon.asked[-1].line == "GET /v1/sandboxes/..%2Fsnapshots%3Fx%3D%23%C3%A9"
+    for name in ["", ".", ".."]:
+        with pytest.raises(forkd.InvalidArgumentError):
+            controller.get_snapshot(name)
+
+
+def test_ports_have_addresses(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    assert sandbox.proxy_url(8000, "/a?b=c") == f"{daemon.address}/v1/sandboxes/{ID}/proxy/8000/a?b=c"
+    daemon.says(fake.Answer(404, b"the guest's own", {"x": "y"}))
+    got = sandbox.fetch(8000, "/a", method="POST", content=b"body", headers={"k": "v"})
+    assert (got.status_code, got.text, got.headers["x"]) == (404, "the guest's own", "y")
+    assert (daemon.asked[-1].body, daemon.asked[-1].headers["k"]) == (b"body", "v")
+    with pytest.raises(forkd.InvalidArgumentError):
+        sandbox.proxy_url(0)
+    with Controller("unix:///x") as other, pytest.raises(forkd.InvalidArgumentError, match="fetch"):
+        Sandbox(other, sandbox.info).proxy_url(80)
+
+
+def test_the_references_names(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(answer(CREATED, 201))
+    made = controller.spawn_sandboxes("base", 2, per_child_netns=True, memory_limit_mib=64, live_fork=True)
+    assert made[0]["id"] == ID
+    assert daemon.asked[-1].json == {"snapshot_tag": "base", "n": 2, "limits": {"memory_mib": 64}}
+    daemon.says(answer(SNAPSHOT, 201))
+    assert controller.branch_sandbox(ID, "half", mode="live")["tag"] == "base"
+    assert daemon.asked[-1].json == {"tag": "half", "wait": True}
+    daemon.says(refused(409, "has_dependents"))
+    with pytest.raises(forkd.ControllerError) as caught:
+        controller.delete_snapshot("base")
+    assert caught.value.status == 409
+
+
+async def test_the_asynchronous_client_is_the_same(daemon: fake.Fake, async_controller: AsyncController) -> None:
+    daemon.says(fake.Answer(cut=True), answer(CREATED, 201))
+    async with await AsyncSandbox.create("base", controller=async_controller) as sandbox:
+        heard: list[str] = []
+
+        async def hear(text: str) -> None:
+            heard.append(text)
+
+        daemon.says(lines({"stdout": "YQ=="}, {"exited": {"exit_code": 0, "timed_out": False}}))
+        assert (await sandbox.exec("x", on_stdout=hear)).stdout == "a"
+        assert heard == ["a"]
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"1"
+            yield b"2"
+
+        daemon.says(fake.Answer(204))
+        await sandbox.files.write_archive("/d", pieces())
+        assert daemon.asked[-1].body == b"12"
+        daemon.says(answer({"sandboxes": [SANDBOX]}))
+        assert [info.id async for info in AsyncSandbox.list(controller=async_controller)] == [ID]
+        daemon.says(refused(403, "forbidden"))
+        with pytest.raises(forkd.ForbiddenError):
+            await sandbox.pause()
+        daemon.says(fake.Answer(204))
+    assert daemon.asked[-1].line == f"DELETE /v1/sandboxes/{ID}"

@@ -50,7 +50,11 @@ pub struct NewSandboxes {
     /// Whether those that came up are kept when others did not.
     pub partial: bool,
     pub ttl: Option<Duration>,
+    /// Whether they are paused when their time is over, and not ended.
+    pub pause_at_expiry: bool,
     pub metadata: BTreeMap<String, String>,
+    /// What is kept with each of them, for whoever asks.
+    pub about: serde_json::Map<String, serde_json::Value>,
     pub env: BTreeMap<String, String>,
     pub network: NetworkOrder,
     pub limits: WantedLimits,
@@ -240,6 +244,8 @@ async fn fork(
             .ttl
             .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
         metadata: new.metadata,
+        about: new.about,
+        pauses_at_expiry: new.pause_at_expiry,
         owner: new.owner.map(|owner| owner.name),
         disk: None,
         user: user.as_ref().map(User::record),

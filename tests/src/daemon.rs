@@ -21,6 +21,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub struct Daemon {
     address: String,
     token: Option<String>,
+    /// Where this host's own listens for TCP.
+    tcp: Option<String>,
     native: Option<Native>,
 }
 
@@ -42,20 +44,29 @@ impl Daemon {
         Daemon::start_with(&["--dns", server])
     }
 
+    /// One that also listens for TCP, for whoever does not use the command line.
+    pub fn start_listening() -> Result<Daemon, Error> {
+        // A port that is free now; nobody else takes those.
+        let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let mut daemon = Daemon::start_with(&["--listen", &address])?;
+        daemon.tcp = Some(format!("http://{address}"));
+        Ok(daemon)
+    }
+
     fn start_with(options: &[&str]) -> Result<Daemon, Error> {
         library::prepare()?;
         let daemon = match host()? {
             TestHost::Machine(test_machine) => {
                 let found = test_machine.machine().start_daemon()?;
                 let address = format!("http://127.0.0.1:{}", found.port);
-                Daemon { address, token: Some(found.token), native: None }
+                Daemon { address, token: Some(found.token), tcp: None, native: None }
             }
             TestHost::Native => {
                 let home = tempfile::tempdir()?;
                 let options = options.iter().map(ToString::to_string).collect::<Vec<_>>();
                 let process = serve(home.path(), &options)?;
                 let address = format!("unix://{}", home.path().join("forkd.sock").display());
-                Daemon { address, token: None, native: Some(Native { home, options, process }) }
+                Daemon { address, token: None, tcp: None, native: Some(Native { home, options, process }) }
             }
         };
         daemon.await_answer()?;
@@ -87,6 +98,14 @@ impl Daemon {
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// Where E2B's clients find it, and their key. Without tokens, any does on the loopback.
+    pub fn e2b(&self) -> Result<(String, String), Error> {
+        let url = self.tcp.as_ref().filter(|_| self.native.is_some()).unwrap_or(&self.address);
+        check_url(url)?;
+        let key = self.token.clone().unwrap_or_else(|| format!("e2b_{}", "0".repeat(40)));
+        Ok((url.clone(), key))
     }
 
     /// `forkd` with these arguments, which asks this daemon.
@@ -157,9 +176,15 @@ impl Drop for Daemon {
     }
 }
 
+fn check_url(url: &str) -> TestResult {
+    check!(url.starts_with("http://"), "{url} is not for clients of HTTP");
+    Ok(())
+}
+
 fn serve(home: &Path, options: &[String]) -> Result<Child, Error> {
     let log = File::options().create(true).append(true).open(home.join("log"))?;
-    Ok(binaries::forkd(home, &["serve", "--listen", "none"])
+    Ok(binaries::forkd(home, &["serve"])
+        .args(if options.iter().any(|option| option == "--listen") { &[][..] } else { &["--listen", "none"] })
         .args(options)
         .env(forkd_host::home::LIBRARY_VARIABLE, library::directory())
         .env_remove("FORKD_NETWORK")

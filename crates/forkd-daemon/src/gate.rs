@@ -49,7 +49,8 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
             data_plane(&app, aim, request).instrument(span.clone()).await
         }
         plane => {
-            let caller = recognise(&app, route, &request);
+            let link = e2b::upload_caller(&app, request.uri()).filter(|_| plane == Plane::Control);
+            let caller = link.map_or_else(|| recognise(&app, route, &request), Ok);
             if let Ok(caller) = &caller {
                 record.line.who.clone_from(&caller.name);
             }

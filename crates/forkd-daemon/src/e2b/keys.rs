@@ -28,6 +28,8 @@ const DIGITS: usize = 40;
 pub(crate) enum Purpose {
     Access,
     Traffic,
+    /// For the files of a template's build, by their hash instead of an id.
+    Upload,
 }
 
 /// The daemon's key. It is not printed.
@@ -55,6 +57,7 @@ impl Purpose {
         match self {
             Purpose::Access => "ea_",
             Purpose::Traffic => "et_",
+            Purpose::Upload => "eu_",
         }
     }
 }

@@ -63,7 +63,11 @@ async fn extend(sandbox: &SandboxHandle, seconds: u64) -> Answer<()> {
 }
 
 /// Stops it where it is. It has no end from then on, and its memory stays.
-pub(super) async fn pause(State(app): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
+pub(super) async fn pause(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Body(_): Body<Value>,
+) -> Answer<StatusCode> {
     let sandbox = find(&app, &id)?;
     let work = app.clone();
     // Whoever goes away in between leaves neither half a pause nor a sandbox without an end.

@@ -10,6 +10,7 @@
 //! sandbox beyond that is kept in its record (`about`). `docs/e2b.md` says what differs from E2B.
 
 mod about;
+mod builds;
 mod data;
 mod error;
 mod fork;
@@ -39,6 +40,7 @@ use axum::routing::{delete, get, post, put};
 use crate::app::{App, Shared};
 use crate::idempotency;
 
+pub(crate) use builds::upload_caller;
 pub(crate) use data::serve;
 pub(crate) use error::dress;
 pub use keys::KeyError;
@@ -50,6 +52,7 @@ pub(crate) struct E2b {
     keys: keys::Keys,
     turns: turns::Turns,
     templates: templates::Making,
+    builds: builds::Builds,
 }
 
 impl E2b {
@@ -58,6 +61,7 @@ impl E2b {
             keys: keys::Keys::open(home)?,
             turns: turns::Turns::default(),
             templates: templates::Making::default(),
+            builds: builds::Builds::default(),
         })
     }
 }
@@ -92,6 +96,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/snapshots", get(snapshots::list))
         .route("/templates/{id}", delete(templates::remove))
         .merge(creating)
+        .merge(builds::routes())
 }
 
 /// The domain below which a client finds the ports of sandboxes.

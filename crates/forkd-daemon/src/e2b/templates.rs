@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
+use forkd_api::snapshot::Progress;
 use forkd_engine::engine::{EngineError, SnapshotHandle, SnapshotStatus};
 use forkd_engine::library::Recipe;
 use forkd_image::images::Name;
@@ -24,7 +25,7 @@ use crate::extract::Path;
 use crate::routes::snapshots::create::make;
 
 /// The templates that clients take if nothing else is said.
-const USUAL: [&str; 2] = ["base", "code-interpreter-v1"];
+pub(super) const USUAL: [&str; 2] = ["base", "code-interpreter-v1"];
 /// What E2B calls the newest build of a template.
 const DEFAULT: &str = "default";
 /// What the interpreter has loaded before the first sandbox asks for it.
@@ -149,19 +150,26 @@ async fn warm(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
         network: app.engine.networks().is_ok(),
     };
     let _busy = app.busy().await;
-    let warm = quietly(app, recipe.clone()).await;
+    let warm = made_and_told(app, recipe.clone(), |_| ()).await;
     match warm {
         Err(error) if error.code() == ErrorCode::GuestFailed => {
-            quietly(app, Recipe { warm_up: Vec::new(), ..recipe }).await
+            made_and_told(app, Recipe { warm_up: Vec::new(), ..recipe }, |_| ()).await
         }
         warm => warm,
     }
 }
 
-async fn quietly(app: &Shared, recipe: Recipe) -> Answer<()> {
+/// Makes a snapshot, and says what happens on the way.
+pub(super) async fn made_and_told(app: &Shared, recipe: Recipe, say: impl Fn(&str)) -> Answer<()> {
     let (told, mut heard) = mpsc::channel(QUEUE);
-    let unheard = async { while heard.recv().await.is_some() {} };
-    let (made, ()) = tokio::join!(make(app, recipe, false, told), unheard);
+    let hearing = async {
+        while let Some(progress) = heard.recv().await {
+            if let Progress::Step(line) | Progress::Output(line) = progress {
+                say(&line);
+            }
+        }
+    };
+    let (made, ()) = tokio::join!(make(app, recipe, false, told), hearing);
     made.map(drop)
 }
 

@@ -10,7 +10,7 @@
 pub(crate) mod checks;
 mod events;
 mod files;
-mod images;
+pub(crate) mod images;
 mod kernels;
 mod proxy;
 pub(crate) mod sandboxes;

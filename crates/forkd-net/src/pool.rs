@@ -114,6 +114,8 @@ struct Shared {
     work: Notify,
     /// The worker has found nothing to do.
     idle: Notify,
+    /// The kernel makes one at a time; of many who need one at once, the others wait here and not on threads.
+    turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -201,7 +203,8 @@ impl Pool {
         }
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
         let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
-        let shared = Arc::new(Shared { host, settings, state, work: Notify::new(), idle: Notify::new() });
+        let (there_is_work, idle, turn) = Default::default();
+        let shared = Arc::new(Shared { host, settings, state, work: there_is_work, idle, turn });
         let worker = Mutex::new(Some(tokio::spawn(work(Arc::clone(&shared)))));
         Ok((Pool { shared, worker, _lock: lock }, recovered))
     }
@@ -327,6 +330,7 @@ impl Shared {
     }
 
     async fn make(&self) -> Result<Network, NetError> {
+        let _turn = self.turn.lock().await;
         let slot = self.state().free.pop_front();
         let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
         let made = Network::make(&self.host, slot, &self.settings).await;

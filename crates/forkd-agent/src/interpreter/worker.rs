@@ -26,8 +26,9 @@ use super::message::{self, Event, ForkIdentity};
 use crate::agent::Agent;
 use crate::children::Signal;
 
-/// How long the hooks of a context may take after a fork.
-const FORK_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long the hooks of a context may take after a fork. With a hundred others on the same CPU that is long; it ends before the
+/// patience of whoever gives the identity, so that the reason is told.
+const FORK_LIMIT: std::time::Duration = std::time::Duration::from_secs(45);
 const CHUNK: usize = 16 << 10;
 
 /// What does not wait for jobs.

@@ -16,6 +16,7 @@ mod branch;
 mod create;
 mod error;
 mod evict;
+mod forked;
 mod layers;
 mod library_use;
 mod make;

@@ -11,7 +11,7 @@ use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
 use forkd_store::Tag;
 use rustix::process::{Signal, pidfd_send_signal};
 
-use super::create::identity_of;
+use super::forked::identity_of;
 use super::sandbox::{Sandbox, SandboxState};
 use super::snapshot::Zygote;
 use super::{EngineError, Happened, PATIENCE};

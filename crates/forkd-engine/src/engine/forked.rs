@@ -1,0 +1,204 @@
+//! One sandbox on its way: prepared, forked, given its identity, promised. Until then it is nobody's, and dropped it is gone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::create::NewSandboxes;
+use super::quota::{of_sandbox, quota};
+use super::registry::Reservation;
+use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
+use super::snapshot::Zygote;
+use super::{EngineError, PATIENCE, Shared, unix_ms};
+use crate::agent::Agent;
+use crate::descriptors::{self, Named};
+use crate::fault;
+use crate::guest::Guest;
+use crate::identity::{self, Identity};
+use crate::ids::SandboxId;
+use crate::lasting::{Lasting, LastingError, WithEvents, listen_in};
+use crate::places::PlaceError;
+use crate::record::{self, DiskRecord, SandboxRecord};
+use crate::users::User;
+
+/// All that a VM needs but its process.
+pub(super) struct Prepared {
+    forked: Forked,
+    user: Option<User>,
+    command: Command,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// A VM that runs, and is nobody's yet. Dropped, it is gone.
+pub(super) struct Forked {
+    pub shared: Arc<Shared>,
+    pub record: SandboxRecord,
+    process: Option<WithEvents>,
+    name: Option<Reservation<SandboxId, SandboxHandle>>,
+}
+
+impl Prepared {
+    /// Its name, directory, disk, network and cgroup; written down before any of it can be lost.
+    pub async fn make(
+        shared: Arc<Shared>,
+        zygote: &Zygote,
+        new: NewSandboxes,
+        group: Option<SandboxId>,
+    ) -> Result<Prepared, EngineError> {
+        let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
+        // Ids are random, so a second one of the same name would be a miracle.
+        let name = shared.sandboxes.reserve(&id).ok_or(EngineError::Removed)?;
+        let directory = shared.places.sandbox(&id);
+        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        let parent = zygote.record.clone();
+        let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(LastingError::from)?;
+        let now = unix_ms();
+        let record = SandboxRecord {
+            id,
+            snapshot: parent.tag,
+            created_unix_ms: now,
+            expires_unix_ms: new
+                .ttl
+                .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
+            metadata: new.metadata,
+            about: new.about,
+            pauses_at_expiry: new.pause_at_expiry,
+            owner: new.owner.map(|owner| owner.name),
+            disk: None,
+            user: user.as_ref().map(User::record),
+            network: None,
+            quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
+            shape: parent.shape,
+            branches: Vec::new(),
+            generation: parent.generation + 1,
+            promised: false,
+            group,
+            rolling_back: None,
+        };
+        let mut forked = Forked { shared, record, process: None, name: Some(name) };
+        if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
+            disk.limit_bytes = bytes;
+        }
+        let devices = forked.record.shape.devices.clone();
+        let mut named = Named::of_vm(&devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
+        if devices.disk.is_some() {
+            let (top, file) = forked.shared.new_layer()?;
+            forked.record.disk = Some(DiskRecord::new(parent.layers, top));
+            named = named.with(Descriptor::DiskTop, file);
+        }
+        let networks = &forked.shared.networks;
+        let policy = networks.policy(&new.network, parent.policy.as_ref());
+        if let Some((network, tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+            forked.record.network = Some(network);
+            named = named.with(Descriptor::Tap, tap);
+        }
+        record::write(&directory, &forked.record)?;
+        fault::place("create.written");
+        let (named, cgroup) = forked.shared.with_cgroup(named, &forked.record)?;
+        let order = Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices };
+        let command = Command::Fork(order);
+        let descriptors = named.for_command(&command);
+        Ok(Prepared { forked, user, command, descriptors })
+    }
+
+    /// Forks the VM and waits until it runs.
+    pub async fn start(self, zygote: &Zygote) -> Result<Forked, EngineError> {
+        let Prepared { mut forked, user, command, descriptors } = self;
+        let directory = forked.shared.places.sandbox(&forked.record.id);
+        let answer = zygote.process.control.call(command, &descriptors).await;
+        drop(descriptors);
+        if answer.is_err() {
+            // The zygote may have died between the two.
+            Lasting::end_stray(&directory).await;
+        }
+        let (reply, mut pidfds) = answer?;
+        let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
+            return Err(EngineError::Answer(reply));
+        };
+        fault::place("create.forked");
+        let process = forked.process.insert(Lasting::take(&directory, pid, pidfd)?);
+        process.0.user = user;
+        match tokio::time::timeout(PATIENCE, process.1.recv()).await {
+            Ok(Some(Event::Running)) => Ok(forked),
+            Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
+            Err(_) => Err(EngineError::Timeout),
+        }
+    }
+}
+
+impl Forked {
+    pub async fn give_identity(&self, index: u32, env: BTreeMap<String, String>) -> Result<(), EngineError> {
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
+        let identity = identity_of(&self.record, index.into(), env)?;
+        Ok(identity::give(&agent, &identity, PATIENCE).await?)
+    }
+
+    /// Gives it its owner, and its name to everybody.
+    pub async fn promise(mut self) -> Result<SandboxView, EngineError> {
+        let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
+            return Err(EngineError::Removed);
+        };
+        let handle = sandbox::own(&self.shared, self.record.clone(), process, SandboxState::Starting);
+        match handle.promise().await {
+            Ok(view) => {
+                fault::place("create.promised");
+                name.fill(handle);
+                Ok(view)
+            }
+            Err(error) => {
+                // It has ended meanwhile. What is left of it goes.
+                let _ = handle.remove().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        if self.name.is_none() {
+            return;
+        }
+        if let Some((process, _)) = &self.process {
+            process.kill();
+        }
+        // What cannot be removed now is removed by the next sweep.
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let _ = fs::remove_dir_all(&directory);
+        self.shared.networks.give_back(&self.record.id, &directory);
+        if let Some(disk) = &self.record.disk {
+            let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
+        }
+        self.shared.leave_later(of_sandbox(&self.record.id));
+    }
+}
+
+/// Who a sandbox is, with random numbers that nobody else has.
+pub(super) fn identity_of(
+    record: &SandboxRecord,
+    index: u64,
+    env: BTreeMap<String, String>,
+) -> Result<Identity, EngineError> {
+    let mut random = [0u8; 80];
+    getrandom(&mut random, GetRandomFlags::empty())
+        .map_err(|errno| EngineError::io("get random numbers")(errno.into()))?;
+    let (machine, seed) = random.split_at(16);
+    let id = record.id.to_string();
+    Ok(Identity {
+        generation: record.generation,
+        hostname: Some(id.clone()),
+        machine_id: Some(machine.iter().map(|byte| format!("{byte:02x}")).collect()),
+        id,
+        index,
+        env,
+        access_token: None,
+        network: None,
+        seed: Some(base64::engine::general_purpose::STANDARD.encode(seed)),
+    })
+}

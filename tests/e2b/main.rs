@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         ("javascript::current", || surface("javascript", "2.51.0")),
         ("javascript::with_the_first_paths", || surface("javascript", "2.50.0")),
         ("javascript::older", || surface("javascript", "2.20.0")),
+        ("python::templates_are_built", templates),
         ("python::an_agent_works_for_two_days", an_agent),
     ])
 }
@@ -26,6 +27,10 @@ fn main() -> ExitCode {
 fn surface(language: &str, version: &str) -> TestResult {
     let script = if language == "python" { "surface.py" } else { "surface.mjs" };
     run(&ready()?, language, version, script)
+}
+
+fn templates() -> TestResult {
+    run(&ready()?, "python", "2.63.0", "templates.py")
 }
 
 fn an_agent() -> TestResult {

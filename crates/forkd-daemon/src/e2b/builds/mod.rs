@@ -28,7 +28,7 @@ use forkd_image::archive::unpack;
 use forkd_image::builds::BuildCache;
 use forkd_image::dockerfile::Context;
 use forkd_image::images::Name;
-use forkd_proto::agent::startup::{Probe, Ready};
+use forkd_proto::agent::startup::Ready;
 use forkd_store::Tag;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -257,8 +257,7 @@ async fn snapshot(
         disk_mib: None,
         env: Default::default(),
         start: filled(start).map(|command| steps::shell(&command)),
-        ready: filled(ready)
-            .map(|command| Ready { probe: Probe::Command(steps::shell(&command)), timeout_ms: READY_MS }),
+        ready: filled(ready).map(|command| Ready { probe: steps::probe(&command), timeout_ms: READY_MS }),
         warm_up: Vec::new(),
         host_certs: false,
         network: app.engine.networks().is_ok(),

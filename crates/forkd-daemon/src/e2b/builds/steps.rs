@@ -2,6 +2,7 @@
 
 use forkd_image::dockerfile::{Command, Copy, Dockerfile, Instruction, Line, Stage};
 use forkd_image::recipe::Recipe;
+use forkd_proto::agent::startup::Probe;
 use serde::Deserialize;
 
 use crate::error::Answer;
@@ -140,6 +141,18 @@ pub(super) fn shell(command: &str) -> Vec<String> {
     ["/bin/sh", "-c", command].map(str::to_owned).into()
 }
 
+/// When a template's server is ready. Clients wait for a port with `ss`, which many images do not have; the agent needs no
+/// program to see who listens.
+pub(super) fn probe(command: &str) -> Probe {
+    let port = [("[ -n \"$(ss -Htuln sport = :", ")\" ]"), ("ss -tuln | grep :", "")]
+        .into_iter()
+        .find_map(|(before, behind)| command.trim().strip_prefix(before)?.strip_suffix(behind)?.parse().ok());
+    match port {
+        Some(port) if port > 0 => Probe::Port(port),
+        _ => Probe::Command(shell(command)),
+    }
+}
+
 /// What the guest of a template is booted with is not part of its image.
 pub(super) fn no_recipe() -> Recipe {
     Recipe::default()
@@ -188,6 +201,18 @@ mod tests {
         let Instruction::Copy(copy) = is[8] else { panic!("{:?}", is[8]) };
         assert_eq!((&copy.sources[0], copy.destination.as_str()), (&format!("{hash}/src"), "/app/"));
         assert_eq!((copy.chown.as_deref(), copy.chmod.as_deref()), (Some("user"), Some("0644")));
+    }
+
+    #[test]
+    fn a_port_is_waited_for_without_a_program_of_the_image() {
+        for command in ["[ -n \"$(ss -Htuln sport = :8200)\" ]", "ss -tuln | grep :8200"] {
+            assert_eq!(probe(command), Probe::Port(8200), "{command}");
+        }
+        for command in
+            ["[ -f /ready ]", "ss -tuln | grep :0", "ss -tuln | grep :99999", "ss -tuln | grep :1; true"]
+        {
+            assert_eq!(probe(command), Probe::Command(shell(command)), "{command}");
+        }
     }
 
     #[test]

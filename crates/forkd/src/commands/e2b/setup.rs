@@ -19,7 +19,7 @@ use crate::progress::Progress;
 const TAG: &str = "code-interpreter-v1";
 const IMAGE: &str = "forkd-e2b:latest";
 const SUITE: &str = "bookworm";
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 12] = [
     "python3",
     "python3-pip",
     "python3-venv",
@@ -30,6 +30,8 @@ const PACKAGES: [&str; 10] = [
     "git",
     "curl",
     "ca-certificates",
+    "iproute2",
+    "procps",
 ];
 /// Plots need room.
 const MEMORY_MIB: u64 = 1024;

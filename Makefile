@@ -13,7 +13,7 @@ RELEASE := --release --locked --workspace --exclude forkd-agent
 E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint lint-python deny unit e2e e2e-agent e2e-isolation soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo test setup build lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -21,7 +21,7 @@ help: ## list the targets
 demo: build ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
 	scripts/demo
 
-test: lint unit e2e e2e-agent e2e-isolation ## run every check and test
+test: lint unit e2e e2e-agent e2e-isolation e2e-e2b ## run every check and test
 
 setup: ## install what is missing, or say how
 	@scripts/setup
@@ -61,6 +61,9 @@ e2e-agent: build ## real guests: their agent, the official E2B clients against i
 
 e2e-isolation: build ## guests that try what they should not be able to
 	$(E2E) --test isolation
+
+e2e-e2b: build ## the official E2B clients, several versions of each, against a daemon with real guests
+	$(E2E) --test e2b
 
 soak: build ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs
 	FORKD_SOAK=1 $(CARGO) test --locked --workspace --lib many_leases

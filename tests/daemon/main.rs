@@ -3,6 +3,7 @@
 
 mod client;
 mod documented;
+mod e2b;
 mod events;
 mod fake_agent;
 mod files;

@@ -38,6 +38,8 @@ until busybox wget -q -O /dev/null http://127.0.0.1:8889/healthz 2>/dev/null; do
 pub struct Daemon {
     address: String,
     token: Option<String>,
+    /// Where this host's own listens for TCP.
+    tcp: Option<String>,
     native: Option<Native>,
     /// A machine's daemon whose VM processes are not the product's, and which must not be left to the next test.
     hostile: bool,
@@ -78,13 +80,22 @@ impl Daemon {
         Daemon::start_with(&["--dns", server])
     }
 
+    /// One that also listens for TCP, for whoever does not use the command line.
+    pub fn start_listening() -> Result<Daemon, Error> {
+        // A port that is free now; nobody else takes those.
+        let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let mut daemon = Daemon::start_with(&["--listen", &address])?;
+        daemon.tcp = Some(format!("http://{address}"));
+        Ok(daemon)
+    }
+
     fn start_with(options: &[&str]) -> Result<Daemon, Error> {
         library::prepare()?;
         let daemon = match host()? {
             TestHost::Machine(test_machine) => {
                 let found = test_machine.machine().start_daemon()?;
                 let address = format!("http://127.0.0.1:{}", found.port);
-                Daemon { address, token: Some(found.token), native: None, hostile: false }
+                Daemon { address, token: Some(found.token), tcp: None, native: None, hostile: false }
             }
             TestHost::Native => {
                 let home = tempfile::tempdir()?;
@@ -92,7 +103,7 @@ impl Daemon {
                 let process = serve(home.path(), &options, None)?;
                 let address = format!("unix://{}", home.path().join("forkd.sock").display());
                 let native = Native { home, options, process, hostile: None };
-                Daemon { address, token: None, native: Some(native), hostile: false }
+                Daemon { address, token: None, tcp: None, native: Some(native), hostile: false }
             }
         };
         daemon.await_answer()?;
@@ -145,6 +156,14 @@ impl Daemon {
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// Where E2B's clients find it, and their key. Without tokens, any does on the loopback.
+    pub fn e2b(&self) -> Result<(String, String), Error> {
+        let url = self.tcp.as_ref().filter(|_| self.native.is_some()).unwrap_or(&self.address);
+        check_url(url)?;
+        let key = self.token.clone().unwrap_or_else(|| format!("e2b_{}", "0".repeat(40)));
+        Ok((url.clone(), key))
     }
 
     /// `forkd` with these arguments, which asks this daemon.
@@ -226,9 +245,18 @@ impl Drop for Daemon {
     }
 }
 
+fn check_url(url: &str) -> TestResult {
+    check!(url.starts_with("http://"), "{url} is not for clients of HTTP");
+    Ok(())
+}
+
 fn serve(home: &Path, options: &[String], hostile: Option<Filter>) -> Result<Child, Error> {
     let log = File::options().create(true).append(true).open(home.join("log"))?;
-    let mut command = binaries::forkd(home, &["serve", "--listen", "none"]);
+    let mut words = vec!["serve"];
+    if !options.iter().any(|option| option == "--listen") {
+        words.extend(["--listen", "none"]);
+    }
+    let mut command = binaries::forkd(home, &words);
     if let Some(filter) = hostile {
         let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         command = Command::new(hostile_binaries(home)?.join("forkd"));

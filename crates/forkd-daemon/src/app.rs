@@ -11,6 +11,7 @@ use tracing::Instrument;
 use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::config::{Config, Limits};
+use crate::e2b::{E2b, KeyError};
 use crate::error::ApiError;
 use crate::idempotency::Idempotency;
 use crate::metrics::Metrics;
@@ -30,6 +31,7 @@ pub struct App {
     pub limits: Limits,
     /// Whether the TCP port is for TLS.
     pub tls: bool,
+    pub(crate) e2b: E2b,
     /// Places for long work on the library.
     pub(crate) jobs: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
@@ -46,6 +48,8 @@ pub enum AppError {
     Tokens(#[from] TokenError),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error(transparent)]
+    Keys(#[from] KeyError),
 }
 
 impl App {
@@ -65,6 +69,7 @@ impl App {
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
+            e2b: E2b::open(&config.home)?,
             jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),
             busy: Arc::default(),

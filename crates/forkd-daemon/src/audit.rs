@@ -80,7 +80,10 @@ pub(crate) fn short(path: &str) -> String {
 
 /// The sandbox that a path names.
 pub(crate) fn sandbox_in(path: &str) -> Option<String> {
-    let id = path.strip_prefix(forkd_api::PREFIX)?.strip_prefix("/sandboxes/")?.split('/').next()?;
+    let rest = [forkd_api::PREFIX, "/v2", ""]
+        .into_iter()
+        .find_map(|version| path.strip_prefix(version)?.strip_prefix("/sandboxes/"));
+    let id = rest?.split('/').next()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     ((1..=64).contains(&id.len()) && id.bytes().all(plain)).then(|| redact(id))
 }
@@ -325,8 +328,10 @@ mod tests {
         assert!(short(&"ü".repeat(1000)).len() < 600);
         assert_eq!(sandbox_in("/v1/sandboxes/sb-1/exec").as_deref(), Some("sb-1"));
         assert_eq!(sandbox_in("/v1/sandboxes/sb-1").as_deref(), Some("sb-1"));
+        assert_eq!(sandbox_in("/sandboxes/sb1/pause").as_deref(), Some("sb1"), "E2B's");
+        assert_eq!(sandbox_in("/v2/sandboxes/sb1/connect").as_deref(), Some("sb1"));
         for path in
-            ["/v1/sandboxes", "/v1/sandboxes/", "/v1/snapshots/x", "/sandboxes/x", "/v1/sandboxes/%22"]
+            ["/v1/sandboxes", "/v1/sandboxes/", "/v1/snapshots/x", "/x/sandboxes/x", "/v1/sandboxes/%22"]
         {
             assert_eq!(sandbox_in(path), None, "{path}");
         }

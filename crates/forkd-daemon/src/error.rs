@@ -30,6 +30,7 @@ pub type Answer<T> = Result<T, ApiError>;
 pub(crate) struct Failure {
     pub code: ErrorCode,
     pub text: String,
+    pub hint: Option<String>,
     pub detail: Option<String>,
 }
 
@@ -91,7 +92,8 @@ impl Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let failure = Failure { code: self.body.code, text: self.body.error.clone(), detail: self.detail };
+        let ErrorBody { code, error: text, hint } = self.body.clone();
+        let failure = Failure { code, text, hint, detail: self.detail };
         let mut response = (status(failure.code), Json(self.body)).into_response();
         if failure.code == ErrorCode::Unauthorized {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

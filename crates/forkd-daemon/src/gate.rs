@@ -20,11 +20,15 @@ use tracing::Instrument;
 use crate::app::Shared;
 use crate::audit::{self, Line};
 use crate::auth::{self, Caller, Peer};
+use crate::e2b::{self, Aim, Plane};
 use crate::error::{ApiError, Failure, shape};
 use crate::request_id::{self, RequestId};
 
 /// What anybody may ask: load balancers have no token, and the document is no secret.
 const PUBLIC: [&str; 2] = ["/healthz", "/openapi.json"];
+
+/// The route of everything that goes on to sandboxes, for metrics.
+const DATA_PLANE: &str = "{sandbox}";
 
 /// The outermost layer of the router.
 pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
@@ -36,25 +40,37 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     let Line { method: verb, path, .. } = &record.line;
     let span = tracing::info_span!("request", id = id.as_str(), method = %verb, %path);
 
-    let caller = recognise(&app, route, &request);
-    if let Ok(caller) = &caller {
-        record.line.who.clone_from(&caller.name);
-    }
-    let allowed = caller.and_then(|caller| caller.require(auth::least(&method)).map(|()| caller));
-    let response = match allowed {
-        Err(error) => error.into_response(),
-        Ok(caller) => {
-            request.extensions_mut().insert(id.clone());
-            request.extensions_mut().insert(caller);
-            request.extensions_mut().insert(app.clone());
-            guarded(next.run(request)).instrument(span.clone()).await
+    let plane = e2b::plane(&app, &request);
+    let route = if matches!(plane, Plane::Data(_)) { Some(DATA_PLANE) } else { route };
+    let mut response = match plane {
+        // Sandboxes have tokens of their own.
+        Plane::Data(aim) => {
+            record.goes_on_to(&aim);
+            data_plane(&app, aim, request).instrument(span.clone()).await
+        }
+        plane => {
+            let link = e2b::upload_caller(&app, request.uri()).filter(|_| plane == Plane::Control);
+            let caller = link.map_or_else(|| recognise(&app, route, &request), Ok);
+            if let Ok(caller) = &caller {
+                record.line.who.clone_from(&caller.name);
+            }
+            let allowed = caller.and_then(|caller| caller.require(auth::least(&method)).map(|()| caller));
+            let response = match allowed {
+                Err(error) => error.into_response(),
+                Ok(caller) => {
+                    request.extensions_mut().insert(id.clone());
+                    request.extensions_mut().insert(caller);
+                    request.extensions_mut().insert(app.clone());
+                    guarded(next.run(request)).instrument(span.clone()).await
+                }
+            };
+            if plane == Plane::Control { e2b::dress(shape(response)) } else { shape(response) }
         }
     };
-    let mut response = shape(response);
 
     let latency = record.begun.elapsed();
     app.metrics.answered(route, &method, response.status(), latency);
-    if let Some(Failure { code, text, detail }) = response.extensions().get::<Failure>() {
+    if let Some(Failure { code, text, detail, .. }) = response.extensions().get::<Failure>() {
         app.metrics.failed(*code);
         let detail = detail.as_deref().unwrap_or("");
         let _entered = span.enter();
@@ -71,9 +87,21 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     response
 }
 
+/// What goes on to a sandbox.
+async fn data_plane(app: &Shared, aim: Aim, request: Request) -> Response {
+    let Some(peer) = request.extensions().get::<Peer>().cloned() else {
+        return nowhere().into_response();
+    };
+    guarded(e2b::serve(app, &peer, aim, request)).await
+}
+
+fn nowhere() -> ApiError {
+    ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request from nowhere")
+}
+
 fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Caller, ApiError> {
     let Some(peer) = request.extensions().get::<Peer>() else {
-        return Err(ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request from nowhere"));
+        return Err(nowhere());
     };
     let caller = auth::authenticate(&app.tokens, peer, request.headers());
     if route.is_some_and(|route| PUBLIC.contains(&route)) && request.method().is_safe() {
@@ -134,6 +162,14 @@ impl Record {
             request_id: id.as_str().to_owned(),
         };
         Record { app: app.clone(), begun: Instant::now(), line, finished: false }
+    }
+
+    /// Whose token, if any, is found out later.
+    fn goes_on_to(&mut self, aim: &Aim) {
+        if let Aim::Port { id, port, .. } = aim {
+            self.line.who = format!("port:{port}");
+            self.line.sandboxes = vec![id.clone()];
+        }
     }
 
     fn finish(mut self, response: &Response) -> Line {

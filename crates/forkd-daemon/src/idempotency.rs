@@ -101,7 +101,7 @@ struct Kept {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
-    failure: Option<Failure>,
+    failure: Option<Box<Failure>>,
 }
 
 /// What a key means for a request.
@@ -216,7 +216,7 @@ async fn keep(response: Response, limit: usize) -> (Response, Option<Kept>) {
     };
     let mut headers = parts.headers.clone();
     headers.remove(request_id::HEADER);
-    let failure = parts.extensions.get::<Failure>().cloned();
+    let failure = parts.extensions.get::<Failure>().cloned().map(Box::new);
     let kept = Kept { status: parts.status, headers, body: body.clone(), failure };
     (Response::from_parts(parts, Body::from(body)), Some(kept))
 }
@@ -228,7 +228,7 @@ impl IntoResponse for Kept {
         *response.headers_mut() = self.headers;
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         if let Some(failure) = self.failure {
-            response.extensions_mut().insert(failure);
+            response.extensions_mut().insert(*failure);
         }
         response
     }

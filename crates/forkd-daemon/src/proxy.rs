@@ -38,7 +38,7 @@ const BUFFER: usize = 64 << 10;
 /// How long a guest may think before it begins to answer.
 const ANSWER: Duration = Duration::from_secs(600);
 /// What paths of the agent's begin with that only the host calls: forkd's own, and E2B's.
-const PRIVATE: [&str; 2] = ["forkd", "init"];
+const PRIVATE: [&str; 7] = ["forkd", "init", "freeze", "unfreeze", "collapse", "fsfreeze", "fsthaw"];
 /// What is copied at once, after an upgrade.
 const PIECE: usize = 16 << 10;
 

@@ -41,6 +41,12 @@ pub struct SandboxRecord {
     pub created_unix_ms: u64,
     pub expires_unix_ms: Option<u64>,
     pub metadata: BTreeMap<String, String>,
+    /// What whoever has asked for it keeps with it. Nothing here reads it.
+    #[serde(default)]
+    pub about: serde_json::Map<String, serde_json::Value>,
+    /// Whether it is paused when its time is over, and not ended.
+    #[serde(default)]
+    pub pauses_at_expiry: bool,
     /// Who has asked for it.
     #[serde(default)]
     pub owner: Option<String>,

@@ -1,6 +1,7 @@
 //! The command line's grammar. What the words mean is in `commands`.
 
 mod daemon;
+mod e2b;
 mod image;
 mod kernel;
 mod run;
@@ -11,6 +12,7 @@ mod token;
 mod watch;
 
 pub use daemon::*;
+pub use e2b::*;
 pub use image::*;
 pub use kernel::*;
 pub use run::*;
@@ -108,6 +110,11 @@ pub enum Command {
     ///
     /// SIGHUP opens the audit log and the certificate again.
     Serve(ServeOptions),
+    /// E2B's clients, unchanged, as users of this daemon.
+    E2b {
+        #[command(subcommand)]
+        command: E2bCommand,
+    },
     /// Tokens: who may do what over TCP.
     Token {
         #[command(subcommand)]

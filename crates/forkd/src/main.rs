@@ -20,8 +20,8 @@ mod terminal;
 use std::process::ExitCode;
 
 use arguments::{
-    Arguments, BenchCommand, Command, ImageCommand, KernelCommand, MachineCommand, SnapshotCommand,
-    TokenCommand,
+    Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand,
+    SnapshotCommand, TokenCommand,
 };
 use clap::Parser;
 use error::CliError;
@@ -74,6 +74,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Dev(options) => commands::dev::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Serve(options) => commands::serve::run(&options),
+        Command::E2b { command: E2bCommand::Setup(options) } => commands::e2b::setup::run(&options),
         Command::Token { command } => match command {
             TokenCommand::Create(options) => commands::token::create::run(&options),
             TokenCommand::Ls(options) => commands::token::ls::run(&options),

@@ -10,11 +10,11 @@
 pub(crate) mod checks;
 mod events;
 mod files;
-mod images;
+pub(crate) mod images;
 mod kernels;
 mod proxy;
-mod sandboxes;
-mod snapshots;
+pub(crate) mod sandboxes;
+pub(crate) mod snapshots;
 mod system;
 
 use axum::Router;
@@ -57,6 +57,7 @@ pub fn router(app: &Shared) -> Router {
 /// The same with more routes, behind the same gate.
 pub fn router_with(app: &Shared, more: Router<Shared>) -> Router {
     Router::from(all())
+        .merge(crate::e2b::routes())
         .merge(more)
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)

@@ -42,7 +42,11 @@ pub struct NewSandboxes {
     /// Whether those that came up are kept when others did not.
     pub partial: bool,
     pub ttl: Option<Duration>,
+    /// Whether they are paused when their time is over, and not ended.
+    pub pause_at_expiry: bool,
     pub metadata: BTreeMap<String, String>,
+    /// What is kept with each of them, for whoever asks.
+    pub about: serde_json::Map<String, serde_json::Value>,
     pub env: BTreeMap<String, String>,
     pub network: NetworkOrder,
     pub limits: WantedLimits,

@@ -66,6 +66,8 @@ impl Prepared {
                 .ttl
                 .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
             metadata: new.metadata,
+            about: new.about,
+            pauses_at_expiry: new.pause_at_expiry,
             owner: new.owner.map(|owner| owner.name),
             disk: None,
             user: user.as_ref().map(User::record),

@@ -8,6 +8,8 @@
 //!                       Ended ──▶ removed: when asked, or after a while
 //! ```
 //!
+//! One that pauses at its expiry does that when its time is over, and has no end of its own from then on.
+//!
 //! What its process says outranks requests: a request to a VM that has ended is answered with that.
 
 use std::path::PathBuf;
@@ -231,13 +233,22 @@ impl Sandbox {
                 }
                 () = timer => match ended {
                     true => return self.forget().await,
-                    false => {
-                        self.finish(EndReason::Expired, "its time was over".into());
-                        self.process.kill();
-                    }
+                    false => self.expire().await,
                 },
             }
         }
+    }
+
+    /// Its time is over: it stands still until somebody wants it, if that was asked for, or ends.
+    async fn expire(&mut self) {
+        if self.record.pauses_at_expiry && self.change(SandboxState::Paused, Command::Pause).await.is_ok() {
+            self.record.expires_unix_ms = None;
+            if self.save().is_ok() {
+                return;
+            }
+        }
+        self.finish(EndReason::Expired, "its time was over".into());
+        self.process.kill();
     }
 
     /// When something is due by itself.

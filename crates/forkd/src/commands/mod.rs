@@ -9,6 +9,7 @@ pub mod completions;
 pub mod cp;
 pub mod dev;
 pub mod doctor;
+pub mod e2b;
 pub mod egress;
 pub mod eval;
 pub mod events;

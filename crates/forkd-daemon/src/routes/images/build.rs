@@ -137,21 +137,33 @@ fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> An
         uses_cache: !wanted.no_cache,
         host,
     };
+    let image = carry_out(app, build, wanted.vcpus, wanted.memory_bytes, !wanted.no_network, progress)?;
+    Ok(Made::Image(Box::new(view::image(&image))))
+}
+
+/// Builds an image, in guests of this size. Blocks.
+pub(crate) fn carry_out(
+    app: &App,
+    build: Build,
+    vcpus: u8,
+    memory_bytes: u64,
+    network: bool,
+    progress: &dyn Progress,
+) -> Answer<forkd_image::images::Image> {
     let options = MachineryOptions {
         kernels: app.library.kernels.clone(),
         program: app.engine.program().into(),
         agent: app.library.agent.clone(),
         directory: app.engine.passing(),
-        vcpus: wanted.vcpus,
-        memory_bytes: wanted.memory_bytes,
-        network: !wanted.no_network,
+        vcpus,
+        memory_bytes,
+        network,
         cgroups: app.engine.cgroups(),
     };
     let find = |progress: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
         Ok(Box::new(Machinery::find(&options, progress)?))
     };
-    let image = build_image(&library, &app.library.images, build, &find, progress)?;
-    Ok(Made::Image(Box::new(view::image(&image))))
+    Ok(build_image(&app.library.directory(), &app.library.images, build, &find, progress)?)
 }
 
 #[cfg(test)]

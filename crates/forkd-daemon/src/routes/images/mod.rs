@@ -4,7 +4,7 @@
 //! An image is named in a path by a name, an id or its beginning, with everything that a path takes for something else encoded:
 //! `registry.example%2Fteam%2Fapp:v1`. A name that is also a verb here needs its tag: `build:latest`.
 
-mod build;
+pub(crate) mod build;
 mod import;
 mod make;
 

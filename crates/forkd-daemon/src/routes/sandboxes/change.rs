@@ -202,7 +202,8 @@ pub(super) async fn set_ttl(
     Ok(shown(&sandbox))
 }
 
-fn from_now(seconds: u64) -> u64 {
+/// So many seconds from now, as the engine counts time.
+pub(crate) fn from_now(seconds: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let then = now.saturating_add(Duration::from_secs(seconds));
     u64::try_from(then.as_millis()).unwrap_or(u64::MAX)

@@ -21,7 +21,8 @@ use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
 use crate::views;
 
-const MOST: u32 = 1000;
+/// The most sandboxes that one request makes.
+pub(crate) const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
 /// A TiB a second.
@@ -57,12 +58,17 @@ pub(super) async fn create(
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
     let new = NewSandboxes { owner: Some(owner(caller)), ..convert(wanted)? };
-    let engine = app.engine.clone();
-    let created = app.to_its_end(async move { engine.create(new).await }).await??;
-    measure(&app, &created);
-    let created = answer(created);
+    let created = answer(fork_all(&app, new).await?);
     let ids = created.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
     Ok((StatusCode::CREATED, Extension(Sandboxes(ids)), Json(created)))
+}
+
+/// Makes sandboxes, also when whoever asked for them goes away.
+pub(crate) async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
+    let engine = app.engine.clone();
+    let created = app.to_its_end(async move { engine.create(new).await }).await??;
+    measure(app, &created);
+    Ok(created)
 }
 
 fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
@@ -89,7 +95,9 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
         count,
         partial,
         ttl: ttl.map(Duration::from_secs),
+        pause_at_expiry: false,
         metadata,
+        about: serde_json::Map::new(),
         env,
         limits,
         network,
@@ -97,7 +105,8 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
     })
 }
 
-fn owner(caller: Caller) -> Owner {
+/// Whose sandboxes they are, and how many that one may have.
+pub(crate) fn owner(caller: Caller) -> Owner {
     let TokenLimits { sandboxes, memory_mib, vcpus } = caller.limits;
     let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
     Owner { name: caller.name, allowance: Allowance { sandboxes, memory_bytes, vcpus } }

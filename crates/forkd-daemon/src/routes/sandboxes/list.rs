@@ -97,6 +97,8 @@ mod tests {
             created_unix_ms,
             expires_unix_ms: None,
             metadata: [("colour".to_owned(), colour.to_owned())].into(),
+            about: serde_json::Map::new(),
+            pauses_at_expiry: false,
             shape,
             disk: None,
             user: None,

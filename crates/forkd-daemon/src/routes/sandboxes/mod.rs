@@ -1,7 +1,7 @@
 //! Sandboxes.
 
-mod change;
-mod create;
+pub(crate) mod change;
+pub(crate) mod create;
 mod interact;
 mod list;
 mod look;

@@ -98,7 +98,8 @@ pub(super) async fn create(
     }))
 }
 
-async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Snapshot> {
+/// Makes a snapshot, and tells what it does.
+pub(crate) async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Snapshot> {
     let library = app.library.clone();
     let preparing = Preparing(told.clone());
     let prepared = tokio::task::spawn_blocking(move || library.prepare(recipe, &preparing));

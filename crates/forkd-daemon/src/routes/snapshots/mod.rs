@@ -1,6 +1,6 @@
 //! Snapshots.
 
-mod create;
+pub(crate) mod create;
 
 use axum::extract::State;
 use axum::middleware::from_fn;

@@ -1,0 +1,329 @@
+//! Templates are built: an image by forkd's own builder, each step in a guest, and a snapshot of it, warm, under the template's
+//! name.
+//!
+//! ```text
+//!   POST /v3/templates ──▶ GET …/files/{hash} ──▶ PUT (a tar archive) ──▶ POST /v2/templates/{id}/builds/{build}
+//!                                                                            │ steps ─▶ image ─▶ boot, start, ready ─▶ snapshot
+//!   GET …/status?logsOffset= ◀── waiting, building, ready or error ──────────┘
+//! ```
+//!
+//! As with images, only a key with the scope admin may.
+
+mod files;
+mod record;
+mod steps;
+
+use std::fs::File;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::middleware::from_fn;
+use axum::routing::{get, post, put};
+use forkd_api::error::ErrorCode;
+use forkd_api::token::Scope;
+use forkd_build::{Build as ImageBuild, CONTEXT_LIMITS};
+use forkd_engine::library::Recipe;
+use forkd_image::archive::unpack;
+use forkd_image::builds::BuildCache;
+use forkd_image::dockerfile::Context;
+use forkd_image::images::Name;
+use forkd_proto::agent::startup::Ready;
+use forkd_store::Tag;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use self::record::{Build, PAGE, Saying, Status};
+use self::steps::{Start, Step};
+use super::models::{Body, ENVD_VERSION, date};
+use super::templates;
+use crate::app::{App, Shared};
+use crate::auth::{self, hex, random};
+use crate::error::{Answer, ApiError};
+use crate::extract::{Json, Path, Query};
+use crate::jobs::Place;
+use crate::routes::checks::{malformed, within};
+use crate::routes::images::build::carry_out;
+
+pub(crate) use self::files::caller as upload_caller;
+pub(super) use self::record::Builds;
+
+/// Images of the SDKs that only E2B has; the usual template's stands for them.
+const E2B_IMAGES: &str = "e2bdev/";
+/// How long a template's server may take, in milliseconds.
+const READY_MS: u64 = 600_000;
+const MEMORY_MIB: u64 = 1024;
+const MAX_MIB: u64 = 1 << 20;
+const MAX_VCPUS: u8 = 32;
+
+pub(super) fn routes() -> Router<Shared> {
+    let building = Router::new()
+        .route("/v3/templates", post(request))
+        .route("/v2/templates/{id}/builds/{build}", post(start))
+        .route("/templates/{id}/files/{hash}", get(files::link))
+        .route_layer(from_fn(auth::require(Scope::Admin)));
+    Router::new()
+        .route("/templates", get(list))
+        .route("/v2/templates", get(list))
+        .route("/templates/aliases/{alias}", get(alias))
+        .route("/templates/{id}/builds/{build}/status", get(status))
+        .route("/templates/uploads/{hash}", put(files::upload))
+        .merge(building)
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NewTemplate {
+    name: String,
+    alias: Option<String>,
+    tags: Option<Vec<String>>,
+    cpu_count: Option<u8>,
+    #[serde(rename = "memoryMB")]
+    memory_mb: Option<u64>,
+}
+
+/// A build is wanted. It begins when its steps come.
+async fn request(
+    State(app): State<Shared>,
+    Body(wanted): Body<NewTemplate>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let name = if wanted.name.is_empty() { wanted.alias.unwrap_or_default() } else { wanted.name };
+    let tags = wanted.tags.unwrap_or_default();
+    let named = match &tags[..] {
+        [] => name.clone(),
+        [tag] => format!("{}:{tag}", name.split(':').next().unwrap_or_default()),
+        _ => return Err(malformed("a build gets one tag")),
+    };
+    let template = templates::tag_of(&named)?.to_string();
+    let build = Build {
+        template: template.clone(),
+        vcpus: wanted.cpu_count.map(|count| within("cpuCount", count, 1..=MAX_VCPUS)).transpose()?,
+        memory_mib: wanted.memory_mb.map(|mib| within("memoryMB", mib, 64..=MAX_MIB)).transpose()?,
+        status: Status::Waiting,
+        lines: Vec::new(),
+        reason: None,
+    };
+    let id = new_id()?;
+    app.e2b.builds.add(&id, build);
+    let answer = json!({
+        "templateID": template, "buildID": id, "public": false, "names": [named], "tags": tags, "aliases": [template]
+    });
+    Ok((StatusCode::ACCEPTED, Json(answer)))
+}
+
+/// In the form of a UUID, which clients expect.
+fn new_id() -> Answer<String> {
+    let digits = hex(&random::<16>().map_err(|error| ApiError::internal(&error))?);
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    Ok(parts.join("-"))
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::NotFound,
+        format!("there is no build {:?}", id.chars().take(80).collect::<String>()),
+    )
+}
+
+async fn start(
+    State(app): State<Shared>,
+    Path((template, id)): Path<(String, String)>,
+    Body(wanted): Body<Start>,
+) -> Answer<StatusCode> {
+    let build = app.e2b.builds.get(&template, &id).ok_or_else(|| unknown(&id))?;
+    let from = base(&app, &wanted)?;
+    let dockerfile = steps::dockerfile(&from, &wanted.steps)?;
+    if let Some(Value::Object(_)) = &wanted.from_image_registry {
+        return Err(malformed("fromImageRegistry is not supported by forkd")
+            .hint("pull the image first: forkd image pull"));
+    }
+    let place = Place::take(&app).await?;
+    if !app.e2b.builds.begin(&id) {
+        return Err(ApiError::new(ErrorCode::WrongState, "the build has begun already"));
+    }
+    tokio::spawn(async move {
+        let (work, told) = (app.clone(), Saying { app: app.clone(), id: id.clone() });
+        let (steps, force, tag) = (wanted.steps, wanted.force, template.clone());
+        let image = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            image(&work, &tag, dockerfile, &steps, force, &told)
+        });
+        let image = image.await.unwrap_or_else(|error| Err(ApiError::internal(&error)));
+        let made = match image {
+            Ok(image) => snapshot(&app, &build, &image, wanted.start_cmd, wanted.ready_cmd, &id).await,
+            Err(error) => Err(error),
+        };
+        let result = made.map_err(|error| {
+            let body = error.logged();
+            match body.hint {
+                Some(hint) => format!("{}: {hint}", body.error),
+                None => body.error,
+            }
+        });
+        app.e2b.builds.end(&id, result);
+    });
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// The image that the steps stand on.
+fn base(app: &App, wanted: &Start) -> Answer<String> {
+    let of_template = |template: &str| -> Answer<String> {
+        let tag = templates::tag_of(template)?;
+        let record = app.engine.snapshot(tag.as_str())?.view().record;
+        match (record.shape.image, record.branched_from) {
+            (Some(image), None) => Ok(image.to_string()),
+            _ => Err(malformed(format!(
+                "template {tag} is a snapshot of a sandbox, on which nothing can be built"
+            ))
+            .hint("build on an image, or make a sandbox of it and snapshot that")),
+        }
+    };
+    let from_template = wanted.from_template.as_deref().filter(|name| !name.is_empty());
+    match (wanted.from_image.as_deref().filter(|name| !name.is_empty()), from_template) {
+        (Some(image), None) if image.starts_with(E2B_IMAGES) => of_template(templates::USUAL[1]),
+        (Some(image), None) => Ok(image.to_owned()),
+        (None, Some(template)) => {
+            of_template(template).or_else(|error| match templates::USUAL.contains(&template) {
+                true => of_template(templates::USUAL[1]),
+                false => Err(error),
+            })
+        }
+        _ => Err(malformed("expected one of fromImage and fromTemplate")),
+    }
+}
+
+/// Builds the image. Blocks.
+fn image(
+    app: &App,
+    template: &str,
+    dockerfile: forkd_image::dockerfile::Dockerfile,
+    steps: &[Step],
+    force: bool,
+    told: &Saying,
+) -> Answer<String> {
+    app.admit_image()?;
+    let cache = BuildCache::new(&app.library.directory());
+    let draft = cache.draft().map_err(|error| ApiError::internal(&error))?;
+    let directory = draft.path().join("context");
+    std::fs::create_dir(&directory).map_err(|error| ApiError::internal(&error))?;
+    let mut hashes: Vec<&str> = steps.iter().filter_map(|step| step.files_hash.as_deref()).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    for hash in hashes {
+        let file = File::open(files::path(app, hash))
+            .map_err(|_| ApiError::new(ErrorCode::NotFound, format!("the files {hash} were not sent")))?;
+        unpack(&directory.join(hash), file, &CONTEXT_LIMITS, told)
+            .map_err(|error| malformed(format!("the files {hash}: {error}")))?;
+    }
+    let context = Context::open(&directory).map_err(|error| ApiError::internal(&error))?;
+    let name: Name =
+        format!("e2b-template/{template}:latest").parse().map_err(|error| ApiError::internal(&error))?;
+    let build = ImageBuild {
+        path: template.into(),
+        dockerfile,
+        recipe: steps::no_recipe(),
+        context,
+        arguments: Default::default(),
+        target: None,
+        name: Some(name.clone()),
+        uses_cache: !force,
+        host: None,
+    };
+    let network = app.engine.networks().is_ok();
+    carry_out(app, build, 1, MEMORY_MIB << 20, network, told)?;
+    Ok(name.to_string())
+}
+
+/// Boots the image and freezes it under the template's name. One that had the name goes; its sandboxes go on.
+async fn snapshot(
+    app: &Shared,
+    build: &Build,
+    image: &str,
+    start: Option<String>,
+    ready: Option<String>,
+    id: &str,
+) -> Answer<()> {
+    let tag: Tag = build.template.parse().map_err(forkd_engine::engine::EngineError::Tag)?;
+    if app.engine.snapshot(tag.as_str()).is_ok() {
+        app.engine.remove_snapshot(tag.as_str(), false).await?;
+    }
+    let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
+    let recipe = Recipe {
+        tag,
+        image: image.to_owned(),
+        kernel: None,
+        vcpus: build.vcpus,
+        memory_mib: build.memory_mib,
+        disk_mib: None,
+        env: Default::default(),
+        start: filled(start).map(|command| steps::shell(&command)),
+        ready: filled(ready).map(|command| Ready { probe: steps::probe(&command), timeout_ms: READY_MS }),
+        warm_up: Vec::new(),
+        host_certs: false,
+        network: app.engine.networks().is_ok(),
+    };
+    let told = Saying { app: app.clone(), id: id.to_owned() };
+    templates::made_and_told(app, recipe, |line| told.say("info", line)).await
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Offset {
+    logs_offset: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    #[serde(rename = "buildID")]
+    build_id: String,
+    status: Status,
+    logs: Vec<String>,
+    log_entries: Vec<record::Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<Value>,
+}
+
+async fn status(
+    State(app): State<Shared>,
+    Path((template, id)): Path<(String, String)>,
+    Query(wanted): Query<Offset>,
+) -> Answer<Json<Shown>> {
+    let build = app.e2b.builds.get(&template, &id).ok_or_else(|| unknown(&id))?;
+    let log_entries: Vec<_> =
+        build.lines.into_iter().skip(wanted.logs_offset.unwrap_or(0)).take(PAGE).collect();
+    Ok(Json(Shown {
+        template_id: template,
+        build_id: id,
+        status: build.status,
+        logs: log_entries.iter().map(|entry| entry.message.clone()).collect(),
+        log_entries,
+        reason: build.reason.map(|message| json!({ "message": message })),
+    }))
+}
+
+/// The snapshots of images.
+async fn list(State(app): State<Shared>) -> Answer<Json<Vec<Value>>> {
+    let own = app.engine.snapshots().into_iter().filter(|view| view.record.branched_from.is_none());
+    let shown = own.map(|view| {
+        let (record, created) = (&view.record, date(view.record.created_unix_ms));
+        let tag = record.tag.to_string();
+        json!({
+            "templateID": tag, "buildID": tag, "cpuCount": record.shape.vcpus,
+            "memoryMB": record.shape.memory_bytes >> 20,
+            "diskSizeMB": record.shape.devices.disk.map_or(0, |disk| disk.limit_bytes >> 20),
+            "public": false, "aliases": [tag], "names": [tag], "createdAt": created, "updatedAt": created,
+            "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 1,
+            "envdVersion": ENVD_VERSION, "buildStatus": "ready",
+        })
+    });
+    Ok(Json(shown.collect()))
+}
+
+async fn alias(State(app): State<Shared>, Path(alias): Path<String>) -> Answer<Json<Value>> {
+    let tag = templates::tag_of(&alias)?;
+    let found = app.engine.snapshot(tag.as_str())?;
+    Ok(Json(json!({ "templateID": found.tag().to_string(), "public": false })))
+}

@@ -1,0 +1,69 @@
+//! Sandboxes are forked: each of the new ones goes on from where the first is, which keeps running.
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use forkd_engine::engine::{NetworkOrder, NewSandboxes, Source, WantedLimits};
+
+use super::about::{About, TIMEOUT};
+use super::domain;
+use super::error::Body as ErrorBody;
+use super::models::{Body, Fork, Forked, Sandbox};
+use super::sandboxes::{find, time};
+use crate::app::Shared;
+use crate::audit::Sandboxes;
+use crate::auth::Caller;
+use crate::error::{Answer, ApiError};
+use crate::extract::{Json, Path};
+use crate::routes::checks::within;
+use crate::routes::sandboxes::create::{MOST, fork_all, owner};
+
+/// Makes as many as are asked for, beyond E2B's twenty too. Those that do not come up are told as errors in their places.
+pub(super) async fn fork(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Body(wanted): Body<Fork>,
+) -> Answer<(StatusCode, Extension<Sandboxes>, Json<Vec<Forked>>)> {
+    let count = within("count", wanted.count.unwrap_or(1), 1..=MOST)?;
+    let timeout = time("timeout", wanted.timeout, TIMEOUT)?;
+    let sandbox = find(&app, &id)?;
+    let record = sandbox.view().record;
+    let about = About { timeout, ..About::of(&record) };
+    // A branch of our own, which nobody has asked for: it goes when its children are there.
+    let branch = sandbox.branch(None).await?;
+    let tag = branch.tag().to_string();
+    if let Some(pause_us) = branch.view().record.pause_us {
+        app.metrics.engine.branched(Duration::from_micros(pause_us));
+    }
+    let new = NewSandboxes {
+        source: Source::Snapshot(tag.clone()),
+        count,
+        partial: true,
+        ttl: Some(Duration::from_secs(timeout)),
+        pause_at_expiry: record.pauses_at_expiry,
+        metadata: record.metadata,
+        about: about.kept(),
+        env: std::collections::BTreeMap::new(),
+        network: NetworkOrder::default(),
+        limits: WantedLimits::default(),
+        owner: Some(owner(caller)),
+    };
+    let made = fork_all(&app, new).await;
+    if let Err(error) = app.engine.remove_snapshot(&tag, false).await {
+        tracing::debug!(%tag, %error, "the branch of a fork stays");
+    }
+    let made = made?;
+    let ids = made.sandboxes.iter().map(|view| view.record.id.to_string()).collect();
+    let domain = domain(&headers);
+    let sandboxes =
+        made.sandboxes.iter().map(|view| Forked::Sandbox(Sandbox::of(view, &app.e2b.keys, domain.clone())));
+    let failures = made.failures.into_iter().map(|error| {
+        let body = ApiError::from(error).logged();
+        Forked::Error(ErrorBody::of(body.code, body.error))
+    });
+    Ok((StatusCode::CREATED, Extension(Sandboxes(ids)), Json(sandboxes.chain(failures).collect())))
+}

@@ -1,0 +1,148 @@
+//! The tokens of sandboxes: what a client shows to reach one.
+//!
+//! ```text
+//!   ea_<sandbox id>_<40 hex>      for the agent:  X-Access-Token
+//!   et_<sandbox id>_<40 hex>      for its ports:  E2b-Traffic-Access-Token
+//! ```
+//!
+//! The digits are made of the id and of a key that only this daemon has, in a file. So nothing has to be kept for a sandbox, a
+//! token is the same as long as its sandbox lives, no two are equal, and a token says whose it is.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::auth::{NoRandomness, hex, random};
+
+const FILE: &str = "e2b-key";
+const LENGTH: usize = 32;
+/// Hexadecimal digits of a token.
+const DIGITS: usize = 40;
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Access,
+    Traffic,
+    /// For the files of a template's build, by their hash instead of an id.
+    Upload,
+}
+
+/// The daemon's key. It is not printed.
+pub(crate) struct Keys([u8; LENGTH]);
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Keys(…)")
+    }
+}
+
+/// The key can neither be read nor made.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error("cannot use the key of sandboxes' tokens, {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{} is not a key of {LENGTH} bytes; without it, a new one is made", path.display())]
+    Damaged { path: PathBuf },
+    #[error(transparent)]
+    Random(#[from] NoRandomness),
+}
+
+impl Purpose {
+    fn prefix(self) -> &'static str {
+        match self {
+            Purpose::Access => "ea_",
+            Purpose::Traffic => "et_",
+            Purpose::Upload => "eu_",
+        }
+    }
+}
+
+impl Keys {
+    /// The key below forkd's home, which is made the first time.
+    pub fn open(home: &Path) -> Result<Keys, KeyError> {
+        let path = home.join(FILE);
+        let at = |source| KeyError::File { path: path.clone(), source };
+        match File::open(&path) {
+            Ok(mut file) => {
+                let mut key = [0; LENGTH];
+                let mut more = [0];
+                let whole =
+                    file.read_exact(&mut key).is_ok() && file.read(&mut more).is_ok_and(|read| read == 0);
+                if whole { Ok(Keys(key)) } else { Err(KeyError::Damaged { path }) }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let key = random::<LENGTH>()?;
+                fs::create_dir_all(home).map_err(at)?;
+                // It appears whole, or not at all.
+                let new = home.join(format!("{FILE}.new"));
+                let _ = fs::remove_file(&new);
+                let mut file =
+                    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(at)?;
+                file.write_all(&key).and_then(|()| file.sync_all()).map_err(at)?;
+                fs::rename(&new, &path).map_err(at)?;
+                Ok(Keys(key))
+            }
+            Err(error) => Err(at(error)),
+        }
+    }
+
+    /// The token of a sandbox.
+    pub fn token(&self, purpose: Purpose, id: &str) -> String {
+        let digest = |text: &[u8]| Sha256::new().chain_update(self.0).chain_update(text).finalize();
+        // Twice: what follows from one digest about longer texts does not follow from the second.
+        let inner = digest(format!("{}{id}", purpose.prefix()).as_bytes());
+        let digits: String = hex(&digest(&inner)).chars().take(DIGITS).collect();
+        format!("{}{id}_{digits}", purpose.prefix())
+    }
+
+    /// Whether this is the token of a sandbox. Takes the same time wherever the two differ.
+    pub fn is_right(&self, purpose: Purpose, id: &str, shown: &[u8]) -> bool {
+        self.token(purpose, id).as_bytes().ct_eq(shown).into()
+    }
+
+    /// Whose token this is, if it is one of this daemon's.
+    pub fn holder<'a>(&self, purpose: Purpose, shown: &'a str) -> Option<&'a str> {
+        let (id, _) = shown.strip_prefix(purpose.prefix())?.split_once('_')?;
+        self.is_right(purpose, id, shown.as_bytes()).then_some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_kept_and_damage_is_said() {
+        let home = tempfile::tempdir().unwrap();
+        let token = Keys::open(home.path()).unwrap().token(Purpose::Access, "i1");
+        assert_eq!(Keys::open(home.path()).unwrap().token(Purpose::Access, "i1"), token);
+        for damage in [&b""[..], b"short", &[0; LENGTH + 1]] {
+            fs::write(home.path().join(FILE), damage).unwrap();
+            assert!(matches!(Keys::open(home.path()), Err(KeyError::Damaged { .. })));
+        }
+    }
+
+    #[test]
+    fn a_token_is_for_one_sandbox_and_one_purpose() {
+        let keys = Keys([7; LENGTH]);
+        let token = keys.token(Purpose::Access, "i1");
+        assert_eq!(keys.holder(Purpose::Access, &token), Some("i1"));
+        assert_eq!(keys.holder(Purpose::Traffic, &token), None);
+        assert!(!keys.is_right(Purpose::Access, "i2", token.as_bytes()));
+        assert!(!keys.is_right(Purpose::Traffic, "i1", token.as_bytes()));
+        assert_ne!(Keys([8; LENGTH]).token(Purpose::Access, "i1"), token);
+        assert_eq!(keys.holder(Purpose::Access, &token.replace("i1", "i2")), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_else_is_a_token(text in "(ea_)?[a-z0-9]{0,4}_?[0-9a-f]{38,42}|\\PC{0,60}") {
+            proptest::prop_assert_eq!(Keys([7; LENGTH]).holder(Purpose::Access, &text), None);
+        }
+    }
+}

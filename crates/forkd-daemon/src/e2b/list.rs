@@ -1,0 +1,129 @@
+//! Sandboxes are listed by pages: those that run and those that stand still.
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use forkd_engine::engine::{SandboxState, SandboxView};
+use serde::Deserialize;
+
+use super::about::About;
+use super::models::{ListedSandbox, template};
+use super::query;
+use super::snapshots::NEXT;
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::{Json, Query};
+use crate::routes::checks::{malformed, within};
+
+const PAGE: u32 = 100;
+const RUNNING: HeaderName = HeaderName::from_static("x-total-running");
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Wanted {
+    metadata: Option<String>,
+    /// `running`, `paused`, or both with a comma.
+    state: Option<String>,
+    order: Option<String>,
+    started_after: Option<String>,
+    template: Option<String>,
+    next_token: Option<String>,
+    limit: Option<u32>,
+}
+
+/// When it was made, and its id.
+type Place = (u64, String);
+
+pub(super) async fn list(State(app): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Response> {
+    answer(app.engine.sandboxes(), &wanted)
+}
+
+/// As the first clients asked: all that run, at once.
+pub(super) async fn list_running(
+    State(app): State<Shared>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
+    let mut views = app.engine.sandboxes();
+    views.retain(|view| view.state == SandboxState::Running);
+    let wanted = Wanted { state: None, ..wanted };
+    let (views, _) = page(views, &Wanted { limit: None, next_token: None, ..wanted }, usize::MAX)?;
+    Ok(Json(views.iter().map(ListedSandbox::of).collect::<Vec<_>>()).into_response())
+}
+
+fn answer(views: Vec<SandboxView>, wanted: &Wanted) -> Answer<Response> {
+    let limit = within("limit", wanted.limit.unwrap_or(PAGE), 1..=PAGE)?;
+    let running = views.iter().filter(|view| view.state == SandboxState::Running).count();
+    let (views, next) = page(views, wanted, usize::try_from(limit).unwrap_or(usize::MAX))?;
+    let mut response = Json(views.iter().map(ListedSandbox::of).collect::<Vec<_>>()).into_response();
+    response.headers_mut().insert(RUNNING, HeaderValue::from(running));
+    if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
+        response.headers_mut().insert(NEXT, next);
+    }
+    Ok(response)
+}
+
+/// The newest first, unless it is asked for otherwise. A page goes on behind the last of the one before, so nothing is listed
+/// twice or left out when sandboxes come and go in between.
+fn page(
+    mut views: Vec<SandboxView>,
+    wanted: &Wanted,
+    limit: usize,
+) -> Answer<(Vec<SandboxView>, Option<String>)> {
+    let states: Vec<&str> =
+        wanted.state.as_deref().unwrap_or_default().split(',').filter(|it| !it.is_empty()).collect();
+    if states.iter().any(|state| !["running", "paused"].contains(state)) {
+        return Err(malformed("state is running, paused, or both with a comma"));
+    }
+    let metadata = query::metadata(wanted.metadata.as_deref().unwrap_or_default());
+    let oldest_first = match wanted.order.as_deref() {
+        None | Some("" | "desc") => false,
+        Some("asc") => true,
+        Some(_) => return Err(malformed("order is asc or desc")),
+    };
+    let after = wanted.next_token.as_deref().filter(|token| !token.is_empty()).map(parse).transpose()?;
+    let since = wanted.started_after.as_deref().map(|text| {
+        let time = query::time(text).ok_or_else(|| malformed("startedAfter is not a time"))?;
+        let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Ok::<_, crate::error::ApiError>(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    });
+    let since = since.transpose()?;
+    views.retain(|view| {
+        let record = &view.record;
+        let state = match view.state {
+            SandboxState::Running => "running",
+            SandboxState::Paused => "paused",
+            SandboxState::Starting | SandboxState::Ended => return false,
+        };
+        let is_template = |wanted: &String| {
+            template(view, &About::of(record)) == *wanted || record.snapshot.as_str() == wanted
+        };
+        (states.is_empty() || states.contains(&state))
+            && metadata.iter().all(|(key, value)| record.metadata.get(key) == Some(value))
+            && wanted.template.as_ref().is_none_or(is_template)
+            && since.is_none_or(|since| record.created_unix_ms > since)
+            && after.as_ref().is_none_or(|after| match oldest_first {
+                true => place(view) > *after,
+                false => place(view) < *after,
+            })
+    });
+    views.sort_by_cached_key(place);
+    if !oldest_first {
+        views.reverse();
+    }
+    let more = views.len() > limit;
+    views.truncate(limit);
+    let next = views.last().filter(|_| more).map(|last| {
+        let (created, id) = place(last);
+        format!("{created}-{id}")
+    });
+    Ok((views, next))
+}
+
+fn place(view: &SandboxView) -> Place {
+    (view.record.created_unix_ms, view.record.id.to_string())
+}
+
+fn parse(text: &str) -> Answer<Place> {
+    let place = text.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.to_owned())));
+    place.ok_or_else(|| malformed("nextToken is not what x-next-token of an answer was"))
+}

@@ -1,0 +1,190 @@
+//! Sandboxes are made, shown and ended.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use forkd_api::sandbox::MAX_TTL_SECS;
+use forkd_api::token::Scope;
+use forkd_engine::engine::{
+    EngineError, NetworkChange, NetworkOrder, NewSandboxes, SandboxHandle, SandboxState, Source, WantedLimits,
+};
+use serde_json::Value;
+
+use std::time::Duration;
+
+use super::about::{About, TIMEOUT};
+use super::models::{Body, NewSandbox, Sandbox, SandboxDetail};
+use super::network::Network;
+use super::{domain, templates};
+use crate::app::{App, Shared};
+use crate::audit::Sandboxes;
+use crate::auth::Caller;
+use crate::error::Answer;
+use crate::extract::{Json, Path};
+use crate::routes::checks::{self, malformed, within};
+use crate::routes::sandboxes::create::{fork_all, owner};
+
+/// What a new sandbox is answered with.
+pub(super) type Made = (StatusCode, Extension<Sandboxes>, Json<Sandbox>);
+
+/// The sandbox of this id, if it has not ended: to E2B's clients, one that has is gone.
+pub(super) fn find(app: &App, id: &str) -> Answer<SandboxHandle> {
+    let sandbox = app.engine.sandbox(id)?;
+    match sandbox.view().state {
+        SandboxState::Ended => Err(EngineError::NoSandbox(id.to_owned()).into()),
+        _ => Ok(sandbox),
+    }
+}
+
+/// How long something lives.
+pub(super) fn time(name: &str, seconds: Option<u64>, default: u64) -> Answer<u64> {
+    within(name, seconds.unwrap_or(default), 0..=MAX_TTL_SECS)
+}
+
+/// As clients up to 2.50 ask: what is not said to be secure is not.
+pub(super) async fn create_v1(
+    state: State<Shared>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    Body(wanted): Body<NewSandbox>,
+) -> Answer<Made> {
+    let secure = wanted.secure.unwrap_or(false);
+    create(state, caller, headers, Body(NewSandbox { secure: Some(secure), ..wanted })).await
+}
+
+pub(super) async fn create(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Body(wanted): Body<NewSandbox>,
+) -> Answer<Made> {
+    let new = convert(wanted)?;
+    let snapshot = templates::resolve(&app, new.about.template.as_deref().unwrap_or_default()).await?;
+    let devices = snapshot.view().record.shape.devices;
+    // A guest without a network is as isolated as can be.
+    let nothing = devices.net.is_none() && new.egress == Some(forkd_net::Egress::Deny);
+    let network = NetworkOrder { egress: new.egress.filter(|_| !nothing), ..NetworkOrder::default() };
+    let new = NewSandboxes {
+        source: Source::Snapshot(snapshot.tag().to_string()),
+        count: 1,
+        partial: false,
+        ttl: Some(Duration::from_secs(new.about.timeout)),
+        pause_at_expiry: new.auto_pause,
+        metadata: new.metadata,
+        about: new.about.kept(),
+        env: new.env,
+        network,
+        limits: WantedLimits::default(),
+        owner: Some(owner(caller)),
+    };
+    let created = fork_all(&app, new).await?;
+    let view = created.sandboxes.first().ok_or(EngineError::Removed)?;
+    let sandbox = Sandbox::of(view, &app.e2b.keys, domain(&headers));
+    Ok((StatusCode::CREATED, Extension(Sandboxes(vec![sandbox.sandbox_id.clone()])), Json(sandbox)))
+}
+
+/// What a body asks for.
+#[derive(Debug)]
+struct Wanted {
+    about: About,
+    auto_pause: bool,
+    metadata: std::collections::BTreeMap<String, String>,
+    env: std::collections::BTreeMap<String, String>,
+    egress: Option<forkd_net::Egress>,
+}
+
+fn convert(wanted: NewSandbox) -> Answer<Wanted> {
+    if wanted.template_id.is_empty() {
+        return Err(malformed("templateID is missing"));
+    }
+    let said = |value: &Option<Value>| !matches!(value, None | Some(Value::Null));
+    for (name, said) in [
+        ("mcp", said(&wanted.mcp)),
+        ("iam", said(&wanted.iam)),
+        ("volumeMounts", wanted.volume_mounts.is_some_and(|mounts| !mounts.is_empty())),
+    ] {
+        if said {
+            return Err(malformed(format!("{name} is not supported by forkd")));
+        }
+    }
+    let network = wanted.network.unwrap_or_default();
+    let (metadata, env) = (wanted.metadata.unwrap_or_default(), wanted.env_vars.unwrap_or_default());
+    checks::metadata(&metadata)?;
+    checks::env(&env)?;
+    let egress = network.egress(wanted.allow_internet_access.or(network.allow_internet_access))?;
+    let about = About {
+        template: Some(wanted.template_id),
+        timeout: time("timeout", wanted.timeout, TIMEOUT)?,
+        auto_resume: wanted.auto_resume.is_some_and(|resume| resume.enabled),
+        secure: wanted.secure.unwrap_or(true),
+        public_traffic: network.allow_public_traffic.unwrap_or(true),
+        mask_host: network.mask_request_host,
+    };
+    let auto_pause = wanted.auto_pause.unwrap_or(false);
+    Ok(Wanted { about, auto_pause, metadata, env, egress })
+}
+
+pub(super) async fn get(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Answer<Json<SandboxDetail>> {
+    let may_use = caller.require(Scope::Run).is_ok();
+    Ok(Json(SandboxDetail::of(&find(&app, &id)?.view(), &app.e2b.keys, domain(&headers), may_use)))
+}
+
+pub(super) async fn kill(State(app): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
+    find(&app, &id)?.remove().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Replaces what it may reach: what is not said is as it is for a new one.
+pub(super) async fn set_network(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Body(wanted): Body<Network>,
+) -> Answer<StatusCode> {
+    let sandbox = find(&app, &id)?;
+    let egress = wanted.egress(wanted.allow_internet_access)?.unwrap_or_default();
+    let unconnected = sandbox.view().record.network.is_none();
+    if unconnected && egress == forkd_net::Egress::Deny {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    sandbox.change_network(NetworkChange::Egress(egress)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn convert_json(json: &str) -> Answer<Wanted> {
+        convert(serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn what_is_not_said_has_e2b_s_default() {
+        let wanted = convert_json(r#"{"templateID": "base"}"#).unwrap();
+        assert_eq!((wanted.about.timeout, wanted.auto_pause, wanted.egress), (300, false, None));
+        assert!(wanted.about.secure && wanted.about.public_traffic && !wanted.about.auto_resume);
+    }
+
+    #[test]
+    fn what_makes_no_sense_or_cannot_be_kept_is_refused_with_words() {
+        for (json, says) in [
+            ("{}", "templateID is missing"),
+            (r#"{"templateID": "x", "timeout": 99999999999}"#, "timeout is"),
+            (r#"{"templateID": "x", "mcp": {}}"#, "mcp is not supported"),
+            (r#"{"templateID": "x", "iam": {"tokens": {}}}"#, "iam is not supported"),
+            (r#"{"templateID": "x", "volumeMounts": [{}]}"#, "volumeMounts is not supported"),
+            (r#"{"templateID": "x", "metadata": {"": "x"}}"#, "metadata has"),
+            (r#"{"templateID": "x", "envVars": {"A=": "x"}}"#, "env has"),
+            (r#"{"templateID": "x", "network": {"rules": {"a": []}}}"#, "network.rules"),
+        ] {
+            let error = convert_json(json).unwrap_err();
+            assert_eq!(error.code().status(), 400, "{json}");
+            assert!(error.to_string().contains(says), "{json}: {error}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Snapshots of sandboxes: branches, in forkd's words. Each is a template, too.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use forkd_engine::engine::SnapshotView;
+use serde::Deserialize;
+
+use super::models::{Body, NewSnapshot, Snapshot};
+use super::sandboxes::find;
+use super::templates;
+use crate::app::Shared;
+use crate::error::Answer;
+use crate::extract::{Json, Path, Query};
+use crate::routes::checks::{malformed, within};
+
+pub(super) const NEXT: HeaderName = HeaderName::from_static("x-next-token");
+const PAGE: u32 = 100;
+
+/// Makes one. The sandbox goes on; whoever asks can fork from it at once.
+pub(super) async fn create(
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+    Body(wanted): Body<NewSnapshot>,
+) -> Answer<(StatusCode, Json<Snapshot>)> {
+    let sandbox = find(&app, &id)?;
+    let tag = wanted.name.filter(|name| !name.is_empty()).map(|name| templates::tag_of(&name)).transpose()?;
+    let branch = sandbox.branch(tag).await?;
+    if let Some(pause_us) = branch.view().record.pause_us {
+        app.metrics.engine.branched(Duration::from_micros(pause_us));
+    }
+    Ok((StatusCode::CREATED, Json(shown(&branch.view()))))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ListSnapshots {
+    #[serde(rename = "sandboxID")]
+    sandbox_id: Option<String>,
+    name: Option<String>,
+    limit: Option<u32>,
+    next_token: Option<String>,
+}
+
+pub(super) async fn list(State(app): State<Shared>, Query(wanted): Query<ListSnapshots>) -> Answer<Response> {
+    let (page, next) = page(app.engine.snapshots(), &wanted)?;
+    let mut response = Json(page).into_response();
+    if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
+        response.headers_mut().insert(NEXT, next);
+    }
+    Ok(response)
+}
+
+/// A page, by tag, and where the next one begins.
+fn page(mut views: Vec<SnapshotView>, wanted: &ListSnapshots) -> Answer<(Vec<Snapshot>, Option<String>)> {
+    let limit = within("limit", wanted.limit.unwrap_or(PAGE), 1..=PAGE)?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let name = wanted.name.as_deref().filter(|name| !name.is_empty()).map(templates::tag_of).transpose()?;
+    if wanted.next_token.as_deref().is_some_and(|token| token.parse::<forkd_store::Tag>().is_err()) {
+        return Err(malformed("nextToken is not what x-next-token of an answer was"));
+    }
+    views.retain(|view| {
+        let record = &view.record;
+        record.branched_from.as_ref().is_some_and(|from| {
+            wanted.sandbox_id.as_deref().is_none_or(|id| id.is_empty() || from.as_str() == id)
+        }) && name.as_ref().is_none_or(|name| record.tag == *name)
+            && wanted.next_token.as_deref().is_none_or(|after| record.tag.as_str() > after)
+    });
+    views.sort_by(|one, other| one.record.tag.cmp(&other.record.tag));
+    let more = views.len() > limit;
+    views.truncate(limit);
+    let next = views.last().filter(|_| more).map(|last| last.record.tag.to_string());
+    Ok((views.iter().map(shown).collect(), next))
+}
+
+/// One without a name of its own is known by its id only.
+fn shown(view: &SnapshotView) -> Snapshot {
+    let tag = view.record.tag.to_string();
+    let own = view.record.branched_from.as_ref().is_none_or(|from| !tag.starts_with(&format!("{from}-")));
+    Snapshot { names: if own { vec![tag.clone()] } else { Vec::new() }, snapshot_id: tag }
+}

@@ -1,0 +1,3 @@
+//! `forkd e2b …`: what E2B's clients expect to be there.
+
+pub mod setup;

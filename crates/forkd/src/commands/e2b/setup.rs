@@ -1,0 +1,73 @@
+//! `forkd e2b setup`: the template that E2B's clients take if nothing else is said.
+
+use forkd_api::code::Language;
+use forkd_api::snapshot::{CreateSnapshot, WarmUp};
+
+use crate::arguments::E2bSetupOptions;
+use crate::commands::{asynchronously, branch, image, say, snapshot};
+use crate::daemon;
+use crate::error::CliError;
+use crate::exit::Exit;
+
+/// The template of the code interpreter. The daemon takes it for `base`, too, unless there is one of that name.
+const TAG: &str = "code-interpreter-v1";
+const IMAGE: &str = "forkd-e2b:latest";
+const PACKAGES: [&str; 12] = [
+    "python3",
+    "python3-pip",
+    "python3-venv",
+    "python3-numpy",
+    "python3-pandas",
+    "python3-matplotlib",
+    "nodejs",
+    "git",
+    "curl",
+    "ca-certificates",
+    "iproute2",
+    "procps",
+];
+/// Plots need room.
+const MEMORY_MIB: u64 = 1024;
+const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot'):\n    \
+                       try:\n        __import__(_name)\n    except ImportError:\n        pass\ndel _name";
+
+pub fn run(options: &E2bSetupOptions) -> Result<Exit, CliError> {
+    let found = asynchronously(async {
+        let client = daemon::find_or_start(&options.daemon).await?;
+        match client.snapshot(TAG).await {
+            Ok(snapshot) => Ok(Some(snapshot)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    })?;
+    let snapshot = match found {
+        Some(snapshot) => snapshot,
+        None => make(options)?,
+    };
+    say(&format!(
+        "{TAG} is ready; programs find it with E2B_API_URL and E2B_SANDBOX_URL set to the daemon's address"
+    ));
+    branch::show(&snapshot, &options.output)?;
+    Ok(Exit::Success)
+}
+
+fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliError> {
+    let image = match &options.image {
+        Some(image) => image.clone(),
+        None => {
+            image::debian::ensure(&options.daemon, IMAGE, &PACKAGES)?;
+            IMAGE.to_owned()
+        }
+    };
+    asynchronously(async {
+        let client = daemon::find_or_start(&options.daemon).await?;
+        let of_image = snapshot::create::of_image(&image, &options.shape);
+        let wanted = CreateSnapshot {
+            tag: TAG.to_owned(),
+            memory_mib: of_image.memory_mib.or(Some(MEMORY_MIB)),
+            warm_up: vec![WarmUp { language: Language::Python, code: WARM_UP.to_owned() }],
+            ..of_image
+        };
+        snapshot::create::make(&client, &wanted).await
+    })
+}

@@ -1,0 +1,69 @@
+//! The official E2B clients, unmodified and of several versions, against a daemon with real guests: on a KVM host, native or
+//! machine. `make e2e-e2b` runs them.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use forkd_tests::daemon::Daemon;
+use forkd_tests::host::TestHost;
+use forkd_tests::library::DEBIAN;
+use forkd_tests::suite::host;
+use forkd_tests::{TestResult, check};
+
+fn main() -> ExitCode {
+    forkd_tests::suite::main(&[
+        ("python::current", || surface("python", "2.63.0")),
+        ("python::with_the_first_paths", || surface("python", "2.50.0")),
+        ("python::that_drops_its_headers", || surface("python", "2.20.0")),
+        ("javascript::current", || surface("javascript", "2.51.0")),
+        ("javascript::with_the_first_paths", || surface("javascript", "2.50.0")),
+        ("javascript::older", || surface("javascript", "2.20.0")),
+        ("python::templates_are_built", templates),
+        ("python::an_agent_works_for_two_days", an_agent),
+    ])
+}
+
+/// Everything that a client can do.
+fn surface(language: &str, version: &str) -> TestResult {
+    let script = if language == "python" { "surface.py" } else { "surface.mjs" };
+    run(&ready()?, language, version, script)
+}
+
+fn templates() -> TestResult {
+    run(&ready()?, "python", "2.63.0", "templates.py")
+}
+
+fn an_agent() -> TestResult {
+    run(&ready()?, "python", "2.63.0", "agent.py")
+}
+
+/// A daemon with the template that clients take if nothing else is said.
+fn ready() -> Result<Daemon, Box<dyn std::error::Error + Send + Sync>> {
+    let daemon = Daemon::start_listening()?;
+    daemon.run(&["e2b", "setup", DEBIAN])?;
+    Ok(daemon)
+}
+
+fn run(daemon: &Daemon, language: &str, version: &str, script: &str) -> TestResult {
+    let slowness = match host()? {
+        TestHost::Native => "1",
+        TestHost::Machine(_) => "3",
+    };
+    let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2b/run");
+    let (url, key) = daemon.e2b()?;
+    let mut command = Command::new(runner);
+    command
+        .args([language, version, script])
+        .env("E2B_API_URL", &url)
+        .env("E2B_SANDBOX_URL", &url)
+        .env("E2B_API_KEY", key)
+        .env("FORKD_TEST_SLOWNESS", slowness)
+        .env_remove("E2B_DEBUG")
+        .env_remove("E2B_DOMAIN")
+        // The clients would ask a proxy for the daemon.
+        .env("NO_PROXY", "127.0.0.1,localhost")
+        .stdin(Stdio::null());
+    let status = command.status()?;
+    check!(status.success(), "{language} {version}, {script}: {status}");
+    Ok(())
+}

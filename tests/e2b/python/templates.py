@@ -1,0 +1,53 @@
+"""The official E2B client for Python builds a template, unmodified: files, commands, variables, a server that is ready when the
+template is. A sandbox of it has all of this, and one of its snapshots does.
+"""
+
+import os
+import tempfile
+import uuid
+
+from e2b import Sandbox, Template, wait_for_port
+
+NAME = f"built-{uuid.uuid4().hex[:8]}"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as context:
+        os.makedirs(f"{context}/site")
+        for path, content in [("site/index.html", "größe\n"), ("site/deep.txt", "deep\n")]:
+            with open(f"{context}/{path}", "w", encoding="utf-8") as file:
+                file.write(content)
+        template = (
+            Template(file_context_path=context)
+            .from_template("code-interpreter-v1")
+            .set_envs({"GREETING": "hello $HOME"})
+            .copy("site", "/srv/site")
+            .run_cmd("echo built > /srv/built && cat /srv/site/deep.txt", user="root")
+            .set_workdir("/srv")
+            .set_start_cmd("python3 -m http.server 8200 --directory /srv/site", wait_for_port(8200))
+        )
+        assert Template.exists(NAME) is False
+        lines = []
+        Template.build(template, NAME, cpu_count=1, memory_mb=512, on_build_logs=lambda entry: lines.append(entry.message))
+        assert any("deep" in line for line in lines), lines
+        assert Template.exists(NAME) is True
+
+        broken = Template().from_template("code-interpreter-v1").run_cmd("exit 9")
+        try:
+            Template.build(broken, f"{NAME}-broken")
+        except Exception as error:
+            print(f"as it should: {error}")
+        else:
+            raise AssertionError("a command that failed is no template")
+
+    sandbox = Sandbox.create(NAME, timeout=600)
+    assert sandbox.files.read("/srv/built") == "built\n"
+    page = sandbox.commands.run("curl -s http://localhost:8200/index.html || python3 -c \"import urllib.request; print(urllib.request.urlopen('http://localhost:8200/index.html').read().decode(), end='')\"")
+    assert page.stdout == "größe\n", page
+    assert sandbox.commands.run("echo $GREETING").stdout == "hello $HOME\n"
+    sandbox.kill()
+    print("templates are built")
+
+
+if __name__ == "__main__":
+    main()

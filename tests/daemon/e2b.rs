@@ -120,8 +120,8 @@ fn connect_only_extends_and_pauses_are_told_apart() -> Result<(), Failure> {
     };
     assert_eq!(ids(&world, "")?, [other.clone(), id.clone()], "the newest first");
     assert_eq!(ids(&world, "?order=asc")?, [id.clone(), other.clone()]);
-    assert_eq!(ids(&world, "?state=paused")?, [id.clone()]);
-    assert_eq!(ids(&world, "?state=running")?, [other.clone()]);
+    assert_eq!(ids(&world, "?state=paused")?, [&*id]);
+    assert_eq!(ids(&world, "?state=running")?, [&*other]);
     assert_eq!(ids(&world, "?state=running%2Cpaused")?.len(), 2);
 
     // A daemon that is killed forgets nothing of it.

@@ -69,6 +69,7 @@ __all__ = [
     "SandboxList",
     "SandboxState",
     "SandboxStats",
+    "SetBandwidth",
     "SetTtl",
     "Signal",
     "SnapshotInfo",
@@ -971,6 +972,14 @@ class SandboxStats(Model):
 
 
 @dataclass(frozen=True)
+class SetBandwidth(Model):
+    """Changes how much a sandbox may send and receive."""
+
+    bandwidth_mib: Optional[int] = None
+    """MiB a second that it may send, and may receive; `null` for what the daemon gives to those who ask for nothing."""
+
+
+@dataclass(frozen=True)
 class SetTtl(Model):
     """Changes when a sandbox is ended by itself."""
 
@@ -1056,6 +1065,9 @@ class Version(Model):
 
     version: str
     """The daemon's."""
+
+    emulated: bool = False
+    """Whether its host's CPU is an emulator: everything works, and every time is many times what it would be."""
 
 
 @dataclass(frozen=True)

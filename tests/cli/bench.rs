@@ -41,6 +41,12 @@ fn every_figure_is_there_and_nothing_stays() -> Result<(), Failure> {
             base["image"] = "sha256:1".into();
             return Some((200, base.to_string()));
         }
+        if request == format!("GET /v1/sandboxes/{ID}/stats") {
+            let stats = json!({
+                "cpu_us": 1, "memory_private_bytes": 5, "memory_shared_bytes": 7, "disk_bytes": 0,
+            });
+            return Some((200, stats.to_string()));
+        }
         if request == format!("GET /v1/sandboxes/{ID}") {
             let mut branched = sandbox();
             branched["branches"] = json!(["branch", "branch"]);
@@ -71,6 +77,10 @@ fn every_figure_is_there_and_nothing_stays() -> Result<(), Failure> {
         (&1.5.into(), &2.into())
     );
     assert_eq!(report["cold_boot"]["count"], 3);
+    assert_eq!(
+        (&report["memory"]["private_p50_bytes"], &report["memory"]["shared_p50_bytes"]),
+        (&5.into(), &7.into())
+    );
     let asked = daemon.asked();
     let count = |what: &str| asked.iter().filter(|asked| *asked == what).count();
     assert_eq!((count("POST /v1/sandboxes"), count(&format!("DELETE /v1/sandboxes/{ID}"))), (2, 2));

@@ -46,6 +46,14 @@ fn data(world: &World, request: &str, id: &str, port: u16, headers: &str) -> Res
     client::send(&world.socket(), request, &headers, None)
 }
 
+/// What opens the ports of a sandbox that was not made for everybody, as those are that E2B's clients did not make.
+fn traffic(world: &World, id: &str) -> Result<String, Failure> {
+    let connect = control(world, &format!("POST /v2/sandboxes/{id}/connect"), json!({}))?;
+    let shown: Value = connect.parsed(200)?;
+    let token = shown["trafficAccessToken"].as_str().ok_or("no token")?;
+    Ok(format!("e2b-traffic-access-token: {token}\r\n"))
+}
+
 /// An error of the control plane's: its code is its status.
 fn refused(answer: Answer, status: u16) -> Result<String, Failure> {
     let body: Value = answer.parsed(status)?;
@@ -376,25 +384,29 @@ fn ports_are_reached_by_headers_and_by_name() -> Result<(), Failure> {
     let mut world = World::new()?;
     let (id, _agent) = world.real()?;
     let port = server(echo)?;
-    let by_name = format!("host: {port}-{id}.localhost:8889\r\n");
+    let refused = raw(&world, "GET /", &format!("host: {port}-{id}.localhost:8889\r\n"))?;
+    assert_eq!(refused.status, 403, "{}", refused.body);
+    let traffic = traffic(&world, &id)?;
+    let by_name = format!("host: {port}-{id}.localhost:8889\r\n{traffic}");
     let answer = raw(&world, "GET /v1/sandboxes?x=%20", &by_name)?;
     assert!(answer.body.starts_with("GET /v1/sandboxes?x=%20 HTTP/1.1"), "{}", answer.body);
     assert!(answer.body.contains(&format!("{port}-{id}.localhost:8889")), "its own name: {}", answer.body);
-    let by_headers = format!("host: x\r\ne2b-sandbox-id: {id}\r\ne2b-sandbox-port: {port}\r\nx-mine: 1\r\n");
+    let by_headers =
+        format!("host: x\r\ne2b-sandbox-id: {id}\r\ne2b-sandbox-port: {port}\r\nx-mine: 1\r\n{traffic}");
     let answer = raw(&world, "DELETE /sandboxes/x", &by_headers)?;
     assert!(answer.body.starts_with("DELETE /sandboxes/x HTTP/1.1"), "{}", answer.body);
-    assert!(answer.body.contains("x-mine: 1") && !answer.body.contains("e2b-sandbox"), "{}", answer.body);
+    assert!(answer.body.contains("x-mine: 1") && !answer.body.contains("e2b-"), "{}", answer.body);
     // Old clients send the headers of a sandbox to the control plane, too.
     let both = raw(&world, &format!("GET /sandboxes/{id}"), &format!("{by_headers}{KEY}"))?;
     assert_eq!(both.parsed::<Value>(200)?["sandboxID"], json!(id));
 
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let closed: Value = data(&world, "GET /", &id, free, "")?.parsed(502)?;
+    let closed: Value = data(&world, "GET /", &id, free, &traffic)?.parsed(502)?;
     let expected = json!({
         "sandboxId": id, "message": "The sandbox is running but port is not open", "port": free, "code": 502
     });
     assert_eq!(closed, expected);
-    let browser = "accept: text/html\r\nsec-fetch-mode: navigate\r\n";
+    let browser = format!("accept: text/html\r\nsec-fetch-mode: navigate\r\n{traffic}");
     let page = raw(&world, "GET /", &format!("host: {free}-{id}.localhost\r\n{browser}"))?;
     assert_eq!(page.status, 502);
     assert!(
@@ -415,22 +427,27 @@ fn the_agent_is_for_those_with_the_token() -> Result<(), Failure> {
     let (id, _agent) = world.real()?;
     let token = get(&world, &id)?["envdAccessToken"].as_str().ok_or("no token")?.to_owned();
     let with = format!("x-access-token: {token}\r\n");
+    let traffic = traffic(&world, &id)?;
     assert_eq!(data(&world, "GET /health", &id, 49983, "")?.status, 204, "health is for everybody");
     for wrong in ["", "x-access-token: ea_x\r\n"] {
         let envs = data(&world, "GET /envs", &id, 49983, wrong)?;
         assert_eq!(refused(envs, 401)?, "the access token is missing or wrong");
         let list = data(&world, "POST /process.Process/List", &id, 49983, wrong)?;
         assert_eq!(list.parsed::<Value>(401)?["code"], "unauthenticated");
-        assert_eq!(data(&world, "POST /execute", &id, 49999, wrong)?.status, 401);
+        assert_eq!(data(&world, "POST /execute", &id, 49999, &format!("{traffic}{wrong}"))?.status, 401);
     }
     assert_eq!(data(&world, "GET /envs", &id, 49983, &with)?.status, 200);
-    assert_eq!(data(&world, "GET /contexts", &id, 49999, "")?.status, 200, "clients show no token here");
+    assert_eq!(
+        data(&world, "GET /contexts", &id, 49999, &traffic)?.status,
+        200,
+        "clients show no token here"
+    );
     for own in ["/init", "/forkd/ready", "/%69nit", "//init", "/freeze", "/fsthaw"] {
         assert_eq!(data(&world, &format!("POST {own}"), &id, 49983, &with)?.status, 403, "{own}");
     }
     // Without headers, the token says whose it is.
     assert_eq!(raw(&world, "GET /envs", &format!("host: x\r\n{with}"))?.status, 200);
-    assert_eq!(raw(&world, "GET /contexts", &format!("host: x\r\n{with}"))?.status, 200);
+    assert_eq!(raw(&world, "GET /contexts", &format!("host: x\r\n{with}{traffic}"))?.status, 200);
     Ok(())
 }
 

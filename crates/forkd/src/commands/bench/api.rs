@@ -120,19 +120,22 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
     let begun = Instant::now();
     let created = fork::create(client, &wanted, &mut signals).await?;
     let ready_here = begun.elapsed();
+    let measured = async {
+        let evals = with_children(client, plan, &created).await?;
+        let output = begun.elapsed();
+        Ok((evals, output, memory(client, &created).await?))
+    };
     let measured = tokio::select! {
-        measured = with_children(client, plan, &created) => measured,
+        measured = measured => measured,
         asked = signals.end() => Err(CliError::Interrupted(asked.status())),
     };
-    let output = begun.elapsed();
-    let memory = memory(client, &created).await;
     let removing = Instant::now();
     // Also when something failed: nothing stays.
     for sandbox in &created.sandboxes {
         fork::remove(client, &sandbox.id).await;
     }
     let removed_ms = ms(removing.elapsed());
-    let (evals, memory) = (measured?, memory?);
+    let (evals, output, memory) = measured?;
     let eval_ms = ms(output.saturating_sub(ready_here));
     let pause = match plan.branches {
         0 => None,

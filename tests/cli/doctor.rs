@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use forkd_tests::engine::process::Failure;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::stand_in::StandIn;
 use crate::world::Home;
 
 /// An `nft` of a kernel that cannot log packets.
@@ -40,5 +41,33 @@ fn a_kernel_that_cannot_log_packets_is_told_with_its_modules() -> Result<(), Fai
     if rustix::process::geteuid().is_root() {
         assert_eq!(check(&home, "nftables")?["status"], "ok", "rules that do not log are fine");
     }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_answers_is_named_and_one_that_refuses_fails() -> Result<(), Failure> {
+    let home = Home::new()?;
+    let none = check(&home, "daemon")?;
+    assert_eq!(
+        (&none["status"], &none["hint"]),
+        (&"warning".into(), &"forkd run starts one".into()),
+        "{none}"
+    );
+    let _answers = StandIn::start(home.path(), &[], |_, _| {
+        Some((200, json!({ "version": "1.2.3", "api": "v1" }).to_string()))
+    })?;
+    let there = check(&home, "daemon")?;
+    assert_eq!(there["status"], "ok", "{there}");
+    assert!(there["detail"].as_str().unwrap_or_default().starts_with("forkd 1.2.3 at unix"), "{there}");
+    let home = Home::new()?;
+    let _refuses = StandIn::start(home.path(), &[], |_, _| {
+        Some((401, json!({ "error": "who is there?", "code": "unauthorized" }).to_string()))
+    })?;
+    let refused = check(&home, "daemon")?;
+    assert_eq!(
+        (&refused["status"], &refused["detail"]),
+        (&"failed".into(), &"who is there?".into()),
+        "{refused}"
+    );
     Ok(())
 }

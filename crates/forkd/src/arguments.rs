@@ -209,6 +209,8 @@ pub struct BuildGuestOptions {
 #[derive(Debug, Args)]
 pub struct DoctorOptions {
     #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
     pub output: Output,
 }
 

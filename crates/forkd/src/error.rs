@@ -141,7 +141,7 @@ pub enum CliError {
 
 impl CliError {
     /// What to do about it, where the text does not say so itself.
-    fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<String> {
         Some(match self {
             CliError::Client(error) => return error.hint().map(|hint| in_words_of_verbs(&hint)),
             CliError::NoDaemon { .. } => {

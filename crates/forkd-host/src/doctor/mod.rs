@@ -4,6 +4,7 @@ mod cgroup;
 mod kernel;
 mod network;
 mod software;
+mod walls;
 
 use std::path::Path;
 
@@ -14,6 +15,10 @@ use crate::{disk, kvm};
 
 /// What building and running the software machine takes, the first time.
 pub const MACHINE_DISK: u64 = 3 << 30;
+
+/// Below this, snapshots and disk layers are refused before long; with less than the second, at once.
+const STATE_DISK: u64 = 5 << 30;
+const STATE_DISK_LEAST: u64 = 1 << 30;
 
 /// How sandboxes run on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -109,6 +114,9 @@ pub fn examine(binaries: &Path, home: &Path) -> Diagnosis {
         Check::new("tap", Need::Native, network::check_tap()),
         Check::new("nftables", Need::Native, network::check_nftables()),
         Check::new("drop-log", Need::Native, network::check_drop_log()),
+        Check::new("state-space", Need::Native, check_state(home)),
+        Check::new("user", Need::Neither, walls::check_user()),
+        Check::new("landlock", Need::Neither, walls::check_landlock()),
         Check::new("kernel-image", Need::Neither, kernel::check()),
         Check::new("disk-space", Need::Machine, check_disk(home)),
         Check::new("qemu", Need::Machine, software::check_qemu()),
@@ -171,6 +179,25 @@ fn check_disk(home: &Path) -> Result<String, Problem> {
     }
 }
 
+/// Room for snapshots and for what sandboxes write to their disks.
+fn check_state(home: &Path) -> Result<String, Problem> {
+    match disk::free_bytes(home) {
+        Ok(free) => judge_state(free),
+        Err(error) => Err(Problem::warning(error.to_string(), "see whether the disk is mounted")),
+    }
+}
+
+fn judge_state(free: u64) -> Result<String, Problem> {
+    let detail = format!("{} MiB free for snapshots and disks", free >> 20);
+    let variable = crate::home::HOME_VARIABLE;
+    let hint = format!("remove snapshots (forkd rmi), or set {variable} to a directory on a larger disk");
+    match free {
+        STATE_DISK.. => Ok(detail),
+        STATE_DISK_LEAST.. => Err(Problem::warning(detail, hint)),
+        _ => Err(Problem::failed(detail, hint)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,6 +230,14 @@ mod tests {
             check("kernel-image", Need::Neither, Status::Failed),
         ];
         assert_eq!(decide(&checks), (Way::None, Some("kvm: kvm's detail; qemu: qemu's detail".into())));
+    }
+
+    #[test]
+    fn little_room_is_told_and_none_is_too_little() {
+        let status = |free| judge_state(free).err().map(|problem| problem.status);
+        assert_eq!(status(5 << 30), None);
+        assert_eq!(status(4 << 30), Some(Status::Warning));
+        assert_eq!(status(1 << 29), Some(Status::Failed));
     }
 
     #[test]

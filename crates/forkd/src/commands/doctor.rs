@@ -1,16 +1,23 @@
 //! `forkd doctor`.
 
-use forkd_host::doctor::{Diagnosis, Need, Status, Way, examine};
+use std::time::Duration;
+
+use forkd_host::doctor::{Check, Diagnosis, Need, Status, Way, examine};
 use forkd_host::home;
 
-use super::{print, print_json};
-use crate::arguments::DoctorOptions;
+use super::{asynchronously, print, print_json};
+use crate::arguments::{DaemonOptions, DoctorOptions};
+use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 
+/// How long a daemon may take to say which one it is.
+const ANSWER: Duration = Duration::from_secs(5);
+
 pub fn run(options: &DoctorOptions) -> Result<Exit, CliError> {
     let binaries = home::binaries().map_err(CliError::Binaries)?;
-    let diagnosis = examine(&binaries, &home::directory()?);
+    let mut diagnosis = examine(&binaries, &home::directory()?);
+    diagnosis.checks.push(asynchronously(async { Ok(check_daemon(&options.daemon).await) })?);
     if options.output.json {
         print_json(&diagnosis)?;
     } else {
@@ -22,13 +29,32 @@ pub fn run(options: &DoctorOptions) -> Result<Exit, CliError> {
     })
 }
 
+/// Whether a daemon answers, and this user may ask it.
+async fn check_daemon(options: &DaemonOptions) -> Check {
+    let asked = async {
+        let Some(client) = daemon::look(options).await? else { return Ok(None) };
+        let version = client.version().await?.version;
+        Ok::<_, CliError>(Some(format!("forkd {version} at {}", client.address())))
+    };
+    let (status, detail, hint) = match tokio::time::timeout(ANSWER, asked).await {
+        Ok(Ok(Some(found))) => (Status::Ok, found, None),
+        Ok(Ok(None)) => (Status::Warning, "none answers".into(), Some("forkd run starts one".into())),
+        Ok(Err(error)) => (Status::Failed, error.to_string(), error.hint()),
+        Err(_) => {
+            let detail = format!("no answer within {} s", ANSWER.as_secs());
+            (Status::Failed, detail, Some("its log may have the reason".into()))
+        }
+    };
+    Check { name: "daemon", status, needed_for: Need::Neither, detail, hint }
+}
+
 fn render(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for check in &diagnosis.checks {
         let mark = match check.status {
             Status::Ok => "ok  ",
             // Nobody misses the machine's tools where sandboxes run without it.
-            Status::Failed if diagnosis.way == Way::Native && check.needed_for != Need::Native => "-   ",
+            Status::Failed if diagnosis.way == Way::Native && check.needed_for == Need::Machine => "-   ",
             Status::Warning => "warn",
             Status::Failed => "fail",
         };

@@ -203,8 +203,14 @@ impl Pool {
         }
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
         let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
-        let (there_is_work, idle, turn) = Default::default();
-        let shared = Arc::new(Shared { host, settings, state, work: there_is_work, idle, turn });
+        let shared = Arc::new(Shared {
+            host,
+            settings,
+            state,
+            work: Notify::new(),
+            idle: Notify::new(),
+            turn: tokio::sync::Mutex::default(),
+        });
         let worker = Mutex::new(Some(tokio::spawn(work(Arc::clone(&shared)))));
         Ok((Pool { shared, worker, _lock: lock }, recovered))
     }

@@ -18,6 +18,7 @@ use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
 use crate::routes::checks::within;
+use crate::routes::sandboxes::change::branch_of;
 use crate::routes::sandboxes::create::{MOST, fork_all, owner};
 
 /// Makes as many as are asked for, beyond E2B's twenty too. Those that do not come up are told as errors in their places.
@@ -34,11 +35,7 @@ pub(super) async fn fork(
     let record = sandbox.view().record;
     let about = About { timeout, ..About::of(&record) };
     // A branch of our own, which nobody has asked for: it goes when its children are there.
-    let branch = sandbox.branch(None).await?;
-    let tag = branch.tag().to_string();
-    if let Some(pause_us) = branch.view().record.pause_us {
-        app.metrics.engine.branched(Duration::from_micros(pause_us));
-    }
+    let tag = branch_of(&app, &sandbox, None).await?.tag().to_string();
     let new = NewSandboxes {
         source: Source::Snapshot(tag.clone()),
         count,

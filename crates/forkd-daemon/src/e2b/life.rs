@@ -13,7 +13,7 @@ use super::about::TIMEOUT;
 use super::domain;
 use super::models::{Body, Connect, Refresh, Sandbox, SetTimeout};
 use super::sandboxes::{Made, find, time};
-use crate::app::{App, Shared};
+use crate::app::Shared;
 use crate::audit::Sandboxes;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
@@ -141,14 +141,14 @@ pub(super) async fn wake(app: &Shared, id: &str, sandbox: &SandboxHandle, second
             let _ = sandbox.set_expiry(None).await;
             return Err(error.into());
         }
-        set_clock(&work, &sandbox).await;
+        set_clock(&sandbox).await;
         Ok(true)
     })
     .await?
 }
 
 /// A guest that stood still does not know for how long. One that cannot be told goes on with a clock that is late.
-async fn set_clock(_: &App, sandbox: &SandboxHandle) {
+async fn set_clock(sandbox: &SandboxHandle) {
     let Ok(agent) = sandbox.answering_agent() else { return };
     let now = humantime::format_rfc3339_nanos(SystemTime::now()).to_string();
     let told = agent.post::<Value>("/init", &json!({ "timestamp": now }), CLOCK).await;

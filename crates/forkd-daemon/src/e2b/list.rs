@@ -8,14 +8,12 @@ use serde::Deserialize;
 
 use super::about::About;
 use super::models::{ListedSandbox, template};
-use super::query;
-use super::snapshots::NEXT;
+use super::{paging, query};
 use crate::app::Shared;
 use crate::error::Answer;
 use crate::extract::{Json, Query};
-use crate::routes::checks::{malformed, within};
+use crate::routes::checks::malformed;
 
-const PAGE: u32 = 100;
 const RUNNING: HeaderName = HeaderName::from_static("x-total-running");
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -45,21 +43,18 @@ pub(super) async fn list_running(
 ) -> Answer<Response> {
     let mut views = app.engine.sandboxes();
     views.retain(|view| view.state == SandboxState::Running);
-    let wanted = Wanted { state: None, ..wanted };
-    let (views, _) = page(views, &Wanted { limit: None, next_token: None, ..wanted }, usize::MAX)?;
+    let wanted = Wanted { state: None, next_token: None, ..wanted };
+    let (views, _) = page(views, &wanted, usize::MAX)?;
     Ok(Json(views.iter().map(ListedSandbox::of).collect::<Vec<_>>()).into_response())
 }
 
 fn answer(views: Vec<SandboxView>, wanted: &Wanted) -> Answer<Response> {
-    let limit = within("limit", wanted.limit.unwrap_or(PAGE), 1..=PAGE)?;
+    let limit = paging::limit(wanted.limit)?;
     let running = views.iter().filter(|view| view.state == SandboxState::Running).count();
-    let (views, next) = page(views, wanted, usize::try_from(limit).unwrap_or(usize::MAX))?;
+    let (views, next) = page(views, wanted, limit)?;
     let mut response = Json(views.iter().map(ListedSandbox::of).collect::<Vec<_>>()).into_response();
     response.headers_mut().insert(RUNNING, HeaderValue::from(running));
-    if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
-        response.headers_mut().insert(NEXT, next);
-    }
-    Ok(response)
+    Ok(paging::with_next(response, next))
 }
 
 /// The newest first, unless it is asked for otherwise. A page goes on behind the last of the one before, so nothing is listed

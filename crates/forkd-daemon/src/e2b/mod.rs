@@ -21,6 +21,7 @@ mod list;
 mod metrics;
 mod models;
 mod network;
+mod paging;
 mod query;
 mod routing;
 mod sandboxes;

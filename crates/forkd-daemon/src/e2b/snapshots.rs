@@ -1,23 +1,19 @@
 //! Snapshots of sandboxes: branches, in forkd's words. Each is a template, too.
 
-use std::time::Duration;
-
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use forkd_engine::engine::SnapshotView;
 use serde::Deserialize;
 
 use super::models::{Body, NewSnapshot, Snapshot};
 use super::sandboxes::find;
-use super::templates;
+use super::{paging, templates};
 use crate::app::Shared;
 use crate::error::Answer;
 use crate::extract::{Json, Path, Query};
-use crate::routes::checks::{malformed, within};
-
-pub(super) const NEXT: HeaderName = HeaderName::from_static("x-next-token");
-const PAGE: u32 = 100;
+use crate::routes::checks::malformed;
+use crate::routes::sandboxes::change::branch_of;
 
 /// Makes one. The sandbox goes on; whoever asks can fork from it at once.
 pub(super) async fn create(
@@ -27,10 +23,7 @@ pub(super) async fn create(
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
     let sandbox = find(&app, &id)?;
     let tag = wanted.name.filter(|name| !name.is_empty()).map(|name| templates::tag_of(&name)).transpose()?;
-    let branch = sandbox.branch(tag).await?;
-    if let Some(pause_us) = branch.view().record.pause_us {
-        app.metrics.engine.branched(Duration::from_micros(pause_us));
-    }
+    let branch = branch_of(&app, &sandbox, tag).await?;
     Ok((StatusCode::CREATED, Json(shown(&branch.view()))))
 }
 
@@ -46,17 +39,12 @@ pub(super) struct ListSnapshots {
 
 pub(super) async fn list(State(app): State<Shared>, Query(wanted): Query<ListSnapshots>) -> Answer<Response> {
     let (page, next) = page(app.engine.snapshots(), &wanted)?;
-    let mut response = Json(page).into_response();
-    if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
-        response.headers_mut().insert(NEXT, next);
-    }
-    Ok(response)
+    Ok(paging::with_next(Json(page).into_response(), next))
 }
 
 /// A page, by tag, and where the next one begins.
 fn page(mut views: Vec<SnapshotView>, wanted: &ListSnapshots) -> Answer<(Vec<Snapshot>, Option<String>)> {
-    let limit = within("limit", wanted.limit.unwrap_or(PAGE), 1..=PAGE)?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let limit = paging::limit(wanted.limit)?;
     let name = wanted.name.as_deref().filter(|name| !name.is_empty()).map(templates::tag_of).transpose()?;
     if wanted.next_token.as_deref().is_some_and(|token| token.parse::<forkd_store::Tag>().is_err()) {
         return Err(malformed("nextToken is not what x-next-token of an answer was"));

@@ -7,10 +7,11 @@ use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetBandwidth, SetTtl};
 use forkd_api::snapshot::Snapshot;
-use forkd_engine::engine::{EngineError, NetworkChange, SandboxHandle};
+use forkd_engine::engine::{EngineError, NetworkChange, SandboxHandle, SnapshotHandle};
+use forkd_store::Tag;
 
 use super::create::MAX_BANDWIDTH_MIB;
-use crate::app::Shared;
+use crate::app::{App, Shared};
 use crate::egress;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
@@ -85,15 +86,25 @@ pub(super) async fn branch(
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
     let sandbox = app.engine.sandbox(&id)?;
     let tag = wanted.tag.map(|tag| tag.parse()).transpose().map_err(EngineError::Tag)?;
-    let branch = sandbox.branch(tag).await?;
-    if let Some(pause_us) = branch.view().record.pause_us {
-        app.metrics.engine.branched(Duration::from_micros(pause_us));
-    }
+    let branch = branch_of(&app, &sandbox, tag).await?;
     let view = match wanted.wait {
         true => branch.durable().await?,
         false => branch.view(),
     };
     Ok((StatusCode::CREATED, Json(snapshots::describe(&app, view).await?)))
+}
+
+/// Branches a sandbox, and counts how long it stood still.
+pub(crate) async fn branch_of(
+    app: &App,
+    sandbox: &SandboxHandle,
+    tag: Option<Tag>,
+) -> Answer<SnapshotHandle> {
+    let branch = sandbox.branch(tag).await?;
+    if let Some(pause_us) = branch.view().record.pause_us {
+        app.metrics.engine.branched(Duration::from_micros(pause_us));
+    }
+    Ok(branch)
 }
 
 /// Takes a sandbox back to one of its own branches. It keeps its id and its time; branches that came later are no longer its

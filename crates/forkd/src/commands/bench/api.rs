@@ -175,14 +175,20 @@ pub fn eval_of(code: &str) -> Eval {
     }
 }
 
+/// Evaluates, and returns the value of the last expression.
+pub async fn evaluate(client: &Client, id: &str, eval: &Eval) -> Result<Option<String>, CliError> {
+    let evaluated = client.eval(id, eval).await?;
+    match evaluated.error {
+        None => Ok(evaluated.result),
+        Some(error) => Err(CliError::BenchCode(format!("{id}: {}: {}", error.name, error.value))),
+    }
+}
+
 /// Evaluates, and returns how long it took.
 async fn timed_eval(client: &Client, id: &str, eval: &Eval) -> Result<Duration, CliError> {
     let begun = Instant::now();
-    let evaluated = client.eval(id, eval).await?;
-    match evaluated.error {
-        None => Ok(begun.elapsed()),
-        Some(error) => Err(CliError::BenchCode(format!("{id}: {}: {}", error.name, error.value))),
-    }
+    evaluate(client, id, eval).await?;
+    Ok(begun.elapsed())
 }
 
 /// Lets all children evaluate.

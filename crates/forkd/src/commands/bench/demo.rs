@@ -15,7 +15,7 @@ use forkd_api::snapshot::{CreateSnapshot, Snapshot, WarmUp};
 use forkd_client::Client;
 use serde::Serialize;
 
-use super::api::{self, Plan, Report, eval_of};
+use super::api::{self, Plan, Report, eval_of, evaluate};
 use super::chart::{self, Bar, human};
 use crate::arguments::{BenchDemoOptions, SnapshotShape};
 use crate::commands::{asynchronously, fork, image, print, print_json, say, snapshot};
@@ -148,7 +148,7 @@ async fn mid_computation(client: &Client) -> Result<MidComputation, CliError> {
     let original = first(of(TAG), &mut signals).await?;
     let mut others = (None, None);
     let seen = async {
-        evaluate(client, &original, COMPUTE).await?;
+        evaluate(client, &original, &eval_of(COMPUTE)).await?;
         tokio::time::sleep(BETWEEN).await;
         let before = progress(client, &original).await?;
         let branch = client.branch(&original, &BranchSandbox::default()).await?;
@@ -183,16 +183,8 @@ async fn mid_computation(client: &Client) -> Result<MidComputation, CliError> {
     Ok(seen)
 }
 
-async fn evaluate(client: &Client, id: &str, code: &str) -> Result<Option<String>, CliError> {
-    let evaluated = client.eval(id, &eval_of(code)).await?;
-    match evaluated.error {
-        None => Ok(evaluated.result),
-        Some(error) => Err(CliError::BenchCode(format!("{id}: {}: {}", error.name, error.value))),
-    }
-}
-
 async fn progress(client: &Client, id: &str) -> Result<u64, CliError> {
-    let text = evaluate(client, id, PROGRESS).await?.unwrap_or_default();
+    let text = evaluate(client, id, &eval_of(PROGRESS)).await?.unwrap_or_default();
     text.trim().parse().map_err(|_| failed(&format!("{id} does not say how far it is: {text:?}")))
 }
 

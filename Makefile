@@ -13,7 +13,7 @@ RELEASE := --release --locked --workspace --exclude forkd-agent
 E2E := $(CARGO) test $(RELEASE) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup build lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo test lane-one lane-two setup build lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -21,7 +21,19 @@ help: ## list the targets
 demo: build ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
 	scripts/demo
 
-test: lint unit e2e e2e-agent e2e-isolation e2e-e2b ## run every check and test
+test: lint unit build ## run every check and test
+	$(E2E) --no-run --test machine --test e2e --test isolation --test agent --test build --test api --test e2b
+	$(MAKE) --jobs $$(scripts/lanes) --keep-going --output-sync=line lane-one lane-two
+
+# All that runs on a KVM host, in two halves that take about as long. Two machines have one virtual CPU each, so two cores run both.
+lane-one: export FORKD_TEST_MACHINE := forkd-tests
+lane-one:
+	$(E2E) --test machine --test e2e --test isolation --test agent
+
+lane-two: export FORKD_TEST_MACHINE := forkd-tests-two
+lane-two:
+	tests/sdk/run target/release/guest/forkd-agent
+	$(E2E) --test build --test api --test e2b
 
 setup: ## install what is missing, or say how
 	@scripts/setup

@@ -20,5 +20,6 @@ fn main() -> ExitCode {
         ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
         ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
         ("bench::of_the_api", bench::of_the_api),
+        ("bench::of_the_main_job", bench::of_the_main_job),
     ])
 }

@@ -152,7 +152,6 @@ fn a_life() -> Result<(), Failure> {
         let (namespaces, links) = networks();
         Ok((namespaces.len(), links.len()) == (5, 5))
     })?;
-    let (namespaces, links) = networks();
     let [one, two, three] = &sandboxes[..] else { return Err("not three".into()) };
     assert_eq!(one.egress.as_ref().map(|egress| egress.mode), Some(EgressMode::Allow));
 

@@ -1,11 +1,13 @@
 //! The kernel and the images of guests in tests: made on this host, once, and kept beside the binaries.
 
+use std::fs::{self, File};
 use std::path::PathBuf;
 
 use forkd_image::Progress;
 use forkd_image::debian::{Debian, debian};
 use forkd_image::images::{ImageStore, Source};
 use forkd_image::kernels::KernelStore;
+use rustix::fs::FlockOperation;
 
 use crate::TestResult;
 use crate::binaries;
@@ -26,6 +28,10 @@ pub fn directory() -> PathBuf {
 /// Sees to it that there are a kernel, an initial RAM disk with the agent, and the Debian image.
 pub fn prepare() -> TestResult {
     let library = directory();
+    fs::create_dir_all(&library)?;
+    // Of two runs at once, one makes them and the other finds them.
+    let turn = File::open(&library)?;
+    rustix::fs::flock(&turn, FlockOperation::LockExclusive)?;
     let kernel = KernelStore::new(&library).ensure_default(&Report)?;
     kernel.initramfs(&binaries::directory().join("guest/forkd-agent"), &Report)?;
 

@@ -8,6 +8,7 @@
 //! Then one sandbox is branched over and over, while a client talks to it without a break: the longest that an answer took
 //! around a branch is the pause that was seen. Last, for comparison, the snapshot's image is booted cold.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, CreatedSandboxes};
 use forkd_api::snapshot::{CreateSnapshot, Progress as Told};
 use forkd_client::Client;
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::arguments::{BenchApiOptions, SnapshotShape};
@@ -32,7 +33,7 @@ const LIMIT_SECS: u64 = 300;
 /// Results that are asked for at once. More would gain nothing, and the port that leads into a machine takes few new connections
 /// at a time: those beyond wait for seconds, and may be lost.
 const AT_ONCE: usize = 32;
-/// A client that talks to a sandbox has its time alone before and after each branch.
+/// A client that talks to a sandbox has at least this time alone before and after each branch.
 const ALONE: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Serialize)]
@@ -51,6 +52,8 @@ pub struct Report {
     pub eval_ms: f64,
     /// How long single results took.
     pub evals: Spread,
+    /// What they were, each once.
+    pub results: BTreeSet<String>,
     /// What the children had for themselves when they had all answered.
     pub memory: Memory,
     pub removed_ms: f64,
@@ -135,7 +138,7 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
         fork::remove(client, &sandbox.id).await;
     }
     let removed_ms = ms(removing.elapsed());
-    let (evals, output, memory) = measured?;
+    let ((evals, results), output, memory) = measured?;
     let eval_ms = ms(output.saturating_sub(ready_here));
     let pause = match plan.branches {
         0 => None,
@@ -158,6 +161,7 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
         output_ms: ms(output),
         eval_ms,
         evals,
+        results,
         memory,
         removed_ms,
         pause,
@@ -184,19 +188,12 @@ pub async fn evaluate(client: &Client, id: &str, eval: &Eval) -> Result<Option<S
     }
 }
 
-/// Evaluates, and returns how long it took.
-async fn timed_eval(client: &Client, id: &str, eval: &Eval) -> Result<Duration, CliError> {
-    let begun = Instant::now();
-    evaluate(client, id, eval).await?;
-    Ok(begun.elapsed())
-}
-
 /// Lets all children evaluate.
 async fn with_children(
     client: &Client,
     plan: Plan<'_>,
     created: &CreatedSandboxes,
-) -> Result<Spread, CliError> {
+) -> Result<(Spread, BTreeSet<String>), CliError> {
     let mut evals = JoinSet::new();
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     for sandbox in &created.sandboxes {
@@ -204,14 +201,18 @@ async fn with_children(
         let turns = Arc::clone(&turns);
         evals.spawn(async move {
             let _turn = turns.acquire().await;
-            timed_eval(&client, &id, &eval).await
+            let begun = Instant::now();
+            let result = evaluate(&client, &id, &eval).await?;
+            Ok::<_, CliError>((begun.elapsed(), result))
         });
     }
-    let mut times = Vec::new();
+    let (mut times, mut results) = (Vec::new(), BTreeSet::new());
     while let Some(eval) = evals.join_next().await {
-        times.push(eval.map_err(|error| CliError::Io("wait for a result", error.into()))??);
+        let (time, result) = eval.map_err(|error| CliError::Io("wait for a result", error.into()))??;
+        times.push(time);
+        results.extend(result);
     }
-    Ok(Spread::of(times))
+    Ok((Spread::of(times), results))
 }
 
 async fn memory(client: &Client, created: &CreatedSandboxes) -> Result<Memory, CliError> {
@@ -296,6 +297,7 @@ async fn branch_and_talk(
     tags: &mut Vec<String>,
 ) -> Result<Pause, CliError> {
     let over = Arc::new(AtomicBool::new(false));
+    let (answer, mut answers) = watch::channel(0u32);
     let talking = tokio::spawn({
         let (client, id, over) = (client.clone(), id.to_owned(), Arc::clone(&over));
         async move {
@@ -303,22 +305,23 @@ async fn branch_and_talk(
             let eval = eval_of("1");
             while !over.load(Ordering::Relaxed) {
                 let from = Instant::now();
-                timed_eval(&client, &id, &eval).await?;
+                evaluate(&client, &id, &eval).await?;
                 talks.push(Talk { from, to: Instant::now() });
+                answer.send_modify(|count| *count += 1);
             }
             Ok::<_, CliError>(talks)
         }
     });
     let (mut branches, mut daemon) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        tokio::time::sleep(ALONE).await;
+        alone(&mut answers).await;
         let from = Instant::now();
         let branch = client.branch(id, &BranchSandbox::default()).await?;
         branches.push(Talk { from, to: Instant::now() });
         daemon.extend(branch.pause_us.map(Duration::from_micros));
         tags.push(branch.tag);
     }
-    tokio::time::sleep(ALONE).await;
+    alone(&mut answers).await;
     over.store(true, Ordering::Relaxed);
     let talks =
         talking.await.map_err(|error| CliError::Io("wait for the talking client", error.into()))??;
@@ -329,6 +332,15 @@ async fn branch_and_talk(
         seen: Spread::of(seen),
         quiet: Spread::of(quiet),
     })
+}
+
+/// Leaves the talking client its time, and at least one answer that no branch had a part in: the first may have been asked for
+/// before.
+async fn alone(answers: &mut watch::Receiver<u32>) {
+    let had = *answers.borrow();
+    tokio::time::sleep(ALONE).await;
+    // Who has stopped talking says why at the end.
+    let _ = answers.wait_for(|count| *count >= had + 2).await;
 }
 
 /// The longest answer around each branch, and all answers that had nothing to do with one.

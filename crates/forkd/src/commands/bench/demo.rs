@@ -32,6 +32,7 @@ const TAG: &str = "forkd-demo";
 const MEMORY_MIB: u64 = 512;
 /// What every child evaluates, in an interpreter that has numpy already.
 const CODE: &str = "numpy.zeros(5).tolist()";
+const RESULT: &str = "[0.0, 0.0, 0.0, 0.0, 0.0]";
 /// A computation that goes on by itself.
 const COMPUTE: &str = "\
 import threading, time
@@ -107,6 +108,9 @@ async fn show(client: &Client, image: &str, options: &BenchDemoOptions) -> Resul
     let (n, branches, cold_boots) = (options.n, options.branches, options.cold_boots);
     let plan = Plan { snapshot: TAG, n, code: CODE, branches, cold_boots };
     let children = api::measure(client, plan).await?;
+    if !children.results.iter().eq([RESULT]) {
+        return Err(failed(&format!("{CODE} is not {RESULT} everywhere: {:?}", children.results)));
+    }
     say("forkd: a branch in the middle of a computation");
     Ok(Demo {
         version: version.version,

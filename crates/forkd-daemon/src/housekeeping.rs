@@ -20,6 +20,8 @@ const TRIM_PAUSE: Duration = Duration::from_millis(500);
 /// Begins. It ends when the daemon is about to stop.
 pub fn start(app: &Shared) {
     let (sweeping, trimming, counting) = (app.clone(), app.clone(), app.clone());
+    // Before anything happens that counts.
+    let happened = app.engine.happenings();
     tokio::spawn(async move {
         tokio::select! {
             () = sweep(&sweeping) => {}
@@ -34,7 +36,7 @@ pub fn start(app: &Shared) {
     });
     tokio::spawn(async move {
         tokio::select! {
-            () = count(&counting) => {}
+            () = count(&counting, happened) => {}
             () = counting.stopping() => {}
         }
     });
@@ -97,8 +99,7 @@ async fn memory_taken(happened: &mut Receiver<Happened>) {
     }
 }
 
-async fn count(app: &App) {
-    let mut happened = app.engine.happenings();
+async fn count(app: &App, mut happened: Receiver<Happened>) {
     loop {
         match happened.recv().await {
             Ok(Happened::Loaded(_)) => app.metrics.engine.zygote_loaded(),

@@ -1,7 +1,8 @@
 //! Connections to the daemon, of every kind.
 
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use rustls::crypto::ring;
@@ -9,6 +10,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -19,6 +21,11 @@ use crate::error::ClientError;
 const LIMIT: Duration = Duration::from_secs(10);
 /// A peer that is gone without a word is noticed after this long, on a connection that waits.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// New connections to this host's own ports come one after another, this far apart. The port that leads into a machine is QEMU's,
+/// which lets one connection wait: when more come at once, the kernel answers them with cookies, and drops or resets some.
+const APART: Duration = Duration::from_millis(2);
+static TURN: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// A connection, whatever it is made of.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
@@ -59,13 +66,28 @@ async fn dial(address: &Address, tls: Option<&Arc<ClientConfig>>) -> Result<Box<
         }
         Address::Tcp { host, port, .. } => (host, *port),
     };
-    let stream = TcpStream::connect((host.as_str(), port)).await.map_err(Failed::Connect)?;
+    let stream = dial_tcp(host, port).await.map_err(Failed::Connect)?;
     prepare(&stream).map_err(Failed::Connect)?;
     let Some(config) = tls else { return Ok(Box::new(stream)) };
     let name =
         ServerName::try_from(host.clone()).map_err(|error| Failed::Connect(io::Error::other(error)))?;
     let connector = TlsConnector::from(Arc::clone(config));
     Ok(Box::new(connector.connect(name, stream).await.map_err(Failed::Tls)?))
+}
+
+async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let is_this_host = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    if !is_this_host {
+        return TcpStream::connect((host, port)).await;
+    }
+    let turn = Arc::clone(&TURN).lock_owned().await;
+    let stream = TcpStream::connect((host, port)).await;
+    // The next one waits, not this one.
+    tokio::spawn(async move {
+        tokio::time::sleep(APART).await;
+        drop(turn);
+    });
+    stream
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {

@@ -30,8 +30,7 @@ use crate::signals::Signals;
 
 /// How long code may take, on the slowest host.
 const LIMIT_SECS: u64 = 300;
-/// Results that are asked for at once. More would gain nothing, and the port that leads into a machine takes few new connections
-/// at a time: those beyond wait for seconds, and may be lost.
+/// Results that are asked for at once: more would only wait for each other.
 const AT_ONCE: usize = 32;
 /// A client that talks to a sandbox has at least this time alone before and after each branch.
 const ALONE: Duration = Duration::from_millis(300);

@@ -20,12 +20,15 @@ pub async fn test(world: &World) -> Result<(), Failure> {
     let client = Client::new(&vm.agent);
     let resident_kib = client.agent_kib("VmRSS").await?;
     let anonymous_kib = client.agent_kib("RssAnon").await?;
+    let habits = ["cat", "/proc/sys/vm/compaction_proactiveness", "/proc/sys/vm/stat_interval"];
+    let habits = client.run(&habits).await?;
     let numpy = client.python("import numpy\nnumpy.arange(4).sum()").await?;
     print(&json!({
         "measure": "boot_to_ready", "seconds": seconds, "agent_resident_kib": resident_kib,
         "agent_anonymous_kib": anonymous_kib, "agent_resident_after_kib": client.agent_kib("VmRSS").await?,
     }))?;
     check!(resident_kib < MAX_AGENT_KIB, "the agent takes {resident_kib} KiB");
+    check!(habits == "0\n60\n", "the kernel is busier than it has to be: {habits:?}");
     check!(numpy.text.ends_with('6'), "{numpy:?}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! 1. /proc, /sys and /dev, and the console as standard streams
 //! 2. the kernel's command line, then the modules of the initial RAM disk
 //! 3. the root disk: waited for, mounted, made the root
-//! 4. the other filesystems, the loopback, and the network if the command line has one
+//! 4. the other filesystems, the kernel's habits, the loopback, and the network if the command line has one
 //! 5. the listeners: envd, interpreter, dial; what the image is comes from the host (`/forkd/config`)
 //! 6. until somebody asks for the end: see [`shutdown`]
 
@@ -13,6 +13,7 @@ mod mounts;
 mod resolver;
 mod root;
 mod shutdown;
+mod still;
 
 use std::fs::{self, File};
 use std::io;
@@ -68,6 +69,7 @@ fn bring_up() -> Result<(), InitError> {
     root::switch(&options, &mounts::EARLY)?;
     mounts::mount_all(&mounts::LATE)?;
     mounts::finish();
+    still::keep();
     network::loopback_up()?;
     for network in &options.networks {
         network::configure(network, None)?;

@@ -13,6 +13,7 @@ use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{EgressMode, NetworkStats, Sandbox, SandboxStats};
 use forkd_net::plan::{GATEWAY_MAC, GATEWAY4, GUEST_MAC, GUEST4};
 use forkd_proto::control::Net;
+use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use crate::world::World;
 
 /// Runs an ignored test where it is root of its own network. Without the right to make namespaces there is nothing to test.
-fn alone(test: &str) -> Result<(), Failure> {
+pub fn alone(test: &str) -> Result<(), Failure> {
     let unshare = |program: &str| {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount", "sh", "-c"]).arg(format!("mount -t tmpfs none /run && {program}"));
@@ -31,7 +32,7 @@ fn alone(test: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let program = std::env::current_exe()?;
-    let arguments = format!("--ignored --exact --nocapture network::{test}");
+    let arguments = format!("--ignored --exact --nocapture {test}");
     let output = unshare(&format!("exec {} {arguments}", program.display())).output()?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
@@ -39,21 +40,26 @@ fn alone(test: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-const OPTIONS: [&str; 6] = ["--network", "required", "--networks-ready", "2", "--dns", "192.0.2.1"];
+pub const OPTIONS: [&str; 6] = ["--network", "required", "--networks-ready", "2", "--dns", "192.0.2.1"];
 
 fn world() -> Result<World, Failure> {
+    world_of(&guest::elf(100))
+}
+
+/// A daemon with networks, and a snapshot of this guest that has one.
+pub fn world_of(elf: &[u8]) -> Result<World, Failure> {
     // Somewhere for packets to go.
     let up = "ip link set lo up && ip link add wan0 type veth peer name wan1 && ip addr add 5.5.5.1/24 dev wan0 \
               && ip link set wan0 up && ip link set wan1 up && ip route add default dev wan0";
     assert!(Command::new("sh").args(["-c", up]).status()?.success());
-    World::with_base(&OPTIONS, |_, base| {
+    World::made(elf, &OPTIONS, |_, base| {
         base.shape.devices.net = Some(Net { mac: GUEST_MAC, mtu: None });
         Ok(())
     })
 }
 
 /// The networks of this host, by the names of their namespaces and links.
-fn networks() -> (Vec<String>, Vec<String>) {
+pub fn networks() -> (Vec<String>, Vec<String>) {
     let mut namespaces: Vec<String> = fs::read_dir("/run/netns")
         .into_iter()
         .flatten()
@@ -137,7 +143,7 @@ const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 3);
 
 #[test]
 fn a_sandbox_has_a_network_until_it_ends() -> Result<(), Failure> {
-    alone("a_life")
+    alone("network::a_life")
 }
 
 #[test]
@@ -251,7 +257,7 @@ fn a_life() -> Result<(), Failure> {
 
 #[test]
 fn a_network_outlives_the_daemon() -> Result<(), Failure> {
-    alone("a_crash")
+    alone("network::a_crash")
 }
 
 #[test]
@@ -309,7 +315,7 @@ fn a_crash() -> Result<(), Failure> {
 
 #[test]
 fn without_networks_nobody_goes_silently_without() -> Result<(), Failure> {
-    alone("refusals")
+    alone("network::refusals")
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_api::error::ErrorCode;
@@ -62,7 +62,8 @@ impl World {
         Ok((world, agents.ok_or("nobody was asked")?))
     }
 
-    fn made(
+    /// The same, of another guest and in another way.
+    pub fn made(
         elf: &[u8],
         options: &[&str],
         change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
@@ -163,7 +164,7 @@ impl World {
 
     /// Waits for the end of a daemon that ends by itself.
     #[cfg(debug_assertions)]
-    pub fn ended_itself(&mut self) -> Result<ExitStatus, Failure> {
+    pub fn ended_itself(&mut self) -> Result<std::process::ExitStatus, Failure> {
         let begun = Instant::now();
         let daemon = self.daemon.as_mut().ok_or("no daemon")?;
         loop {

@@ -162,7 +162,7 @@ fn none_is_nobody_s(world: &World) -> Result<(), Failure> {
 }
 
 /// Removes everything through the API, and looks for what is left.
-pub fn empty(world: &mut World, model: &mut Model) -> Result<(), Failure> {
+pub fn empty(world: &mut World, model: &mut Model, options: &[&str]) -> Result<(), Failure> {
     for (id, sandbox) in std::mem::take(&mut model.sandboxes) {
         if sandbox.paused {
             world.ask(&format!("POST /v1/sandboxes/{id}/resume"))?.parsed::<Shown>(200)?;
@@ -180,7 +180,7 @@ pub fn empty(world: &mut World, model: &mut Model) -> Result<(), Failure> {
     }
     // Frozen layers that nobody has any more go with a sweep, and a daemon that starts begins with one.
     world.end(Signal::TERM)?;
-    world.start(&[])?;
+    world.start(options)?;
     for place in ["sandboxes", "zygotes", "snapshots", "layers"] {
         let left = tiny::names(&world.root(), place);
         check!(left.is_empty(), "left in {place}: {left:?}");

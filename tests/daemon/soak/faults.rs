@@ -101,5 +101,5 @@ fn a_daemon_that_dies_between_two_steps_loses_nothing() -> Result<(), Failure> {
     }
     let Faults { mut world, model, .. } = faults;
     let mut model = model.lock().map_err(|_| "poisoned")?;
-    check::empty(&mut world, &mut model)
+    check::empty(&mut world, &mut model, &[])
 }

@@ -26,6 +26,7 @@ use forkd_tests::engine::ticking;
 use forkd_tests::scale;
 use rustix::process::Signal;
 
+use crate::network;
 use crate::world::World;
 use load::Load;
 use model::Model;
@@ -36,8 +37,30 @@ const CLIENTS: u64 = 4;
 
 #[test]
 fn a_daemon_that_is_killed_under_load_loses_nothing() -> Result<(), Failure> {
+    lose_nothing(World::with_guest(&ticking::elf(), &[])?, &[]).map(drop)
+}
+
+#[test]
+fn a_daemon_that_is_killed_under_load_loses_no_network() -> Result<(), Failure> {
+    network::alone("soak::with_networks")
+}
+
+#[test]
+#[ignore = "alone, by the test above"]
+fn with_networks() -> Result<(), Failure> {
+    let mut world = lose_nothing(network::world_of(&ticking::elf())?, &network::OPTIONS)?;
+    world.until("only those that wait are left", |_| {
+        let (namespaces, links) = network::networks();
+        Ok((namespaces.len(), links.len()) == (2, 2))
+    })?;
+    world.end(Signal::TERM)?;
+    assert_eq!(network::networks(), (vec![], vec![]));
+    Ok(())
+}
+
+/// Kills it over and over. The world that is returned is empty.
+fn lose_nothing(mut world: World, options: &[&str]) -> Result<World, Failure> {
     let mut random = Random::seeded()?;
-    let mut world = World::with_guest(&ticking::elf(), &[])?;
     let model = Mutex::new(Model::with_snapshot("base", 0));
     for kill in 0..scale::count(5, 100) {
         let delay = Duration::from_millis(random.below(600));
@@ -58,7 +81,7 @@ fn a_daemon_that_is_killed_under_load_loses_nothing() -> Result<(), Failure> {
             }
             Ok(())
         })?;
-        world.start(&[])?;
+        world.start(options)?;
         let mut model = model.lock().map_err(|_| "a client panicked")?;
         let checked = check::check(&world, &mut model);
         checked.map_err(|error| {
@@ -66,7 +89,7 @@ fn a_daemon_that_is_killed_under_load_loses_nothing() -> Result<(), Failure> {
         })?;
     }
     let mut model = model.lock().map_err(|_| "a client panicked")?;
-    let emptied = check::empty(&mut world, &mut model);
-    emptied
-        .map_err(|error| format!("at the end, FORKD_SEED={}: {error}\n{}", random.seed, world.log()).into())
+    check::empty(&mut world, &mut model, options)
+        .map_err(|error| format!("at the end, FORKD_SEED={}: {error}\n{}", random.seed, world.log()))?;
+    Ok(world)
 }

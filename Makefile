@@ -23,7 +23,7 @@ demo: build ## the main job, from nothing: 100 sandboxes of one warm parent, as 
 
 test: lint unit build ## run every check and test
 	$(E2E) --no-run --test machine --test e2e --test isolation --test agent --test build --test api --test e2b
-	$(MAKE) --jobs $$(scripts/lanes) --keep-going --output-sync=line lane-one lane-two
+	$(MAKE) --jobs $$(scripts/lanes) --keep-going lane-one lane-two
 
 # All that runs on a KVM host, in two halves that take about as long. Two machines have one virtual CPU each, so two cores run both.
 lane-one: export FORKD_TEST_MACHINE := forkd-tests

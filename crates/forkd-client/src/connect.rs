@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::ring;
@@ -25,7 +25,7 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// New connections to this host's own ports come one after another, this far apart. The port that leads into a machine is QEMU's,
 /// which lets one connection wait: when more come at once, the kernel answers them with cookies, and drops or resets some.
 const APART: Duration = Duration::from_millis(2);
-static TURN: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// A connection, whatever it is made of.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
@@ -80,7 +80,7 @@ async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     if !is_this_host {
         return TcpStream::connect((host, port)).await;
     }
-    let turn = Arc::clone(&TURN).lock_owned().await;
+    let turn = TURN.lock().await;
     let stream = TcpStream::connect((host, port)).await;
     // The next one waits, not this one.
     tokio::spawn(async move {

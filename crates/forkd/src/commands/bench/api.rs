@@ -5,7 +5,7 @@
 //!        the daemon's clock: every VM runs; every agent has answered    this client's clock: the last result is here
 //! ```
 //!
-//! Then one sandbox is branched over and over, while a client talks to it without a break: the longest that an answer took
+//! Before that, one sandbox is branched over and over, while a client talks to it without a break: the longest that an answer took
 //! around a branch is the pause that was seen. Last, for comparison, the snapshot's image is booted cold.
 
 use std::collections::BTreeSet;
@@ -115,6 +115,11 @@ pub fn run(options: &BenchApiOptions) -> Result<Exit, CliError> {
 
 pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError> {
     let mut signals = Signals::new()?;
+    // First, while the host has nothing else to do: what is left of many sandboxes is cleared away behind their backs.
+    let pause = match plan.branches {
+        0 => None,
+        _ => Some(pause(client, plan, &mut signals).await?),
+    };
     let wanted =
         CreateSandboxes { snapshot_tag: Some(plan.snapshot.to_owned()), n: plan.n, ..Default::default() };
     // The connection is there before the clock runs.
@@ -139,10 +144,6 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
     let removed_ms = ms(removing.elapsed());
     let ((evals, results), output, memory) = measured?;
     let eval_ms = ms(output.saturating_sub(ready_here));
-    let pause = match plan.branches {
-        0 => None,
-        _ => Some(pause(client, plan, &mut signals).await?),
-    };
     let cold_boot = match plan.cold_boots {
         0 => None,
         // Whoever stops here ends what is being booted with the connection.

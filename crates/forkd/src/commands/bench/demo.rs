@@ -1,7 +1,7 @@
 //! `forkd bench demo`: the main job, from nothing.
 //!
 //! ```text
-//!   image (Debian, Python, numpy) ─▶ boot, import numpy ─▶ snapshot ─▶ n children, a result of each ─▶ branches ─▶ cold boots
+//!   image (Debian, Python, numpy) ─▶ boot, import numpy ─▶ snapshot ─▶ branches ─▶ n children, a result of each ─▶ cold boots
 //!                                                              └────▶ one that computes ─▶ branch ─▶ both compute on
 //! ```
 

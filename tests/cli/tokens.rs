@@ -115,3 +115,20 @@ hint: remove some of its sandboxes first, or use a token that allows more
     assert!(with(&["fork", "base"], &secret)?.status.success());
     Ok(())
 }
+
+#[test]
+fn clients_of_e2b_are_told_where_the_daemon_is_and_with_which_key() -> Result<(), Failure> {
+    let world = World::with(&["--listen", "127.0.0.1:0"])?;
+    let secret = world.stdout(&["token", "create", "agents"])?;
+    let address = format!("http://{}", world.address()?);
+    let told = over_tcp(&world, &address, &["e2b", "env"], Some(&secret)).output()?;
+    let expected = format!(
+        "export E2B_API_URL={address}\nexport E2B_SANDBOX_URL={address}\nexport E2B_API_KEY={secret}\n"
+    );
+    assert_eq!(String::from_utf8(told.stdout)?, expected);
+    // By its socket, nobody needs a token, and nobody sees where it listens for TCP.
+    let told = world.stdout(&["e2b", "env"])?;
+    assert!(told.starts_with("export E2B_API_URL=http://127.0.0.1:8889\n"), "{told}");
+    assert!(told.contains("E2B_API_KEY=e2b_0"), "{told}");
+    Ok(())
+}

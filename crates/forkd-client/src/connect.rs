@@ -1,7 +1,6 @@
 //! Connections to the daemon, of every kind.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +65,12 @@ async fn dial(address: &Address, tls: Option<&Arc<ClientConfig>>) -> Result<Box<
         }
         Address::Tcp { host, port, .. } => (host, *port),
     };
-    let stream = dial_tcp(host, port).await.map_err(Failed::Connect)?;
+    let stream = if address.is_local() {
+        dial_in_turn(host, port).await
+    } else {
+        TcpStream::connect((host.as_str(), port)).await
+    };
+    let stream = stream.map_err(Failed::Connect)?;
     prepare(&stream).map_err(Failed::Connect)?;
     let Some(config) = tls else { return Ok(Box::new(stream)) };
     let name =
@@ -75,11 +79,7 @@ async fn dial(address: &Address, tls: Option<&Arc<ClientConfig>>) -> Result<Box<
     Ok(Box::new(connector.connect(name, stream).await.map_err(Failed::Tls)?))
 }
 
-async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let is_this_host = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-    if !is_this_host {
-        return TcpStream::connect((host, port)).await;
-    }
+async fn dial_in_turn(host: &str, port: u16) -> io::Result<TcpStream> {
     let turn = TURN.lock().await;
     let stream = TcpStream::connect((host, port)).await;
     // The next one waits, not this one.

@@ -179,6 +179,10 @@ impl Client {
         &self.inner.address
     }
 
+    pub fn token(&self) -> Option<&Secret> {
+        self.inner.token.as_ref()
+    }
+
     pub(crate) async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
         connect::connect(&self.inner.address, self.inner.tls.as_ref()).await
     }

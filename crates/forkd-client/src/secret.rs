@@ -14,6 +14,11 @@ impl Secret {
         fits.then(|| Secret(text.to_owned()))
     }
 
+    /// For whoever is to show it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
     pub(crate) fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }

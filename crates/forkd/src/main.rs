@@ -74,7 +74,10 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Dev(options) => commands::dev::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Serve(options) => commands::serve::run(&options),
-        Command::E2b { command: E2bCommand::Setup(options) } => commands::e2b::setup::run(&options),
+        Command::E2b { command } => match command {
+            E2bCommand::Setup(options) => commands::e2b::setup::run(&options),
+            E2bCommand::Env(options) => commands::e2b::env::run(&options),
+        },
         Command::Token { command } => match command {
             TokenCommand::Create(options) => commands::token::create::run(&options),
             TokenCommand::Ls(options) => commands::token::ls::run(&options),

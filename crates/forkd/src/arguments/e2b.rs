@@ -11,6 +11,19 @@ pub enum E2bCommand {
     /// Without an image, one of Debian with Python, numpy, pandas, matplotlib and Node.js is made the first time. A template that
     /// is there already stays.
     Setup(E2bSetupOptions),
+    /// Print what E2B's clients have to know of the daemon, for a shell: eval "$(forkd e2b env)".
+    ///
+    /// The key is the token that is given, or the machine's own; without either any key will do, as long as the daemon has no tokens.
+    /// A daemon that is found by its socket is taken to listen on 127.0.0.1:8889.
+    Env(E2bEnvOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct E2bEnvOptions {
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -314,7 +314,9 @@ async fn branch_and_talk(
     });
     let (mut branches, mut daemon) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        alone(&mut answers).await;
+        if !alone(&mut answers).await {
+            break;
+        }
         let from = Instant::now();
         let branch = client.branch(id, &BranchSandbox::default()).await?;
         branches.push(Talk { from, to: Instant::now() });
@@ -335,12 +337,11 @@ async fn branch_and_talk(
 }
 
 /// Leaves the talking client its time, and at least one answer that no branch had a part in: the first may have been asked for
-/// before.
-async fn alone(answers: &mut watch::Receiver<u32>) {
+/// before. False if it has stopped talking; it says why at the end.
+async fn alone(answers: &mut watch::Receiver<u32>) -> bool {
     let had = *answers.borrow();
     tokio::time::sleep(ALONE).await;
-    // Who has stopped talking says why at the end.
-    let _ = answers.wait_for(|count| *count >= had + 2).await;
+    answers.wait_for(|count| *count >= had + 2).await.is_ok()
 }
 
 /// The longest answer around each branch, and all answers that had nothing to do with one.

@@ -1,3 +1,4 @@
 //! `forkd e2b …`: what E2B's clients expect to be there.
 
+pub mod env;
 pub mod setup;

@@ -44,9 +44,7 @@ pub fn run(options: &E2bSetupOptions) -> Result<Exit, CliError> {
         Some(snapshot) => snapshot,
         None => make(options)?,
     };
-    say(&format!(
-        "{TAG} is ready; programs find it with E2B_API_URL and E2B_SANDBOX_URL set to the daemon's address"
-    ));
+    say(&format!("{TAG} is ready; programs find it after: eval \"$(forkd e2b env)\""));
     branch::show(&snapshot, &options.output)?;
     Ok(Exit::Success)
 }

@@ -22,18 +22,21 @@ demo: build ## the main job, from nothing: 100 sandboxes of one warm parent, as 
 	scripts/demo
 
 test: lint unit build ## run every check and test
-	$(E2E) --no-run --test machine --test e2e --test isolation --test agent --test build --test api --test e2b
+	$(E2E) --no-run $(LANE_ONE) $(LANE_TWO)
 	$(MAKE) --jobs $$(scripts/lanes) --keep-going lane-one lane-two
 
 # All that runs on a KVM host, in two halves that take about as long. Two machines have one virtual CPU each, so two cores run both.
+LANE_ONE := --test machine --test e2e --test isolation --test agent
+LANE_TWO := --test build --test api --test e2b
+
 lane-one: export FORKD_TEST_MACHINE := forkd-tests
 lane-one:
-	$(E2E) --test machine --test e2e --test isolation --test agent
+	$(E2E) $(LANE_ONE)
 
 lane-two: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-two:
 	tests/sdk/run target/release/guest/forkd-agent
-	$(E2E) --test build --test api --test e2b
+	$(E2E) $(LANE_TWO)
 
 setup: ## install what is missing, or say how
 	@scripts/setup

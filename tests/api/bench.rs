@@ -8,7 +8,6 @@ use forkd_tests::daemon::Daemon;
 use forkd_tests::library::DEBIAN;
 use forkd_tests::scale::count;
 use forkd_tests::{TestResult, check};
-
 use serde_json::{Value, json};
 
 use crate::life::snapshot;

@@ -74,6 +74,14 @@ pub fn networks() -> (Vec<String>, Vec<String>) {
     (namespaces, links)
 }
 
+/// Waits until there are this many, all of them whole: a namespace is there before its link.
+pub fn until_whole(world: &World, what: &str, count: usize) -> Result<(), Failure> {
+    world.until(what, |_| {
+        let (namespaces, links) = networks();
+        Ok((namespaces.len(), links.len()) == (count, count))
+    })
+}
+
 /// The tap of a sandbox, from its VM process.
 fn tap(sandbox: &Sandbox) -> Result<File, Failure> {
     let pid = sandbox.pid.ok_or("it has ended")?;
@@ -153,11 +161,7 @@ fn a_life() -> Result<(), Failure> {
     let mut lines = world.lines("GET /v1/events")?;
     assert!(world.snapshot("base")?.network);
     let sandboxes = world.fork("base", 3)?;
-    // A namespace is there before its link.
-    world.until("the pool is full again", |_| {
-        let (namespaces, links) = networks();
-        Ok((namespaces.len(), links.len()) == (5, 5))
-    })?;
+    until_whole(&world, "the pool is full again", 5)?;
     let [one, two, three] = &sandboxes[..] else { return Err("not three".into()) };
     assert_eq!(one.egress.as_ref().map(|egress| egress.mode), Some(EgressMode::Allow));
 
@@ -248,8 +252,7 @@ fn a_life() -> Result<(), Failure> {
             world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
         }
     }
-    world
-        .until("only those that wait are left", |_| Ok(networks().0.len() == 2 && networks().1.len() == 2))?;
+    until_whole(&world, "only those that wait are left", 2)?;
     world.end(Signal::TERM)?;
     assert_eq!(networks(), (vec![], vec![]), "a daemon that stops leaves none");
     world.start(&OPTIONS)
@@ -268,7 +271,7 @@ fn a_crash() -> Result<(), Failure> {
     let sandboxes = world.create(deny)?.sandboxes;
     let [kept, doomed] = &sandboxes[..] else { return Err("not two".into()) };
     assert_eq!(ask(kept, "example.com")?, Some(NXDOMAIN));
-    world.until("the pool is full", |_| Ok(networks().0.len() == 4 && networks().1.len() == 4))?;
+    until_whole(&world, "the pool is full", 4)?;
     world.end(Signal::KILL)?;
     let before = networks();
     assert_eq!(before.0.len(), 4);

@@ -8,10 +8,13 @@ use forkd_engine::users::UidRange;
 
 use crate::size::parse_mib;
 
+/// Where a daemon listens for TCP if nothing else is said.
+pub const USUAL_LISTEN: &str = "127.0.0.1:8889";
+
 #[derive(Debug, Args)]
 pub struct ServeOptions {
     /// The TCP address, or `none`. One that is not the loopback's needs a token (forkd token create).
-    #[arg(long, default_value = "127.0.0.1:8889", value_parser = parse_listen)]
+    #[arg(long, default_value = USUAL_LISTEN, value_parser = parse_listen)]
     pub listen: Listen,
     /// The Unix socket [default: forkd.sock among forkd's files].
     #[arg(long, value_name = "PATH", env = crate::daemon::SOCKET_VARIABLE)]

@@ -4,21 +4,20 @@ use std::collections::BTreeMap;
 
 use forkd_client::Address;
 
-use crate::arguments::E2bEnvOptions;
+use crate::arguments::{E2bEnvOptions, USUAL_LISTEN};
 use crate::commands::{asynchronously, print, print_json};
 use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 
-/// Where a daemon listens for TCP if nothing else is said. Its socket does not tell.
-const USUAL: &str = "http://127.0.0.1:8889";
 /// The right shape for a daemon that knows no token, and asks for none on the loopback.
 const ANY_KEY: &str = "e2b_0000000000000000000000000000000000000000";
 
 pub fn run(options: &E2bEnvOptions) -> Result<Exit, CliError> {
     let client = asynchronously(async { daemon::find(&options.daemon).await })?;
     let address = match client.address() {
-        Address::Unix(_) => USUAL.to_owned(),
+        // It does not tell.
+        Address::Unix(_) => format!("http://{USUAL_LISTEN}"),
         address => address.to_string(),
     };
     let key = client.token().map_or(ANY_KEY, |token| token.reveal());

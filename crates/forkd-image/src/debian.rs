@@ -8,8 +8,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forkd_host::disk;
 use forkd_host::tool::{self, MissingTool};
+use forkd_host::{apt, disk};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::archive::{ArchiveError, Limits, Whiteouts};
@@ -43,6 +43,8 @@ pub enum DebianError {
     Tool(#[from] MissingTool),
     #[error("mmdebstrap cannot be run")]
     Run(#[source] std::io::Error),
+    #[error("{problem}\nmmdebstrap failed:\n{log}")]
+    Unreachable { problem: String, log: String },
     #[error("mmdebstrap failed:\n{0}")]
     Failed(String),
     #[error(transparent)]
@@ -108,7 +110,7 @@ pub fn debian(store: &ImageStore, debian: &Debian, progress: &dyn Progress) -> R
     disk::require(store.directory(), DISK, "a Debian system").map_err(ImageError::from)?;
     let archive = draft.scratch().join("root.tar");
 
-    mmdebstrap.args(["--variant=minbase", "--format=tar"]);
+    mmdebstrap.args(["--variant=minbase", "--format=tar"]).arg(apt::MMDEBSTRAP_RETRIES);
     mmdebstrap.arg(format!("--setup-hook={HASTEN}")).arg(format!("--customize-hook={UNHASTEN}"));
     if !debian.include.is_empty() {
         mmdebstrap.arg(format!("--include={}", debian.include.join(",")));
@@ -190,7 +192,14 @@ fn run(mmdebstrap: &mut Command, progress: &dyn Progress) -> Result<(), DebianEr
     if cancelled.is_some() {
         return Err(ImageError::from(ArchiveError::Cancelled).into());
     }
-    if status.success() { Ok(()) } else { Err(DebianError::Failed(last.join("\n"))) }
+    if status.success() {
+        return Ok(());
+    }
+    let log = last.join("\n");
+    Err(match apt::mirror_problem(&log) {
+        Some(problem) => DebianError::Unreachable { problem, log },
+        None => DebianError::Failed(log),
+    })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use forkd_host::command::CommandError;
 use forkd_host::tool::{self, MissingTool};
-use forkd_host::{disk, doctor};
+use forkd_host::{apt, disk, doctor};
 use forkd_image::initramfs::Initramfs;
 use forkd_image::kernel;
 use forkd_image::modules::ModuleTree;
@@ -70,7 +70,7 @@ fn build_in(build: &Path, destination: &Path, progress: &dyn Progress) -> Result
 /// Installs the packages into an archive.
 fn bootstrap(build: &Path, archive: &Path, progress: &dyn Progress) -> Result<(), ImageError> {
     let mut mmdebstrap = tool::MMDEBSTRAP.command()?;
-    mmdebstrap.args(["--variant=minbase", "--format=tar"]);
+    mmdebstrap.args(["--variant=minbase", "--format=tar"]).arg(apt::MMDEBSTRAP_RETRIES);
     mmdebstrap.arg(format!("--include={}", recipe::PACKAGES.join(",")));
     for directory in ["doc", "locale", "man", "info"] {
         mmdebstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{directory}/*"));

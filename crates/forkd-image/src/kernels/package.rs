@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forkd_host::apt;
+use forkd_host::apt::{self, MirrorProblem};
 use forkd_host::command::{self, CommandError};
 use forkd_host::tool::{self, MissingTool, Tool};
 
@@ -31,7 +31,7 @@ pub enum PackageError {
     #[error("apt does not know the package {0}: run `apt-get update` and try again")]
     Unknown(String),
     #[error("{0}")]
-    Unreachable(String),
+    Unreachable(MirrorProblem),
     #[error("{step} failed: {complaint}")]
     Failed { step: &'static str, complaint: String },
     #[error(transparent)]
@@ -111,14 +111,21 @@ fn run(
     limit: Duration,
     progress: &dyn Progress,
 ) -> Result<(), PackageError> {
-    let outcome = command::run_unless(command, "", limit, &|| progress.is_cancelled())?;
-    if outcome.status.success() {
-        return Ok(());
-    }
-    if let Some(problem) = apt::mirror_problem(&outcome.stderr) {
-        return Err(PackageError::Unreachable(problem));
-    }
-    Err(PackageError::Failed { step, complaint: outcome.complaint() })
+    let attempt = || {
+        let outcome = command::run_unless(command, "", limit, &|| progress.is_cancelled())?;
+        if outcome.status.success() {
+            return Ok(());
+        }
+        Err(match MirrorProblem::of(&outcome.stderr) {
+            Some(problem) => PackageError::Unreachable(problem),
+            None => PackageError::Failed { step, complaint: outcome.complaint() },
+        })
+    };
+    let problem = |error: &PackageError| match error {
+        PackageError::Unreachable(problem) => Some(problem),
+        _ => None,
+    };
+    apt::retry(attempt, problem, |text| progress.warn(text))
 }
 
 #[cfg(test)]

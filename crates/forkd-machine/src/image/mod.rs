@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use forkd_host::apt;
+use forkd_host::apt::MirrorProblem;
 use forkd_host::command::CommandError;
 use forkd_host::disk::DiskError;
 use forkd_host::tool::MissingTool;
@@ -43,7 +43,7 @@ pub enum ImageError {
     #[error(transparent)]
     Command(#[from] CommandError),
     #[error("{problem}\n{step} failed:\n{log}")]
-    Unreachable { problem: String, step: &'static str, log: String },
+    Unreachable { problem: MirrorProblem, step: &'static str, log: String },
     #[error("{step} failed:\n{log}")]
     Failed { step: &'static str, log: String },
     #[error("the image has no kernel in /boot")]
@@ -135,7 +135,7 @@ fn size_on_disk(directory: &Path) -> io::Result<u64> {
 /// The last lines of a step's log, as an error.
 fn failed(step: &'static str, log: &Path) -> ImageError {
     let log = files::tail(log, 12);
-    match apt::mirror_problem(&log) {
+    match MirrorProblem::of(&log) {
         Some(problem) => ImageError::Unreachable { problem, step, log },
         None => ImageError::Failed { step, log },
     }

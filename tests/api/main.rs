@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod busy;
 mod docs;
 mod files;
 mod life;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     forkd_tests::suite::main(&[
         ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
         ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
+        ("busy::a_busy_sandbox_is_branched", busy::a_busy_sandbox_is_branched),
         ("files::go_in_and_come_out", files::go_in_and_come_out),
         ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
         ("sdk::the_examples_run", sdk::the_examples_run),

@@ -7,8 +7,8 @@
         ...
 
 A function given to `on_fork` runs in every fork of this sandbox, before the fork serves anybody; or, where code was running
-when the sandbox was branched, when that code has ended. `identity` says which fork
-this is: `{"id": ..., "index": ..., "generation": ...}`; it is empty until the first fork.
+when the sandbox was branched, when that code has ended. `identity` says which fork this is:
+`{"id": ..., "index": ..., "generation": ...}`; it is empty until the first fork.
 """
 
 import os as _os

@@ -3,6 +3,7 @@
 
 mod bench;
 mod build;
+mod busy;
 mod docs;
 mod files;
 mod life;
@@ -16,6 +17,7 @@ use forkd_tests::suite::Test;
 /// Part of `make test`.
 const CORE: &[Test] = &[
     ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
+    ("busy::a_busy_sandbox_is_branched", busy::a_busy_sandbox_is_branched),
     ("bench::of_the_main_job", bench::of_the_main_job),
 ];
 

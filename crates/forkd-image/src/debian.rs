@@ -52,6 +52,15 @@ pub enum DebianError {
     Image(#[from] ImageError),
 }
 
+impl DebianError {
+    fn mirror_problem(&self) -> Option<&MirrorProblem> {
+        match self {
+            DebianError::Unreachable { problem, .. } => Some(problem),
+            _ => None,
+        }
+    }
+}
+
 /// A Debian system to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debian {
@@ -120,11 +129,8 @@ pub fn debian(store: &ImageStore, debian: &Debian, progress: &dyn Progress) -> R
     mmdebstrap.env("TMPDIR", draft.scratch());
     mmdebstrap.env("SOURCE_DATE_EPOCH", today().to_string());
     progress.step(&format!("building Debian {}", debian.suite));
-    let problem = |error: &DebianError| match error {
-        DebianError::Unreachable { problem, .. } => Some(problem),
-        _ => None,
-    };
-    apt::retry(|| run(&mut mmdebstrap, progress), problem, |text| progress.warn(text))?;
+    let attempt = || run(&mut mmdebstrap, progress);
+    apt::retry(attempt, DebianError::mirror_problem, |text| progress.warn(text))?;
 
     progress.step(&format!("unpacking Debian {}", debian.suite));
     let file = File::open(&archive).map_err(FileError::at("open", &archive)).map_err(ImageError::from)?;

@@ -38,6 +38,15 @@ pub enum PackageError {
     File(#[from] FileError),
 }
 
+impl PackageError {
+    fn mirror_problem(&self) -> Option<&MirrorProblem> {
+        match self {
+            PackageError::Unreachable(problem) => Some(problem),
+            _ => None,
+        }
+    }
+}
+
 /// Downloads the kernel and its modules into a directory, and returns the root that they are unpacked below.
 pub(super) fn download(scratch: &Path, progress: &dyn Progress) -> Result<PathBuf, PackageError> {
     let apt_get = tool::APT_GET.find().map_err(PackageError::OtherDistribution)?;
@@ -121,11 +130,7 @@ fn run(
             None => PackageError::Failed { step, complaint: outcome.complaint() },
         })
     };
-    let problem = |error: &PackageError| match error {
-        PackageError::Unreachable(problem) => Some(problem),
-        _ => None,
-    };
-    apt::retry(attempt, problem, |text| progress.warn(text))
+    apt::retry(attempt, PackageError::mirror_problem, |text| progress.warn(text))
 }
 
 #[cfg(test)]

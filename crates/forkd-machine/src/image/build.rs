@@ -85,12 +85,8 @@ fn bootstrap(build: &Path, archive: &Path, progress: &dyn Progress) -> Result<()
         mmdebstrap.env("TMPDIR", "/var/tmp");
     }
     let log = build.join("mmdebstrap.log");
-    let problem = |error: &ImageError| match error {
-        ImageError::Unreachable { problem, .. } => Some(problem),
-        _ => None,
-    };
     let attempt = || logged(&mut mmdebstrap, "mmdebstrap", &log, progress);
-    apt::retry(attempt, problem, |text| progress.warn(text))
+    apt::retry(attempt, ImageError::mirror_problem, |text| progress.warn(text))
 }
 
 /// Runs a command whose output goes to a log, line by line, and to the user as progress.

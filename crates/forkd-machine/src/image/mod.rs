@@ -54,6 +54,15 @@ pub enum ImageError {
     Modules(#[from] ModuleError),
 }
 
+impl ImageError {
+    fn mirror_problem(&self) -> Option<&MirrorProblem> {
+        match self {
+            ImageError::Unreachable { problem, .. } => Some(problem),
+            _ => None,
+        }
+    }
+}
+
 /// A built image.
 #[derive(Debug)]
 pub(crate) struct Image {

@@ -20,6 +20,8 @@ pub struct Present {
     pub sandboxes: u64,
     /// What the host could still give.
     pub available_memory_bytes: u64,
+    /// What branches have kept of the memory of sandboxes.
+    pub frozen_bytes: u64,
     pub free_disk_bytes: u64,
 }
 
@@ -38,6 +40,8 @@ pub enum Refusal {
     Sandboxes { wanted: u64, present: u64, most: u64 },
     #[error("sandboxes of {wanted_mib} MiB: this host has {available_mib} MiB of memory left")]
     Memory { wanted_mib: u64, available_mib: u64 },
+    #[error("a branch that keeps {wanted_mib} MiB of memory: this host has {available_mib} MiB left")]
+    Branch { wanted_mib: u64, available_mib: u64 },
     #[error("{wanted} more {what} beside {held}: the token allows {most}")]
     Owner { what: &'static str, wanted: u64, held: u64, most: u64 },
     #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
@@ -56,7 +60,7 @@ pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Ref
             most: limits.sandboxes,
         });
     }
-    let available = present.available_memory_bytes.min(limits.memory_bytes);
+    let available = room(present, limits);
     if wanted.memory_bytes > available {
         let (wanted_mib, available_mib) = (wanted.memory_bytes / MIB, available / MIB);
         return Err(Refusal::Memory { wanted_mib, available_mib });
@@ -68,6 +72,22 @@ pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Ref
     Ok(())
 }
 
+/// Decides about a branch, which keeps memory that a sandbox has already. If the sandbox writes to all of that again, as much
+/// more is used.
+pub fn admit_branch(frozen_bytes: u64, present: Present, limits: Limits) -> Result<(), Refusal> {
+    let available = room(present, limits);
+    if frozen_bytes > available {
+        let (wanted_mib, available_mib) = (frozen_bytes.div_ceil(MIB), available / MIB);
+        return Err(Refusal::Branch { wanted_mib, available_mib });
+    }
+    Ok(())
+}
+
+/// The memory that is there for more.
+pub fn room(present: Present, limits: Limits) -> u64 {
+    present.available_memory_bytes.min(limits.memory_bytes.saturating_sub(present.frozen_bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,7 +95,7 @@ mod tests {
     const LIMITS: Limits =
         Limits { sandboxes: 10, memory_bytes: 100 * MIB, zygote_bytes: 0, free_disk_bytes: 5 * MIB };
     const PRESENT: Present =
-        Present { sandboxes: 4, available_memory_bytes: 80 * MIB, free_disk_bytes: 6 * MIB };
+        Present { sandboxes: 4, available_memory_bytes: 80 * MIB, frozen_bytes: 0, free_disk_bytes: 6 * MIB };
     const WANTED: Wanted = Wanted { sandboxes: 6, memory_bytes: 80 * MIB };
 
     #[test]
@@ -93,5 +113,17 @@ mod tests {
         assert_eq!(admit(WANTED, full, LIMITS), Err(Refusal::Disk { free_mib: 4, kept_mib: 5 }));
         let huge = Wanted { sandboxes: u64::MAX, ..WANTED };
         assert!(admit(huge, PRESENT, LIMITS).is_err());
+    }
+
+    #[test]
+    fn what_branches_keep_is_not_there_for_others() {
+        let frozen = Present { frozen_bytes: 21 * MIB, ..PRESENT };
+        let refused = Err(Refusal::Memory { wanted_mib: 80, available_mib: 79 });
+        assert_eq!(admit(WANTED, frozen, LIMITS), refused);
+        assert_eq!(admit_branch(79 * MIB, frozen, LIMITS), Ok(()));
+        let refused = Err(Refusal::Branch { wanted_mib: 80, available_mib: 79 });
+        assert_eq!(admit_branch(79 * MIB + 1, frozen, LIMITS), refused);
+        let beyond = Present { frozen_bytes: u64::MAX, ..PRESENT };
+        assert!(admit_branch(1, beyond, LIMITS).is_err());
     }
 }

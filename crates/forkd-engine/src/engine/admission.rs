@@ -20,8 +20,6 @@ pub struct Present {
     pub sandboxes: u64,
     /// What the host could still give.
     pub available_memory_bytes: u64,
-    /// What branches have kept of the memory of sandboxes.
-    pub frozen_bytes: u64,
     pub free_disk_bytes: u64,
 }
 
@@ -60,7 +58,7 @@ pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Ref
             most: limits.sandboxes,
         });
     }
-    let available = room(present, limits);
+    let available = present.available_memory_bytes.min(limits.memory_bytes);
     if wanted.memory_bytes > available {
         let (wanted_mib, available_mib) = (wanted.memory_bytes / MIB, available / MIB);
         return Err(Refusal::Memory { wanted_mib, available_mib });
@@ -72,20 +70,15 @@ pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Ref
     Ok(())
 }
 
-/// Decides about a branch, which keeps memory that a sandbox has already. If the sandbox writes to all of that again, as much
-/// more is used.
-pub fn admit_branch(frozen_bytes: u64, present: Present, limits: Limits) -> Result<(), Refusal> {
-    let available = room(present, limits);
-    if frozen_bytes > available {
-        let (wanted_mib, available_mib) = (frozen_bytes.div_ceil(MIB), available / MIB);
+/// Decides about a branch, which keeps memory that only its sandbox has now. If the sandbox writes to all of that again, as much
+/// more is used. What earlier branches keep of the same sandbox is used already: its memory is its own again only after it has
+/// written to it.
+pub fn admit_branch(frozen_bytes: u64, available_memory_bytes: u64) -> Result<(), Refusal> {
+    if frozen_bytes > available_memory_bytes {
+        let (wanted_mib, available_mib) = (frozen_bytes.div_ceil(MIB), available_memory_bytes / MIB);
         return Err(Refusal::Branch { wanted_mib, available_mib });
     }
     Ok(())
-}
-
-/// The memory that is there for more.
-pub fn room(present: Present, limits: Limits) -> u64 {
-    present.available_memory_bytes.min(limits.memory_bytes.saturating_sub(present.frozen_bytes))
 }
 
 #[cfg(test)]
@@ -95,7 +88,7 @@ mod tests {
     const LIMITS: Limits =
         Limits { sandboxes: 10, memory_bytes: 100 * MIB, zygote_bytes: 0, free_disk_bytes: 5 * MIB };
     const PRESENT: Present =
-        Present { sandboxes: 4, available_memory_bytes: 80 * MIB, frozen_bytes: 0, free_disk_bytes: 6 * MIB };
+        Present { sandboxes: 4, available_memory_bytes: 80 * MIB, free_disk_bytes: 6 * MIB };
     const WANTED: Wanted = Wanted { sandboxes: 6, memory_bytes: 80 * MIB };
 
     #[test]
@@ -116,14 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn what_branches_keep_is_not_there_for_others() {
-        let frozen = Present { frozen_bytes: 21 * MIB, ..PRESENT };
-        let refused = Err(Refusal::Memory { wanted_mib: 80, available_mib: 79 });
-        assert_eq!(admit(WANTED, frozen, LIMITS), refused);
-        assert_eq!(admit_branch(79 * MIB, frozen, LIMITS), Ok(()));
+    fn a_branch_needs_memory_for_what_its_sandbox_writes_again() {
+        assert_eq!(admit_branch(79 * MIB, 79 * MIB), Ok(()));
         let refused = Err(Refusal::Branch { wanted_mib: 80, available_mib: 79 });
-        assert_eq!(admit_branch(79 * MIB + 1, frozen, LIMITS), refused);
-        let beyond = Present { frozen_bytes: u64::MAX, ..PRESENT };
-        assert!(admit_branch(1, beyond, LIMITS).is_err());
+        assert_eq!(admit_branch(79 * MIB + 1, 79 * MIB), refused);
     }
 }

@@ -193,9 +193,10 @@ impl Shared {
             Ok(()) => return Ok(()),
             Err(refusal) => refusal,
         };
-        if !matches!(refused, Refusal::Memory { .. })
-            || !self.could_make_room(wanted.memory_bytes, present, snapshot).await
-        {
+        let missing = wanted.memory_bytes.saturating_sub(present.available_memory_bytes);
+        let could_help =
+            matches!(refused, Refusal::Memory { .. }) && wanted.memory_bytes <= self.limits.memory_bytes;
+        if !could_help || !self.make_room(missing, snapshot).await {
             return Err(refused.into());
         }
         Ok(admission::admit(wanted, self.present()?, self.limits)?)
@@ -213,20 +214,14 @@ impl Shared {
             Some(owner) => Some(self.claim(owner, wanted).await?),
             None => None,
         };
-        let present = self.present()?;
-        if let Err(refused) = admission::admit_branch(frozen_bytes, present, self.limits) {
-            if !self.could_make_room(frozen_bytes, present, None).await {
+        let missing = frozen_bytes.saturating_sub(available_memory());
+        if let Err(refused) = admission::admit_branch(frozen_bytes, available_memory()) {
+            if !self.make_room(missing, None).await {
                 return Err(refused.into());
             }
-            admission::admit_branch(frozen_bytes, self.present()?, self.limits)?;
+            admission::admit_branch(frozen_bytes, available_memory())?;
         }
         Ok(claim)
-    }
-
-    /// Has snapshots other than this one give up their processes for what is wanted. Says whether any has.
-    async fn could_make_room(&self, bytes: u64, present: Present, spared: Option<&Tag>) -> bool {
-        let missing = bytes.saturating_sub(admission::room(present, self.limits));
-        bytes <= self.limits.memory_bytes && self.make_room(missing, spared).await
     }
 
     /// Takes room of an owner's for what is being made. Its branches that are on disk give up their processes for it.
@@ -249,7 +244,6 @@ impl Shared {
         Ok(Present {
             sandboxes: self.sandboxes.len() as u64,
             available_memory_bytes: available_memory(),
-            frozen_bytes: self.frozen_bytes(),
             free_disk_bytes: free_disk(&self.places.layers())?,
         })
     }

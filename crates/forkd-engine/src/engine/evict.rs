@@ -60,13 +60,6 @@ impl Shared {
         measured.await.unwrap_or(0)
     }
 
-    /// What all branches have kept, as it was when they were made.
-    pub(super) fn frozen_bytes(&self) -> u64 {
-        let views = self.snapshots.all();
-        let views = views.iter().map(SnapshotHandle::view).filter(|view| view.loaded);
-        views.fold(0, |all, view| all.saturating_add(view.record.frozen_bytes))
-    }
-
     /// The snapshots that have processes.
     async fn kept(&self, spared: Option<&Tag>) -> Vec<Kept<SnapshotHandle>> {
         let handles = self.snapshots.all();

@@ -7,12 +7,19 @@ mod sdk;
 
 use std::process::ExitCode;
 
+use forkd_tests::suite::Test;
+
+/// Part of `make test`.
+const CORE: &[Test] = &[("guest::children_of_a_warm_parent_differ", guest::children_of_a_warm_parent_differ)];
+
+/// Part of `make test-all`.
+const REST: &[Test] = &[
+    ("guest::debian_boots_to_ready", guest::debian_boots_to_ready),
+    ("guest::the_agent_stays_up_under_pressure", guest::the_agent_stays_up_under_pressure),
+    ("registry::an_image_from_a_registry_boots", registry::an_image_from_a_registry_boots),
+    ("sdk::the_official_clients_drive_a_guest", sdk::the_official_clients_drive_a_guest),
+];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(&[
-        ("guest::debian_boots_to_ready", guest::debian_boots_to_ready),
-        ("guest::children_of_a_warm_parent_differ", guest::children_of_a_warm_parent_differ),
-        ("guest::the_agent_stays_up_under_pressure", guest::the_agent_stays_up_under_pressure),
-        ("registry::an_image_from_a_registry_boots", registry::an_image_from_a_registry_boots),
-        ("sdk::the_official_clients_drive_a_guest", sdk::the_official_clients_drive_a_guest),
-    ])
+    forkd_tests::suite::main(CORE, REST)
 }

@@ -3,23 +3,36 @@
 
 mod bench;
 mod build;
+mod busy;
 mod docs;
 mod files;
 mod life;
+mod programs;
 mod sdk;
 
 use std::process::ExitCode;
 
+use forkd_tests::suite::Test;
+
+/// Part of `make test`.
+const CORE: &[Test] = &[
+    ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
+    ("busy::a_busy_sandbox_is_branched", busy::a_busy_sandbox_is_branched),
+    ("bench::of_the_main_job", bench::of_the_main_job),
+];
+
+/// Part of `make test-all`.
+const REST: &[Test] = &[
+    ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
+    ("files::go_in_and_come_out", files::go_in_and_come_out),
+    ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
+    ("sdk::the_examples_run", sdk::the_examples_run),
+    ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
+    ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
+    ("bench::of_the_api", bench::of_the_api),
+    ("programs::start_by_the_thousand", programs::start_by_the_thousand),
+];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(&[
-        ("life::of_a_snapshot_and_its_sandboxes", life::of_a_snapshot_and_its_sandboxes),
-        ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
-        ("files::go_in_and_come_out", files::go_in_and_come_out),
-        ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
-        ("sdk::the_examples_run", sdk::the_examples_run),
-        ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
-        ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
-        ("bench::of_the_api", bench::of_the_api),
-        ("bench::of_the_main_job", bench::of_the_main_job),
-    ])
+    forkd_tests::suite::main(CORE, REST)
 }

@@ -5,11 +5,19 @@ mod network;
 
 use std::process::ExitCode;
 
+use forkd_tests::suite::Test;
+
+/// Part of `make test`.
+const CORE: &[Test] = &[];
+
+/// Part of `make test-all`.
+const REST: &[Test] = &[
+    ("dockerfile::built_and_built_again", dockerfile::built_and_built_again),
+    ("dockerfile::a_failing_command_is_named_and_leaves_nothing", dockerfile::a_failing_command),
+    ("dockerfile::an_image_from_nothing", dockerfile::an_image_from_nothing),
+    ("network::commands_reach_the_internet_only", network::commands_reach_the_internet_only),
+];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(&[
-        ("dockerfile::built_and_built_again", dockerfile::built_and_built_again),
-        ("dockerfile::a_failing_command_is_named_and_leaves_nothing", dockerfile::a_failing_command),
-        ("dockerfile::an_image_from_nothing", dockerfile::an_image_from_nothing),
-        ("network::commands_reach_the_internet_only", network::commands_reach_the_internet_only),
-    ])
+    forkd_tests::suite::main(CORE, REST)
 }

@@ -8,25 +8,32 @@ mod watch;
 
 use std::process::ExitCode;
 
+use forkd_tests::suite::Test;
+
+/// Part of `make test`.
+const CORE: &[Test] = &[("linux::branched_while_it_writes", linux::branched_while_it_writes)];
+
+/// Part of `make test-all`.
+const REST: &[Test] = &[
+    ("kvm::doctor_finds_the_host_good", kvm::doctor_finds_the_host_good),
+    ("kvm::a_tiny_guest_runs_to_its_first_exit", kvm::a_tiny_guest_runs_to_its_first_exit),
+    ("kvm::a_hundred_vms_live_at_once", kvm::a_hundred_vms_live_at_once),
+    ("cgroup::v2_has_all_controllers", cgroup::v2_has_all_controllers),
+    ("cgroup::a_limit_holds", cgroup::a_limit_holds),
+    ("nftables::a_rule_set_loads", nftables::a_rule_set_loads),
+    ("linux::branched_while_it_writes_on_two_vcpus", linux::branched_while_it_writes_on_two_vcpus),
+    ("linux::a_shell_is_forked", linux::a_shell_is_forked),
+    ("linux::a_shell_on_two_vcpus_is_forked", linux::a_shell_on_two_vcpus_is_forked),
+    ("linux::snapshots_go_on", linux::snapshots_go_on),
+    ("linux::a_guest_is_rolled_back", linux::a_guest_is_rolled_back),
+    ("linux::vsock_is_reset_in_copies_only", linux::vsock_is_reset_in_copies_only),
+    ("linux::the_network_survives_a_branch", linux::the_network_survives_a_branch),
+    (
+        "watch::a_machine_that_stops_answering_is_restarted",
+        watch::a_machine_that_stops_answering_is_restarted,
+    ),
+];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(&[
-        ("kvm::doctor_finds_the_host_good", kvm::doctor_finds_the_host_good),
-        ("kvm::a_tiny_guest_runs_to_its_first_exit", kvm::a_tiny_guest_runs_to_its_first_exit),
-        ("kvm::a_hundred_vms_live_at_once", kvm::a_hundred_vms_live_at_once),
-        ("cgroup::v2_has_all_controllers", cgroup::v2_has_all_controllers),
-        ("cgroup::a_limit_holds", cgroup::a_limit_holds),
-        ("nftables::a_rule_set_loads", nftables::a_rule_set_loads),
-        ("linux::branched_while_it_writes", linux::branched_while_it_writes),
-        ("linux::branched_while_it_writes_on_two_vcpus", linux::branched_while_it_writes_on_two_vcpus),
-        ("linux::a_shell_is_forked", linux::a_shell_is_forked),
-        ("linux::a_shell_on_two_vcpus_is_forked", linux::a_shell_on_two_vcpus_is_forked),
-        ("linux::snapshots_go_on", linux::snapshots_go_on),
-        ("linux::a_guest_is_rolled_back", linux::a_guest_is_rolled_back),
-        ("linux::vsock_is_reset_in_copies_only", linux::vsock_is_reset_in_copies_only),
-        ("linux::the_network_survives_a_branch", linux::the_network_survives_a_branch),
-        (
-            "watch::a_machine_that_stops_answering_is_restarted",
-            watch::a_machine_that_stops_answering_is_restarted,
-        ),
-    ])
+    forkd_tests::suite::main(CORE, REST)
 }

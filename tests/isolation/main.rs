@@ -12,30 +12,36 @@ mod quotas;
 
 use std::process::ExitCode;
 
+use forkd_tests::suite::Test;
+
+/// Part of `make test`.
+const CORE: &[Test] = &[
+    ("quotas::end_who_uses_too_much_memory", quotas::end_who_uses_too_much_memory),
+    ("charge::follows_the_memory_of_branches", charge::follows_the_memory_of_branches),
+    ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
+];
+
+/// Part of `make test-all`.
+const REST: &[Test] = &[
+    ("quotas::are_set", quotas::are_set),
+    ("quotas::charge_what_is_shared_once", quotas::charge_what_is_shared_once),
+    ("quotas::hold_back_who_spins", quotas::hold_back_who_spins),
+    ("charge::survives_the_daemon", charge::survives_the_daemon),
+    ("charge::is_told_to_everybody_when_it_is_too_much", charge::is_told_to_everybody_when_it_is_too_much),
+    ("process::that_was_taken_over_gets_nowhere", process::that_was_taken_over_gets_nowhere),
+    ("guest::that_breaks_rules_ends_alone", guest::that_breaks_rules_ends_alone),
+    ("guest::that_writes_beyond_its_disk_is_refused", guest::that_writes_beyond_its_disk_is_refused),
+    (
+        "guest::that_writes_garbage_to_registers_harms_nobody",
+        guest::that_writes_garbage_to_registers_harms_nobody,
+    ),
+    ("guest::that_floods_vsock_is_still_heard", guest::that_floods_vsock_is_still_heard),
+    ("builds::are_limited_and_leave_nothing", builds::are_limited_and_leave_nothing),
+    ("neighbours::do_not_feel_each_other", neighbours::do_not_feel_each_other),
+    ("network::is_nobody_else_s", network::is_nobody_else_s),
+    ("network::outlives_the_daemon", network::outlives_the_daemon),
+];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(&[
-        ("quotas::are_set", quotas::are_set),
-        ("quotas::end_who_uses_too_much_memory", quotas::end_who_uses_too_much_memory),
-        ("quotas::charge_what_is_shared_once", quotas::charge_what_is_shared_once),
-        ("quotas::hold_back_who_spins", quotas::hold_back_who_spins),
-        ("charge::follows_the_memory_of_branches", charge::follows_the_memory_of_branches),
-        ("charge::survives_the_daemon", charge::survives_the_daemon),
-        (
-            "charge::is_told_to_everybody_when_it_is_too_much",
-            charge::is_told_to_everybody_when_it_is_too_much,
-        ),
-        ("process::that_was_taken_over_gets_nowhere", process::that_was_taken_over_gets_nowhere),
-        ("guest::that_breaks_rules_ends_alone", guest::that_breaks_rules_ends_alone),
-        ("guest::that_writes_beyond_its_disk_is_refused", guest::that_writes_beyond_its_disk_is_refused),
-        (
-            "guest::that_writes_garbage_to_registers_harms_nobody",
-            guest::that_writes_garbage_to_registers_harms_nobody,
-        ),
-        ("guest::that_floods_vsock_is_still_heard", guest::that_floods_vsock_is_still_heard),
-        ("builds::are_limited_and_leave_nothing", builds::are_limited_and_leave_nothing),
-        ("neighbours::do_not_feel_each_other", neighbours::do_not_feel_each_other),
-        ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
-        ("network::is_nobody_else_s", network::is_nobody_else_s),
-        ("network::outlives_the_daemon", network::outlives_the_daemon),
-    ])
+    forkd_tests::suite::main(CORE, REST)
 }

@@ -13,7 +13,7 @@ mod starts;
 
 use std::process::ExitCode;
 
-use forkd_tests::suite::Test;
+use forkd_tests::suite::{Test, wanted};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 const TESTS: &[Test] = &[
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each machine takes a core and memory.
     arguments.test_threads = Some(1);
-    let trials = TESTS.iter().map(|&(name, test)| {
+    let trials = wanted(&[], TESTS).into_iter().map(|(name, test)| {
         Trial::test(name, move || test().map_err(|error| Failed::from(error.to_string())))
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()

@@ -166,6 +166,13 @@ impl Daemon {
         Ok((url.clone(), key))
     }
 
+    /// Where it listens for TCP, and the token that it wants.
+    pub fn tcp(&self) -> Result<(String, Option<String>), Error> {
+        let url = self.tcp.as_ref().unwrap_or(&self.address);
+        check_url(url)?;
+        Ok((url.trim_start_matches("http://").to_owned(), self.token.clone()))
+    }
+
     /// `forkd` with these arguments, which asks this daemon.
     pub fn command(&self, arguments: &[&str]) -> Command {
         // A home without a daemon, so that no other one can answer.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -22,12 +23,31 @@ pub fn host() -> Result<&'static TestHost, Box<dyn std::error::Error + Send + Sy
     host.as_ref().map_err(|error| error.clone().into())
 }
 
-/// Runs the tests as the arguments on the command line say.
-pub fn main(tests: &[Test]) -> ExitCode {
+/// The environment variable that picks tests: `core` is what `make test` runs, `rest` what `make test-all` adds. Unset: both.
+const PART_VARIABLE: &str = "FORKD_TESTS";
+
+/// The tests of the part that is wanted.
+pub fn wanted(core: &[Test], rest: &[Test]) -> Vec<Test> {
+    match std::env::var(PART_VARIABLE).as_deref() {
+        Ok("core") => core.to_vec(),
+        Ok("rest") => rest.to_vec(),
+        _ => [core, rest].concat(),
+    }
+}
+
+/// Runs the tests as the environment and the arguments on the command line say.
+pub fn main(core: &[Test], rest: &[Test]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     // A machine has one CPU: tests side by side would only disturb each other.
     arguments.test_threads = Some(1);
-    let trials = tests.iter().map(|&(name, test)| Trial::test(name, move || watched(test))).collect();
+    let timed = |name: &str, test| {
+        let begun = Instant::now();
+        let result = watched(test);
+        report(&format!("{name} took {} s", begun.elapsed().as_secs()));
+        result
+    };
+    let tests = wanted(core, rest).into_iter();
+    let trials = tests.map(|(name, test)| Trial::test(name, move || timed(name, test))).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     if let Some(Ok(host)) = HOST.get() {
         let restarts = RESTARTS.load(Ordering::SeqCst);

@@ -42,6 +42,8 @@ pub enum What {
     Panicked { id: String },
     /// A guest has filled its disk.
     OutOfDisk { id: String, limit_bytes: u64 },
+    /// A sandbox was forked or rolled back while code ran in these interpreter contexts. The code continues, with new random numbers; fork hooks and environment follow when it ends.
+    Busy { id: String, contexts: Vec<String> },
     /// A sandbox has gone back to one of its branches.
     RolledBack { id: String, tag: String },
     /// Something that a sandbox has sent, or a name that it has asked for, was dropped. Not more than a few a second are told.

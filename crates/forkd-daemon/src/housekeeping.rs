@@ -104,6 +104,9 @@ async fn count(app: &App, mut happened: Receiver<Happened>) {
         match happened.recv().await {
             Ok(Happened::Loaded(_)) => app.metrics.engine.zygote_loaded(),
             Ok(Happened::Evicted(_)) => app.metrics.engine.zygote_evicted(),
+            Ok(Happened::Busy(id, contexts)) => {
+                tracing::info!(sandbox = %id, ?contexts, "code is running: fork hooks and environment follow when it ends");
+            }
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }

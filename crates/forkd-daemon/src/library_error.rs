@@ -135,7 +135,7 @@ impl From<DebianError> for ApiError {
                 of(ErrorCode::Malformed, &error)
             }
             DebianError::Tool(error) => unavailable(&error),
-            DebianError::Failed(_) => of(ErrorCode::UpstreamFailed, &error),
+            DebianError::Failed(_) | DebianError::Unreachable { .. } => of(ErrorCode::UpstreamFailed, &error),
             DebianError::Run(_) => internal(&error),
             DebianError::Image(error) => error.into(),
         }
@@ -173,7 +173,9 @@ impl From<KernelStoreError> for ApiError {
             KernelStoreError::Package(
                 PackageError::OtherDistribution(_) | PackageError::Tool(_) | PackageError::Unknown(_),
             ) => unavailable(&error),
-            KernelStoreError::Package(PackageError::Failed { .. }) => of(ErrorCode::UpstreamFailed, &error),
+            KernelStoreError::Package(PackageError::Failed { .. } | PackageError::Unreachable(_)) => {
+                of(ErrorCode::UpstreamFailed, &error)
+            }
             KernelStoreError::Package(PackageError::Command(_) | PackageError::File(_))
             | KernelStoreError::File(_) => internal(&error),
         }

@@ -107,6 +107,7 @@ pub(crate) fn event(engine: &Engine, happened: Happened) -> Option<What> {
         Happened::SandboxRemoved(id) => What::SandboxRemoved { id: id.to_string() },
         Happened::Panicked(id) => What::Panicked { id: id.to_string() },
         Happened::OutOfDisk(id, limit_bytes) => What::OutOfDisk { id: id.to_string(), limit_bytes },
+        Happened::Busy(id, contexts) => What::Busy { id: id.to_string(), contexts },
         Happened::Dropped(id, dropped) => egress::dropped(id.to_string(), dropped),
         Happened::RolledBack(id, tag) => What::RolledBack { id: id.to_string(), tag: tag.to_string() },
         Happened::Snapshot(tag, status) => {

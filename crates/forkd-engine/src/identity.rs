@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse};
+use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse, StepName};
 use forkd_proto::agent::{Network, VERSION};
 use serde_json::Value;
 
@@ -26,17 +26,44 @@ pub struct Identity {
     pub seed: Option<String>,
 }
 
+/// A guest has its identity, with what is to be said about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Given {
+    /// The interpreter contexts in which code was running. They have new random numbers; their hooks and environment follow when
+    /// the code has ended.
+    pub busy: Vec<String>,
+}
+
+/// As many as an agent has.
+const MAX_BUSY: usize = 256;
+const MAX_CONTEXT_NAME: usize = 100;
+
 /// Questions before the identity. The first one finds the agent's memory cold.
 const QUESTIONS: usize = 2;
 
 /// Gives a guest its identity and the time of day. From then on it serves.
-pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result<(), AgentError> {
+pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result<Given, AgentError> {
     let given = agent.patiently(limit, || try_to_give(agent, identity));
     let applied = tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
-    let failed = applied.steps.iter().filter(|step| !step.ok);
-    let failed: Vec<_> =
-        failed.map(|step| format!("{:?}: {}", step.step, step.error.as_deref().unwrap_or("?"))).collect();
-    if applied.ok { Ok(()) } else { Err(AgentError::NotReady(failed.join("; "))) }
+    judge(applied)
+}
+
+/// What an agent's answer means. A guest is hostile, so what is passed on of it is bounded.
+fn judge(applied: IdentityResponse) -> Result<Given, AgentError> {
+    // Agents that do not say which contexts are busy call that a failure of this step. Running code is no reason to refuse a
+    // guest, so what else may have failed there is passed over, too: only those agents' snapshots are concerned.
+    let tolerated = |step: StepName| applied.busy.is_none() && step == StepName::Interpreters;
+    let mut failed = applied.steps.iter().filter(|step| !step.ok).peekable();
+    let explained = failed.peek().is_some();
+    let refused: Vec<_> = failed
+        .filter(|step| !tolerated(step.step))
+        .map(|step| format!("{:?}: {}", step.step, step.error.as_deref().unwrap_or("?")))
+        .collect();
+    if !applied.ok && (!refused.is_empty() || !explained) {
+        return Err(AgentError::NotReady(refused.join("; ")));
+    }
+    let name = |name: String| name.chars().take(MAX_CONTEXT_NAME).collect();
+    Ok(Given { busy: applied.busy.into_iter().flatten().take(MAX_BUSY).map(name).collect() })
 }
 
 /// Given twice, an identity is taken once: the agent knows its generation.
@@ -75,6 +102,32 @@ fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    fn answer(text: &str) -> IdentityResponse {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn running_code_is_reported_and_refuses_nobody() {
+        let busy = answer(include_str!("../../forkd-proto/protocol/gen-1/identity-response-busy.json"));
+        assert_eq!(judge(busy).unwrap(), Given { busy: vec!["default".into()] });
+        // As agents say it that know no other way.
+        let step =
+            json!({ "step": "interpreters", "ok": false, "error": "context default: code was running" });
+        let mut old = json!({ "version": 1, "generation": 2, "ok": false, "steps": [step] });
+        assert_eq!(judge(answer(&old.to_string())).unwrap(), Given::default());
+        old["busy"] = json!([]);
+        let refused = judge(answer(&old.to_string())).unwrap_err();
+        assert!(matches!(refused, AgentError::NotReady(why) if why.contains("Interpreters")));
+    }
+
+    #[test]
+    fn other_failures_refuse() {
+        let network = answer(include_str!("../../forkd-proto/protocol/gen-1/identity-response.json"));
+        assert!(matches!(judge(network), Err(AgentError::NotReady(why)) if why.contains("Network")));
+        let unexplained = answer(r#"{ "version": 1, "generation": 1, "ok": false, "steps": [] }"#);
+        assert!(judge(unexplained).is_err());
+    }
 
     #[test]
     fn it_is_written_as_agents_of_the_first_generation_read_it() {

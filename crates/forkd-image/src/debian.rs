@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forkd_host::apt::{self, MirrorProblem};
 use forkd_host::disk;
 use forkd_host::tool::{self, MissingTool};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -43,6 +44,8 @@ pub enum DebianError {
     Tool(#[from] MissingTool),
     #[error("mmdebstrap cannot be run")]
     Run(#[source] std::io::Error),
+    #[error("{problem}\nmmdebstrap failed:\n{log}")]
+    Unreachable { problem: MirrorProblem, log: String },
     #[error("mmdebstrap failed:\n{0}")]
     Failed(String),
     #[error(transparent)]
@@ -108,7 +111,7 @@ pub fn debian(store: &ImageStore, debian: &Debian, progress: &dyn Progress) -> R
     disk::require(store.directory(), DISK, "a Debian system").map_err(ImageError::from)?;
     let archive = draft.scratch().join("root.tar");
 
-    mmdebstrap.args(["--variant=minbase", "--format=tar"]);
+    mmdebstrap.args(["--variant=minbase", "--format=tar"]).arg(apt::MMDEBSTRAP_RETRIES);
     mmdebstrap.arg(format!("--setup-hook={HASTEN}")).arg(format!("--customize-hook={UNHASTEN}"));
     if !debian.include.is_empty() {
         mmdebstrap.arg(format!("--include={}", debian.include.join(",")));
@@ -117,7 +120,11 @@ pub fn debian(store: &ImageStore, debian: &Debian, progress: &dyn Progress) -> R
     mmdebstrap.env("TMPDIR", draft.scratch());
     mmdebstrap.env("SOURCE_DATE_EPOCH", today().to_string());
     progress.step(&format!("building Debian {}", debian.suite));
-    run(&mut mmdebstrap, progress)?;
+    let problem = |error: &DebianError| match error {
+        DebianError::Unreachable { problem, .. } => Some(problem),
+        _ => None,
+    };
+    apt::retry(|| run(&mut mmdebstrap, progress), problem, |text| progress.warn(text))?;
 
     progress.step(&format!("unpacking Debian {}", debian.suite));
     let file = File::open(&archive).map_err(FileError::at("open", &archive)).map_err(ImageError::from)?;
@@ -190,7 +197,14 @@ fn run(mmdebstrap: &mut Command, progress: &dyn Progress) -> Result<(), DebianEr
     if cancelled.is_some() {
         return Err(ImageError::from(ArchiveError::Cancelled).into());
     }
-    if status.success() { Ok(()) } else { Err(DebianError::Failed(last.join("\n"))) }
+    if status.success() {
+        return Ok(());
+    }
+    let log = last.join("\n");
+    Err(match MirrorProblem::of(&log) {
+        Some(problem) => DebianError::Unreachable { problem, log },
+        None => DebianError::Failed(log),
+    })
 }
 
 #[cfg(test)]
@@ -244,6 +258,44 @@ mod tests {
         let error = run(command.args(["-c", "sleep 600 & sleep 600"]), &Gone).unwrap_err();
         assert!(matches!(error, DebianError::Image(ImageError::Archive(ArchiveError::Cancelled))), "{error}");
         assert!(begun.elapsed() < GRACE);
+    }
+
+    /// A mirror that is busy for the first request and has nothing for the later ones. Returns its address and counts requests.
+    fn mirror() -> (String, std::sync::Arc<std::sync::atomic::AtomicU32>) {
+        use std::io::{BufRead, Write};
+        use std::sync::atomic::Ordering;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let requests = std::sync::Arc::<std::sync::atomic::AtomicU32>::default();
+        let counter = std::sync::Arc::clone(&requests);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()) {
+                    let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+                    let status = if first { "503 Busy" } else { "404 Not Found" };
+                    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                    if (&stream).write_all(answer.as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        (address, requests)
+    }
+
+    #[test]
+    fn a_mirror_that_hiccups_is_asked_again_and_named_when_it_fails() {
+        if !rustix::process::geteuid().is_root() {
+            return; // As all that makes images.
+        }
+        let home = tempfile::tempdir().unwrap();
+        let (address, requests) = mirror();
+        let wanted = of("bookworm", &[], Some(&format!("{address}/debian")));
+        let error = debian(&ImageStore::new(home.path()), &wanted, &crate::progress::Silent).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("cannot fetch packages from the mirror {address}: 404")), "{text}");
+        assert!(requests.load(std::sync::atomic::Ordering::SeqCst) > 1, "the mirror was asked once");
     }
 
     #[test]

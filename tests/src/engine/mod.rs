@@ -6,5 +6,6 @@ pub mod linux;
 pub mod process;
 pub mod processes;
 pub mod snapshot;
+pub mod speed;
 pub mod ticking;
 pub mod tiny;

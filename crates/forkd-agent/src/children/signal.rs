@@ -1,6 +1,6 @@
 //! Signals to children, by number as the protocols carry them.
 
-use rustix::process::{Pid, kill_process, kill_process_group};
+use rustix::process::{Pid, kill_process_group};
 
 use super::Children;
 
@@ -69,20 +69,11 @@ impl Signal {
 pub struct Gone;
 
 impl Children {
-    /// Signals one child, if it has not been waited for.
-    pub async fn signal(&self, pid: u32, signal: Signal) -> Result<(), Gone> {
-        self.deliver(pid, |pid| kill_process(pid, signal.0)).await
-    }
-
-    /// Signals a child and everything that stayed in its process group.
+    /// Signals a child that has not been waited for, and everything that stayed in its process group.
     pub async fn signal_group(&self, pid: u32, signal: Signal) -> Result<(), Gone> {
-        self.deliver(pid, |pid| kill_process_group(pid, signal.0)).await
-    }
-
-    async fn deliver(&self, pid: u32, send: impl FnOnce(Pid) -> rustix::io::Result<()>) -> Result<(), Gone> {
         let table = self.table.lock().await;
         let known = table.contains_key(&pid).then_some(pid).and_then(|pid| i32::try_from(pid).ok());
         let target = known.and_then(Pid::from_raw).ok_or(Gone)?;
-        send(target).map_err(|_| Gone)
+        kill_process_group(target, signal.0).map_err(|_| Gone)
     }
 }

@@ -38,15 +38,17 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
         }
     }
     agent.gate.close();
-    let steps = take(agent, &request).await;
+    let (steps, busy) = take(agent, &request).await;
     let ok = steps.iter().all(|step| step.ok);
-    let response = IdentityResponse { version: VERSION, generation: request.generation, ok, steps };
+    let (version, generation) = (VERSION, request.generation);
+    let response = IdentityResponse { version, generation, ok, steps, busy: Some(busy) };
     *last = Some(response.clone());
     agent.gate.open();
     Ok(response)
 }
 
-async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> Vec<Step> {
+/// The steps, and the contexts in which code was running.
+async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> (Vec<Step>, Vec<String>) {
     let mut steps = Vec::new();
     // First, because every moment makes it staler, and because hooks and logs should see the right time. Here, because a
     // thread would have to be started.
@@ -84,14 +86,12 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> Vec<Step> {
     }
     let identity =
         ForkIdentity { id: request.id.clone(), index: request.index, generation: request.generation };
-    let problems = agent.contexts.fork(&identity, &request.env).await;
-    let problems =
-        problems.into_iter().map(|one| format!("context {}: {}", one.context, one.problem)).collect();
-    steps.push(done(StepName::Interpreters, problems));
+    let forked = agent.contexts.fork(&identity, &request.env).await;
+    steps.push(done(StepName::Interpreters, forked.problems));
     if let Some(directory) = agent.guest.hooks() {
         steps.push(done(StepName::Hooks, hooks::run(agent, directory, request).await));
     }
-    steps
+    (steps, forked.busy)
 }
 
 /// A step that changes the guest's system, off the thread that serves.

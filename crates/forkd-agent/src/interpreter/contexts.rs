@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use super::job::Job;
@@ -12,7 +11,7 @@ use super::language::Language;
 use super::launch::LaunchError;
 use super::message::ForkIdentity;
 use super::place;
-use super::worker::{Order, Worker};
+use super::worker::{ForkOutcome, Order, Worker};
 use crate::agent::Agent;
 
 const MAX_CONTEXTS: usize = 256;
@@ -47,11 +46,13 @@ pub enum ContextError {
     Place(#[from] place::PlaceError),
 }
 
-/// What went wrong in one context after a fork.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ForkProblem {
-    pub context: String,
-    pub problem: String,
+/// What became of a fork in all contexts.
+#[derive(Debug, Default)]
+pub struct Forked {
+    /// The contexts in which code was running.
+    pub busy: Vec<String>,
+    /// What went wrong, with the context's name.
+    pub problems: Vec<String>,
 }
 
 impl Contexts {
@@ -126,11 +127,7 @@ impl Contexts {
     }
 
     /// Tells every warm interpreter that it is in a fork. All at once: each may run hooks.
-    pub async fn fork(
-        &self,
-        identity: &ForkIdentity,
-        environment: &BTreeMap<String, String>,
-    ) -> Vec<ForkProblem> {
+    pub async fn fork(&self, identity: &ForkIdentity, environment: &BTreeMap<String, String>) -> Forked {
         let mut answers = Vec::new();
         for context in self.list() {
             let (sender, receiver) = oneshot::channel();
@@ -139,14 +136,16 @@ impl Contexts {
                 answers.push((context.id, receiver));
             }
         }
-        let mut problems = Vec::new();
+        let mut forked = Forked::default();
         for (context, answer) in answers {
             // A context that ended has nothing to reseed.
-            for problem in answer.await.unwrap_or_default() {
-                problems.push(ForkProblem { context: context.clone(), problem });
+            let ForkOutcome { busy, problems } = answer.await.unwrap_or_default();
+            forked.problems.extend(problems.iter().map(|problem| format!("context {context}: {problem}")));
+            if busy {
+                forked.busy.push(context);
             }
         }
-        problems
+        forked
     }
 
     /// Enters a context, or finds the one that somebody entered meanwhile.

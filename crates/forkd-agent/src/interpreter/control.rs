@@ -3,16 +3,20 @@
 use std::io;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 /// The longest line that is taken. Drivers leave out what would not fit, so a longer one is not theirs.
 const MAX_LINE: usize = 32 << 20;
 const CHUNK: usize = 64 << 10;
+/// What may wait for a driver that does not read.
+const MAX_QUEUED: usize = 8 << 20;
 
 #[derive(Debug)]
 pub struct Control {
     stream: UnixStream,
+    /// Not written yet.
+    queued: BytesMut,
     received: BytesMut,
     /// How much of `received` is known to have no line end.
     searched: usize,
@@ -20,7 +24,7 @@ pub struct Control {
 
 impl Control {
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, received: BytesMut::new(), searched: 0 }
+        Self { stream, queued: BytesMut::new(), received: BytesMut::new(), searched: 0 }
     }
 
     /// The next line, without its end. Nothing when the driver has closed its side. It may be cancelled.
@@ -32,7 +36,12 @@ impl Control {
             if self.received.len() > MAX_LINE {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the driver's message is too long"));
             }
-            self.stream.readable().await?;
+            if self.queued.is_empty() {
+                self.stream.readable().await?;
+            } else {
+                self.stream.ready(Interest::READABLE | Interest::WRITABLE).await?;
+                self.try_write_queued()?;
+            }
             self.received.reserve(CHUNK);
             match self.stream.try_read_buf(&mut self.received) {
                 Ok(0) => return Ok(None),
@@ -44,7 +53,42 @@ impl Control {
     }
 
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.flush().await?;
         self.stream.write_all(bytes).await
+    }
+
+    /// Sends without waiting: what the driver does not take now goes with the next call, in its place.
+    pub fn queue(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.queued.len() + bytes.len() > MAX_QUEUED {
+            return Err(io::Error::other("the interpreter does not take what it is told"));
+        }
+        self.queued.extend_from_slice(bytes);
+        self.try_write_queued()
+    }
+
+    pub fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Waits until the driver has taken what is queued. It may be cancelled.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        while !self.queued.is_empty() {
+            self.stream.writable().await?;
+            self.try_write_queued()?;
+        }
+        Ok(())
+    }
+
+    fn try_write_queued(&mut self) -> io::Result<()> {
+        while !self.queued.is_empty() {
+            match self.stream.try_write(&self.queued) {
+                Ok(written) => self.queued.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.queued = BytesMut::new();
+        Ok(())
     }
 
     fn take_line(&mut self) -> Option<Vec<u8>> {
@@ -67,6 +111,31 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_queued_goes_in_its_order_when_the_driver_reads() {
+        use tokio::io::AsyncReadExt;
+        crate::runtime::new().unwrap().block_on(async {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let mut control = Control::new(ours);
+            // More than a socket holds.
+            control.queue(&vec![b'a'; 3 << 20]).unwrap();
+            assert!(control.has_queued());
+            assert!(control.queue(&vec![b'b'; MAX_QUEUED]).is_err());
+            control.queue(b"c").unwrap();
+            let reading = tokio::spawn(async move {
+                let mut all = vec![0; (3 << 20) + 2];
+                theirs.read_exact(&mut all).await.unwrap();
+                theirs.write_all(b"done\n").await.unwrap();
+                all
+            });
+            let waited = tokio::time::timeout(std::time::Duration::from_millis(1), control.next()).await;
+            assert!(waited.is_err(), "there is no answer yet");
+            control.write(b"d").await.unwrap();
+            assert_eq!(control.next().await.unwrap().unwrap(), b"done");
+            assert!(reading.await.unwrap().ends_with(b"aacd"));
+        });
+    }
 
     #[test]
     fn lines_come_whole_however_they_are_cut() {

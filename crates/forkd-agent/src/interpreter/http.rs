@@ -21,6 +21,7 @@ use super::launch::LaunchError;
 use crate::agent::Agent;
 use crate::children::SpawnError;
 use crate::envd::token_is_right;
+use crate::server::Peer;
 
 /// Code with its data in it may be large; beyond this it belongs into a file.
 const MAX_BODY: usize = 16 << 20;
@@ -85,18 +86,20 @@ pub fn routes() -> Router<Arc<Agent>> {
 
 async fn execute(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
     check_token(&agent, request.headers())?;
+    let peer = peer(&request);
     let asked: ExecuteRequest = read(request).await?;
     let context = match (&asked.context_id, &asked.language) {
         (Some(_), Some(_)) => return Err(CallError::Both),
         (Some(id), None) => agent.contexts.get(&agent, id).await?,
         (None, language) => agent.contexts.default_of(&agent, parse(language.as_deref())?).await?,
     };
-    submit(&context, asked.code, asked.env_vars.unwrap_or_default())
+    submit(&context, asked.code, asked.env_vars.unwrap_or_default(), peer)
 }
 
 /// Like `/execute`, in a context that is made when it is not there.
 async fn warm(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
     check_token(&agent, request.headers())?;
+    let peer = peer(&request);
     let asked: WarmRequest = read(request).await?;
     let language = parse(asked.language.as_deref())?;
     let name = asked.context.as_deref().unwrap_or_else(|| language.default_context());
@@ -104,16 +107,22 @@ async fn warm(State(agent): State<Arc<Agent>>, request: Request) -> Result<Respo
         return Err(CallError::Name);
     }
     let context = agent.contexts.named(&agent, name, language).await?;
-    submit(&context, asked.code, BTreeMap::new())
+    submit(&context, asked.code, BTreeMap::new(), peer)
+}
+
+/// The client that a request came from.
+fn peer(request: &Request) -> Peer {
+    request.extensions().get().cloned().unwrap_or_default()
 }
 
 fn submit(
     context: &Context,
     code: String,
     environment: BTreeMap<String, String>,
+    peer: Peer,
 ) -> Result<Response, CallError> {
     let (lines, body) = body::channel();
-    context.submit(Job { code, environment, lines })?;
+    context.submit(Job { code, environment, lines, peer })?;
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
 }
 

@@ -10,13 +10,15 @@ use super::launch::Driver;
 use super::line::{self, Stream};
 use super::message::Event;
 use super::text::Decoder;
+use crate::server::Peer;
 
-/// What was asked. Dropping the other end of `lines` interrupts it.
+/// What was asked. Dropping the other end of `lines` interrupts it, unless the client was lost in a fork: then it runs on.
 #[derive(Debug)]
 pub struct Job {
     pub code: String,
     pub environment: BTreeMap<String, String>,
     pub lines: mpsc::Sender<Bytes>,
+    pub peer: Peer,
 }
 
 /// A job that runs.
@@ -73,7 +75,10 @@ impl Running {
                 return true;
             }
             // Of a fork that came while earlier code ran.
-            Event::Done { .. } | Event::Problem { .. } | Event::Ready => {}
+            Event::Problem { message } => {
+                self.push(line::output(Stream::Error, &format!("[after the fork: {message}]\n")));
+            }
+            Event::Done { .. } | Event::Ready => {}
         }
         false
     }

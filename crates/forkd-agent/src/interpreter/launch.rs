@@ -21,6 +21,7 @@ use serde_json::json;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::control::Control;
+use super::epoch::{Epoch, EpochName};
 use super::language::Language;
 use super::message::{self, Event};
 use super::{bash, place};
@@ -51,6 +52,8 @@ pub struct Driver {
     pub output_open: bool,
     pub error_open: bool,
     pub exit: ExitWatch,
+    /// Of Node.js.
+    pub epoch: Option<Epoch>,
 }
 
 impl Driver {
@@ -63,6 +66,8 @@ impl Driver {
             chunk = self.error.read(CHUNK), if self.error_open => {
                 self.error_open = chunk.is_ok_and(|chunk| !chunk.is_empty());
             }
+            // Its end is noticed by whoever waits for that.
+            Ok(()) = self.control.flush(), if self.control.has_queued() => {}
             () = std::future::pending() => {}
         }
     }
@@ -94,6 +99,7 @@ pub enum LaunchError {
 pub async fn launch(agent: &Agent, language: Language, directory: &Path) -> Result<Driver, LaunchError> {
     let io_error = |source| LaunchError::Io { language, source };
     let mut meeting = Meeting::new(language).map_err(io_error)?;
+    let epoch = is_node(language).then(Epoch::new).transpose().map_err(io_error)?;
     let user = place::user(agent).await?;
     let spec = Spec {
         program: program(language).into(),
@@ -105,13 +111,17 @@ pub async fn launch(agent: &Agent, language: Language, directory: &Path) -> Resu
     };
     let child = agent.children.spawn(spec).await?;
     let pid = child.pid;
-    let started = tokio::time::timeout(START_LIMIT, get_ready(language, child, meeting));
+    let started = tokio::time::timeout(START_LIMIT, get_ready(language, child, meeting, epoch));
     let result = started.await.unwrap_or(Err(LaunchError::Slow { language }));
     if result.is_err() {
         // It may be gone already.
         let _ = agent.children.signal_group(pid, Signal::KILL).await;
     }
     result
+}
+
+fn is_node(language: Language) -> bool {
+    matches!(language, Language::JavaScript | Language::TypeScript)
 }
 
 fn program(language: Language) -> &'static str {
@@ -132,11 +142,15 @@ fn arguments(language: Language, path: Option<&Path>) -> Vec<OsString> {
 }
 
 /// The first thing that goes through the socket.
-fn opening(language: Language) -> Vec<u8> {
+fn opening(language: Language, epoch: Option<&Path>) -> Vec<u8> {
     let mut text = match language {
         Language::Python => json!(PYTHON_MODULES).to_string(),
         Language::JavaScript | Language::TypeScript => {
-            let options = json!({ "typescript": language == Language::TypeScript });
+            let options = json!({
+                "typescript": language == Language::TypeScript,
+                "random": include_str!("drivers/node/random.js"),
+                "epoch": epoch,
+            });
             json!({ "source": include_str!("drivers/node/driver.js"), "options": options }).to_string()
         }
         Language::Bash => return bash::PRELUDE.into(),
@@ -145,19 +159,25 @@ fn opening(language: Language) -> Vec<u8> {
     text.into_bytes()
 }
 
-async fn get_ready(language: Language, child: Child, meeting: Meeting) -> Result<Driver, LaunchError> {
+async fn get_ready(
+    language: Language,
+    child: Child,
+    meeting: Meeting,
+    epoch: Option<(Epoch, EpochName)>,
+) -> Result<Driver, LaunchError> {
     let Child { pid, output: Some(mut output), error: Some(mut error), mut exit, .. } = child else {
         return Err(LaunchError::Garbled(language));
     };
     let mut last_words = Vec::new();
-    let greeting = greet(language, meeting, pid);
+    let (epoch, name) = epoch.unzip();
+    let greeting = greet(language, meeting, pid, name);
     tokio::pin!(greeting);
     let (mut output_open, mut error_open) = (true, true);
     loop {
         tokio::select! {
             greeted = &mut greeting => {
                 let control = greeted?;
-                return Ok(Driver { pid, control, output, error, output_open, error_open, exit });
+                return Ok(Driver { pid, control, output, error, output_open, error_open, exit, epoch });
             }
             ended = exit.wait() => {
                 drain(&mut error, |chunk| last_words.extend_from_slice(chunk));
@@ -178,10 +198,16 @@ async fn get_ready(language: Language, child: Child, meeting: Meeting) -> Result
     }
 }
 
-async fn greet(language: Language, meeting: Meeting, pid: u32) -> Result<Control, LaunchError> {
+async fn greet(
+    language: Language,
+    meeting: Meeting,
+    pid: u32,
+    epoch: Option<EpochName>,
+) -> Result<Control, LaunchError> {
     let io_error = |source| LaunchError::Io { language, source };
     let mut control = Control::new(meeting.connect(pid).await.map_err(io_error)?);
-    control.write(&opening(language)).await.map_err(io_error)?;
+    let opening = opening(language, epoch.as_ref().map(EpochName::path));
+    control.write(&opening).await.map_err(io_error)?;
     let line = match control.next().await.map_err(io_error)? {
         Some(line) => line,
         // Its exit is noticed next, and says more.
@@ -234,12 +260,12 @@ impl Drop for SocketPath {
 
 impl Meeting {
     fn new(language: Language) -> io::Result<Self> {
-        if !matches!(language, Language::JavaScript | Language::TypeScript) {
+        if !is_node(language) {
             let (ours, theirs) = StandardStream::pair()?;
             ours.set_nonblocking(true)?;
             return Ok(Self::Pair { ours: ours.into(), theirs: Some(theirs.into()) });
         }
-        let path = SocketPath(place::socket_path()?);
+        let path = SocketPath(place::unused_path("sock")?);
         let listener = UnixListener::bind(&path.0)?;
         // Any user may knock; who is let in is decided by process.
         std::fs::set_permissions(&path.0, std::fs::Permissions::from_mode(0o666))?;

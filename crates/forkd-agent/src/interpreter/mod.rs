@@ -8,12 +8,13 @@
 //!
 //! A context is a worker task and a driver process. Executions of one context wait for each other; contexts do not. The client
 //! is the brake: what it does not read is not taken from the driver, whose writes then block. A client that goes away
-//! interrupts its execution. A driver that ends takes its variables along and is started anew by the next execution.
+//! interrupts its execution; one that is lost because this guest was forked does not. A driver that ends takes its variables along and is started anew by the next execution.
 
 mod bash;
 mod body;
 mod contexts;
 mod control;
+mod epoch;
 mod http;
 mod job;
 mod language;

@@ -59,11 +59,12 @@ pub async fn directory(agent: &Agent, wanted: Option<String>) -> Result<PathBuf,
     .await?
 }
 
-/// A name for a socket that nobody uses. `/run` is memory in a guest; elsewhere there is a temporary directory.
-pub fn socket_path() -> io::Result<PathBuf> {
+/// A path that nobody uses. `/run` is memory in a guest; elsewhere there is a temporary directory.
+pub fn unused_path(extension: &str) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let parent = if std::process::id() == 1 { PathBuf::from("/run") } else { std::env::temp_dir() };
-    let name = format!("forkd-{}-{}.sock", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("forkd-{}-{number}.{extension}", std::process::id());
     let path = parent.join(name);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -5,11 +5,13 @@
 //!   no driver ────────────────────▶ idle ─────────────────────▶ running
 //!       ▲                            │  ◀───────────────────────  │
 //!       └── it ended, was restarted ─┴──   done                   │ client gone: interrupt, and wait for done
+//!                                                                 │ client lost in a fork: just wait for done
 //!                                                                 ▼
 //!                                     it ended, restart, removal: the job gets an error
 //! ```
 //!
-//! Jobs wait their turn in one queue. Orders (restart, removal, a fork) do not wait for a job.
+//! Jobs wait their turn in one queue. Orders (restart, removal, a fork) do not wait for a job. A fork while a job runs reseeds
+//! the interpreter's random numbers at once; its hooks and environment follow when the job has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -38,10 +40,19 @@ pub enum Order {
     Start(oneshot::Sender<Result<(), LaunchError>>),
     /// Ends the driver and starts another.
     Restart(oneshot::Sender<Result<(), LaunchError>>),
-    /// Takes a new identity. The answer is a list of what went wrong.
-    Fork(ForkIdentity, BTreeMap<String, String>, oneshot::Sender<Vec<String>>),
+    /// Takes a new identity.
+    Fork(ForkIdentity, BTreeMap<String, String>, oneshot::Sender<ForkOutcome>),
     /// Ends the driver and the context.
     Remove(oneshot::Sender<()>),
+}
+
+/// What became of a fork in one context.
+#[derive(Debug, Default)]
+pub struct ForkOutcome {
+    /// Code was running: hooks and environment follow when it has ended.
+    pub busy: bool,
+    /// What went wrong.
+    pub problems: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -153,7 +164,8 @@ impl Worker {
                 let _ = answer.send(started);
             }
             Order::Fork(identity, environment, answer) => {
-                let _ = answer.send(self.fork(&identity, &environment).await);
+                let problems = self.fork(&identity, &environment).await;
+                let _ = answer.send(ForkOutcome { busy: false, problems });
             }
             Order::Remove(answer) => {
                 self.end_driver().await;
@@ -240,8 +252,7 @@ impl Worker {
                     Some(Order::Fork(identity, environment, answer)) => {
                         self.requests += 1;
                         let request = message::fork(self.language, self.requests, &identity, &environment);
-                        let problem = fork_while_busy(&self.agent, driver, &request).await;
-                        let _ = answer.send(vec![problem]);
+                        let _ = answer.send(fork_while_busy(&self.agent, self.language, driver, &request).await);
                     }
                     Some(order) => return Outcome::Ordered(order),
                 },
@@ -272,7 +283,8 @@ impl Worker {
             }
             if !client {
                 running.outbox.clear();
-                if !running.interrupted {
+                // In a fork it is the source that has the client, and the code runs on here without one.
+                if !running.interrupted && !job.peer.lost_in_fork() {
                     running.interrupted = true;
                     // It may have ended in this moment.
                     let _ = self.agent.children.signal_group(driver.pid, Signal::INT).await;
@@ -341,15 +353,24 @@ impl Worker {
     }
 }
 
-/// The request waits behind the running code; a signal makes Python reseed at once. Returns what is to be said about it.
-async fn fork_while_busy(agent: &Agent, driver: &mut Driver, request: &[u8]) -> String {
-    // It may have ended in this moment.
-    let _ = agent.children.signal(driver.pid, Signal::URG).await;
-    match tokio::time::timeout(FORK_LIMIT, driver.control.write(request)).await {
-        Ok(Ok(())) => "code was running: its hooks and environment follow when it has finished".into(),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "the running code does not let its driver listen".into(),
+/// Has the driver's generators reseeded at once; the request waits behind the running code.
+async fn fork_while_busy(
+    agent: &Agent,
+    language: Language,
+    driver: &mut Driver,
+    request: &[u8],
+) -> ForkOutcome {
+    let mut problems = Vec::new();
+    match (language, &mut driver.epoch) {
+        // The whole group: processes that the code has forked have its generators, and its handler. Programs without a handler
+        // ignore this signal. The driver may have ended in this moment.
+        (Language::Python, _) => drop(agent.children.signal_group(driver.pid, Signal::URG).await),
+        (_, Some(epoch)) => problems.extend(epoch.advance().err().map(|error| format!("reseeding: {error}"))),
+        // A trap would make a shell's `wait` return early.
+        (_, None) => {}
     }
+    problems.extend(driver.control.queue(request).err().map(|error| error.to_string()));
+    ForkOutcome { busy: true, problems }
 }
 
 /// How the driver ended, after all that it printed.

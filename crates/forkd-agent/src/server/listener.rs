@@ -10,6 +10,11 @@ pub trait Accept: Send + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     fn accept(&mut self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Whether an error of a stream says that all connections were lost at once: see [`super::Peer`].
+    fn is_transport_reset(_error: &io::Error) -> bool {
+        false
+    }
 }
 
 impl Accept for TcpListener {
@@ -29,6 +34,10 @@ impl Accept for VsockListener {
     async fn accept(&mut self) -> io::Result<VsockStream> {
         let (stream, _) = VsockListener::accept(self).await?;
         Ok(stream)
+    }
+
+    fn is_transport_reset(error: &io::Error) -> bool {
+        matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionReset)
     }
 }
 

@@ -5,17 +5,22 @@
 
 mod listener;
 mod memory;
+mod peer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::Semaphore;
 
 pub use listener::{Accept, listen_vsock};
+pub use peer::Peer;
 
 /// A thousand processes with a stream each fit twice.
 const MAX_CONNECTIONS: usize = 2048;
@@ -25,7 +30,7 @@ const WRITE_BUFFER: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections and answers them, without end.
-pub async fn serve(mut listener: impl Accept, router: Router) {
+pub async fn serve<A: Accept>(mut listener: A, router: Router) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let crowd = Arc::new(memory::Crowd::default());
     loop {
@@ -39,7 +44,13 @@ pub async fn serve(mut listener: impl Accept, router: Router) {
         };
         let crowd = Arc::clone(&crowd);
         crowd.enter();
-        let service = TowerToHyperService::new(router.clone());
+        let peer = Peer::default();
+        let stream = peer::Watched::new(stream, peer.clone(), A::is_transport_reset);
+        let routes = TowerToHyperService::new(router.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            routes.call(request)
+        });
         tokio::spawn(async move {
             let connection = http1::Builder::new()
                 .max_buf_size(WRITE_BUFFER)

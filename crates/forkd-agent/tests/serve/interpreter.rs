@@ -287,24 +287,93 @@ fn a_fork_gives_warm_interpreters_an_identity_of_their_own() {
     );
 }
 
+/// Gives the agent an identity while code runs in one context.
+fn fork_while_busy(agent: &Agent, context: &str, env: &Value) {
+    let identity = json!({ "version": 1, "generation": 1, "id": "i1", "env": env });
+    let response =
+        agent.client.call("POST", "/forkd/identity", "application/json", identity.to_string().as_bytes());
+    let response = response.json();
+    assert_eq!((&response["ok"], &response["busy"]), (&json!(true), &json!([context])), "{response}");
+}
+
 #[test]
 fn a_fork_while_code_runs_reseeds_it() {
     let agent = Agent::start();
-    python(&agent, "import random, time");
-    let mut running = begin(&agent, "random.seed(1)\nprint('on')\ntime.sleep(1)\nrandom.random()");
+    python(
+        &agent,
+        "import random, time, forkd_guest\nforkd_guest.on_fork(lambda: seen.append(1))\nseen = []",
+    );
+    // Also in a process that it has forked. A sleep is not cut short.
+    let code = "import os, sys, types\nrandom.seed(1)\nread, write = os.pipe()\nchild = os.fork()\nbegun = time.monotonic()\n\
+        if child: print('on')\ntime.sleep(1.5)\n\
+        if not child: os.write(write, str(random.random()).encode()); os._exit(0)\n\
+        slept = time.monotonic() - begun\nos.waitpid(child, 0)\n\
+        len({random.random(), float(os.read(read, 100)), 0.13436424411240122}), slept >= 1.5, seen";
+    let mut running = begin(&agent, code);
     running.find(|line| line["type"] == "stdout").unwrap();
-    let identity = json!({ "version": 1, "generation": 1, "id": "i1" });
-    let response =
-        agent.client.call("POST", "/forkd/identity", "application/json", identity.to_string().as_bytes());
-    let step = response.json()["steps"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|step| step["step"] == "interpreters")
-        .unwrap()
-        .clone();
-    assert!(step["error"].as_str().unwrap().contains("code was running"), "{step}");
+    // So that the child sleeps, too.
+    std::thread::sleep(Duration::from_millis(300));
+    fork_while_busy(&agent, "default", &json!({ "COLOUR": "red" }));
     let rest: Vec<Value> = running.collect();
-    assert_ne!(text(&rest, "result"), "0.13436424411240122");
-    assert_eq!(text(&python(&agent, "6 * 7"), "result"), "42");
+    assert_eq!(text(&rest, "result"), "(3, True, [])", "{rest:?}");
+    let after = python(&agent, "seen, __import__('os').environ['COLOUR'], forkd_guest.identity['id']");
+    assert_eq!(text(&after, "result"), "([1], 'red', 'i1')");
+}
+
+#[test]
+fn a_generator_that_cannot_be_reseeded_does_not_disturb_the_code() {
+    let agent = Agent::start();
+    // A module as it is while it is imported: without its functions.
+    let code = "import random, sys, time, types\nsys.modules['numpy.random'] = types.ModuleType('half')\nrandom.seed(1)\n\
+        print('on')\ntime.sleep(1)\nrandom.random() != 0.13436424411240122";
+    let mut running = begin(&agent, code);
+    running.find(|line| line["type"] == "stdout").unwrap();
+    fork_while_busy(&agent, "default", &json!({}));
+    let rest: Vec<Value> = running.collect();
+    assert_eq!(text(&rest, "result"), "True", "{rest:?}");
+    // What went wrong is told to the next one who listens.
+    let next = python(&agent, "6 * 7");
+    assert_eq!(text(&next, "result"), "42");
+    assert!(text(&next, "stderr").contains("[after the fork: reseeding numpy.random: "), "{next:?}");
+}
+
+#[test]
+fn a_fork_while_javascript_runs_is_reported_and_followed() {
+    let agent = Agent::start();
+    let javascript = |code: &str| json!({ "code": code, "language": "javascript" });
+    for code in [
+        // Code that never yields, and code that waits.
+        "console.log('on'); const end = Date.now() + 1000; while (Date.now() < end) Math.random(); 'ended'",
+        "console.log('on'); await new Promise((done) => setTimeout(done, 1000)); 'ended'",
+    ] {
+        let agent = Agent::start();
+        let mut running = agent.interpreter.lines("/execute", &javascript(code));
+        running.find(|line| line["type"] == "stdout").unwrap();
+        fork_while_busy(&agent, "javascript", &json!({ "COLOUR": "red" }));
+        let rest: Vec<Value> = running.collect();
+        assert_eq!(text(&rest, "result"), "ended", "{rest:?}");
+        let after = run(&agent, &javascript("`${process.env.COLOUR} ${forkd_identity.id}`"));
+        assert_eq!(text(&after, "result"), "red i1");
+    }
+    // The kernel's random numbers, with the checks that Node.js makes.
+    let code = "const crypto = require('crypto'); const seen = [];\n\
+        for (const call of [() => crypto.randomBytes(-1), () => crypto.randomInt(5, 1)]) try { call() } catch (error) { seen.push(error.code) }\n\
+        const part = crypto.randomFillSync(new Uint16Array(40), 1, 38);\n\
+        const number = await new Promise((done) => crypto.randomInt(3, 5, (_, number) => done(number)));\n\
+        [...seen, crypto.randomBytes(5).length, crypto.randomUUID().length, part[0] + part[39], part[1] + part[38] > 0, number >= 3 && number < 5].join()";
+    let lines = run(&agent, &javascript(code));
+    assert_eq!(text(&lines, "result"), "ERR_OUT_OF_RANGE,ERR_OUT_OF_RANGE,5,36,0,true,true", "{lines:?}");
+}
+
+#[test]
+fn a_fork_while_a_shell_runs_lets_it_wait() {
+    let agent = Agent::start();
+    let bash = |code: &str| json!({ "code": code, "language": "bash" });
+    let mut running =
+        agent.interpreter.lines("/execute", &bash("echo on; { sleep 1; echo slept; } & wait; echo $?"));
+    running.find(|line| line["type"] == "stdout").unwrap();
+    fork_while_busy(&agent, "bash", &json!({ "COLOUR": "red" }));
+    let rest: Vec<Value> = running.collect();
+    assert_eq!(text(&rest, "stdout"), "slept\n0\n", "{rest:?}");
+    assert_eq!(text(&run(&agent, &bash("echo $COLOUR")), "stdout"), "red\n");
 }

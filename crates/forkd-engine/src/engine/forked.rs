@@ -138,7 +138,9 @@ impl Forked {
         let directory = self.shared.places.sandbox(&self.record.id);
         let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
         let identity = identity_of(&self.record, index.into(), env)?;
-        Ok(identity::give(&agent, &identity, PATIENCE).await?)
+        let given = identity::give(&agent, &identity, PATIENCE).await?;
+        self.shared.tell_of(&self.record.id, given);
+        Ok(())
     }
 
     /// Gives it its owner, and its name to everybody.

@@ -63,6 +63,7 @@ use forkd_store::{DiskLayer, Store, Tag};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::cgroup::Cgroups;
+use crate::identity::Given;
 use crate::ids::SandboxId;
 use crate::places::Places;
 use crate::users::{UidRange, Users};
@@ -126,6 +127,8 @@ pub enum Happened {
     SandboxRemoved(SandboxId),
     Panicked(SandboxId),
     OutOfDisk(SandboxId, u64),
+    /// Code was running in these interpreter contexts when the sandbox got its identity.
+    Busy(SandboxId, Vec<String>),
     RolledBack(SandboxId, Tag),
     /// Something that a sandbox has sent, or asked for, was dropped. Not all of it is told.
     Dropped(SandboxId, Dropped),
@@ -209,6 +212,12 @@ impl Shared {
     /// The number of a use that is now.
     fn next_use(&self) -> u64 {
         self.uses.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn tell_of(&self, id: &SandboxId, given: Given) {
+        if !given.busy.is_empty() {
+            self.tell(Happened::Busy(id.clone(), given.busy));
+        }
     }
 
     fn tell(&self, happened: Happened) {

@@ -68,7 +68,8 @@ impl Sandbox {
         if self.record.shape.devices.vsock.is_some() {
             let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
             let identity = Identity { generation, ..identity_of(&self.record, 0, Default::default())? };
-            identity::give(&agent, &identity, PATIENCE).await?;
+            let given = identity::give(&agent, &identity, PATIENCE).await?;
+            self.shared.tell_of(&self.record.id, given);
         }
         Ok(())
     }

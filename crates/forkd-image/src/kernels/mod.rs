@@ -281,13 +281,33 @@ impl KernelStore {
         Ok(StoredKernel { is_default: true, ..kernel })
     }
 
-    /// The default kernel. The first time that takes a download, and says so.
+    /// The default kernel. The first time it is the one that this host runs, if that is installed with every module that a guest
+    /// may want, as in the machine; otherwise the distribution's, which takes a download.
     pub fn ensure_default(&self, progress: &dyn Progress) -> Result<StoredKernel, KernelStoreError> {
         if let Some(kernel) = self.default_kernel()? {
             return Ok(kernel);
         }
-        progress.step("there is no kernel yet: fetching the distribution's, once");
-        let kernel = self.add(&KernelSource::Distribution, progress)?;
+        let path = Path::new("/proc/sys/kernel/osrelease");
+        let version = fs::read_to_string(path).map_err(FileError::at("read", path))?.trim().to_owned();
+        let running = KernelSource::Host { root: "/".into(), version: Some(version) };
+        self.add_default(&running, progress)
+    }
+
+    /// Adds the running kernel, or else the distribution's, as the default.
+    fn add_default(
+        &self,
+        running: &KernelSource,
+        progress: &dyn Progress,
+    ) -> Result<StoredKernel, KernelStoreError> {
+        let temporary = Temporary::new(&self.directory)?;
+        let kernel = match collect::collect(running, temporary.path(), progress) {
+            Ok(found) if found.missing.is_empty() => self.keep(&temporary, found, running, progress)?,
+            // Not installed here, or built without something: the distribution's is known to work.
+            _ => {
+                progress.step("there is no kernel yet: fetching the distribution's, once");
+                self.add(&KernelSource::Distribution, progress)?
+            }
+        };
         self.set_default(&kernel.metadata.id)
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use forkd_host::apt::{self, MirrorProblem};
 use forkd_host::command::{self, CommandError};
 use forkd_host::tool::{self, MissingTool, Tool};
 
@@ -29,6 +30,8 @@ pub enum PackageError {
     Command(#[from] CommandError),
     #[error("apt does not know the package {0}: run `apt-get update` and try again")]
     Unknown(String),
+    #[error("{0}")]
+    Unreachable(MirrorProblem),
     #[error("{step} failed: {complaint}")]
     Failed { step: &'static str, complaint: String },
     #[error(transparent)]
@@ -43,7 +46,17 @@ pub(super) fn download(scratch: &Path, progress: &dyn Progress) -> Result<PathBu
         fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=ubuntu"));
     let meta = if is_ubuntu { "linux-image-virtual" } else { "linux-image-amd64" };
     progress.step("downloading the distribution's kernel");
-    let packages = packages(meta)?;
+    let packages = match packages(meta) {
+        // A new system has no lists of packages yet.
+        Err(PackageError::Unknown(_)) => {
+            progress.step("reading the distribution's package lists");
+            let mut update = Command::new(&apt_get);
+            update.args(["-q", "-o", apt::RETRIES, "-o", "APT::Update::Error-Mode=any", "update"]);
+            run(&mut update, "apt-get update", DOWNLOAD, progress)?;
+            packages(meta)?
+        }
+        packages => packages?,
+    };
     progress.detail(&packages.join(" "));
 
     let downloads = scratch.join("packages");
@@ -53,7 +66,9 @@ pub(super) fn download(scratch: &Path, progress: &dyn Progress) -> Result<PathBu
     }
     let mut get = Command::new(apt_get);
     // The user that apt would switch to cannot write here.
-    get.current_dir(&downloads).args(["-q", "-o", "APT::Sandbox::User=root", "download"]).args(&packages);
+    get.current_dir(&downloads)
+        .args(["-q", "-o", apt::RETRIES, "-o", "APT::Sandbox::User=root", "download"])
+        .args(&packages);
     run(&mut get, "apt-get download", DOWNLOAD, progress)?;
     progress.step("unpacking the distribution's kernel");
     for file in crate::files::names(&downloads)? {
@@ -96,11 +111,21 @@ fn run(
     limit: Duration,
     progress: &dyn Progress,
 ) -> Result<(), PackageError> {
-    let outcome = command::run_unless(command, "", limit, &|| progress.is_cancelled())?;
-    if outcome.status.success() {
-        return Ok(());
-    }
-    Err(PackageError::Failed { step, complaint: outcome.complaint() })
+    let attempt = || {
+        let outcome = command::run_unless(command, "", limit, &|| progress.is_cancelled())?;
+        if outcome.status.success() {
+            return Ok(());
+        }
+        Err(match MirrorProblem::of(&outcome.stderr) {
+            Some(problem) => PackageError::Unreachable(problem),
+            None => PackageError::Failed { step, complaint: outcome.complaint() },
+        })
+    };
+    let problem = |error: &PackageError| match error {
+        PackageError::Unreachable(problem) => Some(problem),
+        _ => None,
+    };
+    apt::retry(attempt, problem, |text| progress.warn(text))
 }
 
 #[cfg(test)]

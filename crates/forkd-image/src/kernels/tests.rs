@@ -115,6 +115,27 @@ fn the_default_is_the_first_until_another_is_chosen() {
     assert!(store.list().unwrap().is_empty() && store.default_kernel().unwrap().is_none());
 }
 
+/// A host that boots from a machine's image has its kernel and all modules, and no package lists.
+#[test]
+fn the_running_kernel_becomes_the_default_without_a_download() {
+    let root = system("6.1.0-40-amd64");
+    let builtin = root.path().join("lib/modules/6.1.0-40-amd64/modules.builtin");
+    let others = [
+        "ext4",
+        "crc32c_generic",
+        "crc32c_intel",
+        "virtio_net",
+        "vmw_vsock_virtio_transport",
+        "pvpanic-mmio",
+    ];
+    fs::write(builtin, others.map(|name| format!("kernel/x/{name}.ko\n")).concat()).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let store = KernelStore::new(home.path());
+    let running = KernelSource::Host { root: root.path().into(), version: Some("6.1.0-40-amd64".into()) };
+    let kernel = store.add_default(&running, &Silent).unwrap();
+    assert!(kernel.is_default && kernel.metadata.source == running, "{kernel:?}");
+}
+
 #[test]
 fn the_initial_ram_disk_depends_on_nothing_but_its_inputs() {
     let root = system("6.1");

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use forkd_host::command::CommandError;
 use forkd_host::tool::{self, MissingTool};
-use forkd_host::{disk, doctor};
+use forkd_host::{apt, disk, doctor};
 use forkd_image::initramfs::Initramfs;
 use forkd_image::kernel;
 use forkd_image::modules::ModuleTree;
@@ -70,11 +70,13 @@ fn build_in(build: &Path, destination: &Path, progress: &dyn Progress) -> Result
 /// Installs the packages into an archive.
 fn bootstrap(build: &Path, archive: &Path, progress: &dyn Progress) -> Result<(), ImageError> {
     let mut mmdebstrap = tool::MMDEBSTRAP.command()?;
-    mmdebstrap.args(["--variant=minbase", "--format=tar"]);
+    mmdebstrap.args(["--variant=minbase", "--format=tar"]).arg(apt::MMDEBSTRAP_RETRIES);
     mmdebstrap.arg(format!("--include={}", recipe::PACKAGES.join(",")));
     for directory in ["doc", "locale", "man", "info"] {
         mmdebstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{directory}/*"));
     }
+    // Half-written files of a host that dies are thrown away with the build: no need to wait for the disk.
+    mmdebstrap.arg("--dpkgopt=force-unsafe-io");
     mmdebstrap.arg(recipe::SUITE).arg(archive);
     // The kernel's package would build an initial RAM disk of its own, for minutes in some environments, for nothing.
     mmdebstrap.env("INITRD", "No");
@@ -82,7 +84,13 @@ fn bootstrap(build: &Path, archive: &Path, progress: &dyn Progress) -> Result<()
         // Half a gigabyte lies there for a while, and /tmp may be memory.
         mmdebstrap.env("TMPDIR", "/var/tmp");
     }
-    logged(&mut mmdebstrap, "mmdebstrap", &build.join("mmdebstrap.log"), progress)
+    let log = build.join("mmdebstrap.log");
+    let problem = |error: &ImageError| match error {
+        ImageError::Unreachable { problem, .. } => Some(problem),
+        _ => None,
+    };
+    let attempt = || logged(&mut mmdebstrap, "mmdebstrap", &log, progress);
+    apt::retry(attempt, problem, |text| progress.warn(text))
 }
 
 /// Runs a command whose output goes to a log, line by line, and to the user as progress.

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forkd_host::apt::MirrorProblem;
 use forkd_host::command::CommandError;
 use forkd_host::disk::DiskError;
 use forkd_host::tool::MissingTool;
@@ -41,6 +42,8 @@ pub enum ImageError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Command(#[from] CommandError),
+    #[error("{problem}\n{step} failed:\n{log}")]
+    Unreachable { problem: MirrorProblem, step: &'static str, log: String },
     #[error("{step} failed:\n{log}")]
     Failed { step: &'static str, log: String },
     #[error("the image has no kernel in /boot")]
@@ -131,5 +134,9 @@ fn size_on_disk(directory: &Path) -> io::Result<u64> {
 
 /// The last lines of a step's log, as an error.
 fn failed(step: &'static str, log: &Path) -> ImageError {
-    ImageError::Failed { step, log: files::tail(log, 12) }
+    let log = files::tail(log, 12);
+    match MirrorProblem::of(&log) {
+        Some(problem) => ImageError::Unreachable { problem, step, log },
+        None => ImageError::Failed { step, log },
+    }
 }

@@ -41,6 +41,10 @@ pub struct IdentityResponse {
     /// Whether every step was done or had no need to be.
     pub ok: bool,
     pub steps: Vec<Step>,
+    /// The interpreter contexts in which code was running. They have new random numbers; their hooks and environment follow when
+    /// the code has ended. Agents that do not say this call it a failure of the step `interpreters`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +88,11 @@ mod tests {
         let text = include_str!("../../protocol/gen-1/identity-response.json");
         let response: IdentityResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_value(&response).unwrap(), serde_json::from_str::<Value>(text).unwrap());
-        assert_eq!((request.version, response.version), (VERSION, VERSION));
+        assert_eq!((request.version, response.version, response.busy), (VERSION, VERSION, None));
+        let text = include_str!("../../protocol/gen-1/identity-response-busy.json");
+        let response: IdentityResponse = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&response).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        assert_eq!(response.busy, Some(vec!["default".to_owned()]));
     }
 
     #[test]

@@ -51,6 +51,9 @@ fn render(event: &Event) -> String {
             };
             format!("sandbox {id}: {what} was dropped, {why}")
         }
+        What::Busy { id, contexts } => {
+            format!("sandbox {id}: code continues in context {}", contexts.join(", "))
+        }
         What::RolledBack { id, tag } => format!("sandbox {id} is back at {tag}"),
         What::Snapshot { tag, status: is } => format!("snapshot {tag} is {}", status(*is)),
         What::SnapshotRemoved { tag } => format!("snapshot {tag} is removed"),

@@ -394,6 +394,7 @@ class Event(Model):
         "sandbox_removed",
         "panicked",
         "out_of_disk",
+        "busy",
         "rolled_back",
         "dropped",
         "snapshot",
@@ -410,6 +411,8 @@ class Event(Model):
     state: Optional[SandboxState] = None
 
     limit_bytes: Optional[int] = None
+
+    contexts: list[str] = field(default_factory=list)
 
     tag: Optional[str] = None
 

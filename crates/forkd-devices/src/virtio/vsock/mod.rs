@@ -14,8 +14,9 @@
 //! drops its copy of the source's device and must not reset it, because they share the sockets.
 //!
 //! The device that is made from a save tells its guest by a transport reset, upon which Linux closes its connected sockets
-//! and keeps its listeners. Until the guest has taken that in, no client comes in: Linux would reset the new connection with
-//! the old ones.
+//! and keeps its listeners. Until the guest has handled it, no client comes in: Linux would reset the new connection with
+//! the old ones. Nor are packets of the old connections answered with RST: a socket that gets one looks as if its client had
+//! closed it, and the guest's agent tells the two apart (a client that left, and a guest that was forked).
 //!
 //! ```text
 //!  restored ──▶ Due ── a buffer of the event queue is used ──▶ Told ── the driver offers it again ──▶ None
@@ -41,7 +42,7 @@ use vm_memory::{Bytes, GuestMemoryMmap};
 use super::ring::Ring;
 use super::{Driver, DriverFault, HostEvent, VirtioDevice};
 use muxer::{HOST_PORTS, Muxer};
-use packet::{Header, MAX_PAYLOAD};
+use packet::{Header, MAX_PAYLOAD, Operation};
 pub use state::{GuestCid, VsockError, VsockState};
 
 const RECEIVE: usize = 0;
@@ -188,7 +189,10 @@ impl VsockDevice {
             let header = Header::decode(header);
             let length = Some(header.length).filter(|&length| length <= MAX_PAYLOAD);
             let payload = length.and_then(|length| rest.get(..length as usize));
-            self.muxer.packet(&header, payload);
+            let of_old_connection = self.transport_reset != TransportReset::None;
+            if !of_old_connection || header.operation == Operation::Request {
+                self.muxer.packet(&header, payload);
+            }
             ring.give(head, 0)?;
         }
         ring.finish()

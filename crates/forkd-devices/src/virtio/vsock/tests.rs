@@ -744,6 +744,28 @@ fn a_reset_waits_for_a_buffer_and_is_passed_on() {
 }
 
 #[test]
+fn packets_of_old_connections_get_no_answer_before_the_reset() {
+    let mut setup = Setup::new();
+    let (_client, port) = setup.accepted();
+    // What the guest had queued when it was branched, and its copy finds in the queue.
+    let data = Header { length: 5, ..packet(port, Operation::Data) };
+    let (copy, _) = restored(&setup, &setup.device.save(), CID);
+    setup.device = copy;
+    setup.send_raw(&[readable(&data.encode()), readable(b"bytes")]);
+    setup.run();
+    assert_eq!(setup.mock.take_used(EVENT).len(), 1, "the reset");
+    setup.send(packet(port, Operation::CreditRequest), b"");
+    assert_eq!(setup.operations(), []);
+    // The guest may ask for a connection, and is refused as ever.
+    setup.send(packet(1234, Operation::Request), b"");
+    assert_eq!(setup.operations(), [(Operation::Reset, 0)]);
+    setup.mock.offer(EVENT, &[writable(4)]);
+    setup.notify(EVENT);
+    setup.send(packet(port, Operation::CreditRequest), b"");
+    assert_eq!(setup.operations(), [(Operation::Reset, 0)]);
+}
+
+#[test]
 fn a_device_without_a_driver_is_restored_without_a_reset() {
     let mut setup = Setup::new();
     setup.device.reset();

@@ -17,6 +17,8 @@
     'application/javascript': 'javascript',
   };
 
+  const random = require('vm').runInThisContext(options.random, { filename: 'forkd_guest_random' })(require, options.epoch);
+
   let running = false;
   let cells = 0;
 
@@ -75,7 +77,7 @@
       return { name: 'Interrupted', value: 'execution was interrupted', traceback: 'Interrupted: execution was interrupted' };
     }
     // The frames below the cell's are the REPL's and this driver's.
-    const lines = String(error.stack).split('\n');
+    const lines = String(error.stack).split('\n').filter((line) => !line.includes('forkd_guest_random:'));
     const own = lines.findIndex((line) => /\((?:node:vm|node:repl|node:domain|node:internal\/vm|forkd_guest_driver)[:)]|at (?:node:vm|node:repl|forkd_guest_driver):/.test(line));
     const kept = own < 0 ? lines : lines.slice(0, own);
     return { name: String(error.name), value: String(error.message), traceback: kept.join('\n') };
@@ -145,58 +147,10 @@
     }
   }
 
-  // V8's generator and OpenSSL's live in this process' memory and cannot be reseeded from here. So after a fork their entry
-  // points ask the kernel. What OpenSSL draws for itself (TLS keys) is out of reach: a warm context should not have used it.
   function afterFork(request) {
     Object.assign(process.env, request.env ?? {});
     globalThis.forkd_identity = request.identity ?? {};
-    const fs = require('fs');
-    const crypto = require('crypto');
-    const source = fs.openSync('/dev/urandom', 'r');
-    const fill = (view) => {
-      for (let done = 0; done < view.length;) done += fs.readSync(source, view, done, view.length - done, null);
-      return view;
-    };
-    const bytesOf = (buffer, offset = 0, size = undefined) => {
-      const all = ArrayBuffer.isView(buffer)
-        ? new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength) : new Uint8Array(buffer);
-      const unit = buffer.BYTES_PER_ELEMENT ?? 1;
-      return all.subarray(offset * unit, size === undefined ? undefined : (offset + size) * unit);
-    };
-    const random53 = () => {
-      const bytes = fill(Buffer.allocUnsafe(8));
-      return Number(bytes.readBigUInt64LE() >> 11n) / 2 ** 53;
-    };
-    const replies = (work) => (...given) => {
-      const callback = typeof given.at(-1) === 'function' ? given.pop() : null;
-      if (!callback) return work(...given);
-      const value = work(...given);
-      process.nextTick(callback, null, value);
-    };
-    const uuid = () => {
-      const bytes = fill(Buffer.allocUnsafe(16));
-      bytes[6] = (bytes[6] & 0x0f) | 0x40;
-      bytes[8] = (bytes[8] & 0x3f) | 0x80;
-      return bytes.toString('hex').replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
-    };
-    const fillView = (buffer, offset, size) => { fill(bytesOf(buffer, offset, size)); return buffer; };
-    const replace = (target, name, value) =>
-      Object.defineProperty(target, name, { value, configurable: true, enumerable: true, writable: true });
-    const randomBytes = replies((size) => fill(Buffer.allocUnsafe(size)));
-    replace(Math, 'random', random53);
-    replace(crypto, 'randomBytes', randomBytes);
-    replace(crypto, 'pseudoRandomBytes', randomBytes);
-    replace(crypto, 'randomFillSync', fillView);
-    replace(crypto, 'randomFill', replies(fillView));
-    replace(crypto, 'randomUUID', uuid);
-    replace(crypto, 'randomInt', replies((low, high) => {
-      const [from, to] = high === undefined ? [0, low] : [low, high];
-      return from + Math.floor(random53() * (to - from));
-    }));
-    const web = Object.getPrototypeOf(crypto.webcrypto);
-    replace(web, 'getRandomValues', fillView);
-    replace(web, 'randomUUID', uuid);
-    require('module').syncBuiltinESMExports();
+    random.reseed();
   }
 
   const requests = [];

@@ -72,7 +72,8 @@ def _prepare():
     display.send = _send_result
     display.watch_matplotlib()
     signal.signal(signal.SIGINT, _on_interrupt)
-    # Sent after a fork while code runs: the fork request itself waits until it has finished, its random numbers must not.
+    # Sent after a fork while code runs: the fork request itself waits until it has finished, its random numbers must not. What
+    # goes wrong (a module that is being imported) is told by that request.
     signal.signal(signal.SIGURG, lambda _signal, _frame: forkd_guest._reseed())
 
 

@@ -249,6 +249,23 @@ fn nonsense_is_answered_and_ends_it() -> Result<(), Failure> {
 }
 
 #[test]
+fn a_program_whose_sandbox_ends_is_told_why() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let pid = world.sandbox(&id)?.pid.and_then(rustix::process::Pid::from_raw).ok_or("no pid")?;
+    let mut seat = Seat::start(&world, &id, json!({ "args": ["cat"] }))?;
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    match seat.until_last()? {
+        ExecEvent::Error(error) => {
+            assert_eq!(error.code, ErrorCode::SandboxEnded);
+            assert!(error.error.ends_with("its process was killed"), "{error:?}");
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    Ok(())
+}
+
+#[test]
 fn a_guest_that_answers_garbage_is_not_believed() -> Result<(), Failure> {
     const OK: &[u8] = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
     for answer in [

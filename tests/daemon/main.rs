@@ -4,6 +4,7 @@
 mod client;
 mod documented;
 mod e2b;
+mod ending;
 mod events;
 mod fake_agent;
 mod files;

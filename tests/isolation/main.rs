@@ -2,6 +2,7 @@
 //! `make e2e-isolation` runs them.
 
 mod builds;
+mod charge;
 mod guest;
 mod internet;
 mod neighbours;
@@ -16,6 +17,7 @@ use forkd_tests::suite::Test;
 /// Part of `make test`.
 const CORE: &[Test] = &[
     ("quotas::end_who_uses_too_much_memory", quotas::end_who_uses_too_much_memory),
+    ("charge::follows_the_memory_of_branches", charge::follows_the_memory_of_branches),
     ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
 ];
 
@@ -24,6 +26,8 @@ const REST: &[Test] = &[
     ("quotas::are_set", quotas::are_set),
     ("quotas::charge_what_is_shared_once", quotas::charge_what_is_shared_once),
     ("quotas::hold_back_who_spins", quotas::hold_back_who_spins),
+    ("charge::survives_the_daemon", charge::survives_the_daemon),
+    ("charge::is_told_to_everybody_when_it_is_too_much", charge::is_told_to_everybody_when_it_is_too_much),
     ("process::that_was_taken_over_gets_nowhere", process::that_was_taken_over_gets_nowhere),
     ("guest::that_breaks_rules_ends_alone", guest::that_breaks_rules_ends_alone),
     ("guest::that_writes_beyond_its_disk_is_refused", guest::that_writes_beyond_its_disk_is_refused),

@@ -1,9 +1,11 @@
 //! Branches, and what becomes of them on disk.
 
-use forkd_engine::engine::{EngineError, Happened, SandboxState, SnapshotStatus, Source};
+use forkd_engine::engine::{
+    Allowance, EngineError, Happened, NewSandboxes, Owner, SandboxState, SnapshotStatus, Source,
+};
 use forkd_tests::engine::process::Failure;
 
-use crate::world::{World, lives};
+use crate::world::{World, lives, request};
 
 #[test]
 fn a_branch_can_be_forked_at_once_and_is_on_disk_soon() -> Result<(), Failure> {
@@ -151,5 +153,69 @@ fn a_snapshot_that_others_need_is_not_removed() -> Result<(), Failure> {
     assert_eq!(world.names("snapshots"), [""; 0]);
     assert_eq!(world.names("zygotes"), [""; 0]);
     assert_eq!(sandbox.view().state, SandboxState::Running, "sandboxes go on");
+    Ok(())
+}
+
+#[test]
+fn what_a_branch_keeps_counts_against_its_owner() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    let shape = world.engine.snapshot("base")?.view().record.shape;
+    let owner = |memory_bytes| Owner {
+        name: "token:a".into(),
+        allowance: Allowance { memory_bytes: Some(memory_bytes), ..Allowance::default() },
+    };
+    // Enough for a sandbox, and not for anything beside it.
+    let exact = owner(shape.memory_bytes);
+    let request = NewSandboxes { owner: Some(exact.clone()), ..request(Source::Snapshot("base".into()), 1) };
+    let created = world.run(world.engine.create(request.clone()))?;
+    let sandbox = world.engine.sandbox(created.sandboxes[0].id().as_str())?;
+    let pid = sandbox.view().pid;
+    let own = world.run(world.engine.usage(sandbox.view().id().as_str()))?.memory.private_bytes;
+    assert!(own > 0);
+    let refused = world.run(sandbox.branch_for(Some("one".parse()?), Some(exact.clone()))).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, EngineError::Refused(_)) && text.contains("MiB of memory beside"), "{text}");
+    assert_eq!(world.names("zygotes"), ["base"], "nothing was made");
+    // Nobody asks for whom there is no limit.
+    let ample = owner(shape.memory_bytes * 2);
+    let branch = world.run(sandbox.branch_for(Some("one".parse()?), Some(ample.clone())))?;
+    let record = branch.view().record;
+    assert_eq!(record.owner.as_deref(), Some("token:a"));
+    assert!(record.frozen_bytes > 0 && record.frozen_bytes < shape.memory_bytes, "{record:?}");
+    // While the branch is in memory, a second sandbox does not fit; once it is on disk, it makes room.
+    world.run(branch.durable())?;
+    let lease = world.run(branch.lease())?;
+    let second = NewSandboxes { owner: Some(ample.clone()), ..request.clone() };
+    let refused = world.run(world.engine.create(second.clone())).unwrap_err();
+    assert!(matches!(refused, EngineError::Refused(_)), "{refused}");
+    drop(lease);
+    world.run(world.engine.create(second))?;
+    assert!(!branch.view().loaded, "it is on disk only");
+    assert_eq!(sandbox.view().pid, pid);
+    Ok(())
+}
+
+#[test]
+fn a_sandbox_shares_memory_with_its_latest_branch_in_memory() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let sandbox = world.engine.sandbox(&id)?;
+    let shared_with = || -> Result<_, Failure> {
+        let usage = world.run(world.engine.usage(&id))?;
+        assert!(usage.memory.shared_bytes > 0);
+        Ok(usage.memory_shared_with.map(|tag| tag.to_string()))
+    };
+    assert_eq!(shared_with()?.as_deref(), Some("base"));
+    for tag in ["one", "two"] {
+        world.run(sandbox.branch(Some(tag.parse()?)))?;
+        assert_eq!(shared_with()?.as_deref(), Some(tag));
+    }
+    let view = world.engine.snapshot("two")?.view();
+    let size = world.run(world.engine.stored_sizes(vec![view]))?.remove(0);
+    assert!(size.resident.is_some_and(|memory| memory.shared_bytes > 0), "{size:?}");
+    world.run(world.engine.remove_snapshot("two", false))?;
+    assert_eq!(shared_with()?.as_deref(), Some("one"));
     Ok(())
 }

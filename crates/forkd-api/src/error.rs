@@ -41,6 +41,8 @@ pub enum ErrorCode {
     HasDependents,
     /// 409: not possible in the state it is in.
     WrongState,
+    /// 409: the sandbox ended while the request ran; the text has the reason.
+    SandboxEnded,
     /// 409: the idempotency key was used for another request.
     IdempotencyMismatch,
     /// 409: the path is a directory of the sandbox, and should be a file.
@@ -90,6 +92,7 @@ impl ErrorCode {
             ErrorCode::NameTaken
             | ErrorCode::HasDependents
             | ErrorCode::WrongState
+            | ErrorCode::SandboxEnded
             | ErrorCode::IsDirectory
             | ErrorCode::NotDirectory
             | ErrorCode::IdempotencyMismatch => 409,

@@ -286,10 +286,14 @@ pub struct ReadConsole {
 pub struct SandboxStats {
     /// CPU time of the VM process so far.
     pub cpu_us: u64,
-    /// Memory that is its own.
+    /// Memory that only this sandbox maps.
     pub memory_private_bytes: u64,
-    /// Memory that it shares with its parent.
+    /// Memory that it shares with other processes: with a snapshot's, and through that with other sandboxes.
     pub memory_shared_bytes: u64,
+    /// The snapshot that it shares this memory with: its latest branch in memory, or the snapshot that it was forked from. None
+    /// if neither is in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_shared_with: Option<String>,
     /// What it has written to its disk since its last branch.
     pub disk_bytes: u64,
     /// What went through its network, if it has one.

@@ -37,6 +37,9 @@ pub struct Snapshot {
     pub size: SnapshotSize,
     /// Whether a process is there to fork from at once.
     pub loaded: bool,
+    /// The memory that this process holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident: Option<SnapshotMemory>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -59,6 +62,15 @@ pub enum SnapshotStatus {
 pub struct SnapshotSize {
     pub memory_bytes: u64,
     pub disk_bytes: u64,
+}
+
+/// The memory of a snapshot's process. Of a branch, this is the memory of the sandbox at that time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotMemory {
+    /// Memory that only this process maps: the host gets it back when the snapshot is removed.
+    pub private_bytes: u64,
+    /// Memory that it shares with sandboxes and other snapshots.
+    pub shared_bytes: u64,
 }
 
 /// Boots an image, warms it up and freezes it.

@@ -62,15 +62,19 @@ impl From<EngineError> for ApiError {
             EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Malformed, text)
                 .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
+            EngineError::EndedMeanwhile(_) => ApiError::new(Code::SandboxEnded, shortened(text)),
             EngineError::Failed { .. } => {
                 ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
             }
             EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
                 .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
             EngineError::Refused(Refusal::Owner { .. }) => ApiError::new(Code::TooMany, text)
-                .hint("remove some of its sandboxes first, or use a token that allows more"),
-            EngineError::Refused(Refusal::Memory { .. }) => ApiError::new(Code::NoMemory, text)
-                .hint("remove sandboxes first, or start the daemon with a higher --max-memory"),
+                .hint("remove some of its sandboxes or branches first, or use a token that allows more"),
+            EngineError::Refused(Refusal::Memory { .. } | Refusal::Branch { .. }) => {
+                ApiError::new(Code::NoMemory, text).hint(
+                    "remove sandboxes or branches first, or start the daemon with a higher --max-memory",
+                )
+            }
             EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
                 .hint("remove snapshots or images first, or start the daemon with a lower --free-disk"),
             EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(&error),
@@ -257,6 +261,7 @@ mod tests {
             (EngineError::HasDependents { tag: tag(), dependents: vec![] }, ErrorCode::HasDependents, true),
             (EngineError::NotItsBranch { tag: tag(), sandbox: "i".into() }, ErrorCode::WrongState, true),
             (EngineError::WrongState("ended"), ErrorCode::WrongState, false),
+            (EngineError::EndedMeanwhile("x".into()), ErrorCode::SandboxEnded, false),
             (EngineError::NoNetwork("x".into()), ErrorCode::Unavailable, true),
             (EngineError::NoNetworkDevice, ErrorCode::Malformed, true),
             (NetError::Full(1).into(), ErrorCode::TooMany, true),
@@ -265,6 +270,7 @@ mod tests {
             (EngineError::Failed { tag: tag(), reason: "x".into() }, ErrorCode::WrongState, true),
             (Refusal::Sandboxes { wanted: 1, present: 1, most: 1 }.into(), ErrorCode::TooMany, true),
             (Refusal::Memory { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),
+            (Refusal::Branch { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),
             (Refusal::Disk { free_mib: 0, kept_mib: 1 }.into(), ErrorCode::NoDisk, true),
             (AgentError::Timeout(second).into(), ErrorCode::GuestTimeout, false),
             (AgentError::NotReady("x".into()).into(), ErrorCode::GuestFailed, true),

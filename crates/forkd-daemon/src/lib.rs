@@ -16,6 +16,7 @@ pub mod app;
 pub mod audit;
 pub mod auth;
 pub mod config;
+mod during;
 mod e2b;
 mod egress;
 mod engine_error;

@@ -2,7 +2,7 @@
 
 use forkd_api::event::What;
 use forkd_api::sandbox::{EndReason, Ended, Limits, NetworkStats, Sandbox, SandboxState, SandboxStats};
-use forkd_api::snapshot::{Snapshot, SnapshotSize, SnapshotStatus};
+use forkd_api::snapshot::{Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
 use forkd_engine::engine as seen;
 use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
 use forkd_engine::record::{SandboxRecord, Shape};
@@ -63,13 +63,17 @@ pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotVie
         network: record.shape.devices.net.is_some(),
         pause_us: record.pause_us,
         size: SnapshotSize { memory_bytes: size.memory_bytes, disk_bytes: size.disk_bytes },
+        resident: size.resident.map(|memory| SnapshotMemory {
+            private_bytes: memory.private_bytes,
+            shared_bytes: memory.shared_bytes,
+        }),
         loaded: *loaded,
         error: error.clone(),
     }
 }
 
 pub(crate) fn stats(usage: Usage, traffic: Option<Counters>) -> SandboxStats {
-    let Usage { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes } = usage;
+    let Usage { cpu_us, memory, memory_shared_with, disk_bytes } = usage;
     let network = traffic.map(|traffic| NetworkStats {
         sent_bytes: traffic.sent.bytes,
         sent_packets: traffic.sent.packets,
@@ -79,7 +83,14 @@ pub(crate) fn stats(usage: Usage, traffic: Option<Counters>) -> SandboxStats {
         over_limit_packets: traffic.over_limit.packets,
         spoofed_packets: traffic.spoofed.packets,
     });
-    SandboxStats { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes, network }
+    SandboxStats {
+        cpu_us,
+        memory_private_bytes: memory.private_bytes,
+        memory_shared_bytes: memory.shared_bytes,
+        memory_shared_with: memory_shared_with.map(|tag| tag.to_string()),
+        disk_bytes,
+        network,
+    }
 }
 
 /// An event, if it is one that callers are told.

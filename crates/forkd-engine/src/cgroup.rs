@@ -3,12 +3,15 @@
 //! ```text
 //!   ROOT/                     no process is in it; its controllers are given to what is below
 //!   ├── sandbox-ID/           the VM process, from its first instruction on
+//!   ├── sandbox-ID.2/         the same VM process after its first branch; sandbox-ID is the branch's from then on
 //!   ├── zygote-TAG/           the parent while it boots, what it is frozen to, and who writes that to disk
 //!   └── build-PID/            the VM process of a build's guest, before it has a VM
 //! ```
 //!
-//! A limit that cannot be set is an error: a sandbox without its limits is not made. Memory is charged to who touches it first,
-//! so what children share with their zygote is the zygote's, once; each pays for what it writes.
+//! A limit that cannot be set is an error: a sandbox without its limits is not made. Memory is charged to the cgroup of the
+//! process that touches it first, and stays charged to it. So what children share with their zygote is the zygote's, once; each
+//! pays for what it writes. At a branch, all pages become the zygote's and the sandbox pays for those that it writes next:
+//! the zygote keeps the cgroup, and the sandbox's process moves to a new one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -25,6 +28,10 @@ const CONTROLLERS: [&str; 4] = ["memory", "cpu", "io", "pids"];
 const BUILD: &str = "build-";
 /// A period of `cpu.max`, in microseconds: the kernel's own.
 const PERIOD_US: u64 = 100_000;
+/// What a cgroup may use beyond what is charged to it, where that is above its limit already.
+const HEADROOM_BYTES: u64 = 16 << 20;
+/// `PF_KTHREAD` of the kernel's task flags.
+const KERNEL_THREAD: u64 = 0x0020_0000;
 /// How often a cgroup is tried to be removed that a process is still leaving.
 const TRIES: u32 = 100;
 const BETWEEN: Duration = Duration::from_millis(20);
@@ -121,8 +128,13 @@ impl Cgroups {
             .map_err(|errno| CgroupError::at("open", &path)(errno.into()))
     }
 
+    /// Gives a cgroup that is there these limits.
+    pub fn set_limits(&self, name: &str, quota: &Quota) -> Result<(), CgroupError> {
+        self.limit(&self.root.join(name), quota)
+    }
+
     fn limit(&self, path: &Path, quota: &Quota) -> Result<(), CgroupError> {
-        set(&path.join("memory.max"), &quota.memory_bytes.to_string())?;
+        set(&path.join("memory.max"), &memory_limit(path, quota).to_string())?;
         // A kernel without swap has nothing to limit.
         let swap = path.join("memory.swap.max");
         if swap.exists() {
@@ -134,7 +146,8 @@ impl Cgroups {
         set(&path.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))?;
         set(&path.join("cpu.weight"), &quota.cpu_weight.to_string())?;
         set(&path.join("pids.max"), &quota.pids.to_string())?;
-        if quota.io == IoQuota::default() {
+        let limited = || fs::read_to_string(path.join("io.max")).is_ok_and(|text| !text.trim().is_empty());
+        if quota.io == IoQuota::default() && !limited() {
             return Ok(());
         }
         let device =
@@ -145,6 +158,48 @@ impl Cgroups {
     /// Moves a process that has done nothing yet.
     pub fn enter(&self, name: &str, pid: i32) -> Result<(), CgroupError> {
         set(&self.root.join(name).join("cgroup.procs"), &pid.to_string())
+    }
+
+    /// Allows a cgroup more memory for a while. [`Cgroups::set_limits`] ends that.
+    pub fn raise_memory(&self, name: &str, bytes: u64) -> Result<(), CgroupError> {
+        set(&self.root.join(name).join("memory.max"), &bytes.to_string())
+    }
+
+    /// Gives the limit of memory back to a cgroup that was allowed more for a while, if it uses no more than that by now.
+    pub fn restore_memory(&self, name: &str, quota: &Quota) {
+        let path = self.root.join(name);
+        let limit = number(&path.join("memory.max"));
+        if limit.is_some_and(|limit| limit != memory_limit(&path, quota)) {
+            // The next sweep tries again.
+            let _ = set(&path.join("memory.max"), &memory_limit(&path, quota).to_string());
+        }
+    }
+
+    /// Moves a process that runs, with the threads that the kernel has started for its VM: up to Linux 6.12, KVM's thread for
+    /// large pages is a process of its own in the cgroup of its creator, and would keep that from being removed. What is
+    /// charged stays charged to `from`. The kernel waits for forks and exits of all processes: not to be called in a pause.
+    pub fn move_process(&self, from: &str, to: &str, pid: i32) -> Result<(), CgroupError> {
+        self.enter(to, pid)?;
+        self.move_kernel_threads(from, to);
+        Ok(())
+    }
+
+    /// Moves threads of the kernel. One that cannot be moved delays the removal of `from` until its VM has ended.
+    pub fn move_kernel_threads(&self, from: &str, to: &str) {
+        let listed = fs::read_to_string(self.root.join(from).join("cgroup.procs")).unwrap_or_default();
+        let pids = listed.lines().filter_map(|line| line.trim().parse::<i32>().ok());
+        for pid in pids.filter(|pid| *pid > 0 && is_kernel_thread(*pid)) {
+            let _ = self.enter(to, pid);
+        }
+    }
+
+    /// The cgroup of a process, if it is one of these.
+    pub fn name_of(&self, pid: i32) -> Option<String> {
+        let said = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let name = last_name(&said).filter(|name| is_ours(name))?;
+        let listed = fs::read_to_string(self.root.join(name).join("cgroup.procs")).ok()?;
+        // Another daemon's cgroup may have the same name.
+        listed.lines().any(|line| line.trim().parse() == Ok(pid)).then(|| name.to_owned())
     }
 
     /// Removes a cgroup whose process has ended or is about to. What cannot be removed now is removed by a sweep.
@@ -160,25 +215,40 @@ impl Cgroups {
         }
     }
 
-    /// Removes all that nobody has. Returns how many.
-    pub fn sweep(&self, is_used: impl Fn(&str) -> bool) -> usize {
+    /// Removes those of these that nobody has. Returns how many. `successor` is the cgroup that the VM process has moved to which a cgroup
+    /// was made for: the kernel's threads follow it.
+    pub fn sweep(
+        &self,
+        names: Vec<String>,
+        is_used: impl Fn(&str) -> bool,
+        successor: impl Fn(&str) -> Option<String>,
+    ) -> usize {
+        let remove = |name: &String| {
+            // One with a process is not removed by this.
+            let removed = fs::remove_dir(self.root.join(name));
+            removed.is_ok()
+                || successor(name).is_some_and(|successor| {
+                    self.move_kernel_threads(name, &successor);
+                    fs::remove_dir(self.root.join(name)).is_ok()
+                })
+        };
+        names.into_iter().filter(|name| is_ours(name) && !is_used(name)).filter(remove).count()
+    }
+
+    /// All that there are, also those of others.
+    pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
-        let unused = entries.filter(|entry| entry.path().is_dir()).filter(|entry| {
-            let name = entry.file_name();
-            name.to_str().is_some_and(|name| is_ours(name) && !is_used(name))
-        });
-        // One with a process is not removed by this.
-        unused.filter(|entry| fs::remove_dir(entry.path()).is_ok()).count()
+        let directories = entries.filter(|entry| entry.path().is_dir());
+        directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     /// Whether the kernel has killed what was there for want of memory.
     pub fn out_of_memory(&self, name: &str) -> Option<OutOfMemory> {
-        let read = |file: &str| fs::read_to_string(self.root.join(name).join(file)).ok();
-        let kills = keyed(&read("memory.events")?, "oom_kill")?;
-        let number = |file: &str| read(file)?.trim().parse().ok();
+        let path = self.root.join(name);
+        let kills = keyed(&fs::read_to_string(path.join("memory.events")).ok()?, "oom_kill")?;
         (kills > 0).then(|| OutOfMemory {
-            limit_bytes: number("memory.max").unwrap_or(0),
-            peak_bytes: number("memory.peak").unwrap_or(0),
+            limit_bytes: number(&path.join("memory.max")).unwrap_or(0),
+            peak_bytes: number(&path.join("memory.peak")).unwrap_or(0),
         })
     }
 
@@ -275,6 +345,35 @@ fn set(path: &Path, value: &str) -> Result<(), CgroupError> {
     let written =
         File::options().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|source| CgroupError::Limit { path: path.into(), value: value.into(), source })
+}
+
+/// What a cgroup may use: what its quota says, but not less than it uses already. The kernel would end a process for that.
+fn memory_limit(path: &Path, quota: &Quota) -> u64 {
+    match number(&path.join("memory.current")) {
+        Some(charged) if charged > quota.memory_bytes => charged.saturating_add(HEADROOM_BYTES),
+        _ => quota.memory_bytes,
+    }
+}
+
+/// The number in a file.
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The last name of the cgroup v2 path in `/proc/PID/cgroup`.
+fn last_name(said: &str) -> Option<&str> {
+    let path = said.lines().find_map(|line| line.strip_prefix("0::"))?;
+    path.rsplit('/').next().filter(|name| !name.is_empty())
+}
+
+fn is_kernel_thread(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    task_flags(&stat).is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
+/// The 9th field of `/proc/PID/stat`, counted behind the name, which may have spaces.
+pub(crate) fn task_flags(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()
 }
 
 /// The number behind a word, in lines of both.
@@ -399,12 +498,62 @@ mod tests {
         for name in ["sandbox-used", "sandbox-gone", "zygote-gone", "somebody"] {
             leaf(tree.path(), name, &[]);
         }
-        assert_eq!(cgroups.sweep(|name| name == "sandbox-used"), 2);
+        assert_eq!(cgroups.sweep(cgroups.names(), |name| name == "sandbox-used", |_| None), 2);
         let left = fs::read_dir(tree.path().join("forkd")).unwrap().flatten();
         let mut left: Vec<_> =
             left.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name()).collect();
         left.sort();
         assert_eq!(left, ["sandbox-used", "somebody"]);
+    }
+
+    #[test]
+    fn a_limit_is_never_below_what_is_charged_already() {
+        let tree = tree("cpu io memory pids");
+        let mut cgroups = Cgroups::prepare(&tree.path().join("forkd"), tree.path()).unwrap();
+        cgroups.device = Some("254:0".into());
+        leaf(tree.path(), "sandbox-e", &FILES);
+        let at = tree.path().join("forkd/sandbox-e");
+        let limit = || fs::read_to_string(at.join("memory.max")).unwrap();
+        let mib = |mib: u64| (mib << 20).to_string();
+        cgroups.raise_memory("sandbox-e", 90 << 20).unwrap();
+        assert_eq!(limit(), mib(90));
+        fs::write(at.join("memory.current"), mib(70) + "\n").unwrap();
+        // The branch has the cgroup now, and is not to be slowed down by what the sandbox may read and write.
+        fs::write(at.join("io.max"), "254:0 rbps=max wbps=1048576 riops=max wiops=max\n").unwrap();
+        cgroups.set_limits("sandbox-e", &QUOTA).unwrap();
+        assert_eq!(limit(), mib(70 + 16), "the kernel would kill a process");
+        let io = fs::read_to_string(at.join("io.max")).unwrap();
+        assert!(io.starts_with("254:0 rbps=max wbps=max riops=max wiops=max"), "{io}");
+        fs::write(at.join("memory.current"), mib(60)).unwrap();
+        cgroups.restore_memory("sandbox-e", &QUOTA);
+        assert_eq!(limit(), mib(64));
+        cgroups.restore_memory("sandbox-none", &QUOTA);
+    }
+
+    #[test]
+    fn only_the_process_and_the_kernel_s_threads_move() {
+        let tree = tree("cpu io memory pids");
+        let cgroups = Cgroups::prepare(&tree.path().join("forkd"), tree.path()).unwrap();
+        leaf(tree.path(), "sandbox-f", &["cgroup.procs"]);
+        leaf(tree.path(), "sandbox-f.2", &["cgroup.procs"]);
+        let at = |name: &str| tree.path().join("forkd").join(name).join("cgroup.procs");
+        let own = i32::try_from(std::process::id()).unwrap();
+        fs::write(at("sandbox-f"), format!("{own}\n0\nx\n")).unwrap();
+        cgroups.move_process("sandbox-f", "sandbox-f.2", 7).unwrap();
+        assert_eq!(fs::read_to_string(at("sandbox-f.2")).unwrap(), "7", "this process is not the kernel's");
+        assert!(cgroups.move_process("sandbox-f", "sandbox-none", 7).is_err());
+    }
+
+    #[test]
+    fn the_kernel_s_tables_are_read() {
+        let stat = |flags: u64| format!("7 (kvm-nx) x) S 2 0 0 0 -1 {flags} 1 0 0");
+        assert_eq!(task_flags(&stat(2_129_984)), Some(2_129_984));
+        assert_eq!((task_flags(""), task_flags("7 (a) S 1")), (None, None));
+        assert!(!is_kernel_thread(i32::try_from(std::process::id()).unwrap()));
+        assert!(!is_kernel_thread(0));
+        let named = last_name("4:memory:/a\n0::/forkd/sandbox-i1.2\n");
+        assert_eq!(named, Some("sandbox-i1.2"));
+        assert_eq!((last_name("0::/\n"), last_name("1:cpu:/x\n"), last_name("")), (None, None, None));
     }
 
     #[test]
@@ -423,7 +572,7 @@ mod tests {
         assert_eq!(fs::read_to_string(at.join("cgroup.procs")).unwrap(), own.to_string());
         assert_eq!(fs::read_to_string(at.join("memory.max")).unwrap(), "67108864");
         // Of a process that is no more it is swept, as after a crash.
-        assert_eq!(cgroups.sweep(is_of_running_build), 1);
+        assert_eq!(cgroups.sweep(cgroups.names(), is_of_running_build, |_| None), 1);
         assert!(at.exists() && !tree.path().join("forkd/build-0").exists());
         // What is in a plain directory must go first.
         fs::read_dir(&at).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());

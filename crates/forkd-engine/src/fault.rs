@@ -1,15 +1,20 @@
 //! Places where a test has this process end, as `kill -9` would end it: `FORKD_FAULT=PLACE`. Not in release builds.
 
 /// All of them. Each is between two steps of which a daemon that dies there has taken only the first.
-pub const PLACES: [&str; 21] = [
+pub const PLACES: [&str; 26] = [
     "create.written",
     "create.forked",
     "create.running",
     "create.ready",
     "create.promised",
+    "branch.lent",
     "branch.written",
     "branch.branched",
     "branch.settled",
+    "branch.next-cgroup",
+    "branch.moved",
+    "branch.moved-written",
+    "branch.limited",
     "branch.promised",
     "rollback.written",
     "rollback.handed-over",

@@ -193,6 +193,11 @@ impl Lasting {
     /// Ends the process and waits until it is gone. One that the kernel cannot end is left to it.
     pub async fn end(&self) {
         self.kill();
+        self.gone().await;
+    }
+
+    /// Waits until a process is gone that is about to end.
+    pub async fn gone(&self) {
         let _ = tokio::time::timeout(PATIENCE, self.ended()).await;
     }
 

@@ -60,6 +60,12 @@ pub struct SandboxRecord {
     /// What its cgroup allows, if it has one.
     #[serde(default)]
     pub quota: Option<Quota>,
+    /// The name of its cgroup. Without one it is `sandbox-ID`, which a sandbox leaves at its first branch.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+    /// CPU time that it has used in cgroups that it has left.
+    #[serde(default)]
+    pub cpu_us_before: u64,
     pub branches: Vec<Tag>,
     /// How many forks there were on the way here: see the agent's identity.
     pub generation: u64,
@@ -124,7 +130,23 @@ pub struct ZygoteRecord {
     /// What the sandbox may reach that it is a branch of, and so what its children may.
     #[serde(default)]
     pub policy: Option<Policy>,
+    /// The name of its cgroup. Without one it is `zygote-TAG`; a branch has that of the sandbox that it was made of.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+    /// Of a branch: whose memory limit its frozen memory counts against.
+    #[serde(default)]
+    pub owner: Option<String>,
+    /// Of a branch: the memory that only the sandbox had when it was made, which the branch keeps.
+    #[serde(default)]
+    pub frozen_bytes: u64,
     pub promised: bool,
+}
+
+impl ZygoteRecord {
+    /// The same without what is true of its process only.
+    pub fn without_process(self) -> ZygoteRecord {
+        ZygoteRecord { user: None, cgroup: None, owner: None, frozen_bytes: 0, ..self }
+    }
 }
 
 /// What every record has.
@@ -222,6 +244,25 @@ mod tests {
         }
         let quiet = DiskRecord { files: files(&[1], 2), instead: vec![] };
         assert_eq!(quiet.clone().resolve(&[9], number), Some(quiet), "nothing is in doubt");
+    }
+
+    /// Written by a daemon that knew of no cgroup but that of the name, and of no memory of branches.
+    #[test]
+    fn records_of_an_older_daemon_are_read() {
+        let sandbox = r#"{"id":"i4c","snapshot":"base","created_unix_ms":1,"expires_unix_ms":null,"metadata":{},
+            "shape":{"vcpus":1,"memory_bytes":67108864,"devices":{},"image":null},"disk":null,"user":null,"network":null,
+            "quota":{"memory_bytes":136314880,"cpu_millis":1000,"cpu_weight":100,"pids":17,
+                     "io":{"read_bytes":null,"write_bytes":null,"operations":null}},
+            "branches":["i4c-1"],"generation":2,"promised":true,"group":null,"rolling_back":null}"#;
+        let sandbox: SandboxRecord = serde_json::from_str(sandbox).unwrap();
+        assert_eq!((sandbox.cgroup, sandbox.cpu_us_before), (None, 0));
+        let zygote = r#"{"tag":"i4c-1","parent":"base","branched_from":"i4c","created_unix_ms":1,"pause_us":900,
+            "shape":{"vcpus":1,"memory_bytes":67108864,"devices":{},"image":null},"layers":[],"user":null,
+            "generation":2,"policy":null,"promised":true}"#;
+        let zygote: ZygoteRecord = serde_json::from_str(zygote).unwrap();
+        assert_eq!((zygote.cgroup.as_ref(), zygote.owner.as_ref(), zygote.frozen_bytes), (None, None, 0));
+        let branch = ZygoteRecord { cgroup: Some("x".into()), frozen_bytes: 1, ..zygote.clone() };
+        assert_eq!(branch.without_process(), zygote);
     }
 
     #[test]

@@ -21,11 +21,13 @@ use serde_json::{Value, json};
 
 use super::about::About;
 use super::keys::Purpose;
+use super::last_words::with_last_words;
 use super::life::wake;
 use super::routing::{self, ACCESS_TOKEN, Aim, ENVD, SANDBOX_ID, SANDBOX_PORT};
 use super::signature::Signed;
 use crate::app::Shared;
 use crate::auth::{self, Peer};
+use crate::during::during;
 use crate::error::{ApiError, Failure, PassThrough};
 use crate::proxy::{Destination, Forwarded, forward};
 
@@ -37,6 +39,8 @@ enum Refusal {
     /// What is asked for is not a sandbox or a port.
     Wrong(&'static str),
     NotFound,
+    /// Why, of one that was there when the request came.
+    Ended(String),
     Closed(u16),
     /// The agent is not for whoever asks.
     Unauthorized {
@@ -86,12 +90,16 @@ async fn pass(
     };
     let forwarded = Forwarded { address, encrypted: app.tls && address.is_some(), prefix: None };
     let to = Destination { agent, port, target, host, forwarded };
-    forward(app, to, request).await.map_err(|error| explain(error, port, &sandbox))
+    let path = request.uri().path().to_owned();
+    let answered = during(&sandbox, forward(app, to, request)).await;
+    let answered = answered.map_err(|error| explain(error, port, &sandbox))?;
+    Ok(if is_agents(port) { with_last_words(answered, &path, &sandbox) } else { answered })
 }
 
-/// An error on the way, as a refusal. A sandbox that ends meanwhile is not found.
+/// An error on the way, as a refusal. A sandbox that is paused meanwhile is not found.
 fn explain(error: ApiError, port: u16, sandbox: &SandboxHandle) -> Refusal {
     match error.code() {
+        ErrorCode::SandboxEnded => Refusal::Ended(error.to_string()),
         _ if sandbox.view().state != SandboxState::Running => Refusal::NotFound,
         ErrorCode::NotFound | ErrorCode::WrongState => Refusal::NotFound,
         ErrorCode::PortClosed => Refusal::Closed(port),
@@ -171,6 +179,10 @@ impl Refusal {
                 502,
                 json!({ "sandboxId": id, "message": "The sandbox was not found", "code": 502 }),
             ),
+            // As one that is not found: clients know no other status of a sandbox that is gone.
+            Refusal::Ended(message) => {
+                (ErrorCode::SandboxEnded, 502, json!({ "sandboxId": id, "message": message, "code": 502 }))
+            }
             Refusal::Closed(port) => (
                 ErrorCode::PortClosed,
                 502,

@@ -35,7 +35,7 @@ pub(super) async fn fork(
     let record = sandbox.view().record;
     let about = About { timeout, ..About::of(&record) };
     // A branch of our own, which nobody has asked for: it goes when its children are there.
-    let tag = branch_of(&app, &sandbox, None).await?.tag().to_string();
+    let tag = branch_of(&app, &sandbox, None, caller.clone()).await?.tag().to_string();
     let new = NewSandboxes {
         source: Source::Snapshot(tag.clone()),
         count,

@@ -16,6 +16,7 @@ mod error;
 mod fork;
 mod host;
 mod keys;
+mod last_words;
 mod life;
 mod list;
 mod metrics;

@@ -1,5 +1,6 @@
 //! Snapshots of sandboxes: branches, in forkd's words. Each is a template, too.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -10,6 +11,7 @@ use super::models::{Body, NewSnapshot, Snapshot};
 use super::sandboxes::find;
 use super::{paging, templates};
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Path, Query};
 use crate::routes::checks::malformed;
@@ -19,11 +21,12 @@ use crate::routes::sandboxes::change::branch_of;
 pub(super) async fn create(
     State(app): State<Shared>,
     Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewSnapshot>,
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
     let sandbox = find(&app, &id)?;
     let tag = wanted.name.filter(|name| !name.is_empty()).map(|name| templates::tag_of(&name)).transpose()?;
-    let branch = branch_of(&app, &sandbox, tag).await?;
+    let branch = branch_of(&app, &sandbox, tag, caller).await?;
     Ok((StatusCode::CREATED, Json(shown(&branch.view()))))
 }
 

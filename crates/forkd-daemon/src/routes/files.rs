@@ -14,6 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::{App, Shared};
+use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query, Upload, impatient};
 use crate::ndjson::accepts;
@@ -69,17 +70,22 @@ async fn read(
     let sandbox = app.engine.sandbox(&id)?;
     let agent = sandbox.answering_agent()?;
     if accepts(&headers, TAR) {
-        let archive = files::pack(agent, at).await?;
+        let archive = during(&sandbox, files::pack(agent, at)).await?;
         return Ok(shown(&app, TAR, Body::new(archive)));
     }
-    let answer = match files::read(agent, at, headers.get(RANGE)).await {
+    let reading = async {
+        match files::read(agent, at, headers.get(RANGE)).await {
+            Err(FileError::Range(size)) => Ok(Err(size)),
+            answer => answer.map(Ok),
+        }
+    };
+    let answer = match during(&sandbox, reading).await? {
         Ok(answer) => answer,
-        Err(FileError::Range(size)) => {
+        Err(size) => {
             let mut response = ApiError::from(FileError::Range(None)).into_response();
             size.map(|size| response.headers_mut().insert(CONTENT_RANGE, size));
             return Ok(response);
         }
-        Err(error) => return Err(error.into()),
     };
     let (parts, content) = answer.into_parts();
     let mut response = shown(&app, OCTETS, Body::new(content));
@@ -135,9 +141,9 @@ async fn write(
         if !at.path.starts_with('/') {
             return Err(malformed("the path of an archive's directory is absolute"));
         }
-        through(body, bounds, |archive| files::place(agent, at, archive)).await?;
+        during(&sandbox, through(body, bounds, |archive| files::place(agent, at, archive))).await?;
     } else {
-        through(body, bounds, |content| files::write(agent, at, content)).await?;
+        during(&sandbox, through(body, bounds, |content| files::write(agent, at, content))).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -165,7 +171,8 @@ async fn remove(
     Query(wanted): Query<FilePath>,
 ) -> Answer<StatusCode> {
     let at = check(&wanted)?;
-    files::remove(app.engine.sandbox(&id)?.answering_agent()?, at).await?;
+    let sandbox = app.engine.sandbox(&id)?;
+    during(&sandbox, files::remove(sandbox.answering_agent()?, at)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -192,7 +199,8 @@ async fn info(
     Query(wanted): Query<FilePath>,
 ) -> Answer<Json<FileInfo>> {
     let at = check(&wanted)?;
-    let found = files::stat(app.engine.sandbox(&id)?.answering_agent()?, at).await?;
+    let sandbox = app.engine.sandbox(&id)?;
+    let found = during(&sandbox, files::stat(sandbox.answering_agent()?, at)).await?;
     Ok(Json(convert(found)))
 }
 
@@ -220,7 +228,8 @@ async fn list(
     Query(wanted): Query<FilePath>,
 ) -> Answer<Json<FileList>> {
     let at = check(&wanted)?;
-    let found = files::list(app.engine.sandbox(&id)?.answering_agent()?, at).await?;
+    let sandbox = app.engine.sandbox(&id)?;
+    let found = during(&sandbox, files::list(sandbox.answering_agent()?, at)).await?;
     let truncated = found.len() > MAX_FILES;
     Ok(Json(FileList { files: found.into_iter().take(MAX_FILES).map(convert).collect(), truncated }))
 }

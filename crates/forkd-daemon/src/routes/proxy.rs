@@ -14,6 +14,7 @@ use utoipa_axum::routes;
 
 use crate::app::Shared;
 use crate::auth::{self, Peer};
+use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::proxy::{Destination, Forwarded, forward};
@@ -100,7 +101,7 @@ async fn pass(app: &Shared, id: &str, port: u16, peer: &Peer, mut request: Reque
     };
     let forwarded = Forwarded { address, encrypted: app.tls && address.is_some(), prefix: Some(prefix) };
     let to = Destination { agent, port, target, host, forwarded };
-    let mut response = forward(app, to, request).await?;
+    let mut response = during(&sandbox, forward(app, to, request)).await?;
     response.headers_mut().append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FOREIGN));
     Ok(response)
 }

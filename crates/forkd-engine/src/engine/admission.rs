@@ -38,6 +38,8 @@ pub enum Refusal {
     Sandboxes { wanted: u64, present: u64, most: u64 },
     #[error("sandboxes of {wanted_mib} MiB: this host has {available_mib} MiB of memory left")]
     Memory { wanted_mib: u64, available_mib: u64 },
+    #[error("a branch that keeps {wanted_mib} MiB of memory: this host has {available_mib} MiB left")]
+    Branch { wanted_mib: u64, available_mib: u64 },
     #[error("{wanted} more {what} beside {held}: the token allows {most}")]
     Owner { what: &'static str, wanted: u64, held: u64, most: u64 },
     #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
@@ -68,6 +70,17 @@ pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Ref
     Ok(())
 }
 
+/// Decides about a branch, which keeps memory that only its sandbox has now. If the sandbox writes to all of that again, as much
+/// more is used. What earlier branches keep of the same sandbox is used already: its memory is its own again only after it has
+/// written to it.
+pub fn admit_branch(frozen_bytes: u64, available_memory_bytes: u64) -> Result<(), Refusal> {
+    if frozen_bytes > available_memory_bytes {
+        let (wanted_mib, available_mib) = (frozen_bytes.div_ceil(MIB), available_memory_bytes / MIB);
+        return Err(Refusal::Branch { wanted_mib, available_mib });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +106,12 @@ mod tests {
         assert_eq!(admit(WANTED, full, LIMITS), Err(Refusal::Disk { free_mib: 4, kept_mib: 5 }));
         let huge = Wanted { sandboxes: u64::MAX, ..WANTED };
         assert!(admit(huge, PRESENT, LIMITS).is_err());
+    }
+
+    #[test]
+    fn a_branch_needs_memory_for_what_its_sandbox_writes_again() {
+        assert_eq!(admit_branch(79 * MIB, 79 * MIB), Ok(()));
+        let refused = Err(Refusal::Branch { wanted_mib: 80, available_mib: 79 });
+        assert_eq!(admit_branch(79 * MIB + 1, 79 * MIB), refused);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
 
+use super::owner::Owner;
 use super::registry::Reservation;
 use super::sandbox::Sandbox;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
@@ -22,6 +23,8 @@ use crate::users::User;
 pub struct BranchOrder {
     /// The snapshot's name; without one, it gets one of the sandbox's.
     pub tag: Option<Tag>,
+    /// Who asks: the branch's memory counts against its limit. Otherwise it is the sandbox's owner's, without a limit.
+    pub owner: Option<Owner>,
 }
 
 impl Sandbox {
@@ -35,9 +38,12 @@ impl Sandbox {
             }
             None => self.free_name()?,
         };
+        let frozen_bytes = self.own_memory().await;
+        let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes).await?;
+        let owner = order.owner.map(|owner| owner.name).or_else(|| self.record.owner.clone());
         let directory = shared.places.zygote(&tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
-        let branched = self.branch_into(&tag).await;
+        let branched = self.branch_into(&tag, owner, frozen_bytes).await;
         let (record, process) = match branched {
             Ok(branched) => branched,
             Err(error) => {
@@ -67,7 +73,12 @@ impl Sandbox {
     }
 
     /// Makes the process. The sandbox's record is right whatever happens: before, it says what may be; after, what is.
-    async fn branch_into(&mut self, tag: &Tag) -> Result<(ZygoteRecord, WithEvents), EngineError> {
+    async fn branch_into(
+        &mut self,
+        tag: &Tag,
+        owner: Option<String>,
+        frozen_bytes: u64,
+    ) -> Result<(ZygoteRecord, WithEvents), EngineError> {
         let directory = self.shared.places.zygote(tag);
         let control = listen_in(&directory)?;
         let mut named = Named::default().with(Descriptor::Control, control);
@@ -82,6 +93,7 @@ impl Sandbox {
             named = named.with(Descriptor::DiskTop, file);
             next = Some(disk.instead.clone());
         }
+        let lent = self.lend_cgroup()?;
         let mut record = ZygoteRecord {
             tag: tag.clone(),
             parent: Some(self.record.snapshot.clone()),
@@ -93,6 +105,9 @@ impl Sandbox {
             user: self.process.user.as_ref().map(User::record),
             generation: self.record.generation,
             policy: self.record.network.as_ref().map(|network| network.policy.clone()),
+            cgroup: lent.clone(),
+            owner,
+            frozen_bytes,
             promised: false,
         };
         record::write(&directory, &record)?;
@@ -100,7 +115,10 @@ impl Sandbox {
         fault::place("branch.written");
 
         self.process.give_page_table().await;
-        let (named, cgroup) = self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?;
+        let (named, cgroup) = match &lent {
+            Some(_) => (named, false),
+            None => self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?,
+        };
         let command = Command::Branch(Branch { cgroup, disk: next.is_some() });
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;
@@ -131,6 +149,7 @@ impl Sandbox {
                     let _ = fs::remove_file(self.shared.places.layer(&unused.top));
                 }
                 settle(self, None);
+                self.take_cgroup_back(lent);
                 self.save()?;
                 return Err(error.into());
             }
@@ -139,14 +158,18 @@ impl Sandbox {
         fault::place("branch.settled");
         let (mut process, mut events) = Lasting::take(&directory, pid, pidfd)?;
         process.user = self.process.user.clone();
-        let failed = match tokio::time::timeout(PATIENCE, events.recv()).await {
-            Ok(Some(Event::Zygote)) => None,
-            Ok(other) => Some(EngineError::Ended(format!("{other:?}"))),
-            Err(_) => Some(EngineError::Timeout),
+        let up = async {
+            self.leave_cgroup(lent.as_deref()).await?;
+            match tokio::time::timeout(PATIENCE, events.recv()).await {
+                Ok(Some(Event::Zygote)) => Ok(()),
+                Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
+                Err(_) => Err(EngineError::Timeout),
+            }
         };
-        if let Some(error) = failed {
+        if let Err(error) = up.await {
             // Nobody would ever end it: its directory goes.
-            process.kill();
+            process.end().await;
+            self.take_cgroup_back(lent);
             return Err(error);
         }
         record.promised = true;

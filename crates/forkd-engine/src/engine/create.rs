@@ -68,14 +68,14 @@ pub struct Created {
 
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
-        let _claim = self.claim(&new)?;
+        let _claim = self.claim(&new).await?;
         let snapshot = match &new.source {
             Source::Snapshot(tag) => self.snapshot(tag)?,
             Source::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
                 // Before there is a branch that nobody has asked for.
                 self.admit(&new, &sandbox.view().record.shape, None).await?;
-                sandbox.branch(None).await?
+                sandbox.branch_for(None, new.owner.clone()).await?
             }
         };
         let record = snapshot.view().record;
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Takes the owner's room for them, until they are there or given up.
-    fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
+    async fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
         let Some(owner) = &new.owner else { return Ok(None) };
         let shape = match &new.source {
             Source::Snapshot(tag) => self.snapshot(tag)?.view().record.shape,
@@ -128,7 +128,7 @@ impl Engine {
             memory_bytes: shape.memory_bytes.saturating_mul(count),
             vcpus: u64::from(shape.vcpus) * count,
         };
-        Ok(Some(owner::claim(&self.shared.claims, owner, &self.sandboxes(), wanted)?))
+        Ok(Some(self.shared.claim(owner, wanted).await?))
     }
 
     async fn admit(
@@ -200,6 +200,44 @@ impl Shared {
             return Err(refused.into());
         }
         Ok(admission::admit(wanted, self.present()?, self.limits)?)
+    }
+
+    /// Whether there is room for a branch that keeps so much memory, in the host and in what its owner may have. It is taken
+    /// until the branch is there or given up.
+    pub(super) async fn admit_branch(
+        &self,
+        owner: Option<&Owner>,
+        frozen_bytes: u64,
+    ) -> Result<Option<Claim>, EngineError> {
+        let wanted = Holding { memory_bytes: frozen_bytes, ..Holding::default() };
+        let claim = match owner {
+            Some(owner) => Some(self.claim(owner, wanted).await?),
+            None => None,
+        };
+        let missing = frozen_bytes.saturating_sub(available_memory());
+        if let Err(refused) = admission::admit_branch(frozen_bytes, available_memory()) {
+            if !self.make_room(missing, None).await {
+                return Err(refused.into());
+            }
+            admission::admit_branch(frozen_bytes, available_memory())?;
+        }
+        Ok(claim)
+    }
+
+    /// Takes room of an owner's for what is being made. Its branches that are on disk give up their processes for it.
+    async fn claim(&self, owner: &Owner, wanted: Holding) -> Result<Claim, EngineError> {
+        let sandboxes = || self.sandboxes.all().iter().map(|handle| handle.view()).collect::<Vec<_>>();
+        // Nobody has to look at processes for an owner whose memory has no limit.
+        let frozen =
+            |limited: bool| async move { if limited { self.frozen_memory_of(&owner.name).await } else { 0 } };
+        let limited = owner.allowance.memory_bytes.is_some();
+        match owner::claim(&self.claims, owner, &sandboxes(), frozen(limited).await, wanted) {
+            Err(Refusal::Owner { what: owner::MEMORY, .. }) if self.evict_branches_of(&owner.name).await => {
+                let frozen = frozen(limited).await;
+                Ok(owner::claim(&self.claims, owner, &sandboxes(), frozen, wanted)?)
+            }
+            claimed => Ok(claimed?),
+        }
     }
 
     fn present(&self) -> Result<Present, EngineError> {

@@ -32,6 +32,8 @@ pub enum EngineError {
     NotItsBranch { tag: Tag, sandbox: String },
     #[error("the sandbox is {0}")]
     WrongState(&'static str),
+    #[error("the sandbox ended while the request ran: {0}")]
+    EndedMeanwhile(String),
     #[error("snapshot {tag} cannot be used: {reason}")]
     Failed { tag: Tag, reason: String },
     #[error("a disk of {wanted_mib} MiB is wanted, and that of the snapshot has {most_mib} MiB")]

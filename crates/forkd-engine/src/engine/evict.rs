@@ -7,7 +7,7 @@ use std::fs;
 use forkd_store::Tag;
 
 use super::retention::{self, Kept};
-use super::snapshot::{SnapshotHandle, SnapshotStatus};
+use super::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 use super::{Engine, Shared};
 
 /// What was given up, and what is held by those that stay.
@@ -39,6 +39,27 @@ impl Shared {
         !evict(retention::making_room(kept, bytes)).await.is_empty()
     }
 
+    /// Ends the processes of an owner's branches that are on disk and that nobody forks from. Says whether any has ended.
+    pub(super) async fn evict_branches_of(&self, owner: &str) -> bool {
+        let mut kept = self.kept(None).await;
+        kept.retain(|one| !one.needed && is_branch_of(&one.name.view(), owner));
+        !evict(kept).await.is_empty()
+    }
+
+    /// What an owner's branches have kept of the memory of sandboxes: at least what they may come to hold alone, when the sandbox
+    /// has written to all of its memory; more, if a branch before them is gone whose memory they shared.
+    pub(super) async fn frozen_memory_of(&self, owner: &str) -> u64 {
+        let handles = self.snapshots.all().into_iter().map(|handle| (handle.view(), handle));
+        let branches = handles.filter(|(view, _)| is_branch_of(view, owner));
+        let branches: Vec<_> = branches
+            .filter_map(|(view, handle)| Some((view.record.frozen_bytes, handle.resident()?.pid)))
+            .collect();
+        let measured = tokio::task::spawn_blocking(move || {
+            branches.into_iter().map(|(frozen, pid)| frozen.max(held(pid).unwrap_or(0))).sum()
+        });
+        measured.await.unwrap_or(0)
+    }
+
     /// The snapshots that have processes.
     async fn kept(&self, spared: Option<&Tag>) -> Vec<Kept<SnapshotHandle>> {
         let handles = self.snapshots.all();
@@ -60,6 +81,10 @@ impl Shared {
         });
         kept.collect()
     }
+}
+
+fn is_branch_of(view: &SnapshotView, owner: &str) -> bool {
+    view.loaded && view.record.owner.as_deref() == Some(owner)
 }
 
 async fn evict(chosen: Vec<Kept<SnapshotHandle>>) -> Vec<Kept<SnapshotHandle>> {

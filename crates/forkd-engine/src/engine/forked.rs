@@ -73,6 +73,8 @@ impl Prepared {
             user: user.as_ref().map(User::record),
             network: None,
             quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
+            cgroup: None,
+            cpu_us_before: 0,
             shape: parent.shape,
             branches: Vec::new(),
             generation: parent.generation + 1,
@@ -177,7 +179,7 @@ impl Drop for Forked {
         if let Some(disk) = &self.record.disk {
             let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
         }
-        self.shared.leave_later(of_sandbox(&self.record.id));
+        self.shared.leave_later(of_sandbox(&self.record));
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::admission::Wanted;
 use super::network::NetworkOrder;
-use super::quota::of_zygote;
+use super::quota::of_tag;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
@@ -113,7 +113,7 @@ impl Drop for Making {
         if let Some(top) = &self.top {
             let _ = fs::remove_file(self.shared.places.layer(top));
         }
-        self.shared.leave_later(of_zygote(&self.tag));
+        self.shared.leave_later(of_tag(&self.tag));
     }
 }
 
@@ -135,6 +135,9 @@ impl Making {
             user: user.as_ref().map(User::record),
             generation: 1,
             policy: None,
+            cgroup: None,
+            owner: None,
+            frozen_bytes: 0,
             promised: false,
         };
         record::write(&self.directory, &record)?;

@@ -13,7 +13,9 @@
 
 mod admission;
 mod branch;
+mod charge;
 mod create;
+mod end;
 mod error;
 mod evict;
 mod forked;
@@ -46,7 +48,7 @@ pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 pub use sweep::Swept;
-pub use usage::{StoredSize, Usage};
+pub use usage::{Memory, StoredSize, Usage};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ pub struct Owner {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowance {
     pub sandboxes: Option<u64>,
-    /// Of their guests, together.
+    /// Of their guests, and what their branches keep, together.
     pub memory_bytes: Option<u64>,
     pub vcpus: Option<u64>,
 }
@@ -59,11 +59,15 @@ pub(super) struct Claim {
     wanted: Holding,
 }
 
-/// Takes room for what an owner asks for beside what it has.
+/// The part of an allowance that branches count against.
+pub(super) const MEMORY: &str = "MiB of memory";
+
+/// Takes room for what an owner asks for beside what it has: sandboxes, and memory that its branches keep.
 pub(super) fn claim(
     claims: &Claims,
     owner: &Owner,
     present: &[SandboxView],
+    frozen_bytes: u64,
     wanted: Holding,
 ) -> Result<Claim, Refusal> {
     let mut making = claims.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +78,8 @@ pub(super) fn claim(
         memory_bytes: view.record.shape.memory_bytes,
         vcpus: view.record.shape.vcpus.into(),
     });
-    let held = held.fold(claimed, Holding::plus);
+    let frozen = Holding { memory_bytes: frozen_bytes, ..Holding::default() };
+    let held = held.fold(claimed.plus(frozen), Holding::plus);
     allow(owner.allowance, held, wanted)?;
     making.insert(owner.name.clone(), claimed.plus(wanted));
     Ok(Claim { claims: Arc::clone(claims), owner: owner.name.clone(), wanted })
@@ -86,7 +91,7 @@ fn allow(allowance: Allowance, held: Holding, wanted: Holding) -> Result<(), Ref
     let mib = |bytes: Option<u64>| bytes.map(|bytes| bytes >> 20);
     for (what, most, held, wanted) in [
         ("sandboxes", sandboxes, held.sandboxes, wanted.sandboxes),
-        ("MiB of memory", mib(memory_bytes), held.memory_bytes >> 20, wanted.memory_bytes >> 20),
+        (MEMORY, mib(memory_bytes), held.memory_bytes >> 20, wanted.memory_bytes >> 20),
         ("vCPUs", vcpus, held.vcpus, wanted.vcpus),
     ] {
         if let Some(most) = most
@@ -141,15 +146,20 @@ mod tests {
         let claims = Claims::default();
         let allowance = Allowance { sandboxes: Some(3), ..Allowance::default() };
         let owner = Owner { name: "token:a".into(), allowance };
-        let first = claim(&claims, &owner, &[], holding(2)).unwrap();
-        assert!(claim(&claims, &owner, &[], holding(2)).is_err());
+        let first = claim(&claims, &owner, &[], 0, holding(2)).unwrap();
+        assert!(claim(&claims, &owner, &[], 0, holding(2)).is_err());
         let other = Owner { name: "token:b".into(), ..owner.clone() };
-        let theirs = claim(&claims, &other, &[], holding(3)).unwrap();
-        let second = claim(&claims, &owner, &[], holding(1)).unwrap();
+        let theirs = claim(&claims, &other, &[], 0, holding(3)).unwrap();
+        let second = claim(&claims, &owner, &[], 0, holding(1)).unwrap();
         drop(first);
         drop(second);
         drop(theirs);
         assert!(claims.lock().unwrap().is_empty());
-        assert!(claim(&claims, &owner, &[], holding(3)).is_ok());
+        let allowance = Allowance { memory_bytes: Some(128 * MIB), ..Allowance::default() };
+        let frozen = Owner { allowance, ..owner.clone() };
+        assert!(claim(&claims, &frozen, &[], 64 * MIB, holding(1)).is_ok());
+        let refused = claim(&claims, &frozen, &[], 65 * MIB, holding(1));
+        assert!(matches!(refused, Err(Refusal::Owner { what: MEMORY, held: 65, .. })), "{refused:?}");
+        assert!(claim(&claims, &owner, &[], 0, holding(3)).is_ok());
     }
 }

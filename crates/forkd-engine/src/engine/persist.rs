@@ -160,7 +160,7 @@ async fn describe(
     let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
     let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
     // A snapshot is nobody's.
-    let about = ZygoteRecord { user: None, ..record.clone() };
+    let about = record.clone().without_process();
     let about = match serde_json::to_value(about).map_err(PersistError::from)? {
         serde_json::Value::Object(about) => about,
         _ => forkd_store::About::new(),

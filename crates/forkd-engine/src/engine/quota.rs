@@ -1,15 +1,18 @@
 //! What sandboxes and zygotes may use of the host: by default what their guests have, and what that costs the host beside it.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use forkd_store::Tag;
 
-use super::{Engine, EngineError, Shared};
+use super::recover::directories;
+use super::{Engine, EngineError, SandboxState, SandboxView, Shared};
 use crate::cgroup::{Cgroups, IoQuota, Quota, is_of_running_build};
 use crate::descriptors::Named;
 use crate::ids::SandboxId;
-use crate::record::{SandboxRecord, Shape};
+use crate::record::{self, SandboxRecord, Shape, ZygoteRecord};
 
 /// What a VM costs beside its guest's memory: its process, its devices' buffers, page tables twice.
 const OVERHEAD_BYTES: u64 = 64 << 20;
@@ -62,12 +65,39 @@ pub(super) fn quota(shape: &Shape, wanted: &WantedLimits) -> Quota {
     }
 }
 
-pub(super) fn of_sandbox(id: &SandboxId) -> String {
+/// The first cgroup of a sandbox.
+fn first_of_sandbox(id: &SandboxId) -> String {
     format!("sandbox-{id}")
 }
 
-pub(super) fn of_zygote(tag: &Tag) -> String {
+/// The cgroup of a sandbox.
+pub(super) fn of_sandbox(record: &SandboxRecord) -> String {
+    record.cgroup.clone().unwrap_or_else(|| first_of_sandbox(&record.id))
+}
+
+/// The cgroup that a sandbox moves to when a branch keeps the one that it is in. The numbers only rise, so that no two branches
+/// have the same.
+pub(super) fn next_of_sandbox(record: &SandboxRecord) -> String {
+    let number = number_of(&of_sandbox(record), &record.id).unwrap_or(1);
+    format!("{}.{}", first_of_sandbox(&record.id), number.saturating_add(1))
+}
+
+/// How many cgroups a sandbox has had when it is in this one. `None` if it is not one of its own.
+fn number_of(name: &str, id: &SandboxId) -> Option<u64> {
+    match name.strip_prefix(&first_of_sandbox(id))? {
+        "" => Some(1),
+        rest => rest.strip_prefix('.')?.parse().ok(),
+    }
+}
+
+/// The cgroup of a zygote that is no branch, or was loaded from disk.
+pub(super) fn of_tag(tag: &Tag) -> String {
     format!("zygote-{tag}")
+}
+
+/// The cgroup of a zygote.
+pub(super) fn of_zygote(record: &ZygoteRecord) -> String {
+    record.cgroup.clone().unwrap_or_else(|| of_tag(&record.tag))
 }
 
 impl Engine {
@@ -85,12 +115,12 @@ impl Shared {
         record: &SandboxRecord,
     ) -> Result<(Named, bool), EngineError> {
         match (&self.cgroups, &record.quota) {
-            (Some(cgroups), Some(quota)) => Ok(add(named, cgroups.make(&of_sandbox(&record.id), quota)?)),
+            (Some(cgroups), Some(quota)) => Ok(add(named, cgroups.make(&of_sandbox(record), quota)?)),
             _ => Ok((named, false)),
         }
     }
 
-    /// The same for the zygote of a branch.
+    /// The same for the zygote of a branch of a sandbox that has no cgroup of its own.
     pub(super) fn with_zygote_cgroup(
         &self,
         named: Named,
@@ -98,7 +128,7 @@ impl Shared {
         shape: &Shape,
     ) -> Result<(Named, bool), EngineError> {
         match &self.cgroups {
-            Some(cgroups) => Ok(add(named, cgroups.make(&of_zygote(tag), &zygote_quota(shape))?)),
+            Some(cgroups) => Ok(add(named, cgroups.make(&of_tag(tag), &zygote_quota(shape))?)),
             None => Ok((named, false)),
         }
     }
@@ -107,8 +137,8 @@ impl Shared {
     pub(super) fn enter_zygote_cgroup(&self, tag: &Tag, shape: &Shape, pid: i32) -> Result<(), EngineError> {
         if let Some(cgroups) = &self.cgroups {
             let entered = || {
-                cgroups.make(&of_zygote(tag), &zygote_quota(shape))?;
-                cgroups.enter(&of_zygote(tag), pid)
+                cgroups.make(&of_tag(tag), &zygote_quota(shape))?;
+                cgroups.enter(&of_tag(tag), pid)
             };
             // The first may be removed after a zygote of the same name, just then.
             entered().or_else(|_| entered())?;
@@ -131,24 +161,58 @@ impl Shared {
         }
     }
 
-    /// Removes the cgroups that nobody has. Returns how many.
+    /// Removes the cgroups that nobody has, and ends what was allowed for the time of a branch only. Returns how many.
     pub(super) fn sweep_cgroups(&self) -> usize {
+        let Some(cgroups) = &self.cgroups else { return 0 };
+        // Listed before what is in use is looked at: what is made meanwhile is not among them.
+        let listed = cgroups.names();
+        let sandboxes: Vec<_> = self.sandboxes.all().iter().map(|handle| handle.view()).collect();
+        let used = self.cgroups_in_use(&sandboxes);
+        for view in sandboxes.iter().filter(|view| view.state != SandboxState::Ended) {
+            if let Some(quota) = &view.record.quota {
+                cgroups.restore_memory(&of_sandbox(&view.record), quota);
+            }
+        }
+        let current = |name: &str| {
+            let id: SandboxId = name.strip_prefix("sandbox-")?.split('.').next()?.parse().ok()?;
+            let view = sandboxes.iter().find(|view| view.record.id == id)?;
+            Some((id, of_sandbox(&view.record)))
+        };
         let is_used = |name: &str| match name.split_once('-') {
-            Some(("sandbox", id)) => {
-                id.parse().is_ok_and(|id| self.sandboxes.has(&id) || self.places.sandbox(&id).exists())
+            Some(("sandbox", _)) => {
+                // A sandbox that is branched is about to move there.
+                let is_next = current(name)
+                    .is_some_and(|(id, current)| number_of(name, &id) > number_of(&current, &id));
+                used.contains(name) || is_next
             }
             Some(("zygote", tag)) => {
-                tag.parse().is_ok_and(|tag| self.snapshots.has(&tag) || self.places.zygote(&tag).exists())
+                used.contains(name) || tag.parse().is_ok_and(|tag| self.snapshots.has(&tag))
             }
             Some(("build", _)) => is_of_running_build(name),
             _ => true,
         };
-        self.cgroups.as_ref().map_or(0, |cgroups: &Cgroups| cgroups.sweep(is_used))
+        let successor = |name: &str| current(name).map(|(_, current)| current);
+        cgroups.sweep(listed, is_used, successor)
+    }
+
+    /// The cgroups of everything that is known, or written down: of processes that do not answer, and of those that are being
+    /// made.
+    fn cgroups_in_use(&self, sandboxes: &[SandboxView]) -> BTreeSet<String> {
+        let mut used: BTreeSet<_> = sandboxes.iter().map(|view| of_sandbox(&view.record)).collect();
+        used.extend(self.snapshots.all().iter().map(|handle| of_zygote(&handle.view().record)));
+        let directories = |parent: &Path| directories(parent).unwrap_or_default();
+        for directory in directories(&self.places.sandboxes()) {
+            used.extend(record::read(&directory).as_ref().map(of_sandbox));
+        }
+        for directory in directories(&self.places.zygotes()) {
+            used.extend(record::read(&directory).as_ref().map(of_zygote));
+        }
+        used
     }
 }
 
 /// A zygote is not slowed down: whoever waits for a fork would wait for it.
-fn zygote_quota(shape: &Shape) -> Quota {
+pub(super) fn zygote_quota(shape: &Shape) -> Quota {
     quota(shape, &WantedLimits::default())
 }
 
@@ -186,6 +250,29 @@ mod tests {
         };
         let less = quota(&shape(), &wanted);
         assert_eq!((less.memory_bytes, less.cpu_millis, less.cpu_weight), (128 * MIB, 500, 10));
+    }
+
+    #[test]
+    fn a_sandbox_moves_to_cgroups_that_no_branch_has() {
+        let id: SandboxId = "i4".parse().unwrap();
+        assert_eq!((number_of("sandbox-i4", &id), number_of("sandbox-i4.7", &id)), (Some(1), Some(7)));
+        for other in ["sandbox-i42", "sandbox-i4.", "sandbox-i4.x", "zygote-i4", "sandbox-i4-2"] {
+            assert_eq!(number_of(other, &id), None, "{other}");
+        }
+        let record = |cgroup: Option<&str>| {
+            let mut record: SandboxRecord = serde_json::from_value(serde_json::json!({
+                "id": "i4", "snapshot": "base", "created_unix_ms": 0, "expires_unix_ms": null, "metadata": {},
+                "shape": shape(), "disk": null, "branches": [], "generation": 2, "promised": true,
+            }))
+            .unwrap();
+            record.cgroup = cgroup.map(str::to_owned);
+            record
+        };
+        // As an older daemon has written it.
+        assert_eq!(of_sandbox(&record(None)), "sandbox-i4");
+        assert_eq!(next_of_sandbox(&record(None)), "sandbox-i4.2");
+        assert_eq!(next_of_sandbox(&record(Some("sandbox-i4.2"))), "sandbox-i4.3");
+        assert_eq!(of_sandbox(&record(Some("sandbox-i4.2"))), "sandbox-i4.2");
     }
 
     #[test]

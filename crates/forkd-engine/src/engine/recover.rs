@@ -157,13 +157,16 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub(super) fn stored(shared: &Shared) -> Result<Vec<ZygoteRecord>, EngineError> {
     let sealed = shared.store.list()?.into_iter().filter_map(|listed| listed.manifest.ok());
     let about = sealed.map(|sealed| serde_json::Value::Object(sealed.manifest.about));
-    Ok(about.filter_map(|about| serde_json::from_value(about).ok()).collect())
+    let records = about.filter_map(|about| serde_json::from_value::<ZygoteRecord>(about).ok());
+    // What a file says of a process is not true of one that is here.
+    Ok(records.map(ZygoteRecord::without_process).collect())
 }
 
-fn adopt_zygote(shared: &Arc<Shared>, record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
+fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
     let on_disk = stored.iter().any(|stored| stored.tag == record.tag);
     let status = if on_disk { SnapshotStatus::Ready } else { SnapshotStatus::Live };
     let (mut process, events) = found.process;
+    shared.find_cgroup_of_zygote(&mut record, process.pid);
     process.user = record.user.map(|user| shared.users.found(user));
     if let Some(name) = shared.snapshots.reserve(&record.tag) {
         name.fill(snapshot::own(shared, Arc::new(Zygote { process, record }), events, status));
@@ -195,6 +198,7 @@ fn adopt_sandbox(
         record.back_to(tag, *generation);
         state = SandboxState::Starting;
     }
+    shared.find_cgroup_of_sandbox(&mut record, found.process.0.pid);
     // Written again: what was in doubt is not any more.
     let _ = record::write(&shared.places.sandbox(&record.id), &record);
     let mut process = found.process;

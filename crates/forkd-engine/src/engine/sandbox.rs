@@ -21,7 +21,9 @@ use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
+use super::end::is_ending;
 use super::network::NetworkChange;
+use super::owner::Owner;
 use super::quota::of_sandbox;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
@@ -38,6 +40,8 @@ use crate::record::{self, SandboxRecord};
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// Requests that wait for their turn.
 const QUEUE: usize = 16;
+/// The state of one that cannot do anything any more.
+pub(super) const ENDED: &str = "ended";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxState {
@@ -120,7 +124,7 @@ impl SandboxHandle {
         match view.state {
             SandboxState::Starting => Err(EngineError::WrongState("starting")),
             SandboxState::Paused => Err(EngineError::WrongState("paused")),
-            SandboxState::Ended => Err(EngineError::WrongState("ended")),
+            SandboxState::Ended => Err(EngineError::WrongState(ENDED)),
             SandboxState::Running if view.record.shape.devices.vsock.is_none() => {
                 Err(EngineError::WrongState("one without an agent"))
             }
@@ -148,7 +152,16 @@ impl SandboxHandle {
 
     /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
     pub async fn branch(&self, tag: Option<Tag>) -> Result<SnapshotHandle, EngineError> {
-        self.ask(|answer| Request::Branch(BranchOrder { tag }, answer)).await
+        self.branch_for(tag, None).await
+    }
+
+    /// The same for somebody, within what that one may have.
+    pub async fn branch_for(
+        &self,
+        tag: Option<Tag>,
+        owner: Option<Owner>,
+    ) -> Result<SnapshotHandle, EngineError> {
+        self.ask(|answer| Request::Branch(BranchOrder { tag, owner }, answer)).await
     }
 
     /// Takes it back to one of its own branches.
@@ -174,9 +187,15 @@ impl SandboxHandle {
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
+        let ended_before = self.view.borrow().state == SandboxState::Ended;
         let (answer, answered) = oneshot::channel();
         self.requests.send(request(answer)).await.map_err(|_| EngineError::Removed)?;
-        answered.await.map_err(|_| EngineError::Removed)?
+        match answered.await.map_err(|_| EngineError::Removed)? {
+            Err(EngineError::WrongState(ENDED)) if !ended_before => {
+                Err(EngineError::EndedMeanwhile(self.end().await))
+            }
+            answer => answer,
+        }
     }
 }
 
@@ -268,10 +287,12 @@ impl Sandbox {
                 let _ = answer.send(promised);
             }
             Request::Pause(answer) => {
-                let _ = answer.send(self.change(SandboxState::Paused, Command::Pause).await);
+                let paused = self.change(SandboxState::Paused, Command::Pause).await;
+                let _ = answer.send(self.or_ended(paused).await);
             }
             Request::Resume(answer) => {
-                let _ = answer.send(self.change(SandboxState::Running, Command::Resume).await);
+                let resumed = self.change(SandboxState::Running, Command::Resume).await;
+                let _ = answer.send(self.or_ended(resumed).await);
             }
             Request::SetExpiry(expires, answer) => {
                 let set = self.set_expiry(expires);
@@ -287,11 +308,11 @@ impl Sandbox {
             }
             Request::Branch(order, answer) => {
                 let branched = self.branch(order).await;
-                let _ = answer.send(branched);
+                let _ = answer.send(self.or_ended(branched).await);
             }
             Request::Rollback(tag, answer) => {
                 let back = self.rollback(tag).await;
-                let _ = answer.send(back);
+                let _ = answer.send(self.or_ended(back).await);
             }
             Request::Identify(answer) => {
                 let identified = self.finish_rollback().await;
@@ -328,7 +349,19 @@ impl Sandbox {
     pub fn check_alive(&self) -> Result<(), EngineError> {
         match self.state {
             SandboxState::Running | SandboxState::Paused | SandboxState::Starting => Ok(()),
-            SandboxState::Ended => Err(EngineError::WrongState("ended")),
+            SandboxState::Ended => Err(EngineError::WrongState(ENDED)),
+        }
+    }
+
+    /// The answer to a request that needs the VM process. If that has ended meanwhile, this is why it failed.
+    async fn or_ended<T>(&mut self, answer: Result<T, EngineError>) -> Result<T, EngineError> {
+        match answer {
+            Err(EngineError::Call(_) | EngineError::Cgroup(_)) if is_ending(self.process.pid) => {
+                self.process.gone().await;
+                self.ended();
+                Err(EngineError::WrongState(ENDED))
+            }
+            answer => answer,
         }
     }
 
@@ -384,13 +417,10 @@ impl Sandbox {
     /// Why, if it could say nothing.
     fn killed(&self) -> (EndReason, String) {
         let cgroups = self.shared.cgroups.as_ref();
-        match cgroups.and_then(|cgroups| cgroups.out_of_memory(&of_sandbox(&self.record.id))) {
+        match cgroups.and_then(|cgroups| cgroups.out_of_memory(&of_sandbox(&self.record))) {
             Some(OutOfMemory { limit_bytes, peak_bytes }) => {
                 let (limit, peak) = (limit_bytes >> 20, peak_bytes >> 20);
-                (
-                    EndReason::OutOfMemory,
-                    format!("it may use {limit} MiB of the host's memory, and came to {peak} MiB"),
-                )
+                (EndReason::OutOfMemory, format!("limit {limit} MiB, peak {peak} MiB"))
             }
             None => (EndReason::Killed, "its process was killed".into()),
         }
@@ -417,7 +447,7 @@ impl Sandbox {
             let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
             tops.for_each(|top| drop(std::fs::remove_file(shared.places.layer(top))));
         }
-        shared.leave(of_sandbox(&id)).await;
+        shared.leave(of_sandbox(&self.record)).await;
         shared.sandboxes.remove(&id);
         shared.tell(Happened::SandboxRemoved(id));
     }

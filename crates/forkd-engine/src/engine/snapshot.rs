@@ -290,8 +290,7 @@ impl Snapshot {
     /// Its process has ended by itself. With files, the next lease makes another.
     async fn gone(&mut self) {
         self.zygote = None;
-        let _ = fs::remove_dir_all(self.shared.places.zygote(&self.record.tag));
-        self.shared.leave(of_zygote(&self.record.tag)).await;
+        self.forget_process().await;
         if self.status == SnapshotStatus::Live {
             self.error = Some("its process was killed before it was on disk".into());
             self.become_(SnapshotStatus::Failed);
@@ -354,8 +353,15 @@ impl Snapshot {
         if let Some(zygote) = self.zygote.take() {
             zygote.process.kill();
         }
+        self.forget_process().await;
+    }
+
+    /// Removes what a process had that has ended or is about to.
+    async fn forget_process(&mut self) {
+        let cgroup = of_zygote(&self.record);
+        self.record = self.record.clone().without_process();
         let _ = fs::remove_dir_all(self.shared.places.zygote(&self.record.tag));
-        self.shared.leave(of_zygote(&self.record.tag)).await;
+        self.shared.leave(cgroup).await;
     }
 
     /// Takes it from the disk, where it may be about to appear.

@@ -9,30 +9,44 @@ use std::path::Path;
 use forkd_store::Tag;
 
 use super::quota::of_sandbox;
+use super::sandbox::ENDED;
 use super::{Engine, EngineError, SandboxState, Shared, SnapshotView};
 use crate::cgroup::Cgroups;
 use crate::descriptors::CONSOLE;
 use crate::ids::LayerId;
+use crate::record::SandboxRecord;
 
 /// The unit of CPU time in /proc, which the kernel keeps the same for programs whatever its own is.
 const TICK_US: u64 = 10_000;
 const BLOCK: u64 = 512;
 
 /// What a sandbox uses.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_us: u64,
-    pub memory_private_bytes: u64,
-    pub memory_shared_bytes: u64,
+    pub memory: Memory,
+    /// The snapshot whose process has the shared memory, too.
+    pub memory_shared_with: Option<Tag>,
     /// What it has written to its disk since its last branch.
     pub disk_bytes: u64,
 }
 
-/// What a snapshot takes on disk, without what its parent has already.
+/// The memory that a process maps. What is charged to its cgroup differs from it: pages stay charged to the cgroup that first
+/// touched them, also when that is a branch's, or was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// That no other process maps.
+    pub private_bytes: u64,
+    pub shared_bytes: u64,
+}
+
+/// What a snapshot takes on disk, without what its parent has already, and in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoredSize {
     pub memory_bytes: u64,
     pub disk_bytes: u64,
+    /// What its process maps, if it has one.
+    pub resident: Option<Memory>,
 }
 
 impl Engine {
@@ -40,24 +54,33 @@ impl Engine {
         let handle = self.sandbox(id)?;
         let view = handle.view();
         if view.state == SandboxState::Ended {
-            return Err(EngineError::WrongState("ended"));
+            return Err(EngineError::WrongState(ENDED));
         }
-        let of_cgroup = |cgroups: &Cgroups| cgroups.cpu_us(&of_sandbox(&view.record.id));
+        let before = view.record.cpu_us_before;
+        let of_cgroup = |cgroups: &Cgroups| Some(before + cgroups.cpu_us(&of_sandbox(&view.record))?);
         let cpu = self.shared.cgroups.as_ref().and_then(of_cgroup);
+        let memory_shared_with = self.shares_memory_with(&view.record);
         let top = view.record.disk.map(|disk| self.shared.places.layer(&disk.files.top));
         let used = blocking(move || {
-            let read = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", view.pid));
-            let (stat, memory) = (read("stat")?, read("smaps_rollup")?);
+            let stat = fs::read_to_string(format!("/proc/{}/stat", view.pid))?;
+            let memory = memory_of_process(view.pid)?;
             let disk_bytes = top.map_or(0, |top| allocated(&top));
-            let (memory_private_bytes, memory_shared_bytes) = memory_of(&memory);
             let cpu_us = cpu.unwrap_or_else(|| cpu_us(&stat));
-            Ok(Usage { cpu_us, memory_private_bytes, memory_shared_bytes, disk_bytes })
+            Ok(Usage { cpu_us, memory, memory_shared_with, disk_bytes })
         });
         // A process that ends while its files are read is one that has ended.
         used.await.map_err(|error| match handle.view().state {
-            SandboxState::Ended => EngineError::WrongState("ended"),
+            SandboxState::Ended => EngineError::WrongState(ENDED),
             _ => EngineError::io("read what the VM process uses")(error),
         })
+    }
+
+    /// The snapshot that a sandbox shares memory with: its latest branch that has a process, or the one that it was forked
+    /// from. A sandbox that was rolled back was forked from its latest branch.
+    fn shares_memory_with(&self, record: &SandboxRecord) -> Option<Tag> {
+        let candidates = record.branches.iter().rev().chain([&record.snapshot]);
+        let has_process = |tag: &&Tag| self.shared.snapshots.get(tag).is_some_and(|it| it.view().loaded);
+        candidates.into_iter().find(has_process).cloned()
     }
 
     /// The last bytes that a guest has printed on its console.
@@ -79,7 +102,9 @@ impl Engine {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
@@ -88,9 +113,12 @@ fn stored_size(shared: &Shared, view: &SnapshotView) -> StoredSize {
     let files = files.into_iter().flatten().flatten();
     let of_parent = view.record.parent.as_ref().map(|parent| layers_of(shared, parent)).unwrap_or_default();
     let own = view.record.layers.iter().filter(|layer| !of_parent.contains(layer));
+    let resident = shared.snapshots.get(&view.record.tag).and_then(|handle| handle.resident());
     StoredSize {
         memory_bytes: files.map(|file| allocated(&file.path())).sum(),
         disk_bytes: own.map(|layer| allocated(&shared.places.layer(layer))).sum(),
+        // A process that has just ended has none.
+        resident: resident.and_then(|resident| memory_of_process(resident.pid).ok()),
     }
 }
 
@@ -120,20 +148,24 @@ fn cpu_us(stat: &str) -> u64 {
     fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>().saturating_mul(TICK_US)
 }
 
-/// Private and shared bytes.
-fn memory_of(smaps: &str) -> (u64, u64) {
-    let (mut private, mut shared) = (0, 0);
+/// Also huge pages that were put together of pages that were shared: they are the process's own then.
+pub(super) fn memory_of_process(pid: i32) -> io::Result<Memory> {
+    Ok(memory_of(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?))
+}
+
+fn memory_of(smaps: &str) -> Memory {
+    let (mut private_bytes, mut shared_bytes) = (0, 0);
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or("");
         let kib = words.next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
         match name {
-            "Private_Clean:" | "Private_Dirty:" => private += kib << 10,
-            "Shared_Clean:" | "Shared_Dirty:" => shared += kib << 10,
+            "Private_Clean:" | "Private_Dirty:" => private_bytes += kib << 10,
+            "Shared_Clean:" | "Shared_Dirty:" => shared_bytes += kib << 10,
             _ => {}
         }
     }
-    (private, shared)
+    Memory { private_bytes, shared_bytes }
 }
 
 #[cfg(test)]
@@ -147,7 +179,7 @@ mod tests {
         assert_eq!(cpu_us("nonsense"), 0);
         let smaps = "55-66 ---p 00000000 00:00 0 [rollup]\nRss: 9 kB\nShared_Clean: 1 kB\nShared_Dirty: 2 kB\n\
                      Private_Clean: 3 kB\nPrivate_Dirty: 4 kB\nSwap: 5 kB\n";
-        assert_eq!(memory_of(smaps), (7 << 10, 3 << 10));
+        assert_eq!(memory_of(smaps), Memory { private_bytes: 7 << 10, shared_bytes: 3 << 10 });
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct TokenCreateOptions {
     /// The most sandboxes that it may have at once.
     #[arg(long, value_name = "COUNT")]
     pub max_sandboxes: Option<u64>,
-    /// The most memory of their guests, together.
+    /// The most memory of their guests and of what their branches keep in memory, together.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
     /// The most vCPUs of theirs, together.

@@ -208,6 +208,7 @@ FAMILIES: dict[str, type[ForkdError]] = {
     "name_taken": ConflictError,
     "has_dependents": ConflictError,
     "wrong_state": ConflictError,
+    "sandbox_ended": ConflictError,
     "idempotency_mismatch": ConflictError,
     "too_many": CapacityError,
     "no_memory": CapacityError,

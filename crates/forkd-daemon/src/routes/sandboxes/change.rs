@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
@@ -10,8 +11,9 @@ use forkd_api::snapshot::Snapshot;
 use forkd_engine::engine::{EngineError, NetworkChange, SandboxHandle, SnapshotHandle};
 use forkd_store::Tag;
 
-use super::create::MAX_BANDWIDTH_MIB;
+use super::create::{MAX_BANDWIDTH_MIB, owner};
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::egress;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
@@ -77,16 +79,19 @@ pub(super) async fn resume(State(app): State<Shared>, Path(id): Path<String>) ->
         (status = 400, description = "The tag is none", body = ErrorBody),
         (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
         (status = 409, description = "The tag is in use, or the sandbox has ended", body = ErrorBody),
+        (status = 429, description = "The branch's memory is more than the token allows", body = ErrorBody),
+        (status = 507, description = "The host lacks the memory", body = ErrorBody),
     )
 )]
 pub(super) async fn branch(
     State(app): State<Shared>,
     Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
     Json(wanted): Json<BranchSandbox>,
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
     let sandbox = app.engine.sandbox(&id)?;
     let tag = wanted.tag.map(|tag| tag.parse()).transpose().map_err(EngineError::Tag)?;
-    let branch = branch_of(&app, &sandbox, tag).await?;
+    let branch = branch_of(&app, &sandbox, tag, caller).await?;
     let view = match wanted.wait {
         true => branch.durable().await?,
         false => branch.view(),
@@ -99,8 +104,9 @@ pub(crate) async fn branch_of(
     app: &App,
     sandbox: &SandboxHandle,
     tag: Option<Tag>,
+    caller: Caller,
 ) -> Answer<SnapshotHandle> {
-    let branch = sandbox.branch(tag).await?;
+    let branch = sandbox.branch_for(tag, Some(owner(caller))).await?;
     if let Some(pause_us) = branch.view().record.pause_us {
         app.metrics.engine.branched(Duration::from_micros(pause_us));
     }

@@ -26,7 +26,7 @@ use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{
     Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDOUT, TerminalSize,
 };
-use forkd_engine::agent::Agent;
+use forkd_engine::engine::SandboxHandle;
 use forkd_engine::exec::{self, Input, Program, Remote, Stream, Told};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -37,6 +37,7 @@ use tracing::Instrument;
 
 use super::run::{GRACE, LONGEST_SECS, Watch, check, in_time};
 use crate::app::{App, Shared};
+use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::routes::checks::malformed;
@@ -79,7 +80,7 @@ pub(super) async fn interact(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
     let sandbox = app.engine.sandbox(&id)?;
-    let agent = sandbox.answering_agent()?.clone();
+    sandbox.answering_agent()?;
     let upgrade = upgrade.map_err(|rejection| {
         malformed("this path is for WebSockets")
             .hint("POST runs a program without one")
@@ -92,7 +93,7 @@ pub(super) async fn interact(
         let session = async move {
             let _place = place;
             let _counted = app.metrics.connection();
-            serve(&app, &agent, socket).await;
+            serve(&app, &sandbox, socket).await;
         };
         session.instrument(span)
     }))
@@ -125,11 +126,11 @@ struct Session {
     first: Option<Bytes>,
 }
 
-async fn serve(app: &App, agent: &Agent, socket: WebSocket) {
+async fn serve(app: &App, sandbox: &SandboxHandle, socket: WebSocket) {
     let (mut to_client, mut from_client) = socket.split();
     let begun = async {
         match first_message(app, &mut from_client).await? {
-            Some(start) => begin(agent, start).await.map(Some),
+            Some(start) => begin(sandbox, start).await.map(Some),
             None => Ok(None),
         }
     };
@@ -196,7 +197,7 @@ fn convert(start: ExecStart) -> Answer<(Exec, Duration, Option<TerminalSize>)> {
     Ok((exec, limit, tty))
 }
 
-async fn begin(agent: &Agent, start: ExecStart) -> Answer<Session> {
+async fn begin(sandbox: &SandboxHandle, start: ExecStart) -> Answer<Session> {
     let (wanted, limit, tty) = convert(start)?;
     let program = Program {
         arguments: &wanted.args,
@@ -207,8 +208,9 @@ async fn begin(agent: &Agent, start: ExecStart) -> Answer<Session> {
         limit: Some(limit),
     };
     let begun = Instant::now();
-    let (running, input, remote) = in_time(GRACE, exec::interact(agent, &program, tty.map(size))).await??;
-    let watch = Watch { running, begun, limit };
+    let starting = exec::interact(sandbox.agent(), &program, tty.map(size));
+    let (running, input, remote) = in_time(GRACE, during(sandbox, starting)).await??;
+    let watch = Watch { running, begun, limit, sandbox: sandbox.clone() };
     Ok(Session { watch, input, remote, terminal: tty.is_some(), first: wanted.stdin.map(Into::into) })
 }
 

@@ -104,6 +104,8 @@ mod tests {
             user: None,
             network: None,
             quota: None,
+            cgroup: None,
+            cpu_us_before: 0,
             owner: None,
             branches: vec![],
             generation: 2,

@@ -11,10 +11,12 @@ use base64::engine::general_purpose::STANDARD;
 use forkd_api::code::{Eval, EvalError, Evaluated};
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{Exec, ExecEvent, Executed};
+use forkd_engine::engine::SandboxHandle;
 use forkd_engine::eval::{self, Code};
 use forkd_engine::exec::{self, Ended, Program, Running, Stream, Told};
 
 use crate::app::{App, Shared};
+use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
 use crate::ndjson::{self, Gone, Lines};
@@ -69,8 +71,8 @@ pub(super) async fn exec(
         limit: Some(limit),
     };
     let begun = Instant::now();
-    let running = in_time(GRACE, exec::start(agent, &program)).await??;
-    let watch = Watch { running, begun, limit };
+    let running = in_time(GRACE, during(&sandbox, exec::start(agent, &program))).await??;
+    let watch = Watch { running, begun, limit, sandbox: sandbox.clone() };
     if ndjson::is_wanted(&headers) {
         return Ok(ndjson::answer(move |lines| async move {
             // Who has gone does not need the rest.
@@ -108,7 +110,8 @@ pub(super) async fn eval(
     let language = wanted.context.is_none().then_some(wanted.language.name());
     let code = Code { code: &wanted.code, language, context: wanted.context.as_deref(), env: wanted.env };
     let begun = Instant::now();
-    let evaluated = eval::eval(sandbox.answering_agent()?, &code, Duration::from_secs(seconds)).await?;
+    let evaluating = eval::eval(sandbox.answering_agent()?, &code, Duration::from_secs(seconds));
+    let evaluated = during(&sandbox, evaluating).await?;
     app.metrics.engine.executed(begun.elapsed());
     Ok(Json(convert(evaluated)))
 }
@@ -136,12 +139,13 @@ pub(super) struct Watch {
     pub running: Running,
     pub begun: Instant,
     pub limit: Duration,
+    pub sandbox: SandboxHandle,
 }
 
 impl Watch {
     pub async fn next(&mut self) -> Answer<Told> {
         let left = (self.limit + GRACE).saturating_sub(self.begun.elapsed());
-        Ok(in_time(left, self.running.next()).await??)
+        in_time(left, during(&self.sandbox, self.running.next())).await?
     }
 
     /// The agent kills what takes too long, and says only that it was killed.

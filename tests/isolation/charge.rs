@@ -1,0 +1,168 @@
+//! Which cgroup pays for the memory of a sandbox that is branched.
+
+use std::time::{Duration, Instant};
+
+use forkd_tests::daemon::Daemon;
+use forkd_tests::library::DEBIAN;
+use forkd_tests::measure::print;
+use forkd_tests::scale::count;
+use forkd_tests::suite::host;
+use forkd_tests::{TestResult, binaries, check};
+use serde_json::json;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const PATIENCE: Duration = Duration::from_secs(180);
+const MIB: u64 = 1 << 20;
+/// What is written again between two branches.
+const REWRITTEN_MIB: u64 = 200;
+
+/// Bytes: what forkd's cgroup and the kernel say is used, without what the kernel could drop at once, and dying cgroups.
+struct Used {
+    charged: u64,
+    used: u64,
+    dying: u64,
+}
+
+fn used() -> Result<Used, Error> {
+    let said = host()?.script(
+        "sync; echo 3 > /proc/sys/vm/drop_caches; cd /sys/fs/cgroup/forkd
+         cat memory.current; awk '$1 == \"MemTotal:\" { all = $2 } $1 == \"MemAvailable:\" { print (all - $2) * 1024 }' /proc/meminfo
+         awk '$1 == \"nr_dying_descendants\" { print $2 }' cgroup.stat",
+    )?;
+    let numbers: Vec<u64> = said.lines().map(|line| line.trim().parse()).collect::<Result<_, _>>()?;
+    let [charged, used, dying] = numbers[..] else { return Err(format!("not three numbers: {said}").into()) };
+    Ok(Used { charged, used, dying })
+}
+
+fn cgroups() -> Result<Vec<String>, Error> {
+    let listed = host()?.script("cd /sys/fs/cgroup/forkd; ls -d sandbox-* zygote-* 2>/dev/null || true")?;
+    Ok(listed.lines().map(str::to_owned).collect())
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Error>) -> TestResult {
+    let begun = Instant::now();
+    while !holds()? {
+        check!(begun.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    Ok(())
+}
+
+/// A sandbox rewrites 200 MiB of its memory between branches: each branch pays for what it keeps, the sandbox for what it has,
+/// and nothing is charged that the host does not use.
+pub fn follows_the_memory_of_branches() -> TestResult {
+    let daemon = Daemon::start()?;
+    daemon.run(&["snapshot", DEBIAN, "--tag", "charge", "--memory", "512M"])?;
+    let branches = count(3, 20);
+    let dying = used()?.dying;
+    let id = daemon.run(&["fork", "charge"])?;
+    let eval = |code: &str| daemon.run(&["eval", &id, "--timeout", "300", code]);
+    eval(&format!("a = bytearray({REWRITTEN_MIB} << 20)"))?;
+    // Each byte is another one: pages of the same content would be no less.
+    let rewrite = |number: u32| eval(&format!("a[:] = bytes([{}]) * len(a)", number % 256));
+    rewrite(255)?;
+    let (before, cpu) = (used()?, cpu_us(&daemon, &id)?);
+    let pid = daemon.json(&["inspect", &id])?["pid"].to_string();
+    for number in 0..branches {
+        daemon.run(&["branch", &id, "--tag", &format!("charge-{number}")])?;
+        rewrite(number)?;
+        let at = host()?.script(&format!("cat /proc/{pid}/cgroup"))?;
+        check!(at.trim().ends_with(&format!("sandbox-{id}.{}", number + 2)), "{at}");
+    }
+    let shown = daemon.json(&["inspect", &id])?;
+    check!(shown["state"] == "running", "{shown}");
+    check!(cpu_us(&daemon, &id)? > cpu, "its CPU time begins anew");
+    let after = used()?;
+    let (charged, used_more) = (after.charged.abs_diff(before.charged), after.used.abs_diff(before.used));
+    let least = u64::from(branches) * REWRITTEN_MIB * MIB * 9 / 10;
+    let own: u64 = host()?
+        .script(&format!("cat /sys/fs/cgroup/forkd/sandbox-{id}.{}/memory.current", branches + 1))?
+        .trim()
+        .parse()?;
+    let stats = daemon.json(&["stats", &id])?[0].clone();
+    print(&json!({
+        "measure": "charge", "branches": branches, "charged_bytes": charged, "used_bytes": used_more,
+        "sandbox_charged_bytes": own, "sandbox_private_bytes": stats["memory_private_bytes"],
+    }))?;
+    check!(charged >= least, "{charged} bytes for {branches} branches");
+    check!(charged.abs_diff(used_more) <= charged.max(used_more) / 10, "{charged} charged, {used_more} used");
+    check!(own < 2 * REWRITTEN_MIB * MIB, "the sandbox pays for its branches: {own}");
+    check!(stats["memory_shared_with"] == format!("charge-{}", branches - 1), "{stats}");
+
+    // Threads of the kernel have moved with the VM: no cgroup of a branch is kept by one.
+    for number in 0..branches {
+        daemon.run(&["rmi", &format!("charge-{number}")])?;
+    }
+    let mine = format!("sandbox-{id}.{}", branches + 1);
+    until("the cgroups of branches are gone", || Ok(cgroups()? == [mine.clone(), "zygote-charge".into()]))?;
+    check!(eval("len(a)")? == (REWRITTEN_MIB << 20).to_string(), "it lives");
+    daemon.run(&["kill", &id])?;
+    until("no dying cgroups are left", || Ok(used()?.dying <= dying))
+}
+
+fn cpu_us(daemon: &Daemon, id: &str) -> Result<u64, Error> {
+    Ok(daemon.json(&["stats", id])?[0]["cpu_us"].as_u64().unwrap_or(0))
+}
+
+/// A daemon that is killed at any moment of a branch: the next one finds which cgroup each process is in, and none is left over.
+pub fn survives_the_daemon() -> TestResult {
+    let mut daemon = Daemon::start()?;
+    daemon.run(&["snapshot", DEBIAN, "--tag", "charge"])?;
+    let id = daemon.run(&["fork", "charge"])?;
+    let pid = daemon.json(&["inspect", &id])?["pid"].to_string();
+    for round in 0..count(3, 30) {
+        let tag = format!("killed-{round}");
+        let mut branch = daemon.command(&["branch", &id, "--tag", &tag]).spawn()?;
+        std::thread::sleep(Duration::from_millis(u64::from(round) * 37 % 400));
+        daemon.kill_and_start()?;
+        branch.wait()?;
+        check!(daemon.run(&["eval", &id, "6 * 7"])? == "42", "round {round}");
+        let path = host()?.script(&format!("cat /proc/{pid}/cgroup"))?;
+        let mine = path.trim().rsplit('/').next().unwrap_or_default().to_owned();
+        let limit = host()?.script(&format!("cat /sys/fs/cgroup/forkd/{mine}/memory.max"))?;
+        let allowed = daemon.json(&["inspect", &id])?["limits"]["memory_mib"].as_u64().unwrap_or(0);
+        let sharing = host()?.script(&format!("grep -c . /sys/fs/cgroup/forkd/{mine}/cgroup.procs"))?;
+        print(
+            &json!({ "round": round, "cgroup": mine, "limit": limit.trim(), "processes": sharing.trim() }),
+        )?;
+        check!(mine.starts_with(&format!("sandbox-{id}")), "{path}");
+        check!(limit.trim() == (allowed * MIB).to_string(), "{limit} of {allowed} MiB");
+    }
+    for snapshot in daemon.json(&["snapshots"])?.as_array().into_iter().flatten() {
+        let tag = snapshot["tag"].as_str().unwrap_or_default();
+        if tag.starts_with("killed-") {
+            daemon.run(&["rmi", tag])?;
+        }
+    }
+    daemon.run(&["kill", &id])?;
+    // What the last daemon could not remove, the next one does.
+    daemon.kill_and_start()?;
+    until("only the snapshot's cgroup is left", || Ok(cgroups()? == ["zygote-charge"]))
+}
+
+/// Every request that runs when a sandbox is out of memory is answered with that.
+pub fn is_told_to_everybody_when_it_is_too_much() -> TestResult {
+    let daemon = Daemon::start()?;
+    daemon.run(&["snapshot", DEBIAN, "--tag", "charge", "--no-wait"])?;
+    let id = daemon.run(&["fork", "charge", "--memory-limit", "96M"])?;
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let mut command = daemon.command(&["exec", &id, "--timeout", "600", "--", "sleep", "600"]);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn()
+        })
+        .collect::<Result<_, _>>()?;
+    std::thread::sleep(Duration::from_secs(10));
+    let hog = "x = bytearray(300 << 20)\nfor at in range(0, len(x), 4096): x[at] = 1";
+    let hogged = daemon.output(&["eval", &id, hog], b"")?;
+    let mut all = vec![hogged];
+    for one in waiting {
+        all.push(one.wait_with_output()?);
+    }
+    for output in all {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected = "the sandbox ended while the request ran: out of memory (limit 96 MiB, peak ";
+        check!(!output.status.success() && said.contains(expected), "{}", binaries::transcript(&output));
+    }
+    Ok(())
+}

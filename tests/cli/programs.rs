@@ -244,7 +244,7 @@ fn a_snapshot_is_made_as_it_is_described() -> Result<(), Failure> {
             "tag": "python-3.12", "image": "python:3.12", "vcpus": 2, "disk_mib": 8192, "env": { "A": "b=c" },
             "start": ["sh", "-c", "a b"], "ready": { "port": 80, "timeout_secs": 120 },
             "warm_up": [{ "language": "python", "code": "import numpy" }], "wait": true,
-            "host_certs": false, "network": true,
+            "host_certs": false, "e2b": false, "network": true,
         });
         match request {
             "POST /v1/snapshots" if *body == expected => Some((200, "{\"step\":\"boot\"}\n{\"error\":{\"error\":\"it did not boot\",\"code\":\"guest_failed\",\"hint\":\"look at it\"}}\n".into())),

@@ -21,6 +21,7 @@ const REST: &[Test] = &[
     ("javascript::with_the_first_paths", || surface("javascript", "2.50.0")),
     ("javascript::older", || surface("javascript", "2.20.0")),
     ("python::templates_are_built", templates),
+    ("python::users_are_there_whatever_the_template", users),
     ("python::an_agent_works_for_two_days", an_agent),
 ];
 
@@ -38,6 +39,21 @@ fn templates() -> TestResult {
     run(&ready()?, "python", "2.63.0", "templates.py")
 }
 
+/// An image, a snapshot and a sandbox that nobody has made for E2B. To forkd's own API they are what they were.
+fn users() -> TestResult {
+    let daemon = Daemon::start_listening()?;
+    daemon.run(&["snapshot", DEBIAN, "--tag", "plain", "--warm-up", "python=warm = 42"])?;
+    let id = daemon.fork("plain", 1)?.remove(0);
+    let who = ["id", "-un"];
+    check!(daemon.run(&[&["exec", &id, "--"], &who[..]].concat())? == "root", "it is somebody else");
+    let variables =
+        [("FORKD_TEST_IMAGE", DEBIAN), ("FORKD_TEST_SNAPSHOT", "plain"), ("FORKD_TEST_SANDBOX", id.as_str())];
+    run_with(&daemon, "python", "2.63.0", "users.py", &variables)?;
+    let other = daemon.fork("plain", 1)?.remove(0);
+    check!(daemon.run(&[&["exec", &other, "--"], &who[..]].concat())? == "root", "the snapshot has changed");
+    Ok(())
+}
+
 fn an_agent() -> TestResult {
     run(&ready()?, "python", "2.63.0", "agent.py")
 }
@@ -50,6 +66,16 @@ fn ready() -> Result<Daemon, Box<dyn std::error::Error + Send + Sync>> {
 }
 
 fn run(daemon: &Daemon, language: &str, version: &str, script: &str) -> TestResult {
+    run_with(daemon, language, version, script, &[])
+}
+
+fn run_with(
+    daemon: &Daemon,
+    language: &str,
+    version: &str,
+    script: &str,
+    variables: &[(&str, &str)],
+) -> TestResult {
     let slowness = match host()? {
         TestHost::Native => "1",
         TestHost::Machine(_) => "3",
@@ -59,6 +85,7 @@ fn run(daemon: &Daemon, language: &str, version: &str, script: &str) -> TestResu
     let mut command = Command::new(runner);
     command
         .args([language, version, script])
+        .envs(variables.iter().copied())
         .env("E2B_API_URL", &url)
         .env("E2B_SANDBOX_URL", &url)
         .env("E2B_API_KEY", key)

@@ -114,6 +114,21 @@ pub fn that_breaks_rules_ends_alone() -> TestResult {
     Ok(())
 }
 
+/// Its end says what its console says, and not only that it was reset.
+pub fn that_panics_says_why() -> TestResult {
+    let street = Street::new()?;
+    let id = street.daemon.fork("driver", 1)?.remove(0);
+    let crash = "echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger";
+    // Its answer does not come any more.
+    street.daemon.output(&["exec", &id, "--timeout", "20", "--", "sh", "-c", crash], b"")?;
+    let ended = street.ended(&id, "a panic")?;
+    print(&json!({ "tried": "panic", "ended": ended }))?;
+    let detail = ended["detail"].as_str().unwrap_or_default();
+    let expected = "Kernel panic - not syncing: sysrq triggered crash";
+    check!(ended["reason"] == "kernel_panic" && detail.starts_with(expected), "after a panic: {ended}");
+    street.neighbour_is_well("a panic")
+}
+
 pub fn that_writes_beyond_its_disk_is_refused() -> TestResult {
     let street = Street::new()?;
     let id = street.daemon.fork("driver", 1)?.remove(0);

@@ -30,6 +30,7 @@ const REST: &[Test] = &[
     ("charge::is_told_to_everybody_when_it_is_too_much", charge::is_told_to_everybody_when_it_is_too_much),
     ("process::that_was_taken_over_gets_nowhere", process::that_was_taken_over_gets_nowhere),
     ("guest::that_breaks_rules_ends_alone", guest::that_breaks_rules_ends_alone),
+    ("guest::that_panics_says_why", guest::that_panics_says_why),
     ("guest::that_writes_beyond_its_disk_is_refused", guest::that_writes_beyond_its_disk_is_refused),
     (
         "guest::that_writes_garbage_to_registers_harms_nobody",

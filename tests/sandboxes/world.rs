@@ -128,6 +128,7 @@ pub fn request(source: Source, count: u32) -> NewSandboxes {
         metadata,
         about: serde_json::Map::new(),
         env,
+        account: None,
         network: NetworkOrder::default(),
         limits: Default::default(),
         owner: None,

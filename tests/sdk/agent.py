@@ -169,12 +169,25 @@ def test_wrong_directory_and_user(sandbox, directory):
     raises(Exception, lambda: sandbox.commands.run("true", user="nobody-of-this-name"))
 
 
+def test_owner_home_and_directory(sandbox, directory):
+    user, home = sandbox.commands.run("id -un; echo $HOME").stdout.splitlines()
+    assert sandbox.commands.run("pwd; getent passwd $(id -u) | cut -d: -f6").stdout == f"{home}\n{home}\n"
+    sandbox.files.write(f"{directory}/made/file", "x")
+    owners = sandbox.commands.run(f"stat -c %U {directory}/made {directory}/made/file").stdout
+    assert owners == f"{user}\n{user}\n", owners
+    entry = sandbox.files.get_info(f"{directory}/made/file")
+    assert entry.owner == user, entry
+    assert sandbox.commands.run("echo out >/dev/stdout; echo err >/dev/stderr").stdout == "out\n"
+
+
 def test_user(sandbox, directory):
     if sandbox.commands.run("id -u").stdout.strip() != "0":
         return
     result = sandbox.commands.run("id -un; id -gn; echo $HOME $USER; groups", user="root")
     assert result.stdout.splitlines()[:3] == ["root", "root", "/root root"], result.stdout
     assert sandbox.commands.run("id -un", user="daemon", cwd="/").stdout == "daemon\n"
+    # Who is not root may open its own streams by name.
+    assert sandbox.commands.run("echo out >/dev/stdout", user="daemon", cwd="/").stdout == "out\n"
 
 
 def test_many_at_once(sandbox, directory):

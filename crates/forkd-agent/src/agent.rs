@@ -39,6 +39,8 @@ pub struct Settings {
     pub default_user: String,
     /// Where relative paths begin, and where processes start. Without one: the user's home.
     pub default_workdir: Option<PathBuf>,
+    /// Whether the host has asked for an account ([`crate::account`]) and it was made.
+    pub has_account: bool,
 }
 
 impl Agent {

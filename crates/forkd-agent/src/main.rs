@@ -1,8 +1,10 @@
 //! `forkd-agent`: PID 1 and agent of a guest.
 //!
 //! As PID 1 it brings the guest up and then serves over vsock. `serve` is the same agent as an ordinary process over TCP, for
-//! development and tests: it is not PID 1, mounts nothing, and runs commands as the user who started it.
+//! development and tests: it is not PID 1, mounts nothing, and runs commands as the user who started it. Under the name `sudo`
+//! it is one, for images that have none: see [`account`].
 
+mod account;
 mod agent;
 mod arguments;
 mod children;
@@ -31,7 +33,11 @@ use std::process::ExitCode;
 use arguments::Role;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|program| account::is_sudo(&program)) {
+        return account::run_sudo(words.collect());
+    }
+    let arguments: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let result = match arguments::parse(&arguments, std::process::id()) {
         Ok(Role::Init) => init::run().map_err(|error| error.to_string()),
         Ok(Role::Serve(options)) => serve::run(&options).map_err(|error| error.to_string()),

@@ -71,6 +71,8 @@ pub enum EndReason {
     Shutdown,
     /// The guest reset itself.
     Reset,
+    /// The guest's kernel panicked. The detail is what its console says of it.
+    KernelPanic,
     /// Its VM process failed.
     Failed,
     /// Its VM process was killed from outside.

@@ -107,6 +107,10 @@ pub struct CreateSnapshot {
     /// in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
     #[serde(default)]
     pub host_certs: bool,
+    /// Whether it is for programs that are written for E2B: commands, files and code are those of the user `user` unless a call
+    /// names another, in /home/user, with passwordless sudo, whatever the image has.
+    #[serde(default)]
+    pub e2b: bool,
     /// Whether the guest has a network device. Without one, its sandboxes reach nothing but what the daemon carries to them.
     #[serde(default = "yes")]
     #[schema(default = true)]

@@ -10,6 +10,7 @@ use forkd_image::dockerfile::{BuildError, BuildOptions, Context, Dockerfile, bui
 use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::{BuiltImage, Image, ImageError, ImageStore, Name};
 use forkd_image::recipe::Recipe;
+use forkd_proto::agent::account::Account;
 
 use crate::flatten::{FlattenError, flatten};
 use crate::guests::FindGuests;
@@ -53,6 +54,8 @@ pub struct Build {
     pub uses_cache: bool,
     /// What steps see of the host.
     pub host: Option<HostEnvironment>,
+    /// A user that every step finds, and the image has.
+    pub account: Option<Account>,
 }
 
 /// Builds an image. Blocks; must not be called from an asynchronous task.
@@ -81,12 +84,14 @@ fn make(
     find: &FindGuests<'_>,
     progress: &dyn Progress,
 ) -> Result<Image, BuildImageError> {
-    let Build { path, dockerfile, recipe, context, arguments, target, name, uses_cache, host } = wanted;
+    let Build { path, dockerfile, recipe, context, arguments, target, name, uses_cache, host, account } =
+        wanted;
     std::fs::create_dir_all(library).map_err(BuildImageError::Library)?;
     disk::require(library, DISK, "a build").map_err(ImageError::from)?;
     let disk_bytes = recipe.disk_mib.unwrap_or(0) << 20;
     let mut runner = GuestRunner::new(images, cache, find, uses_cache, host, disk_bytes, progress)?;
-    let options = BuildOptions { arguments, target };
+    let options = BuildOptions { arguments, target, owns_workdir: account.is_some() };
+    runner.account = account;
     let done = build(&dockerfile, &context, &options, &mut runner, progress)
         .map_err(|source| BuildImageError::Step { dockerfile: path, source: Box::new(source) })?;
     let built = BuiltImage {

@@ -31,6 +31,8 @@ use forkd_image::dockerfile::{Base, Context, ContextError, CopyFromStep, CopySte
 use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::{Config, Draft, Finish, Image, ImageError, ImageStore, Source, default_user};
 use forkd_image::registry::{Pull, PullError, pull};
+use forkd_proto::agent::VERSION;
+use forkd_proto::agent::account::{Account, AccountRequest};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -137,6 +139,8 @@ pub struct GuestRunner<'a> {
     /// Whether steps of earlier builds are used.
     uses_cache: bool,
     host: Option<HostEnvironment>,
+    /// A user that the guests have.
+    pub account: Option<Account>,
     /// Disks are as large as this, if their images are smaller.
     disk_bytes: u64,
     find: &'a FindGuests<'a>,
@@ -163,6 +167,7 @@ impl<'a> GuestRunner<'a> {
             _in_use: cache.hold()?,
             uses_cache,
             host,
+            account: None,
             disk_bytes,
             find,
             guests: None,
@@ -198,6 +203,10 @@ impl<'a> GuestRunner<'a> {
         }
         let draft = self.cache.draft()?;
         let guest = self.start(disk, &draft.path().join(TOP))?;
+        if let Some(account) = self.account.clone() {
+            let request = AccountRequest { version: VERSION, account };
+            self.wait.until(guest.agent().post::<Value>("/forkd/account", &request, CALL))??;
+        }
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let init = json!({ "defaultUser": "root", "timestamp": now });
         self.wait.until(guest.agent().post::<Value>("/init", &init, CALL))??;
@@ -376,6 +385,11 @@ impl Runner for GuestRunner<'_> {
             let hasher = Hasher::new("forkd larger disk").part(id.hex().as_bytes());
             id = hasher.part(&self.disk_bytes.to_le_bytes()).finish();
         }
+        // So do steps that find a user which the image does not have.
+        if let Some(account) = &self.account {
+            let hasher = Hasher::new("forkd account").part(id.hex().as_bytes());
+            id = hasher.part(account.name.as_bytes()).part(account.home.as_bytes()).finish();
+        }
         Ok((disk, image.metadata.config, id))
     }
 
@@ -467,8 +481,11 @@ impl Runner for GuestRunner<'_> {
         })
     }
 
-    fn make_directory(&mut self, disk: Disk, path: &str) -> Result<Disk, RunError> {
-        self.place(&disk, |runner, agent| runner.place_small(agent, &[Entry::Directory(path)]))
+    fn make_directory(&mut self, disk: Disk, path: &str, owner: Option<&str>) -> Result<Disk, RunError> {
+        self.place(&disk, |runner, agent| {
+            let directory = [Entry::Directory(path)];
+            runner.wait.until(small::place_for(agent, &directory, owner))?.map_err(placing)
+        })
     }
 }
 

@@ -140,6 +140,7 @@ fn ended(end: &End) -> Ended {
     let reason = match end.reason {
         seen::EndReason::Shutdown => EndReason::Shutdown,
         seen::EndReason::Reset => EndReason::Reset,
+        seen::EndReason::KernelPanic => EndReason::KernelPanic,
         seen::EndReason::Failed => EndReason::Failed,
         seen::EndReason::Killed => EndReason::Killed,
         seen::EndReason::OutOfMemory => EndReason::OutOfMemory,

@@ -7,6 +7,7 @@ use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::Metadata;
 use forkd_image::recipe;
 use forkd_proto::agent::VERSION;
+use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, Start, State};
 use serde_json::Value;
 
@@ -21,6 +22,8 @@ pub struct ImageConfig {
     pub env: BTreeMap<String, String>,
     pub user: Option<String>,
     pub workdir: Option<String>,
+    /// A user that the guest has, whatever the image says.
+    pub account: Option<Account>,
     /// A program that runs beside the agent.
     pub start: Option<Vec<String>>,
     /// When that is ready.
@@ -47,6 +50,7 @@ impl ImageConfig {
             env: image.config.env.clone(),
             user: Some(recipe.user.unwrap_or_else(|| image.default_user.clone())),
             workdir: image.config.workdir.clone(),
+            account: None,
             start: recipe.start,
             ready,
             warm_up: warm_up.collect(),
@@ -88,7 +92,7 @@ pub async fn bring_up_aloud(
     limit: Duration,
     printed: Option<&Printed>,
 ) -> Result<(), BringUpError> {
-    let ImageConfig { mut env, user, workdir, start, ready, warm_up, host } = config.clone();
+    let ImageConfig { mut env, user, workdir, account, start, ready, warm_up, host } = config.clone();
     // Before anything of the image runs: whatever it starts finds them.
     if let Some(host) = &host {
         host_environment::place(agent, host).await?;
@@ -96,7 +100,7 @@ pub async fn bring_up_aloud(
         env = host_environment::environment(host, &env);
     }
     let start = start.map(|command| Start { command, user: None, workdir: None });
-    let request = ConfigRequest { version: VERSION, env, user, workdir, start, ready };
+    let request = ConfigRequest { version: VERSION, env, user, workdir, account, start, ready };
     agent.post::<Value>("/forkd/config", &request, CALL).await?;
     wait_until_ready(agent, limit).await?;
     let identity = Identity {

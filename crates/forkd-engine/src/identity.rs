@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forkd_proto::agent::account::Account;
 use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse, StepName};
 use forkd_proto::agent::{Network, VERSION};
 use serde_json::Value;
@@ -22,6 +23,8 @@ pub struct Identity {
     pub env: BTreeMap<String, String>,
     pub access_token: Option<String>,
     pub network: Option<Network>,
+    /// For a guest that was booted without one.
+    pub account: Option<Account>,
     /// Base64 of 64 bytes or more that nobody else gets.
     pub seed: Option<String>,
 }
@@ -81,7 +84,7 @@ async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<IdentityRespo
 
 fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
     let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + delay;
-    let Identity { generation, id, index, hostname, machine_id, env, access_token, network, seed } =
+    let Identity { generation, id, index, hostname, machine_id, env, access_token, network, account, seed } =
         identity.clone();
     IdentityRequest {
         version: VERSION,
@@ -94,6 +97,7 @@ fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
         env,
         access_token,
         network,
+        account,
         seed,
     }
 }
@@ -143,6 +147,7 @@ mod tests {
             env: serde_json::from_value(expected["env"].clone()).unwrap(),
             access_token: word("access_token"),
             network: serde_json::from_value(expected["network"].clone()).unwrap(),
+            account: None,
             seed: word("seed"),
         };
         let mut written: Value = serde_json::to_value(request(&identity, Duration::ZERO)).unwrap();

@@ -19,6 +19,7 @@ pub mod guest;
 pub mod host_environment;
 pub mod identity;
 pub mod ids;
+mod kernel_panic;
 pub mod lasting;
 pub mod library;
 pub mod page_table;

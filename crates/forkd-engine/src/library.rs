@@ -9,6 +9,7 @@ use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
 use forkd_net::plan;
+use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
 use forkd_proto::control::{Devices, Disk, Net, Vsock};
 use forkd_store::Tag;
@@ -72,10 +73,20 @@ pub struct Recipe {
     pub ready: Option<Ready>,
     /// Languages and code, after the image's own.
     pub warm_up: Vec<(String, String)>,
+    /// A user that the guest has, and who runs what names nobody.
+    pub account: Option<DefaultAccount>,
     /// Whether the guest sees the host's certificates and proxies.
     pub host_certs: bool,
     /// Whether there is a network device.
     pub network: bool,
+}
+
+/// An account, and whether it takes the place of the image's own user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefaultAccount {
+    pub account: Account,
+    /// Whether the user and the directory that the image names stay the default ones.
+    pub keeps_image_user: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +154,16 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
 
 fn config(recipe: Recipe, image: &Image) -> ImageConfig {
     let own = ImageConfig::of(&image.metadata);
+    let own = match recipe.account {
+        Some(DefaultAccount { account, keeps_image_user: false }) => {
+            ImageConfig { user: Some(account.name.clone()), workdir: None, account: Some(account), ..own }
+        }
+        Some(DefaultAccount { account, keeps_image_user: true }) => {
+            let user = image.metadata.config.user.clone().unwrap_or_else(|| account.name.clone());
+            ImageConfig { user: Some(user), account: Some(account), ..own }
+        }
+        None => own,
+    };
     ImageConfig {
         env: own.env.into_iter().chain(recipe.env).collect(),
         start: recipe.start.or(own.start),
@@ -173,6 +194,7 @@ mod tests {
             start: None,
             ready: None,
             warm_up: Vec::new(),
+            account: None,
             host_certs: false,
             network: true,
         }
@@ -226,6 +248,23 @@ mod tests {
         assert_eq!(config.start, Some(vec!["own".into()]));
         let code: Vec<&str> = config.warm_up.iter().map(|(_, code)| code.as_str()).collect();
         assert_eq!(code, ["first", "second"]);
+    }
+
+    #[test]
+    fn an_account_takes_the_place_of_the_image_s_user_unless_that_is_kept() {
+        let mut image = image(0);
+        image.metadata.config.user = Some("app".into());
+        image.metadata.config.workdir = Some("/app".into());
+        let with = |keeps_image_user| {
+            let account = DefaultAccount { account: Account::e2b(), keeps_image_user };
+            let config = config(Recipe { account: Some(account), ..asked() }, &image);
+            assert_eq!(config.account, Some(Account::e2b()));
+            (config.user.unwrap(), config.workdir)
+        };
+        assert_eq!(with(false), ("user".into(), None));
+        assert_eq!(with(true), ("app".into(), Some("/app".into())));
+        let plain = config(asked(), &image);
+        assert_eq!((plain.account, plain.user.as_deref()), (None, Some("user")));
     }
 
     #[test]

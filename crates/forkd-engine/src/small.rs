@@ -45,12 +45,17 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
 
 /// Places them. Paths are absolute.
 pub async fn place(agent: &Agent, entries: &[Entry<'_>]) -> Result<(), AgentError> {
+    place_for(agent, entries, None).await
+}
+
+/// The same, for somebody who is not root.
+pub async fn place_for(agent: &Agent, entries: &[Entry<'_>], owner: Option<&str>) -> Result<(), AgentError> {
     let archive = archive(entries).map_err(|error| AgentError::Answer(error.into()))?;
     let (sender, receiver) = mpsc::channel::<Piece>(1);
     let send = async move {
         // Whoever does not take it says why.
         let _ = sender.send(Ok(archive)).await;
     };
-    let place = Place { into: "/", owner: None, mode: None };
+    let place = Place { into: "/", owner, mode: None };
     tokio::join!(transfer::place(agent, &place, receiver), send).0
 }

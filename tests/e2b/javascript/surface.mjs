@@ -167,6 +167,25 @@ const tests = {
     await assert.rejects(sandbox.commands.run('sleep 60', { timeoutMs: 1000 }), e2b.TimeoutError)
   },
 
+  // Whatever names nobody is done by `user`, in its home, who may become root.
+  async user(sandbox) {
+    const run = async (command, options) => (await sandbox.commands.run(command, options)).stdout
+    assert.equal(await run('id -un; id -u; pwd; echo $HOME $USER'), 'user\n1000\n/home/user\n/home/user user\n')
+    assert.equal(await run('id -un; pwd', { user: 'user', cwd: '/home/user' }), 'user\n/home/user\n')
+    assert.equal(await run('id -un; echo $HOME', { user: 'root' }), 'root\n/root\n')
+    assert.equal(await run('sudo id -u'), '0\n')
+    await sandbox.files.write('mine.txt', 'x')
+    await sandbox.files.write('/home/user/a/deep.txt', 'x')
+    const owned = await run("stat -c '%U:%G' /home/user /home/user/mine.txt /home/user/a /home/user/a/deep.txt")
+    assert.deepEqual(new Set(owned.trim().split('\n')), new Set(['user:user']))
+    await sandbox.files.write('/root/theirs.txt', 'x', { user: 'root' })
+    assert.equal(await run('stat -c %U:%G /root/theirs.txt', { user: 'root' }), 'root:root\n')
+    if (hasCode) {
+      const code = await sandbox.runCode('import os; (os.getuid(), os.getcwd())')
+      assert.equal(code.text, "(1000, '/home/user')")
+    }
+  },
+
   async background(sandbox) {
     const handle = await sandbox.commands.run('cat; echo done', { background: true, stdin: true })
     assert.ok((await sandbox.commands.list()).some((process) => process.pid === handle.pid))

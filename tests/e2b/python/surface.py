@@ -244,6 +244,46 @@ def test_commands(sandbox):
     raises(e2b.TimeoutException, lambda: sandbox.commands.run("sleep 60", timeout=1))
 
 
+def test_user(sandbox):
+    """Whatever names nobody is done by `user`, in its home, who may become root."""
+
+    def run(command, **options):
+        return sandbox.commands.run(command, **options).stdout
+
+    assert run("id -un; id -u; pwd; echo $HOME $USER $LOGNAME") == "user\n1000\n/home/user\n/home/user user user\n"
+    # As frameworks ask, whose E2B back ends name both.
+    assert run("id -un; pwd", user="user", cwd="/home/user") == "user\n/home/user\n"
+    assert run("id -un; echo $HOME; pwd", user="root", cwd="/") == "root\n/root\n/\n"
+    assert run("sudo id -u; sudo -n -u user id -un; echo x | sudo tee /etc/by-user; stat -c %U /etc/by-user") == "0\nuser\nx\nroot\n"
+    denied = raises(e2b.CommandExitException, lambda: run("touch /etc/not-mine"))
+    assert "denied" in denied.stderr, denied.stderr
+    # The streams are the user's, too.
+    assert run("echo out >/dev/stdout") == "out\n"
+    sandbox.files.write("mine.txt", "x")
+    sandbox.files.write("/home/user/a/b/deep.txt", "x")
+    sandbox.files.make_dir("made")
+    owned = run("stat -c '%n %U:%G' /home/user /home/user/mine.txt /home/user/a /home/user/a/b/deep.txt /home/user/made")
+    assert {line.split()[1] for line in owned.splitlines()} == {"user:user"}, owned
+    info = sandbox.files.get_info("mine.txt")
+    assert info.path == "/home/user/mine.txt" and getattr(info, "owner", "user") == "user", info
+    sandbox.files.write("/root/theirs.txt", "x", user="root")
+    assert run("stat -c %U:%G /root/theirs.txt", user="root") == "root:root\n"
+    if CODE:
+        code = "import getpass, os; (os.getuid(), getpass.getuser(), os.getcwd(), os.path.expanduser('~'))"
+        assert sandbox.run_code(code).text == "(1000, 'user', '/home/user', '/home/user')"
+        here = "id -un; pwd; sudo id -u"
+        assert sandbox.run_code(here, language="bash").logs.stdout == ["user\n/home/user\n0\n"]
+        script = "console.log(process.getuid(), process.cwd(), process.env.HOME)"
+        assert sandbox.run_code(script, language="javascript").logs.stdout == ["1000 /home/user /home/user\n"]
+        context = sandbox.create_code_context()
+        assert sandbox.run_code(code, context=context).text == "(1000, 'user', '/home/user', '/home/user')"
+    seen = []
+    pty = sandbox.pty.create(e2b.PtySize(rows=24, cols=80), timeout=0)
+    sandbox.pty.send_stdin(pty.pid, b"echo $(id -un) at $(pwd); exit\n")
+    pty.wait(on_pty=lambda data: seen.append(bytes(data)))
+    assert b"user at /home/user" in b"".join(seen), seen
+
+
 def test_background(sandbox):
     handle = sandbox.commands.run("cat; echo done", background=True, stdin=True)
     assert handle.pid in [process.pid for process in sandbox.commands.list()]

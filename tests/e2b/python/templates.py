@@ -23,6 +23,8 @@ def main():
             .set_envs({"GREETING": "hello $HOME"})
             .copy("site", "/srv/site")
             .run_cmd("echo built > /srv/built && cat /srv/site/deep.txt", user="root")
+            # Nobody is named, so it is `user`, in its home, also in an image that has none.
+            .run_cmd("id -un > who && pwd >> who && sudo id -u >> who")
             .set_workdir("/srv")
             .set_start_cmd("python3 -m http.server 8200 --directory /srv/site", wait_for_port(8200))
         )
@@ -45,6 +47,10 @@ def main():
     page = sandbox.commands.run("curl -s http://localhost:8200/index.html || python3 -c \"import urllib.request; print(urllib.request.urlopen('http://localhost:8200/index.html').read().decode(), end='')\"")
     assert page.stdout == "größe\n", page
     assert sandbox.commands.run("echo $GREETING").stdout == "hello $HOME\n"
+    assert sandbox.files.read("/home/user/who") == "user\n/home/user\n0\n"
+    assert sandbox.commands.run("id -un; pwd").stdout == "user\n/srv\n"
+    owners = sandbox.commands.run("stat -c %U /home/user/who /srv/site/index.html /srv/built").stdout
+    assert owners == "user\nuser\nroot\n", owners
     sandbox.kill()
     print("templates are built")
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio as StandardStream};
 
 use rustix::fs::{Gid, Uid, fchown};
@@ -12,6 +12,7 @@ use super::exec::BeforeExec;
 use super::pipes::{self, Input, Output};
 use super::terminal::{self, Terminal};
 use super::{Children, ExitWatch, Source, Spec, Stdio, Target};
+use crate::users::User;
 
 /// A started process. Dropping it does not end the process.
 #[derive(Debug)]
@@ -96,20 +97,19 @@ fn start(spec: Spec, descriptors: rustix::process::Rlimit) -> io::Result<(u32, E
     let terminal = matches!(spec.stdio, Stdio::Terminal(_));
     match spec.stdio {
         Stdio::Streams { input, output, error } => {
-            let (stream, kept) = source(input)?;
+            let (stream, kept) = source(input, &spec.user)?;
             command.stdin(stream);
             ends.input = kept;
-            let (stream, kept) = target(output)?;
+            let (stream, kept) = target(output, &spec.user)?;
             command.stdout(stream);
             ends.output = kept;
-            let (stream, kept) = target(error)?;
+            let (stream, kept) = target(error, &spec.user)?;
             command.stderr(stream);
             ends.error = kept;
         }
         Stdio::Terminal(size) => {
             let (master, child) = terminal::open(size)?;
-            // A program of the user opens its terminal by name, too. Who is not root has it already.
-            let _ = fchown(&child, Some(Uid::from_raw(spec.user.uid)), None::<Gid>);
+            hand_over(&child, &spec.user);
             command.stdin(child.try_clone()?).stdout(child.try_clone()?).stderr(child);
             ends.terminal = Some(master);
         }
@@ -119,23 +119,36 @@ fn start(spec: Spec, descriptors: rustix::process::Rlimit) -> io::Result<(u32, E
     Ok((command.spawn()?.id(), ends))
 }
 
-fn source(source: Source) -> io::Result<(StandardStream, Option<OwnedFd>)> {
+/// A program of the user opens its streams by name, too (`/dev/stderr`). Who is not root has them already.
+fn hand_over(stream: impl AsFd, user: &User) {
+    let _ = fchown(stream, Some(Uid::from_raw(user.uid)), None::<Gid>);
+}
+
+fn source(source: Source, user: &User) -> io::Result<(StandardStream, Option<OwnedFd>)> {
     Ok(match source {
         Source::Null => (StandardStream::null(), None),
-        Source::Descriptor(descriptor) => (descriptor.into(), None),
+        Source::Descriptor(descriptor) => {
+            hand_over(&descriptor, user);
+            (descriptor.into(), None)
+        }
         Source::Pipe => {
             let (reader, writer) = io::pipe()?;
+            hand_over(&reader, user);
             (reader.into(), Some(writer.into()))
         }
     })
 }
 
-fn target(target: Target) -> io::Result<(StandardStream, Option<OwnedFd>)> {
+fn target(target: Target, user: &User) -> io::Result<(StandardStream, Option<OwnedFd>)> {
     Ok(match target {
         Target::Null => (StandardStream::null(), None),
-        Target::Descriptor(descriptor) => (descriptor.into(), None),
+        Target::Descriptor(descriptor) => {
+            hand_over(&descriptor, user);
+            (descriptor.into(), None)
+        }
         Target::Pipe => {
             let (reader, writer) = io::pipe()?;
+            hand_over(&writer, user);
             (writer.into(), Some(reader.into()))
         }
     })

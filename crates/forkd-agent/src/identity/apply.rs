@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::guest::{self, Guest, GuestError};
 use super::hooks;
+use crate::account;
 use crate::agent::Agent;
 use crate::interpreter::ForkIdentity;
 use crate::runtime::blocking;
@@ -74,6 +75,9 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> (Vec<Step>, Vec<
         };
         steps.push(system(agent, StepName::MachineId, set).await);
     }
+    if let Some(account) = request.account.clone().filter(|_| !agent.settings().has_account) {
+        steps.push(outcome(StepName::Account, account::adopt(agent, account).await));
+    }
     agent.change(|settings| {
         settings.environment.extend(request.env.clone());
         if let Some(token) = &request.access_token {
@@ -130,6 +134,7 @@ mod tests {
     use super::*;
     use crate::agent::Settings;
     use forkd_proto::agent::Network;
+    use forkd_proto::agent::account::Account;
 
     /// Notes what it was asked to do.
     #[derive(Debug)]
@@ -161,6 +166,9 @@ mod tests {
         }
         fn set_network(&self, network: &Network) -> Result<(), GuestError> {
             self.note(format!("network {}", network.address))
+        }
+        fn add_account(&self, account: &Account) -> Result<(), GuestError> {
+            self.note(format!("account {}", account.name))
         }
         fn hooks(&self) -> Option<PathBuf> {
             Some(self.hooks.clone())
@@ -220,6 +228,34 @@ mod tests {
             assert!(matches!(apply(&agent, older).await, Err(IdentityError::Stale { .. })));
         });
         assert_eq!(std::fs::read_to_string(out).unwrap(), "a i4k2h8d0s9f7g6h5j4k3l 1\nb 3 red\n");
+    }
+
+    #[test]
+    fn an_account_is_made_once_and_becomes_the_default() {
+        let directory = tempfile::tempdir().unwrap();
+        with_agent(directory.path(), false, async |agent, calls| {
+            agent.change(|settings| settings.default_workdir = Some("/app".into()));
+            let with = |generation| IdentityRequest {
+                generation,
+                account: Some(Account::e2b()),
+                ..IdentityRequest {
+                    unix_time_ns: None,
+                    seed: None,
+                    hostname: None,
+                    machine_id: None,
+                    network: None,
+                    ..request()
+                }
+            };
+            assert!(apply(&agent, with(8)).await.unwrap().ok);
+            let settings = agent.settings();
+            assert_eq!((settings.default_user.as_str(), settings.default_workdir), ("user", None));
+            // What a fork of this one is told changes nothing.
+            agent.change(|settings| settings.default_user = "app".into());
+            assert!(apply(&agent, with(9)).await.unwrap().ok);
+            assert_eq!(agent.settings().default_user, "app");
+            assert_eq!(*calls.lock().unwrap(), ["account user"]);
+        });
     }
 
     #[test]

@@ -13,7 +13,9 @@ use rustix::time::{ClockId, Timespec, clock_settime};
 
 use super::entropy;
 use forkd_proto::agent::Network;
+use forkd_proto::agent::account::Account;
 
+use crate::account::{self, AccountError};
 use crate::network::{self, NetworkError};
 
 const HOOKS: &str = "/etc/forkd/fork.d";
@@ -43,6 +45,8 @@ pub enum GuestError {
     System(#[from] io::Error),
     #[error(transparent)]
     Network(#[from] NetworkError),
+    #[error(transparent)]
+    Account(#[from] AccountError),
 }
 
 pub trait Guest: fmt::Debug + Send + Sync {
@@ -51,6 +55,7 @@ pub trait Guest: fmt::Debug + Send + Sync {
     fn set_hostname(&self, name: &str) -> Result<(), GuestError>;
     fn set_machine_id(&self, id: &str) -> Result<(), GuestError>;
     fn set_network(&self, network: &Network) -> Result<(), GuestError>;
+    fn add_account(&self, account: &Account) -> Result<(), GuestError>;
     /// Where the programs are that want to know of a fork.
     fn hooks(&self) -> Option<PathBuf>;
 }
@@ -59,6 +64,8 @@ pub trait Guest: fmt::Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub struct Own {
     network: Mutex<Option<Network>>,
+    /// Held while the files of users are changed.
+    users: Mutex<()>,
 }
 
 impl Guest for Own {
@@ -98,6 +105,11 @@ impl Guest for Own {
         replace(Path::new("/etc/resolv.conf"), &network::resolver_configuration(&network.dns))
     }
 
+    fn add_account(&self, account: &Account) -> Result<(), GuestError> {
+        let _turn = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(account::make(Path::new("/"), account, Some(Path::new("/proc/self/exe")))?)
+    }
+
     fn hooks(&self) -> Option<PathBuf> {
         Some(HOOKS.into())
     }
@@ -125,6 +137,10 @@ impl Guest for Foreign {
     }
 
     fn set_network(&self, _: &Network) -> Result<(), GuestError> {
+        Err(GuestError::Foreign)
+    }
+
+    fn add_account(&self, _: &Account) -> Result<(), GuestError> {
         Err(GuestError::Foreign)
     }
 

@@ -17,7 +17,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::post;
 
 pub use gate::{Closed, Gate};
-pub use guest::{Foreign, Guest, Own};
+pub use guest::{Foreign, Guest, GuestError, Own};
 
 use crate::agent::Agent;
 

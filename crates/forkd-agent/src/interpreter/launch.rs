@@ -105,7 +105,7 @@ pub async fn launch(agent: &Agent, language: Language, directory: &Path) -> Resu
         program: program(language).into(),
         arguments: arguments(language, meeting.path()),
         environment: place::environment(&user, &agent.settings()),
-        directory: directory.to_owned(),
+        directory: place::start_directory(&user, directory).await.map_err(io_error)?,
         user,
         stdio: Stdio::Streams { input: meeting.input(), output: Target::Pipe, error: Target::Pipe },
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,6 +60,27 @@ pub async fn directory(agent: &Agent, wanted: Option<String>) -> Result<PathBuf,
     .await?
 }
 
+/// Where a driver starts: in its context's directory, or at home if the user has changed since and may not enter it.
+pub async fn start_directory(user: &User, directory: &Path) -> io::Result<PathBuf> {
+    let (user, directory) = (user.clone(), directory.to_owned());
+    blocking(move || match may_enter(&user, &directory) {
+        true => directory,
+        false => user.home,
+    })
+    .await
+}
+
+/// By the directory's own permissions. One that cannot be looked at is left to whoever tries.
+fn may_enter(user: &User, directory: &Path) -> bool {
+    let Ok(data) = std::fs::metadata(directory) else { return true };
+    let bit = match data.uid() == user.uid {
+        true => 0o100,
+        false if user.groups.contains(&data.gid()) => 0o010,
+        false => 0o001,
+    };
+    user.uid == 0 || data.mode() & bit != 0
+}
+
 /// A path that nobody uses. `/run` is memory in a guest; elsewhere there is a temporary directory.
 pub fn unused_path(extension: &str) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
@@ -69,5 +91,35 @@ pub fn unused_path(extension: &str) -> io::Result<PathBuf> {
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_driver_starts_where_its_user_may_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, data) = (directory.path(), directory.path().metadata().unwrap());
+        let stranger = User {
+            name: "user".into(),
+            uid: data.uid() + 1000,
+            gid: data.gid() + 1000,
+            home: "/home/user".into(),
+            groups: vec![data.gid() + 1000],
+        };
+        let member = User { groups: vec![data.gid()], ..stranger.clone() };
+        let owner = User { uid: data.uid(), ..stranger.clone() };
+        for (mode, may) in [(0o700, [true, false, false]), (0o710, [true, true, false]), (0o711, [true; 3])] {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!([&owner, &member, &stranger].map(|user| may_enter(user, path)), may, "{mode:o}");
+        }
+        std::fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
+        let start = crate::runtime::new().unwrap().block_on(start_directory(&stranger, path));
+        assert_eq!(start.unwrap(), Path::new("/home/user"));
     }
 }

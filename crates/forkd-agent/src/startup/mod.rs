@@ -22,7 +22,9 @@ use tokio::sync::watch;
 
 use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, State};
 
+use crate::account;
 use crate::agent::Agent;
+use crate::identity::GuestError;
 
 #[derive(Debug)]
 pub struct Startup {
@@ -97,17 +99,30 @@ fn configure(agent: &Arc<Agent>, config: ConfigRequest) -> Result<(), StartupErr
     }
     agent.change(|settings| {
         settings.environment.extend(config.env.clone());
-        if let Some(user) = &config.user {
+        if let Some(user) = config.user.as_ref().or(config.account.as_ref().map(|account| &account.name)) {
             settings.default_user.clone_from(user);
         }
+        settings.has_account = config.account.is_some();
         settings.default_workdir = config.workdir.clone().map(Into::into);
     });
     let agent = Arc::clone(agent);
     tokio::spawn(async move {
-        let result = program::start_and_wait(&agent, &config).await;
+        let result = match prepare(&agent, &config).await {
+            Ok(()) => program::start_and_wait(&agent, &config).await,
+            Err(error) => Err(error.to_string()),
+        };
         agent.startup.end(result);
     });
     Ok(())
+}
+
+/// What is there before anything of the image runs.
+async fn prepare(agent: &Arc<Agent>, config: &ConfigRequest) -> Result<(), GuestError> {
+    let Some(account) = config.account.clone() else { return Ok(()) };
+    match account::add(agent, account).await {
+        Err(GuestError::Foreign) => Ok(()),
+        added => added,
+    }
 }
 
 fn check(config: &ConfigRequest) -> Result<(), StartupError> {
@@ -143,6 +158,7 @@ mod tests {
             env: BTreeMap::from([("WORD".into(), "hi".into())]),
             user: None,
             workdir: Some("/tmp".into()),
+            account: None,
             start: start.map(|script| Start { command: words(script), user: None, workdir: None }),
             ready: probe.map(|probe| Ready { probe, timeout_ms }),
         }

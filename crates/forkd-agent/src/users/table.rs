@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{ROOT, UnknownUser, User};
 
@@ -36,7 +36,12 @@ struct Group {
 impl Users {
     /// Reads the guest's files. It blocks, for as long as reading two small files takes.
     pub fn read() -> Self {
-        Self::parse(&contents("/etc/passwd"), &contents("/etc/group"))
+        Self::read_below(Path::new("/"))
+    }
+
+    /// The same, of a system whose root is somewhere else.
+    pub fn read_below(root: &Path) -> Self {
+        Self::parse(&contents(&root.join("etc/passwd")), &contents(&root.join("etc/group")))
     }
 
     fn parse(passwd: &str, group: &str) -> Self {
@@ -92,9 +97,17 @@ impl Users {
             .map_or_else(|| gid.to_string(), |group| group.name.clone())
     }
 
+    /// The id of a group by its name.
+    pub fn group(&self, name: &str) -> Option<u32> {
+        self.groups.iter().find(|group| group.name == name).map(|group| group.gid)
+    }
+
+    pub fn has_group(&self, gid: u32) -> bool {
+        self.groups.iter().any(|group| group.gid == gid)
+    }
+
     fn gid(&self, group: &str) -> Option<u32> {
-        let by_name = self.groups.iter().find(|candidate| candidate.name == group).map(|group| group.gid);
-        by_name.or_else(|| group.parse().ok())
+        self.group(group).or_else(|| group.parse().ok())
     }
 
     fn complete(&self, entry: &Entry) -> User {
@@ -113,7 +126,7 @@ fn made_up(name: &str, uid: u32, gid: u32, home: &str) -> User {
 }
 
 /// A missing file is an empty one. Bytes that are not UTF-8 spoil only their own entry.
-fn contents(path: &str) -> String {
+fn contents(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
         // A read that fails half-way leaves what was read before.

@@ -127,6 +127,11 @@ fn respond(path: &str, body: &[u8], log: &Log) -> (&'static str, Vec<u8>) {
             ("204 No Content", Vec::new())
         }
         "/files" => ("200 OK", b"root:x:0:0::/:\nuser:x:1000:1000::/:\n".to_vec()),
+        "/forkd/account" => {
+            let request: AccountRequest = serde_json::from_slice(body).unwrap();
+            note(log, format!("account {}", request.account.name));
+            ("204 No Content", Vec::new())
+        }
         "/forkd/grow" => {
             note(log, "grow".into());
             ("204 No Content", Vec::new())
@@ -189,6 +194,7 @@ struct World {
     cache: BuildCache,
     log: Log,
     host: Option<HostEnvironment>,
+    account: Option<Account>,
     disk_bytes: u64,
 }
 
@@ -209,7 +215,7 @@ impl World {
         };
         images.adopt(&file, built).unwrap();
         let cache = BuildCache::new(home.path());
-        World { images, cache, log: Log::default(), home, host: None, disk_bytes: 0 }
+        World { images, cache, log: Log::default(), home, host: None, account: None, disk_bytes: 0 }
     }
 
     fn build(&self, text: &str, uses_cache: bool) -> Result<Built<Disk>, String> {
@@ -229,8 +235,10 @@ impl World {
         let (host, disk) = (self.host.clone(), self.disk_bytes);
         let mut runner =
             GuestRunner::new(&self.images, &self.cache, &find, uses_cache, host, disk, progress).unwrap();
+        runner.account = self.account.clone();
         let context = Context::open(&self.home.path().join("context")).unwrap();
-        let built = build(&parse(text).unwrap(), &context, &BuildOptions::default(), &mut runner, progress);
+        let options = BuildOptions { owns_workdir: self.account.is_some(), ..BuildOptions::default() };
+        let built = build(&parse(text).unwrap(), &context, &options, &mut runner, progress);
         built.map_err(|error| {
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             format!("{error}: {cause}")
@@ -285,6 +293,25 @@ fn files_share_the_guest_of_the_command_that_follows() {
     assert_eq!(world.log().len(), expected.len());
     let again = world.build(TEXT, true).unwrap();
     assert_eq!((world.log().len(), again.key), (0, built.key));
+}
+
+#[test]
+fn a_user_that_is_asked_for_is_in_every_guest_and_owns_its_directories() {
+    let mut world = World::new();
+    let text = "FROM base\nUSER user\nWORKDIR /w\nRUN one\n";
+    let plain = world.build(text, true).unwrap().key;
+    assert_eq!(world.log()[..2], ["boot []", "place w"]);
+    world.account = Some(Account::e2b());
+    let with = world.build(text, true).unwrap().key;
+    let expected =
+        ["boot []", "account user", "place w&owner=user", "place w", "as user", "run one in \"/w\"", "end"];
+    assert_eq!(world.log(), expected);
+    // Neither is taken for the other.
+    assert_ne!(plain, with);
+    world.build(text, true).unwrap();
+    assert_eq!(world.log(), [""; 0]);
+    world.build(&text.replace("USER user", "USER other"), true).unwrap();
+    assert!(world.log().contains(&"place w&owner=other".to_owned()), "{:?}", world.log());
 }
 
 #[test]

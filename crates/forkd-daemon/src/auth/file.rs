@@ -105,6 +105,17 @@ pub struct Version {
     _file: Option<File>,
 }
 
+impl Version {
+    /// Whether the same secrets are good for the same things in both.
+    pub fn has_same_tokens(&self, other: &Version) -> bool {
+        let same = |(one, two): (&Entry, &Entry)| {
+            let unused = |token: &Token| Token { last_used_at_unix: None, ..token.clone() };
+            unused(&one.token) == unused(&two.token) && one.sha256.matches(&two.sha256)
+        };
+        self.entries.len() == other.entries.len() && self.entries.iter().zip(&other.entries).all(same)
+    }
+}
+
 /// The file of tokens.
 #[derive(Debug, Clone)]
 pub struct TokenFile {

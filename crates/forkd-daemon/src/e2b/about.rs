@@ -41,6 +41,11 @@ impl Default for About {
 }
 
 impl About {
+    /// Whether a sandbox was made through E2B's API.
+    pub fn is_of(record: &SandboxRecord) -> bool {
+        record.about.contains_key(KEY)
+    }
+
     pub fn of(record: &SandboxRecord) -> About {
         let kept = record.about.get(KEY).cloned();
         kept.and_then(|kept| serde_json::from_value(kept).ok()).unwrap_or_default()

@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use forkd_engine::engine::{NetworkOrder, NewSandboxes, Source, WantedLimits};
+use forkd_proto::agent::account::Account;
 
 use super::about::{About, TIMEOUT};
 use super::domain;
@@ -45,6 +46,7 @@ pub(super) async fn fork(
         metadata: record.metadata,
         about: about.kept(),
         env: std::collections::BTreeMap::new(),
+        account: Some(Account::e2b()),
         network: NetworkOrder::default(),
         limits: WantedLimits::default(),
         owner: Some(owner(caller)),

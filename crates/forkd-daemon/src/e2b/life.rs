@@ -7,9 +7,11 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use forkd_api::error::ErrorCode;
 use forkd_engine::engine::{SandboxHandle, SandboxState};
+use forkd_proto::agent::VERSION;
+use forkd_proto::agent::account::{Account, AccountRequest};
 use serde_json::{Value, json};
 
-use super::about::TIMEOUT;
+use super::about::{About, TIMEOUT};
 use super::domain;
 use super::models::{Body, Connect, Refresh, Sandbox, SetTimeout};
 use super::sandboxes::{Made, find, time};
@@ -22,6 +24,8 @@ use crate::routes::sandboxes::change::from_now;
 
 /// How long a guest may take to set its clock.
 const CLOCK: Duration = Duration::from_secs(5);
+/// And to make an account.
+const ACCOUNT: Duration = Duration::from_secs(30);
 
 /// From now on, it lives so long.
 pub(super) async fn set_timeout(
@@ -107,6 +111,9 @@ pub(super) async fn connect(
             StatusCode::OK
         }
     };
+    if !About::is_of(&sandbox.view().record) {
+        add_account(&sandbox).await;
+    }
     let shown = Sandbox::of(&sandbox.view(), &app.e2b.keys, domain(&headers));
     Ok((status, Extension(Sandboxes(vec![id])), Json(shown)))
 }
@@ -145,6 +152,17 @@ pub(super) async fn wake(app: &Shared, id: &str, sandbox: &SandboxHandle, second
         Ok(true)
     })
     .await?
+}
+
+/// A sandbox that was made otherwise has no user that E2B's programs expect. One whose agent does not know how to make it, or
+/// that has no room for it, is as good as it is.
+async fn add_account(sandbox: &SandboxHandle) {
+    let Ok(agent) = sandbox.answering_agent() else { return };
+    let request = AccountRequest { version: VERSION, account: Account::e2b() };
+    if let Err(error) = agent.post::<Value>("/forkd/account", &request, ACCOUNT).await {
+        let id = sandbox.view().record.id;
+        tracing::warn!(%id, %error, "the guest could not be given E2B's user");
+    }
 }
 
 /// A guest that stood still does not know for how long. One that cannot be told goes on with a clock that is late.

@@ -8,6 +8,7 @@ use forkd_api::token::Scope;
 use forkd_engine::engine::{
     EngineError, NetworkChange, NetworkOrder, NewSandboxes, SandboxHandle, SandboxState, Source, WantedLimits,
 };
+use forkd_proto::agent::account::Account;
 use serde_json::Value;
 
 use std::time::Duration;
@@ -73,6 +74,7 @@ pub(super) async fn create(
         metadata: new.metadata,
         about: new.about.kept(),
         env: new.env,
+        account: Some(Account::e2b()),
         network,
         limits: WantedLimits::default(),
         owner: Some(owner(caller)),

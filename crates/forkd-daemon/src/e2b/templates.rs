@@ -14,8 +14,9 @@ use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::Progress;
 use forkd_engine::engine::{EngineError, SnapshotHandle, SnapshotStatus};
-use forkd_engine::library::Recipe;
+use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_image::images::Name;
+use forkd_proto::agent::account::Account;
 use forkd_store::Tag;
 use tokio::sync::{mpsc, watch};
 
@@ -146,6 +147,7 @@ async fn warm(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
         start: None,
         ready: None,
         warm_up: vec![("python".to_owned(), WARM_UP.to_owned())],
+        account: Some(DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs: false,
         network: app.engine.networks().is_ok(),
     };

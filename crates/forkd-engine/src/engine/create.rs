@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forkd_proto::agent::account::Account;
 use forkd_store::Tag;
 use tokio::task::JoinSet;
 
@@ -48,6 +49,8 @@ pub struct NewSandboxes {
     /// What is kept with each of them, for whoever asks.
     pub about: serde_json::Map<String, serde_json::Value>,
     pub env: BTreeMap<String, String>,
+    /// A user that their guests have, unless the snapshot was made with one.
+    pub account: Option<Account>,
     pub network: NetworkOrder,
     pub limits: WantedLimits,
     /// Who asks, if there is more to know than that they may.
@@ -269,11 +272,11 @@ async fn give_identities(
     for (index, forked) in forks {
         match forked {
             Ok(forked) => {
-                let env = new.env.clone();
+                let (env, account) = (new.env.clone(), new.account.clone());
                 tasks.spawn(async move {
                     if forked.record.shape.devices.vsock.is_some() {
                         let _turn = forked.shared.identities.acquire().await;
-                        forked.give_identity(index, env).await?;
+                        forked.give_identity(index, env, account).await?;
                     }
                     Ok::<_, EngineError>(forked)
                 });

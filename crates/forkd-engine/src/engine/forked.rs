@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use base64::Engine as _;
+use forkd_proto::agent::account::Account;
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -134,10 +135,15 @@ impl Prepared {
 }
 
 impl Forked {
-    pub async fn give_identity(&self, index: u32, env: BTreeMap<String, String>) -> Result<(), EngineError> {
+    pub async fn give_identity(
+        &self,
+        index: u32,
+        env: BTreeMap<String, String>,
+        account: Option<Account>,
+    ) -> Result<(), EngineError> {
         let directory = self.shared.places.sandbox(&self.record.id);
         let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
-        let identity = identity_of(&self.record, index.into(), env)?;
+        let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
         let given = identity::give(&agent, &identity, PATIENCE).await?;
         self.shared.tell_of(&self.record.id, given);
         Ok(())
@@ -203,6 +209,7 @@ pub(super) fn identity_of(
         env,
         access_token: None,
         network: None,
+        account: None,
         seed: Some(base64::engine::general_purpose::STANDARD.encode(seed)),
     })
 }

@@ -29,10 +29,11 @@ use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
 use crate::cgroup::OutOfMemory;
-use crate::descriptors::VSOCK;
+use crate::descriptors::{CONSOLE, VSOCK};
 use crate::fault;
 use crate::guest::Guest;
 use crate::ids::SandboxId;
+use crate::kernel_panic;
 use crate::lasting::{Lasting, WithEvents};
 use crate::record::{self, SandboxRecord};
 
@@ -63,6 +64,7 @@ pub struct End {
 pub enum EndReason {
     Shutdown,
     Reset,
+    KernelPanic,
     Failed,
     Killed,
     OutOfMemory,
@@ -207,6 +209,8 @@ pub(super) struct Sandbox {
     pub process: Lasting,
     pub events: mpsc::Receiver<Event>,
     pub state: SandboxState,
+    /// Whether the guest's kernel has said that it panics. It resets the VM next.
+    panicked: bool,
     end: Option<End>,
     view: watch::Sender<SandboxView>,
     requests: mpsc::Receiver<Request>,
@@ -226,7 +230,9 @@ pub(super) fn own(
     let (sender, requests) = mpsc::channel(QUEUE);
     let agent = Agent::new(Guest::new(directory.join(VSOCK)));
     let shared = Arc::clone(shared);
-    let sandbox = Sandbox { shared, directory, record, process, events, state, end: None, view, requests };
+    let (panicked, end) = (false, None);
+    let sandbox =
+        Sandbox { shared, directory, record, process, events, state, panicked, end, view, requests };
     tokio::spawn(sandbox.run());
     SandboxHandle { requests: sender, view: seen, agent }
 }
@@ -387,8 +393,16 @@ impl Sandbox {
     fn happened(&mut self, event: Event) {
         let id = || self.record.id.clone();
         match event {
-            Event::Panicked => self.shared.tell(Happened::Panicked(id())),
+            Event::Panicked => {
+                self.panicked = true;
+                self.shared.tell(Happened::Panicked(id()));
+            }
             Event::OutOfDisk { limit_bytes } => self.shared.tell(Happened::OutOfDisk(id(), limit_bytes)),
+            Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
+                let described = kernel_panic::described(&self.directory.join(CONSOLE));
+                let detail = described.unwrap_or_else(|| "its console does not say why".into());
+                self.finish(EndReason::KernelPanic, detail);
+            }
             Event::Exited { stage, reason, detail } => {
                 let reason = match reason {
                     ExitReason::Shutdown => EndReason::Shutdown,

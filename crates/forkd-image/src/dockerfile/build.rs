@@ -99,7 +99,7 @@ enum Action<D> {
     Run(RunStep),
     Copy(CopyStep),
     CopyFrom { from: From<D>, step: CopyFromStep },
-    MakeDirectory(String),
+    MakeDirectory { path: String, owner: Option<String> },
 }
 
 enum From<D> {
@@ -244,9 +244,9 @@ where
                     },
                 }
             }
-            Action::MakeDirectory(path) => {
+            Action::MakeDirectory { path, owner } => {
                 self.progress.step(&step(&format!("WORKDIR {path}")));
-                self.runner.make_directory(disk, &path)
+                self.runner.make_directory(disk, &path, owner.as_deref())
             }
         };
         result.map_err(|source| BuildError::Runner { line, source })
@@ -298,8 +298,12 @@ where
             Instruction::Workdir(text) => {
                 let path = absolute(state.workdir(), &word(text)?);
                 state.config.workdir = Some(path.clone());
-                state.key = next_key(state.key, "workdir", &path)?;
-                Action::MakeDirectory(path)
+                let owner = state.config.user.clone().filter(|_| self.options.owns_workdir);
+                state.key = match &owner {
+                    Some(owner) => next_key(state.key, "workdir of", &(&path, owner))?,
+                    None => next_key(state.key, "workdir", &path)?,
+                };
+                Action::MakeDirectory { path, owner }
             }
             Instruction::Run(command) => {
                 let run = RunStep {

@@ -39,8 +39,13 @@ pub trait Runner {
         from: &Self::Disk,
         step: &CopyFromStep,
     ) -> Result<Self::Disk, Self::Error>;
-    /// Makes a directory and those above it, where they are missing.
-    fn make_directory(&mut self, disk: Self::Disk, path: &str) -> Result<Self::Disk, Self::Error>;
+    /// Makes a directory and those above it, where they are missing: root's, unless there is an owner.
+    fn make_directory(
+        &mut self,
+        disk: Self::Disk,
+        path: &str,
+        owner: Option<&str>,
+    ) -> Result<Self::Disk, Self::Error>;
 }
 
 /// A command to run.
@@ -98,6 +103,8 @@ pub struct BuildOptions {
     pub arguments: BTreeMap<String, String>,
     /// A stage to end with; without one, the last.
     pub target: Option<String>,
+    /// Whether directories that `WORKDIR` makes belong to the user at that point, as E2B has it. Docker's are root's.
+    pub owns_workdir: bool,
 }
 
 /// What came out.

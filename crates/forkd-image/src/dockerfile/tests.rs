@@ -88,8 +88,14 @@ impl Runner for Fake {
         self.act(disk, format!("copy {:?} to {} from [{}]", step.sources, step.destination, from.join("; ")))
     }
 
-    fn make_directory(&mut self, disk: Vec<String>, path: &str) -> Result<Vec<String>, Refused> {
-        self.act(disk, format!("mkdir {path}"))
+    fn make_directory(
+        &mut self,
+        disk: Vec<String>,
+        path: &str,
+        owner: Option<&str>,
+    ) -> Result<Vec<String>, Refused> {
+        let owner = owner.map(|owner| format!(" for {owner}")).unwrap_or_default();
+        self.act(disk, format!("mkdir {path}{owner}"))
     }
 }
 
@@ -117,7 +123,7 @@ fn build_with(
     let dockerfile = parse(text).map_err(|error| error.to_string())?;
     let context = Context::open(directory).map_err(|error| error.to_string())?;
     let arguments = arguments.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-    let options = BuildOptions { arguments, target: None };
+    let options = BuildOptions { arguments, ..BuildOptions::default() };
     build(&dockerfile, &context, &options, fake, &Silent).map_err(|error| {
         let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
         format!("{error}{}", source.unwrap_or_default())

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Network;
+use super::account::Account;
 
 /// `POST /forkd/identity`. What is not there stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub struct IdentityRequest {
     pub access_token: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
+    /// For a guest that was not told of one yet. Agents that do not know it go without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// Base64 of 64 bytes or more that nobody else gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
@@ -66,6 +70,7 @@ pub enum StepName {
     Entropy,
     Hostname,
     MachineId,
+    Account,
     Settings,
     Network,
     Interpreters,

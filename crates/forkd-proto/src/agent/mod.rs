@@ -4,6 +4,7 @@
 //! unknown is passed over; one that is new must be optional; what changes meaning gets a new version. The messages of each
 //! generation are kept as files under `protocol` and must be understood for ever.
 
+pub mod account;
 pub mod identity;
 pub mod startup;
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::account::Account;
+
 const DEFAULT_TIMEOUT_MS: u64 = 60_000;
 
 /// `POST /forkd/config`: once, at the first boot.
@@ -18,6 +20,9 @@ pub struct ConfigRequest {
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// Made before anything of the image is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// Without one, a guest is ready at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,

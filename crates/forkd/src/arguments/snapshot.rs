@@ -59,6 +59,9 @@ pub struct SnapshotCreateOptions {
     /// Let the guest and its sandboxes trust the certificates of the daemon's host, and use its proxies.
     #[arg(long, conflicts_with = "from")]
     pub host_certs: bool,
+    /// For programs written for E2B: user `user` in /home/user, with passwordless sudo, whatever the image has.
+    #[arg(long, conflicts_with = "from")]
+    pub e2b: bool,
     /// Return as soon as the snapshot can be forked from, without waiting until it is on disk.
     #[arg(long)]
     pub no_wait: bool,

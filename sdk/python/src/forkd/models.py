@@ -120,7 +120,7 @@ ErrorCode = Literal[
 EgressMode = Literal["allow", "deny", "list"]
 
 # The values of EndReason.
-EndReason = Literal["shutdown", "reset", "failed", "killed", "out_of_memory", "expired"]
+EndReason = Literal["shutdown", "reset", "kernel_panic", "failed", "killed", "out_of_memory", "expired"]
 
 # The values of FileKind.
 FileKind = Literal["file", "directory", "symlink", "other"]
@@ -217,6 +217,11 @@ class CreateSnapshot(Model):
 
     disk_mib: Optional[int] = None
     """What its sandboxes may write to their disks."""
+
+    e2b: bool = False
+    """Whether it is for programs that are written for E2B: commands, files and code are those of the user `user` unless a
+    call names another, in /home/user, with passwordless sudo, whatever the image has.
+    """
 
     env: dict[str, str] = field(default_factory=dict)
 

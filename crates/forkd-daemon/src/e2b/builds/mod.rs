@@ -23,18 +23,19 @@ use axum::routing::{get, post, put};
 use forkd_api::error::ErrorCode;
 use forkd_api::token::Scope;
 use forkd_build::{Build as ImageBuild, CONTEXT_LIMITS};
-use forkd_engine::library::Recipe;
+use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_image::archive::unpack;
 use forkd_image::builds::BuildCache;
 use forkd_image::dockerfile::Context;
 use forkd_image::images::Name;
+use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
 use forkd_store::Tag;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::record::{Build, PAGE, Saying, Status};
-use self::steps::{Start, Step};
+use self::steps::{Begins, Start, Step};
 use super::models::{Body, ENVD_VERSION, date};
 use super::templates;
 use crate::app::{App, Shared};
@@ -50,6 +51,8 @@ pub(super) use self::record::Builds;
 
 /// Images of the SDKs that only E2B has; the usual template's stands for them.
 const E2B_IMAGES: &str = "e2bdev/";
+/// What the names of images that are built here begin with.
+const BUILT: &str = "e2b-template/";
 /// How long a template's server may take, in milliseconds.
 const READY_MS: u64 = 600_000;
 const MEMORY_MIB: u64 = 1024;
@@ -131,8 +134,8 @@ async fn start(
     Body(wanted): Body<Start>,
 ) -> Answer<StatusCode> {
     let build = app.e2b.builds.get(&template, &id).ok_or_else(|| unknown(&id))?;
-    let from = base(&app, &wanted)?;
-    let dockerfile = steps::dockerfile(&from, &wanted.steps)?;
+    let (from, begins) = base(&app, &wanted)?;
+    let dockerfile = steps::dockerfile(&from, &begins, &wanted.steps)?;
     if let Some(Value::Object(_)) = &wanted.from_image_registry {
         return Err(malformed("fromImageRegistry is not supported by forkd")
             .hint("pull the image first: forkd image pull"));
@@ -165,13 +168,13 @@ async fn start(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// The image that the steps stand on.
-fn base(app: &App, wanted: &Start) -> Answer<String> {
-    let of_template = |template: &str| -> Answer<String> {
+/// The image that the steps stand on, and as whom they begin.
+fn base(app: &App, wanted: &Start) -> Answer<(String, Begins)> {
+    let of_template = |template: &str| -> Answer<(String, Begins)> {
         let tag = templates::tag_of(template)?;
         let record = app.engine.snapshot(tag.as_str())?.view().record;
         match (record.shape.image, record.branched_from) {
-            (Some(image), None) => Ok(image.to_string()),
+            (Some(image), None) => Ok((image.to_string(), begins(app, &image.to_string()))),
             _ => Err(malformed(format!(
                 "template {tag} is a snapshot of a sandbox, on which nothing can be built"
             ))
@@ -181,7 +184,7 @@ fn base(app: &App, wanted: &Start) -> Answer<String> {
     let from_template = wanted.from_template.as_deref().filter(|name| !name.is_empty());
     match (wanted.from_image.as_deref().filter(|name| !name.is_empty()), from_template) {
         (Some(image), None) if image.starts_with(E2B_IMAGES) => of_template(templates::USUAL[1]),
-        (Some(image), None) => Ok(image.to_owned()),
+        (Some(image), None) => Ok((image.to_owned(), Begins::Anew)),
         (None, Some(template)) => {
             of_template(template).or_else(|error| match templates::USUAL.contains(&template) {
                 true => of_template(templates::USUAL[1]),
@@ -189,6 +192,16 @@ fn base(app: &App, wanted: &Start) -> Answer<String> {
             })
         }
         _ => Err(malformed("expected one of fromImage and fromTemplate")),
+    }
+}
+
+/// A template that was built goes on as the user that it ended with. The image of another one says nothing of E2B's.
+fn begins(app: &App, image: &str) -> Begins {
+    let found = app.library.images.find(image).ok();
+    let built = found.filter(|image| image.names.iter().any(|name| name.to_string().starts_with(BUILT)));
+    match built.and_then(|image| image.metadata.config.user) {
+        Some(user) => Begins::With(user),
+        None => Begins::Anew,
     }
 }
 
@@ -217,7 +230,7 @@ fn image(
     }
     let context = Context::open(&directory).map_err(|error| ApiError::internal(&error))?;
     let name: Name =
-        format!("e2b-template/{template}:latest").parse().map_err(|error| ApiError::internal(&error))?;
+        format!("{BUILT}{template}:latest").parse().map_err(|error| ApiError::internal(&error))?;
     let build = ImageBuild {
         path: template.into(),
         dockerfile,
@@ -228,6 +241,7 @@ fn image(
         name: Some(name.clone()),
         uses_cache: !force,
         host: None,
+        account: Some(Account::e2b()),
     };
     let network = app.engine.networks().is_ok();
     carry_out(app, build, 1, MEMORY_MIB << 20, network, told)?;
@@ -259,6 +273,7 @@ async fn snapshot(
         start: filled(start).map(|command| steps::shell(&command)),
         ready: filled(ready).map(|command| Ready { probe: steps::probe(&command), timeout_ms: READY_MS }),
         warm_up: Vec::new(),
+        account: Some(DefaultAccount { account: Account::e2b(), keeps_image_user: true }),
         host_certs: false,
         network: app.engine.networks().is_ok(),
     };

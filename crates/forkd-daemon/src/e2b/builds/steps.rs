@@ -2,6 +2,7 @@
 
 use forkd_image::dockerfile::{Command, Copy, Dockerfile, Instruction, Line, Stage};
 use forkd_image::recipe::Recipe;
+use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Probe;
 use serde::Deserialize;
 
@@ -38,13 +39,30 @@ pub(super) fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+/// As whom the first step runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Begins {
+    /// As E2B's user, in its home, whatever the image says.
+    Anew,
+    /// As this user, in the directory that the image names.
+    With(String),
+}
+
 /// The steps on top of an image. Files that were sent are in directories of the context named by their hashes.
-pub(super) fn dockerfile(from: &str, steps: &[Step]) -> Answer<Dockerfile> {
+pub(super) fn dockerfile(from: &str, begins: &Begins, steps: &[Step]) -> Answer<Dockerfile> {
     if steps.len() > MAX_STEPS {
         return Err(malformed(format!("there are at most {MAX_STEPS} steps")));
     }
     let mut instructions = Vec::new();
-    let mut user: Option<String> = None;
+    let mut user = match begins {
+        Begins::Anew => {
+            let Account { name, home, .. } = Account::e2b();
+            let first = [Instruction::User(quoted(&name)), Instruction::Workdir(quoted(&home))];
+            instructions.extend(first.map(|instruction| Line { line: 0, instruction }));
+            name
+        }
+        Begins::With(user) => user.clone(),
+    };
     for (index, step) in steps.iter().enumerate() {
         let line = index + 1;
         let wrong = |what: &str| malformed(format!("step {line}: {what}"));
@@ -61,7 +79,7 @@ pub(super) fn dockerfile(from: &str, steps: &[Step]) -> Answer<Dockerfile> {
                     Some(other) => {
                         push(Instruction::User(quoted(other)));
                         push(Instruction::Run(Command::Shell(command.clone())));
-                        push(Instruction::User(quoted(user.as_deref().unwrap_or("root"))));
+                        push(Instruction::User(quoted(&user)));
                     }
                     None => push(Instruction::Run(Command::Shell(command.clone()))),
                 }
@@ -85,7 +103,7 @@ pub(super) fn dockerfile(from: &str, steps: &[Step]) -> Answer<Dockerfile> {
             }
             "USER" => {
                 let name = argument(0).ok_or_else(|| wrong("USER has no name"))?;
-                user = Some(name.clone());
+                user.clone_from(name);
                 push(Instruction::User(quoted(name)));
             }
             "COPY" => {
@@ -98,7 +116,7 @@ pub(super) fn dockerfile(from: &str, steps: &[Step]) -> Answer<Dockerfile> {
                 push(Instruction::Copy(Copy {
                     unpacks: false,
                     from: None,
-                    chown: argument(2).map(|owner| quoted(owner)),
+                    chown: Some(quoted(argument(2).unwrap_or(&user))),
                     chmod: argument(3).cloned(),
                     sources: vec![if source.is_empty() || source == "." {
                         format!("{hash}/.")
@@ -184,7 +202,7 @@ mod tests {
             step("RUN", &["id", "root"], None),
             step("COPY", &["./src", "/app/", "user", "0644"], Some(&hash)),
         ];
-        let dockerfile = dockerfile("debian:bookworm", &steps).unwrap();
+        let dockerfile = dockerfile("debian:bookworm", &Begins::With("app".into()), &steps).unwrap();
         let stage = &dockerfile.stages[0];
         assert_eq!(stage.from, "debian:bookworm");
         let is: Vec<&Instruction> = stage.instructions.iter().map(|line| &line.instruction).collect();
@@ -201,6 +219,36 @@ mod tests {
         let Instruction::Copy(copy) = is[8] else { panic!("{:?}", is[8]) };
         assert_eq!((&copy.sources[0], copy.destination.as_str()), (&format!("{hash}/src"), "/app/"));
         assert_eq!((copy.chown.as_deref(), copy.chmod.as_deref()), (Some("user"), Some("0644")));
+    }
+
+    #[test]
+    fn steps_are_e2b_s_user_s_unless_they_say_otherwise() {
+        let hash = "0".repeat(64);
+        let steps = [
+            step("RUN", &["id", "root"], None),
+            step("COPY", &["a", "b"], Some(&hash)),
+            step("USER", &["app"], None),
+            step("COPY", &["a", "b"], Some(&hash)),
+        ];
+        let of = |begins: &Begins| -> Vec<Instruction> {
+            let stage = dockerfile("x", begins, &steps).unwrap().stages.remove(0);
+            stage.instructions.into_iter().map(|line| line.instruction).collect()
+        };
+        let user = |name: &str| Instruction::User(name.into());
+        let anew = of(&Begins::Anew);
+        assert_eq!(anew[..3], [user("user"), Instruction::Workdir("/home/user".into()), user("root")]);
+        assert_eq!(anew[4], user("user"));
+        let owners = |instructions: &[Instruction]| -> Vec<String> {
+            let owner = |one: &Instruction| match one {
+                Instruction::Copy(copy) => copy.chown.clone(),
+                _ => None,
+            };
+            instructions.iter().filter_map(owner).collect()
+        };
+        assert_eq!(owners(&anew), ["user", "app"]);
+        let on = of(&Begins::With("other".into()));
+        assert_eq!((&on[0], &on[2]), (&user("root"), &user("other")));
+        assert_eq!(owners(&on), ["other", "app"]);
     }
 
     #[test]
@@ -228,7 +276,7 @@ mod tests {
             step("VOLUME", &["x"], None),
             step("USER", &[""], None),
         ] {
-            let error = dockerfile("x", std::slice::from_ref(&wrong)).unwrap_err();
+            let error = dockerfile("x", &Begins::Anew, std::slice::from_ref(&wrong)).unwrap_err();
             assert!(error.to_string().starts_with("step 1: "), "{wrong:?}: {error}");
         }
     }
@@ -237,7 +285,7 @@ mod tests {
         #[test]
         fn any_step_may_come(kind in "RUN|ENV|COPY|USER|WORKDIR|\\PC{0,8}", args in proptest::collection::vec("\\PC{0,16}", 0..5)) {
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let _ = dockerfile("x", &[step(&kind, &args, Some(&"a".repeat(64)))]);
+            let _ = dockerfile("x", &Begins::Anew, &[step(&kind, &args, Some(&"a".repeat(64)))]);
         }
     }
 }

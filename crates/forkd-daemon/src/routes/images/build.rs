@@ -136,6 +136,7 @@ fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> An
         name: wanted.name,
         uses_cache: !wanted.no_cache,
         host,
+        account: None,
     };
     let image = carry_out(app, build, wanted.vcpus, wanted.memory_bytes, !wanted.no_network, progress)?;
     Ok(Made::Image(Box::new(view::image(&image))))

@@ -99,6 +99,7 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
         metadata,
         about: serde_json::Map::new(),
         env,
+        account: None,
         limits,
         network,
         owner: None,

@@ -11,7 +11,8 @@ use forkd_api::error::ErrorBody;
 use forkd_api::snapshot::{CreateSnapshot, Progress, ReadyProbe, Snapshot};
 use forkd_api::token::Scope;
 use forkd_engine::engine::{EngineError, Step};
-use forkd_engine::library::Recipe;
+use forkd_engine::library::{DefaultAccount, Recipe};
+use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{Probe, Ready};
 use tokio::sync::mpsc;
 
@@ -202,6 +203,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         ready,
         warm_up,
         host_certs,
+        e2b,
         network,
         wait: _,
     } = wanted;
@@ -224,6 +226,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         start,
         ready: ready.map(convert_ready).transpose()?,
         warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
+        account: e2b.then(|| DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs,
         network,
     })
@@ -271,7 +274,8 @@ mod tests {
         assert_eq!((recipe.vcpus, recipe.memory_mib, recipe.disk_mib), (Some(2), Some(64), None));
         let ready = recipe.ready.unwrap();
         assert_eq!((ready.probe, ready.timeout_ms), (Probe::Port(80), 5000));
-        assert_eq!(recipe.warm_up[0].0, "javascript");
+        assert_eq!((recipe.warm_up[0].0.as_str(), recipe.account), ("javascript", None));
+        assert!(convert_json(r#", "e2b": true"#).unwrap().account.is_some());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 /// The template of the code interpreter. The daemon takes it for `base`, too, unless there is one of that name.
 const TAG: &str = "code-interpreter-v1";
 const IMAGE: &str = "forkd-e2b:latest";
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "python3",
     "python3-pip",
     "python3-venv",
@@ -25,6 +25,7 @@ const PACKAGES: [&str; 12] = [
     "ca-certificates",
     "iproute2",
     "procps",
+    "sudo",
 ];
 /// Plots need room.
 const MEMORY_MIB: u64 = 1024;
@@ -63,6 +64,7 @@ fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliE
         let wanted = CreateSnapshot {
             tag: TAG.to_owned(),
             memory_mib: of_image.memory_mib.or(Some(MEMORY_MIB)),
+            e2b: true,
             warm_up: vec![WarmUp { language: Language::Python, code: WARM_UP.to_owned() }],
             ..of_image
         };

@@ -53,6 +53,7 @@ fn build_here(options: &ImageBuildOptions) -> Result<Image, CliError> {
         name: options.tag.clone(),
         uses_cache: !options.no_cache,
         host: if options.host_certs { Some(HostEnvironment::collect()?) } else { None },
+        account: None,
     };
     let guests = GuestsOptions {
         library: library.clone(),

@@ -40,6 +40,7 @@ fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
         ready,
         warm_up: options.warm_up.clone(),
         host_certs: options.host_certs,
+        e2b: options.e2b,
         wait: !options.no_wait,
         ..of_image(image, &options.shape)
     }
@@ -59,6 +60,7 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
         ready: None,
         warm_up: Vec::new(),
         host_certs: false,
+        e2b: false,
         network: !shape.no_network,
         wait: true,
     }

@@ -19,6 +19,7 @@ impl fmt::Display for End {
         let reason = match self.reason {
             EndReason::Shutdown => "the guest shut down",
             EndReason::Reset => "the guest was reset",
+            EndReason::KernelPanic => "the guest's kernel panicked",
             EndReason::Failed => "the VM failed",
             EndReason::Killed => "its process was killed",
             EndReason::OutOfMemory => "out of memory",

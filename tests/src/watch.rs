@@ -127,7 +127,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "the test panicked".into())
 }
 
-pub(crate) fn report(message: &str) {
+pub fn report(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "forkd-tests: {message}");
 }

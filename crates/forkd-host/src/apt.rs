@@ -85,6 +85,10 @@ mod tests {
         }
     }
 
+    fn itself(problem: &MirrorProblem) -> Option<&MirrorProblem> {
+        Some(problem)
+    }
+
     #[test]
     fn a_hiccup_is_tried_again_and_a_missing_file_is_not() {
         let busy = MirrorProblem::of(LOG).unwrap();
@@ -93,14 +97,14 @@ mod tests {
             tries.set(tries.get() + 1);
             if tries.get() == 2 { Ok(()) } else { Err(busy.clone()) }
         };
-        assert_eq!(retry(second_works, Some, |_| {}), Ok(()));
+        assert_eq!(retry(second_works, itself, |_| {}), Ok(()));
         let missing = MirrorProblem { reason: "404  Not Found".into(), ..busy };
         tries.set(0);
         let fails = || {
             tries.set(tries.get() + 1);
             Err::<(), _>(missing.clone())
         };
-        assert_eq!(retry(fails, Some, |_| {}), Err(missing.clone()));
+        assert_eq!(retry(fails, itself, |_| {}), Err(missing.clone()));
         assert_eq!(tries.get(), 1);
     }
 }

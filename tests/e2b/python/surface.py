@@ -272,7 +272,7 @@ def test_user(sandbox):
         code = "import getpass, os; (os.getuid(), getpass.getuser(), os.getcwd(), os.path.expanduser('~'))"
         assert sandbox.run_code(code).text == "(1000, 'user', '/home/user', '/home/user')"
         here = "id -un; pwd; sudo id -u"
-        assert sandbox.run_code(here, language="bash").logs.stdout == ["user\n/home/user\n0\n"]
+        assert "".join(sandbox.run_code(here, language="bash").logs.stdout) == "user\n/home/user\n0\n"
         script = "console.log(process.getuid(), process.cwd(), process.env.HOME)"
         assert sandbox.run_code(script, language="javascript").logs.stdout == ["1000 /home/user /home/user\n"]
         context = sandbox.create_code_context()

@@ -30,6 +30,8 @@ const BUILD: &str = "build-";
 const PERIOD_US: u64 = 100_000;
 /// What a cgroup may use beyond what is charged to it, where that is above its limit already.
 const HEADROOM_BYTES: u64 = 16 << 20;
+/// What a branch may use beyond what it keeps: it is written to disk, through the page cache.
+const WRITING_BYTES: u64 = 64 << 20;
 /// `PF_KTHREAD` of the kernel's task flags.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// How often a cgroup is tried to be removed that a process is still leaving.
@@ -131,6 +133,14 @@ impl Cgroups {
     /// Gives a cgroup that is there these limits.
     pub fn set_limits(&self, name: &str, quota: &Quota) -> Result<(), CgroupError> {
         self.limit(&self.root.join(name), quota)
+    }
+
+    /// Gives a cgroup that a branch keeps these limits, or as much memory as it needs.
+    pub fn set_limits_of_branch(&self, name: &str, quota: &Quota) -> Result<(), CgroupError> {
+        let path = self.root.join(name);
+        let charged = number(&path.join("memory.current")).unwrap_or(0);
+        let memory_bytes = quota.memory_bytes.max(charged.saturating_add(WRITING_BYTES));
+        self.limit(&path, &Quota { memory_bytes, ..*quota })
     }
 
     fn limit(&self, path: &Path, quota: &Quota) -> Result<(), CgroupError> {
@@ -522,6 +532,9 @@ mod tests {
         fs::write(at.join("io.max"), "254:0 rbps=max wbps=1048576 riops=max wiops=max\n").unwrap();
         cgroups.set_limits("sandbox-e", &QUOTA).unwrap();
         assert_eq!(limit(), mib(70 + 16), "the kernel would kill a process");
+        fs::write(at.join("memory.current"), mib(20)).unwrap();
+        cgroups.set_limits_of_branch("sandbox-e", &QUOTA).unwrap();
+        assert_eq!(limit(), mib(20 + 64), "it is written to disk");
         let io = fs::read_to_string(at.join("io.max")).unwrap();
         assert!(io.starts_with("254:0 rbps=max wbps=max riops=max wiops=max"), "{io}");
         fs::write(at.join("memory.current"), mib(60)).unwrap();

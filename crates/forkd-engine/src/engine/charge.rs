@@ -63,7 +63,7 @@ impl Sandbox {
         }
         fault::place("branch.moved-written");
         if let Some((cgroups, lent)) = &cgroups {
-            cgroups.set_limits(lent, &zygote_quota(&self.record.shape))?;
+            cgroups.set_limits_of_branch(lent, &zygote_quota(&self.record.shape))?;
         }
         fault::place("branch.limited");
         Ok(())
@@ -78,6 +78,13 @@ impl Sandbox {
                 let _ = cgroups.set_limits(&lent, quota);
             }
             _ => self.shared.leave_later(lent),
+        }
+    }
+
+    /// Ends what was allowed for the time of a branch. A daemon that died in a branch leaves that to the next.
+    pub(super) fn restore_limits(&self) {
+        if let (Some(cgroups), Some(quota)) = (&self.shared.cgroups, &self.record.quota) {
+            cgroups.restore_memory(&of_sandbox(&self.record), quota);
         }
     }
 

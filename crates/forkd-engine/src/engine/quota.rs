@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forkd_store::Tag;
 
 use super::recover::directories;
-use super::{Engine, EngineError, SandboxState, SandboxView, Shared};
+use super::{Engine, EngineError, SandboxHandle, SandboxView, Shared};
 use crate::cgroup::{Cgroups, IoQuota, Quota, is_of_running_build};
 use crate::descriptors::Named;
 use crate::ids::SandboxId;
@@ -166,13 +166,10 @@ impl Shared {
         let Some(cgroups) = &self.cgroups else { return 0 };
         // Listed before what is in use is looked at: what is made meanwhile is not among them.
         let listed = cgroups.names();
-        let sandboxes: Vec<_> = self.sandboxes.all().iter().map(|handle| handle.view()).collect();
+        let handles = self.sandboxes.all();
+        handles.iter().for_each(SandboxHandle::restore_limits);
+        let sandboxes: Vec<_> = handles.iter().map(SandboxHandle::view).collect();
         let used = self.cgroups_in_use(&sandboxes);
-        for view in sandboxes.iter().filter(|view| view.state != SandboxState::Ended) {
-            if let Some(quota) = &view.record.quota {
-                cgroups.restore_memory(&of_sandbox(&view.record), quota);
-            }
-        }
         let current = |name: &str| {
             let id: SandboxId = name.strip_prefix("sandbox-")?.split('.').next()?.parse().ok()?;
             let view = sandboxes.iter().find(|view| view.record.id == id)?;

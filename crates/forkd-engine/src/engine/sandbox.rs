@@ -94,6 +94,8 @@ pub(super) enum Request {
     Rollback(Tag, Answer<()>),
     /// The end of a rollback that another daemon has begun.
     Identify(Answer<()>),
+    /// The end of a branch that another daemon has begun, as far as limits are concerned.
+    RestoreLimits,
     Remove(Answer<()>),
 }
 
@@ -178,6 +180,11 @@ impl SandboxHandle {
 
     pub(super) async fn promise(&self) -> Result<SandboxView, EngineError> {
         self.ask(Request::Promise).await
+    }
+
+    /// Has the owner put limits right that a branch has raised. One that is busy is asked again by the next sweep.
+    pub(super) fn restore_limits(&self) {
+        let _ = self.requests.try_send(Request::RestoreLimits);
     }
 
     pub(super) async fn lose_network(&self) -> Result<(), EngineError> {
@@ -320,6 +327,7 @@ impl Sandbox {
                 let back = self.rollback(tag).await;
                 let _ = answer.send(self.or_ended(back).await);
             }
+            Request::RestoreLimits => self.restore_limits(),
             Request::Identify(answer) => {
                 let identified = self.finish_rollback().await;
                 let _ = answer.send(identified);

@@ -60,7 +60,7 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     snapshot(&daemon)?;
     let ids = daemon.fork("warm", 1)?;
     let id = ids[0].as_str();
-    daemon.run(&["cp", GUEST, &format!("{id}:/srv/guest.py")])?;
+    daemon.run(&["cp", GUEST, &format!("{id}:/srv/")])?;
     daemon.run(&["eval", id, PREPARE])?;
 
     // One after the other: a machine's port takes one new connection at a time.

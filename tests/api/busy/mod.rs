@@ -62,6 +62,8 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     let id = ids[0].as_str();
     daemon.run(&["cp", GUEST, &format!("{id}:/srv/")])?;
     daemon.run(&["eval", id, PREPARE])?;
+    // Before anything else wants the CPU: Node.js takes long to start in an emulator.
+    daemon.run(&["eval", id, "1", "--language", "javascript"])?;
 
     // One after the other: a machine's port takes one new connection at a time.
     let output = tempfile::NamedTempFile::new()?;

@@ -39,7 +39,7 @@ while guest.on():
     draws.append(random.random())
     arrays.append(float(numpy.random.random()))
     guest.show('python', step)
-    time.sleep(0.05)
+    time.sleep(0.25)
 step";
 
 /// It never returns to the event loop.
@@ -51,7 +51,7 @@ while (!fs.existsSync('/run/stop')) {
     bytes.push(crypto.randomBytes(8).toString('hex'));
     fs.writeFileSync('/run/node.new', `${numbers.length}\\n`);
     fs.renameSync('/run/node.new', '/run/node');
-    Atomics.wait(pause, 0, 0, 50);
+    Atomics.wait(pause, 0, 0, 250);
 }
 numbers.length";
 

@@ -168,7 +168,7 @@ impl Daemon {
 
     /// Where it listens for TCP, and the token that it wants.
     pub fn tcp(&self) -> Result<(String, Option<String>), Error> {
-        let url = self.tcp.as_ref().unwrap_or(&self.address);
+        let url = self.tcp.as_ref().filter(|_| self.native.is_some()).unwrap_or(&self.address);
         check_url(url)?;
         Ok((url.trim_start_matches("http://").to_owned(), self.token.clone()))
     }

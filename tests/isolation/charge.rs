@@ -59,8 +59,13 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     let id = daemon.run(&["fork", "charge"])?;
     let eval = |code: &str| daemon.run(&["eval", &id, "--timeout", "300", code]);
     eval(&format!("a = bytearray({REWRITTEN_MIB} << 20)"))?;
-    // Each byte is another one: pages of the same content would be no less.
-    let rewrite = |number: u32| eval(&format!("a[:] = bytes([{}]) * len(a)", number % 256));
+    // A piece at a time: the guest has no memory for a second copy of all of it.
+    let rewrite = |number: u32| {
+        let byte = number % 256;
+        eval(&format!(
+            "for at in range(0, len(a), 1 << 20): a[at:at + (1 << 20)] = bytes([{byte}]) * (1 << 20)"
+        ))
+    };
     rewrite(255)?;
     let (before, cpu) = (used()?, cpu_us(&daemon, &id)?);
     let pid = daemon.json(&["inspect", &id])?["pid"].to_string();

@@ -250,14 +250,16 @@ mod tests {
     #[test]
     fn records_of_an_older_daemon_are_read() {
         let sandbox = r#"{"id":"i4c","snapshot":"base","created_unix_ms":1,"expires_unix_ms":null,"metadata":{},
-            "shape":{"vcpus":1,"memory_bytes":67108864,"devices":{},"image":null},"disk":null,"user":null,"network":null,
+            "shape":{"vcpus":1,"memory_bytes":67108864,"devices":{"console":true,"console_input":false,"disk":null,"disk_layers":0,
+            "net":null,"vsock":null,"entropy":false,"mailbox":false},"image":null},"disk":null,"user":null,"network":null,
             "quota":{"memory_bytes":136314880,"cpu_millis":1000,"cpu_weight":100,"pids":17,
                      "io":{"read_bytes":null,"write_bytes":null,"operations":null}},
             "branches":["i4c-1"],"generation":2,"promised":true,"group":null,"rolling_back":null}"#;
         let sandbox: SandboxRecord = serde_json::from_str(sandbox).unwrap();
         assert_eq!((sandbox.cgroup, sandbox.cpu_us_before), (None, 0));
         let zygote = r#"{"tag":"i4c-1","parent":"base","branched_from":"i4c","created_unix_ms":1,"pause_us":900,
-            "shape":{"vcpus":1,"memory_bytes":67108864,"devices":{},"image":null},"layers":[],"user":null,
+            "shape":{"vcpus":1,"memory_bytes":67108864,"devices":{"console":true,"console_input":false,"disk":null,"disk_layers":0,
+            "net":null,"vsock":null,"entropy":false,"mailbox":false},"image":null},"layers":[],"user":null,
             "generation":2,"policy":null,"promised":true}"#;
         let zygote: ZygoteRecord = serde_json::from_str(zygote).unwrap();
         assert_eq!((zygote.cgroup.as_ref(), zygote.owner.as_ref(), zygote.frozen_bytes), (None, None, 0));

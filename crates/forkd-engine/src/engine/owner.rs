@@ -88,15 +88,16 @@ pub(super) fn claim(
 /// Decides.
 fn allow(allowance: Allowance, held: Holding, wanted: Holding) -> Result<(), Refusal> {
     let Allowance { sandboxes, memory_bytes, vcpus } = allowance;
-    let mib = |bytes: Option<u64>| bytes.map(|bytes| bytes >> 20);
-    for (what, most, held, wanted) in [
-        ("sandboxes", sandboxes, held.sandboxes, wanted.sandboxes),
-        (MEMORY, mib(memory_bytes), held.memory_bytes >> 20, wanted.memory_bytes >> 20),
-        ("vCPUs", vcpus, held.vcpus, wanted.vcpus),
+    // Each with its unit: memory is compared to the byte, and shown in MiB.
+    for (what, unit, most, held, wanted) in [
+        ("sandboxes", 1, sandboxes, held.sandboxes, wanted.sandboxes),
+        (MEMORY, 1 << 20, memory_bytes, held.memory_bytes, wanted.memory_bytes),
+        ("vCPUs", 1, vcpus, held.vcpus, wanted.vcpus),
     ] {
         if let Some(most) = most
             && held.saturating_add(wanted) > most
         {
+            let (wanted, held, most) = (wanted.div_ceil(unit), held.div_ceil(unit), most / unit);
             return Err(Refusal::Owner { what, wanted, held, most });
         }
     }

@@ -74,6 +74,7 @@ __all__ = [
     "Signal",
     "SnapshotInfo",
     "SnapshotList",
+    "SnapshotMemory",
     "SnapshotSize",
     "SnapshotStatus",
     "TerminalSize",
@@ -97,6 +98,7 @@ ErrorCode = Literal[
     "name_taken",
     "has_dependents",
     "wrong_state",
+    "sandbox_ended",
     "idempotency_mismatch",
     "is_directory",
     "not_directory",
@@ -970,10 +972,15 @@ class SandboxStats(Model):
     """What it has written to its disk since its last branch."""
 
     memory_private_bytes: int
-    """Memory that is its own."""
+    """Memory that only this sandbox maps."""
 
     memory_shared_bytes: int
-    """Memory that it shares with its parent."""
+    """Memory that it shares with other processes: with a snapshot's, and through that with other sandboxes."""
+
+    memory_shared_with: Optional[str] = None
+    """The snapshot that it shares this memory with: its latest branch in memory, or the snapshot that it was forked from.
+    None if neither is in memory.
+    """
 
     network: Optional[NetworkStats] = None
     """What went through its network, if it has one."""
@@ -1038,12 +1045,26 @@ class SnapshotInfo(Model):
     pause_us: Optional[int] = None
     """How long the sandbox stood still for it."""
 
+    resident: Optional[SnapshotMemory] = None
+    """The memory that this process holds."""
+
 
 @dataclass(frozen=True)
 class SnapshotList(Model):
     """The answer's type SnapshotList."""
 
     snapshots: list[SnapshotInfo]
+
+
+@dataclass(frozen=True)
+class SnapshotMemory(Model):
+    """The memory of a snapshot's process. Of a branch, this is the memory of the sandbox at that time."""
+
+    private_bytes: int
+    """Memory that only this process maps: the host gets it back when the snapshot is removed."""
+
+    shared_bytes: int
+    """Memory that it shares with sandboxes and other snapshots."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ fn a_token_has_so_many_sandboxes_and_no_more() -> Result<(), Failure> {
 exit: 1
 --- stderr
 forkd: 3 more sandboxes beside 0: the token allows 2
-hint: remove some of its sandboxes first, or use a token that allows more
+hint: remove some of its sandboxes or branches first, or use a token that allows more
 
 "#]];
     assert_data_eq!(told(&["fork", "base", "-n", "3"], &secret)?, refused);
@@ -107,7 +107,7 @@ hint: remove some of its sandboxes first, or use a token that allows more
 exit: 1
 --- stderr
 forkd: 64 more MiB of memory beside 64: the token allows 100
-hint: remove some of its sandboxes first, or use a token that allows more
+hint: remove some of its sandboxes or branches first, or use a token that allows more
 
 "#]];
     assert_data_eq!(told(&["fork", "base"], &other)?, refused);

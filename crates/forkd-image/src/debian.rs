@@ -266,7 +266,7 @@ mod tests {
         assert!(begun.elapsed() < GRACE);
     }
 
-    /// A mirror that is busy for the first request and has nothing for the later ones. Returns its address and counts requests.
+    /// A mirror that is busy for the first request and refuses the later ones. Returns its address and counts requests.
     fn mirror() -> (String, std::sync::Arc<std::sync::atomic::AtomicU32>) {
         use std::io::{BufRead, Write};
         use std::sync::atomic::Ordering;
@@ -279,7 +279,7 @@ mod tests {
                 let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
                 while lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()) {
                     let first = counter.fetch_add(1, Ordering::SeqCst) == 0;
-                    let status = if first { "503 Busy" } else { "404 Not Found" };
+                    let status = if first { "503 Busy" } else { "403 Forbidden" };
                     let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
                     if (&stream).write_all(answer.as_bytes()).is_err() {
                         break;
@@ -300,7 +300,7 @@ mod tests {
         let wanted = of("bookworm", &[], Some(&format!("{address}/debian")));
         let error = debian(&ImageStore::new(home.path()), &wanted, &crate::progress::Silent).unwrap_err();
         let text = error.to_string();
-        assert!(text.starts_with(&format!("cannot fetch packages from the mirror {address}: 404")), "{text}");
+        assert!(text.starts_with(&format!("cannot fetch packages from the mirror {address}: 403")), "{text}");
         assert!(requests.load(std::sync::atomic::Ordering::SeqCst) > 1, "the mirror was asked once");
     }
 

@@ -211,7 +211,7 @@ impl System<'_> {
     /// Puts ours where there is no other.
     fn provide_sudo(&self, program: &Path) -> Result<(), AccountError> {
         let is_there = |directory: &&str| fs::symlink_metadata(self.path(directory).join("sudo")).is_ok();
-        if PROGRAM_DIRECTORIES.iter().any(|directory| is_there(&directory)) {
+        if PROGRAM_DIRECTORIES.iter().any(is_there) {
             return Ok(());
         }
         let directory = OWN_DIRECTORIES.into_iter().find(|directory| self.path(directory).is_dir());

@@ -13,7 +13,7 @@ TESTED := --locked --workspace
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-core lane-one lane-two setup build build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup build build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -25,17 +25,22 @@ check: setup ## what a change needs at once: formatting, clippy and unit tests o
 	scripts/check
 
 test: lint build-tests ## the checks and tests that every change must pass
-	$(MAKE) --jobs 2 --keep-going unit lane-core
+	$(MAKE) --jobs $$(scripts/lanes) --keep-going lane-api lane-core
 
 test-all: deny build-tests ## the long end-to-end suites that make test leaves out, and the licences of dependencies
 	cargo-deny --locked check bans licenses sources
 	$(MAKE) --jobs $$(scripts/lanes) --keep-going lane-one lane-two
 
 # Everything that runs on a KVM host. Machines have one virtual CPU each, so two cores run two of them, or one and the unit tests.
-lane-core: export FORKD_TEST_MACHINE := forkd-tests
+lane-api: export FORKD_TEST_MACHINE := forkd-tests
+lane-api: export FORKD_TESTS := core
+lane-api: build-tests
+	$(RUN) --test api
+
+lane-core: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-core: export FORKD_TESTS := core
-lane-core: build-tests
-	$(RUN) --test e2e --test agent --test api --test isolation --test e2b
+lane-core: unit
+	$(RUN) --test e2e --test agent --test isolation --test e2b
 
 lane-one: export FORKD_TEST_MACHINE := forkd-tests
 lane-one: export FORKD_TESTS := rest

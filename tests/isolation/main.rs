@@ -17,7 +17,6 @@ use forkd_tests::suite::Test;
 /// Part of `make test`.
 const CORE: &[Test] = &[
     ("quotas::end_who_uses_too_much_memory", quotas::end_who_uses_too_much_memory),
-    ("charge::follows_the_memory_of_branches", charge::follows_the_memory_of_branches),
     ("network::lets_out_what_is_allowed", network::lets_out_what_is_allowed),
 ];
 
@@ -26,6 +25,7 @@ const REST: &[Test] = &[
     ("quotas::are_set", quotas::are_set),
     ("quotas::charge_what_is_shared_once", quotas::charge_what_is_shared_once),
     ("quotas::hold_back_who_spins", quotas::hold_back_who_spins),
+    ("charge::follows_the_memory_of_branches", charge::follows_the_memory_of_branches),
     ("charge::survives_the_daemon", charge::survives_the_daemon),
     ("charge::is_told_to_everybody_when_it_is_too_much", charge::is_told_to_everybody_when_it_is_too_much),
     ("process::that_was_taken_over_gets_nowhere", process::that_was_taken_over_gets_nowhere),

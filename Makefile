@@ -40,7 +40,7 @@ lane-api: build-tests
 lane-core: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-core: export FORKD_TESTS := core
 lane-core: unit
-	$(RUN) --test e2e --test agent --test isolation --test e2b
+	$(RUN) --test isolation --test e2b
 
 lane-one: export FORKD_TEST_MACHINE := forkd-tests
 lane-one: export FORKD_TESTS := rest

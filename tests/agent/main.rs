@@ -9,11 +9,9 @@ use std::process::ExitCode;
 
 use forkd_tests::suite::Test;
 
-/// Part of `make test`.
-const CORE: &[Test] = &[("guest::children_of_a_warm_parent_differ", guest::children_of_a_warm_parent_differ)];
-
 /// Part of `make test-all`.
 const REST: &[Test] = &[
+    ("guest::children_of_a_warm_parent_differ", guest::children_of_a_warm_parent_differ),
     ("guest::debian_boots_to_ready", guest::debian_boots_to_ready),
     ("guest::the_agent_stays_up_under_pressure", guest::the_agent_stays_up_under_pressure),
     ("registry::an_image_from_a_registry_boots", registry::an_image_from_a_registry_boots),
@@ -21,5 +19,5 @@ const REST: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    forkd_tests::suite::main(CORE, REST)
+    forkd_tests::suite::main(&[], REST)
 }

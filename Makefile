@@ -45,13 +45,13 @@ lane-core: unit
 lane-one: export FORKD_TEST_MACHINE := forkd-tests
 lane-one: export FORKD_TESTS := rest
 lane-one: build-tests
-	$(RUN) --test machine --test e2e --test isolation --test agent
+	$(RUN) --test machine --test e2e --test isolation --test agent --test build
 
 lane-two: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-two: export FORKD_TESTS := rest
 lane-two: build-tests
 	tests/sdk/run target/debug/guest/forkd-agent
-	$(RUN) --test build --test api --test e2b
+	$(RUN) --test api --test e2b
 
 setup: ## install what is missing, or say how
 	@scripts/setup

@@ -10,8 +10,11 @@ use forkd_tests::library::DEBIAN;
 use forkd_tests::suite::{Test, host};
 use forkd_tests::{TestResult, check};
 
+/// The current client for Python.
+const PYTHON: &str = "2.63.0";
+
 /// Part of `make test`.
-const CORE: &[Test] = &[("python::current", || surface("python", "2.63.0"))];
+const CORE: &[Test] = &[("python::current", || surface("python", PYTHON))];
 
 /// Part of `make test-all`.
 const REST: &[Test] = &[
@@ -36,7 +39,7 @@ fn surface(language: &str, version: &str) -> TestResult {
 }
 
 fn templates() -> TestResult {
-    run(&ready()?, "python", "2.63.0", "templates.py")
+    run(&ready()?, "python", PYTHON, "templates.py")
 }
 
 /// An image, a snapshot and a sandbox that nobody has made for E2B. To forkd's own API they are what they were.
@@ -48,19 +51,19 @@ fn users() -> TestResult {
     check!(daemon.run(&[&["exec", &id, "--"], &who[..]].concat())? == "root", "it is somebody else");
     let variables =
         [("FORKD_TEST_IMAGE", DEBIAN), ("FORKD_TEST_SNAPSHOT", "plain"), ("FORKD_TEST_SANDBOX", id.as_str())];
-    run_with(&daemon, "python", "2.63.0", "users.py", &variables)?;
+    run_with(&daemon, "python", PYTHON, "users.py", &variables)?;
     let other = daemon.fork("plain", 1)?.remove(0);
     check!(daemon.run(&[&["exec", &other, "--"], &who[..]].concat())? == "root", "the snapshot has changed");
     Ok(())
 }
 
 fn an_agent() -> TestResult {
-    run(&ready()?, "python", "2.63.0", "agent.py")
+    run(&ready()?, "python", PYTHON, "agent.py")
 }
 
 /// A daemon with the template that clients take if nothing else is said.
 fn ready() -> Result<Daemon, Box<dyn std::error::Error + Send + Sync>> {
-    let daemon = Daemon::start_listening()?;
+    let daemon = Daemon::start_listening_with("code-interpreter-v1")?;
     daemon.run(&["e2b", "setup", DEBIAN])?;
     Ok(daemon)
 }

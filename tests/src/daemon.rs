@@ -41,6 +41,8 @@ pub struct Daemon {
     /// Where this host's own listens for TCP.
     tcp: Option<String>,
     native: Option<Native>,
+    /// The snapshot that is left to the next test.
+    keeps: Option<&'static str>,
     /// A machine's daemon whose VM processes are not the product's, and which must not be left to the next test.
     hostile: bool,
 }
@@ -82,20 +84,33 @@ impl Daemon {
 
     /// One that also listens for TCP, for whoever does not use the command line.
     pub fn start_listening() -> Result<Daemon, Error> {
+        Daemon::listening(None)
+    }
+
+    fn listening(keeps: Option<&'static str>) -> Result<Daemon, Error> {
         // A port that is free now; nobody else takes those.
         let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let mut daemon = Daemon::start_with(&["--listen", &address])?;
+        let mut daemon = Daemon::start_keeping(&["--listen", &address], keeps)?;
         daemon.tcp = Some(format!("http://{address}"));
         Ok(daemon)
     }
 
+    /// The same, and a snapshot of this name is kept from one test to the next where the daemon is.
+    pub fn start_listening_with(snapshot: &'static str) -> Result<Daemon, Error> {
+        Daemon::listening(Some(snapshot))
+    }
+
     fn start_with(options: &[&str]) -> Result<Daemon, Error> {
+        Daemon::start_keeping(options, None)
+    }
+
+    fn start_keeping(options: &[&str], keeps: Option<&'static str>) -> Result<Daemon, Error> {
         library::prepare()?;
         let daemon = match host()? {
             TestHost::Machine(test_machine) => {
                 let found = test_machine.machine().start_daemon()?;
                 let address = format!("http://127.0.0.1:{}", found.port);
-                Daemon { address, token: Some(found.token), tcp: None, native: None, hostile: false }
+                Daemon { address, token: Some(found.token), tcp: None, native: None, keeps, hostile: false }
             }
             TestHost::Native => {
                 let home = tempfile::tempdir()?;
@@ -103,7 +118,7 @@ impl Daemon {
                 let process = serve(home.path(), &options, None)?;
                 let address = format!("unix://{}", home.path().join("forkd.sock").display());
                 let native = Native { home, options, process, hostile: None };
-                Daemon { address, token: None, tcp: None, native: Some(native), hostile: false }
+                Daemon { address, token: None, tcp: None, native: Some(native), keeps, hostile: false }
             }
         };
         daemon.await_answer()?;
@@ -230,7 +245,8 @@ impl Daemon {
 
     fn clear(&self) -> TestResult {
         self.run(&["kill", "--all"])?;
-        for tag in self.run(&["snapshot", "ls", "--quiet"])?.lines() {
+        let snapshots = self.run(&["snapshot", "ls", "--quiet"])?;
+        for tag in snapshots.lines().filter(|tag| Some(*tag) != self.keeps) {
             // It may have gone with another one.
             let _ = self.run(&["snapshot", "rm", "--cascade", tag]);
         }

@@ -199,7 +199,7 @@ impl System<'_> {
                 fs::create_dir_all(&directory)?;
                 fs::set_permissions(&directory, fs::Permissions::from_mode(0o750))?;
             }
-            // A name with a dot is none of sudo's, so half a rule is never read.
+            // sudo ignores names with a dot, so half a rule is never read.
             let new = directory.join(format!("forkd-{name}.new"));
             fs::write(&new, &rule)?;
             fs::set_permissions(&new, fs::Permissions::from_mode(0o440))?;

@@ -6,7 +6,7 @@
 //!   POST /forkd/account    in a sandbox that runs                                    ─┘
 //! ```
 //!
-//! It is done once in a guest's life: whoever is told again, or is a fork of one that was told, changes nothing.
+//! It is done once in a guest's life: a second request, or one to a fork of such a guest, changes nothing.
 
 mod http;
 mod make;

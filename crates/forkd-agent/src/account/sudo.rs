@@ -1,6 +1,6 @@
 //! `sudo`, for images that have none: this program under that name, owned by root and with the set-user-id bit.
 //!
-//! E2B's user may become root without a password, so there is nothing to configure and nothing to ask. Whoever else calls it is
+//! E2B's user may become root without a password, so there is nothing to configure and nothing to ask. Anybody else who calls it is
 //! refused. Of sudo(8)'s options, those that scripts use are understood; what would need a policy or a password does nothing.
 
 use std::collections::BTreeMap;
@@ -170,7 +170,7 @@ fn become_and_run(order: Order) -> String {
     if let Err(error) = become_user(&target) {
         return format!("cannot become {}: {error}", target.name);
     }
-    // As the user, as a shell would: whoever may not enter it does not start there.
+    // As the user, as a shell would: a user who may not enter it does not start there.
     if let Some(directory) = directory
         && let Err(error) = std::env::set_current_dir(&directory)
         && order.directory.is_some()

@@ -24,7 +24,7 @@ impl Epoch {
     pub fn new() -> io::Result<(Self, EpochName)> {
         let path = place::unused_path("epoch")?;
         let mut options = File::options();
-        // Whoever the driver's user is may read it.
+        // Any user may read it: the driver's is not known here.
         let file = options.write(true).create_new(true).mode(0o644).open(&path)?;
         let mut epoch = Self { file, number: 0 };
         epoch.advance()?;

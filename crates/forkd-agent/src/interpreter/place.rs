@@ -70,7 +70,7 @@ pub async fn start_directory(user: &User, directory: &Path) -> io::Result<PathBu
     .await
 }
 
-/// By the directory's own permissions. One that cannot be looked at is left to whoever tries.
+/// By the directory's own permissions. One that cannot be examined is not refused here.
 fn may_enter(user: &User, directory: &Path) -> bool {
     let Ok(data) = std::fs::metadata(directory) else { return true };
     let bit = match data.uid() == user.uid {

@@ -7,7 +7,7 @@ use super::*;
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:\n";
 
-/// A system in a directory. Only root may give files away, so for others the account is whoever runs the tests.
+/// A system in a directory. Only root may give files away, so for other users the account is the one that runs the tests.
 struct Image {
     directory: TempDir,
     account: Account,

@@ -195,7 +195,7 @@ fn base(app: &App, wanted: &Start) -> Answer<(String, Begins)> {
     }
 }
 
-/// A template that was built goes on as the user that it ended with. The image of another one says nothing of E2B's.
+/// A template that was built keeps the user that its last step had. The image of another one says nothing of E2B's.
 fn begins(app: &App, image: &str) -> Begins {
     let found = app.library.images.find(image).ok();
     let built = found.filter(|image| image.names.iter().any(|name| name.to_string().starts_with(BUILT)));

@@ -8,6 +8,7 @@ use forkd_host::doctor::{self, Way};
 use forkd_host::{home, kvm};
 use forkd_machine::{Home, InitOptions, Machine, Name, Progress, StartOptions};
 
+use crate::scale::is_soak;
 use crate::watch::{Watched, report};
 use crate::{TestResult, check};
 use crate::{binaries, library};
@@ -145,14 +146,20 @@ impl TestMachine {
             Err(forkd_machine::OpenError::NoMachine(_)) => None,
             Err(error) => return Err(error.into()),
         };
+        // Twenty branches, each with memory of its own.
+        let memory_mib = is_soak().then_some(12 << 10);
+        let wanted = InitOptions { memory_mib, ..InitOptions::default() };
+        let fits = |machine: &Machine| {
+            machine.is_current() && memory_mib.is_none_or(|memory| machine.config.memory_mib >= memory)
+        };
         let machine = match current {
-            // Made from an image that this version of forkd would not make.
-            Some(machine) if !machine.is_current() => {
+            Some(machine) if fits(&machine) => machine,
+            // Too small, or made from an image that this version of forkd would not make.
+            Some(_) => {
                 forkd_machine::rm(&home, &name, true, &Report)?;
-                forkd_machine::init(&home, &name, &InitOptions::default(), &host, &Report)?
+                forkd_machine::init(&home, &name, &wanted, &host, &Report)?
             }
-            Some(machine) => machine,
-            None => forkd_machine::init(&home, &name, &InitOptions::default(), &host, &Report)?,
+            None => forkd_machine::init(&home, &name, &wanted, &host, &Report)?,
         };
         let test_machine = TestMachine { home, machine, options: StartOptions { binaries, library, host } };
         // One that is left from an earlier run has that run's binaries, and perhaps its troubles.

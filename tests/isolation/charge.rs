@@ -134,11 +134,9 @@ pub fn survives_the_daemon() -> TestResult {
         check!(mine.starts_with(&format!("sandbox-{id}")), "{path}");
         check!(limit.trim() == (allowed * MIB).to_string(), "{limit} of {allowed} MiB");
     }
-    for snapshot in daemon.json(&["snapshots"])?.as_array().into_iter().flatten() {
-        let tag = snapshot["tag"].as_str().unwrap_or_default();
-        if tag.starts_with("killed-") {
-            daemon.run(&["rmi", tag])?;
-        }
+    let snapshots = daemon.run(&["snapshot", "ls", "--quiet"])?;
+    for tag in snapshots.lines().filter(|tag| tag.starts_with("killed-")) {
+        daemon.run(&["snapshot", "rm", tag])?;
     }
     daemon.run(&["kill", &id])?;
     // What the last daemon could not remove, the next one does.

@@ -100,7 +100,7 @@ e2e-e2b: build-tests ## the official E2B clients, several versions of each, agai
 
 soak: build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
 	FORKD_SOAK=1 $(RUN) --lib many_leases
-	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test isolation
+	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test e2b --test isolation
 
 soak-daemon: build-tests ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows
 	FORKD_SOAK=1 $(RUN) --test daemon -- soak memory schema

@@ -12,7 +12,7 @@ mod sdk;
 
 use std::process::ExitCode;
 
-use forkd_tests::suite::Test;
+use forkd_tests::suite::{Test, in_soak};
 
 /// Part of `make test`.
 const CORE: &[Test] = &[
@@ -30,9 +30,11 @@ const REST: &[Test] = &[
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
     ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
     ("bench::of_the_api", bench::of_the_api),
-    ("programs::start_by_the_thousand", programs::start_by_the_thousand),
 ];
 
+/// Part of `make soak`.
+const SOAK: &[Test] = &[("programs::start_by_the_thousand", programs::start_by_the_thousand)];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(CORE, REST)
+    forkd_tests::suite::main(CORE, &[REST, in_soak(SOAK)].concat())
 }

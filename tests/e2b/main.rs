@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use forkd_tests::daemon::Daemon;
 use forkd_tests::host::TestHost;
 use forkd_tests::library::DEBIAN;
-use forkd_tests::suite::{Test, host};
+use forkd_tests::suite::{Test, host, in_soak};
 use forkd_tests::{TestResult, check};
 
 /// The current client for Python.
@@ -18,18 +18,22 @@ const CORE: &[Test] = &[("python::current", || surface("python", PYTHON))];
 
 /// Part of `make test-all`.
 const REST: &[Test] = &[
-    ("python::with_the_first_paths", || surface("python", "2.50.0")),
     ("python::that_drops_its_headers", || surface("python", "2.20.0")),
     ("javascript::current", || surface("javascript", "2.51.0")),
-    ("javascript::with_the_first_paths", || surface("javascript", "2.50.0")),
     ("javascript::older", || surface("javascript", "2.20.0")),
     ("python::templates_are_built", templates),
     ("python::users_are_there_whatever_the_template", users),
     ("python::an_agent_works_for_two_days", an_agent),
 ];
 
+/// Part of `make soak`: the clients before and after these pass in `make test-all`.
+const SOAK: &[Test] = &[
+    ("python::with_the_first_paths", || surface("python", "2.50.0")),
+    ("javascript::with_the_first_paths", || surface("javascript", "2.50.0")),
+];
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(CORE, REST)
+    forkd_tests::suite::main(CORE, &[REST, in_soak(SOAK)].concat())
 }
 
 /// Everything that a client can do.

@@ -9,6 +9,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::TestResult;
 use crate::host::{TestHost, machine_name};
+use crate::scale::is_soak;
 use crate::watch::{self, Patience, report};
 
 /// A test by name.
@@ -25,6 +26,11 @@ pub fn host() -> Result<&'static TestHost, Box<dyn std::error::Error + Send + Sy
 
 /// The environment variable that picks tests: `core` is what `make test` runs, `rest` what `make test-all` adds. Unset: both.
 const PART_VARIABLE: &str = "FORKD_TESTS";
+
+/// Tests that only `make soak` runs: with small counts they show nothing, or another test shows it.
+pub fn in_soak(tests: &[Test]) -> &[Test] {
+    if is_soak() { tests } else { &[] }
+}
 
 /// The tests of the part that is wanted.
 pub fn wanted(core: &[Test], rest: &[Test]) -> Vec<Test> {

@@ -66,7 +66,7 @@ impl Driver {
             chunk = self.error.read(CHUNK), if self.error_open => {
                 self.error_open = chunk.is_ok_and(|chunk| !chunk.is_empty());
             }
-            // Its end is noticed by whoever waits for that.
+            // The task that waits for the driver notices its end.
             Ok(()) = self.control.flush(), if self.control.has_queued() => {}
             () = std::future::pending() => {}
         }

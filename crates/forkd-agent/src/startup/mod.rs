@@ -116,7 +116,7 @@ fn configure(agent: &Arc<Agent>, config: ConfigRequest) -> Result<(), StartupErr
     Ok(())
 }
 
-/// What is there before anything of the image runs.
+/// Makes what must exist before any program of the image runs.
 async fn prepare(agent: &Arc<Agent>, config: &ConfigRequest) -> Result<(), GuestError> {
     let Some(account) = config.account.clone() else { return Ok(()) };
     match account::add(agent, account).await {

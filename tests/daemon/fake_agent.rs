@@ -1,12 +1,11 @@
-//! Agents that do what hostile guests do. They take the place of the sockets that VM processes listen at, as soon as those are
-//! there: whoever asks the guest asks them.
+//! Agents that do what hostile guests do. They accept at the sockets that VM processes listen at, with copies of the processes' own
+//! descriptors: the tiny guest has no driver for them, so all who ask the guest reach the agents, however early they ask.
 //!
 //! What a fake agent does is named by the program, or the code, that it is asked to run.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +15,15 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forkd_tests::engine::tiny::run_directory;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::{Value, json};
 
 /// As long as anybody may wait for one that says nothing.
 const SILENCE: Duration = Duration::from_secs(600);
+/// The flags of a socket that listens, as /proc/net/unix shows them.
+const LISTENING: &str = "00010000";
 const PIECE: usize = 48 << 10;
 
 /// They watch an engine's directory as long as this lives.
@@ -32,13 +36,16 @@ impl FakeAgents {
         let stopped = Arc::new(AtomicBool::new(false));
         let (root, stop) = (root.to_owned(), Arc::clone(&stopped));
         std::thread::spawn(move || {
-            // It must be there before the daemon asks, also on a busy host. Who may not go first is as fast as it can.
-            let _ = rustix::process::nice(-20);
             let mut ours = BTreeSet::new();
             while !stop.load(Ordering::Relaxed) {
-                for socket in sockets(&root) {
-                    // One that is gone again before it was taken is nobody's.
-                    let _ = take(&socket, &mut ours);
+                for socket in listening(&run_directory(&root)) {
+                    // A socket is on its way from the daemon to its process for a moment. It is looked for again.
+                    if !ours.contains(&socket)
+                        && let Some(listener) = copy(socket)
+                    {
+                        ours.insert(socket);
+                        std::thread::spawn(move || accept(&listener));
+                    }
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -53,28 +60,49 @@ impl Drop for FakeAgents {
     }
 }
 
-fn sockets(root: &Path) -> Vec<PathBuf> {
-    let run = run_directory(root);
-    let directories = ["sandboxes", "zygotes"].map(|name| fs::read_dir(run.join(name)));
-    let entries = directories.into_iter().flatten().flatten().flatten();
-    entries.map(|entry| entry.path().join("vsock")).filter(|path| path.exists()).collect()
+/// The inodes of the sockets that lead into guests below a directory.
+fn listening(run: &Path) -> Vec<u64> {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let bound = sockets.lines().filter_map(|line| {
+        let [_, _, _, flags, _, _, inode, path] =
+            line.split_whitespace().collect::<Vec<_>>().try_into().ok()?;
+        let path = Path::new(path);
+        // Connections have the name of the socket that accepted them.
+        (flags == LISTENING && path.starts_with(run) && path.ends_with("vsock"))
+            .then(|| inode.parse().ok())?
+    });
+    bound.collect()
 }
 
-fn take(socket: &Path, ours: &mut BTreeSet<u64>) -> io::Result<()> {
-    if ours.contains(&fs::metadata(socket)?.ino()) {
-        return Ok(());
+/// A descriptor of a socket that another process has.
+fn copy(socket: u64) -> Option<UnixListener> {
+    let wanted = PathBuf::from(format!("socket:[{socket}]"));
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let Ok(pid) = process.file_name().to_string_lossy().parse() else { continue };
+        let descriptors = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        for descriptor in descriptors {
+            if fs::read_link(descriptor.path()).is_ok_and(|target| target == wanted) {
+                let number = descriptor.file_name().to_string_lossy().parse().ok()?;
+                let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+                let copied = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).ok()?;
+                // The process may have closed it and opened another in its place.
+                let same = rustix::fs::fstat(&copied).is_ok_and(|stat| stat.st_ino == socket);
+                return same.then(|| copied.into());
+            }
+        }
     }
-    let beside = socket.with_extension("fake");
-    let listener = UnixListener::bind(&beside)?;
-    ours.insert(fs::metadata(&beside)?.ino());
-    fs::rename(&beside, socket)?;
-    std::thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            // Clients come and go.
+    None
+}
+
+/// The process has made the socket one that does not block.
+fn accept(listener: &UnixListener) -> Result<(), Errno> {
+    loop {
+        rustix::event::poll(&mut [PollFd::new(listener, PollFlags::IN)], None)?;
+        // Clients come and go.
+        if let Ok((client, _)) = listener.accept() {
             std::thread::spawn(move || serve(client));
         }
-    });
-    Ok(())
+    }
 }
 
 fn serve(client: UnixStream) -> io::Result<()> {

@@ -35,12 +35,12 @@ test-all: deny build-tests ## the long end-to-end suites that make test leaves o
 lane-api: export FORKD_TEST_MACHINE := forkd-tests
 lane-api: export FORKD_TESTS := core
 lane-api: build-tests
-	$(RUN) --test api
+	$(RUN) --test api --test isolation
 
 lane-core: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-core: export FORKD_TESTS := core
 lane-core: unit
-	$(RUN) --test isolation --test e2b
+	$(RUN) --test e2b
 
 lane-one: export FORKD_TEST_MACHINE := forkd-tests
 lane-one: export FORKD_TESTS := rest

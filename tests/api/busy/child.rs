@@ -6,9 +6,31 @@ use forkd_tests::daemon::Daemon;
 use forkd_tests::{TestResult, check};
 use serde_json::Value;
 
-use super::{Failure, eventually};
+use super::Failure;
 
-const SAMPLE: &str = "cat /run/python /run/node; wc -l < /srv/log; cat /proc/sys/kernel/random/uuid";
+/// How far everything is, on one line. Without programs of its own: each takes an emulator long to start.
+const SAMPLE: &str = "look() {
+    read python < /run/python; read node < /run/node; read files < /run/files
+    read kernel < /proc/sys/kernel/random/uuid
+}
+say() {
+    echo $python $node $files $kernel
+}
+look; say";
+
+/// Everything continues, and is told to end.
+const CONTINUES: &str = "
+more_python=$((python + 1)) more_node=$((node + 1)) more_files=$((files + 1))
+for _ in $(seq 120); do
+    sleep 0.5
+    look
+    if [ $python -gt $more_python ] && [ $node -gt $more_node ] && [ $files -gt $more_files ]; then
+        say
+        exec touch /run/stop
+    fi
+done
+echo not everything continues: $(say) >&2
+exit 1";
 
 const PYTHON: &str = "import json; print(json.dumps({'step': step, 'total': total, 'files': guest.verify(), \
     'forks': forks, 'random': draws, 'numpy': arrays}))";
@@ -24,17 +46,24 @@ pub struct Sample {
 }
 
 pub fn sample(daemon: &Daemon, id: &str) -> Result<Sample, Failure> {
-    let text = daemon.run(&["exec", id, "--", "sh", "-euc", SAMPLE])?;
-    let [python, node, files, kernel] = text.lines().collect::<Vec<_>>()[..] else {
-        return Err(format!("{text:?}").into());
-    };
-    let number = |text: &str| text.trim().parse::<usize>();
-    Ok(Sample {
-        python: number(python)?,
-        node: number(node)?,
-        files: number(files)?,
-        kernel: kernel.to_owned(),
-    })
+    Sample::parse(&daemon.run(&["exec", id, "--", "sh", "-euc", SAMPLE])?)
+}
+
+/// Two samples, between which everything has continued. Its programs end then.
+fn stop(daemon: &Daemon, id: &str) -> Result<(Sample, Sample), Failure> {
+    let text = daemon.run(&["exec", id, "--", "sh", "-euc", &[SAMPLE, CONTINUES].concat()])?;
+    let (first, second) = text.split_once('\n').ok_or_else(|| format!("{text:?}"))?;
+    Ok((Sample::parse(first)?, Sample::parse(second)?))
+}
+
+impl Sample {
+    fn parse(line: &str) -> Result<Sample, Failure> {
+        let [python, node, files, kernel] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return Err(format!("{line:?}").into());
+        };
+        let (python, node, files) = (python.parse()?, node.parse()?, files.parse()?);
+        Ok(Sample { python, node, files, kernel: kernel.to_owned() })
+    }
 }
 
 /// The random numbers of all sandboxes, by generator.
@@ -55,21 +84,13 @@ impl Draws {
     /// Sees a sandbox continue from where it was before its branch, ends its programs, verifies its files, and keeps its
     /// random numbers.
     pub fn add(&mut self, daemon: &Daemon, id: &str, before: Option<&Sample>) -> TestResult {
-        let first = sample(daemon, id)?;
+        let (first, second) = stop(daemon, id)?;
         if let Some(before) = before {
             let continues = first.python >= before.python && first.node >= before.node;
             check!(continues && first.files >= before.files, "{first:?} after {before:?}");
         }
-        let mut second = first.clone();
-        eventually("the programs continue", || {
-            second = sample(daemon, id)?;
-            let more =
-                [(second.python, first.python), (second.node, first.node), (second.files, first.files)];
-            Ok(more.iter().all(|(second, first)| *second > first + 1))
-        })?;
         check!(self.kernel.insert(first.kernel) && self.kernel.insert(second.kernel), "the kernel's numbers");
 
-        daemon.run(&["exec", id, "--", "touch", "/run/stop"])?;
         let python: Value = serde_json::from_str(&daemon.run(&["eval", id, PYTHON])?)?;
         let node = daemon.run(&["eval", "--language", "javascript", id, JAVASCRIPT])?;
         let node: Value = serde_json::from_str(&node)?;

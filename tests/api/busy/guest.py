@@ -24,7 +24,7 @@ def stream():
     while on():
         number += 1
         print("line", number, flush=True)
-        time.sleep(0.25)
+        time.sleep(0.5)
     print("end", number, flush=True)
 
 
@@ -37,7 +37,7 @@ def serve():
     while not head.endswith(b"\r\n\r\n"):
         head += client.recv(1)
     client.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\n")
-    client.settimeout(0.3)
+    client.settimeout(0.5)
     number = 0
     while on():
         try:
@@ -73,6 +73,7 @@ def write():
         os.fsync(directory)
         log.write(b"%d\n" % number)
         os.fsync(log.fileno())
+        show("files", number)
         time.sleep(0.5)
 
 

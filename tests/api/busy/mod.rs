@@ -39,7 +39,7 @@ while guest.on():
     draws.append(random.random())
     arrays.append(float(numpy.random.random()))
     guest.show('python', step)
-    time.sleep(0.25)
+    time.sleep(0.5)
 step";
 
 /// It never returns to the event loop.
@@ -51,7 +51,7 @@ while (!fs.existsSync('/run/stop')) {
     bytes.push(crypto.randomBytes(8).toString('hex'));
     fs.writeFileSync('/run/node.new', `${numbers.length}\\n`);
     fs.renameSync('/run/node.new', '/run/node');
-    Atomics.wait(pause, 0, 0, 250);
+    Atomics.wait(pause, 0, 0, 500);
 }
 numbers.length";
 
@@ -96,17 +96,8 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
         client.send_line()?;
     }
 
-    let mut draws = Draws::default();
-    for (number, before) in before.iter().enumerate() {
-        for fork in daemon.fork(&tag(number), FORKS)? {
-            draws.add(&daemon, &fork, Some(before)).map_err(|error| format!("{}: {error}", tag(number)))?;
-            daemon.run(&["kill", &fork])?;
-        }
-    }
-
     // All that time the sandbox and its clients have noticed nothing.
-    terminal.type_line("after")?;
-    client.send_line()?;
+    let mut draws = Draws::default();
     draws.add(&daemon, id, None)?;
     check!(python.printed()?.parse::<usize>()? > 0 && node.printed()?.parse::<usize>()? > 0, "steps");
     stream.printed()?;
@@ -114,6 +105,13 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     check_stream(&printed.lines().collect::<Vec<_>>())?;
     client.finish()?;
     terminal.type_line("at last")?;
+
+    for (number, before) in before.iter().enumerate() {
+        for fork in daemon.fork(&tag(number), FORKS)? {
+            draws.add(&daemon, &fork, Some(before)).map_err(|error| format!("{}: {error}", tag(number)))?;
+            daemon.run(&["kill", &fork])?;
+        }
+    }
 
     daemon.run(&["rollback", id, &tag(BACK_TO)])?;
     draws.add(&daemon, id, before.get(BACK_TO))?;

@@ -35,23 +35,23 @@ test-all: deny build-tests ## the long end-to-end suites that make test leaves o
 lane-api: export FORKD_TEST_MACHINE := forkd-tests
 lane-api: export FORKD_TESTS := core
 lane-api: build-tests
-	$(RUN) --test api --test isolation
+	$(RUN) --test api
 
 lane-core: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-core: export FORKD_TESTS := core
 lane-core: unit
-	$(RUN) --test e2b
+	$(RUN) --test isolation --test e2b
 
 lane-one: export FORKD_TEST_MACHINE := forkd-tests
 lane-one: export FORKD_TESTS := rest
 lane-one: build-tests
-	$(RUN) --test machine --test e2e --test isolation --test agent --test build
+	$(RUN) --test e2e --test isolation --test agent --test build
 
 lane-two: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-two: export FORKD_TESTS := rest
 lane-two: build-tests
 	tests/sdk/run target/debug/guest/forkd-agent
-	$(RUN) --test api --test e2b
+	$(RUN) --test machine --test api --test e2b
 
 setup: ## install what is missing, or say how
 	@scripts/setup

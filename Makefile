@@ -13,12 +13,15 @@ TESTED := --locked --workspace
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup build build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup build build-tests agent-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-demo: build ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
+# Built as tests are: a release takes twice as long, and the engine is no faster for it. `make bench` measures a release.
+demo: setup ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
+	$(CARGO) build $(TESTED) --bin forkd --bin forkd-vmm --bin bench-engine
+	$(MAKE) agent-tests
 	scripts/demo
 
 check: setup ## what a change needs at once: formatting, clippy and unit tests of the crates that changed
@@ -63,6 +66,9 @@ build: setup ## build the release binaries
 
 build-tests: setup ## build the tests and the binaries they run
 	$(CARGO) build $(TESTED) --bins --tests
+	$(MAKE) agent-tests
+
+agent-tests:
 	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --locked --package forkd-agent --target $(GUEST_TARGET)
 	install -D target/$(GUEST_TARGET)/debug/forkd-agent target/debug/guest/forkd-agent
 

@@ -13,13 +13,13 @@ TESTED := --locked --workspace
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup build build-tests agent-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-tests agent-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 # Built as tests are: a release takes twice as long, and the engine is no faster for it. `make bench` measures a release.
-demo: setup ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
+demo: setup-run ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
 	$(CARGO) build $(TESTED) --bin forkd --bin forkd-vmm --bin bench-engine
 	$(MAKE) agent-tests
 	scripts/demo
@@ -58,6 +58,9 @@ lane-two: build-tests
 
 setup: ## install what is missing, or say how
 	@scripts/setup
+
+setup-run:
+	@scripts/setup run
 
 build: setup ## build the release binaries
 	$(CARGO) build $(RELEASE) --bins

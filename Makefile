@@ -13,16 +13,18 @@ TESTED := --locked --workspace
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-tests agent-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-tests tests-binaries demo-binaries agent-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 # Built as tests are: a release takes twice as long, and the engine is no faster for it. `make bench` measures a release.
 demo: setup-run ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
-	$(CARGO) build $(TESTED) --bin forkd --bin forkd-vmm --bin bench-engine
-	$(MAKE) agent-tests
+	$(MAKE) --jobs 2 demo-binaries agent-tests
 	scripts/demo
+
+demo-binaries:
+	$(CARGO) build $(TESTED) --bin forkd --bin forkd-vmm --bin bench-engine
 
 check: setup ## what a change needs at once: formatting, clippy and unit tests of the crates that changed
 	scripts/check
@@ -68,12 +70,15 @@ build: setup ## build the release binaries
 	install -D target/$(GUEST_TARGET)/release/forkd-agent target/release/guest/forkd-agent
 
 build-tests: setup ## build the tests and the binaries they run
-	$(CARGO) build $(TESTED) --bins --tests
-	$(MAKE) agent-tests
+	$(MAKE) --jobs 2 tests-binaries agent-tests
 
+tests-binaries:
+	$(CARGO) build $(TESTED) --bins --tests
+
+# In a directory of its own: in the same one, cargo would wait for the other build to end.
 agent-tests:
-	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --locked --package forkd-agent --target $(GUEST_TARGET)
-	install -D target/$(GUEST_TARGET)/debug/forkd-agent target/debug/guest/forkd-agent
+	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --locked --package forkd-agent --target $(GUEST_TARGET) --target-dir target/guest
+	install -D target/guest/$(GUEST_TARGET)/debug/forkd-agent target/debug/guest/forkd-agent
 
 lint: setup lint-python ## formatting, clippy, types of the Python client
 	$(CARGO) fmt --check

@@ -60,6 +60,15 @@ pub async fn find_or_start(options: &DaemonOptions) -> Result<Client, CliError> 
     }
 }
 
+/// Whether there is none, and [`find_or_start`] would start one in the machine.
+pub async fn will_be_in_machine(options: &DaemonOptions) -> Result<bool, CliError> {
+    if look(options).await?.is_some() {
+        return Ok(false);
+    }
+    let binaries = home::binaries().map_err(CliError::Binaries)?;
+    Ok(!matches!(kvm::probe(&binaries)?.kvm, KvmFinding::Good { .. }))
+}
+
 /// The daemon that is there, if there is one.
 pub async fn look(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
     match look_here(options).await? {

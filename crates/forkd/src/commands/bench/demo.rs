@@ -74,15 +74,8 @@ struct MidComputation {
 }
 
 pub fn run(options: &BenchDemoOptions) -> Result<Exit, CliError> {
-    // A daemon that is to be started is started first: where it is decides where the image is made.
-    asynchronously(async { daemon::find_or_start(&options.daemon).await.map(drop) })?;
-    let image = match &options.image {
-        Some(image) => image.clone(),
-        None => {
-            image::debian::ensure(&options.daemon, IMAGE, &PACKAGES)?;
-            IMAGE.to_owned()
-        }
-    };
+    let image = options.image.clone().unwrap_or_else(|| IMAGE.to_owned());
+    prepare(options)?;
     let demo = asynchronously(async {
         let client = daemon::find_or_start(&options.daemon).await?;
         show(&client, &image, options).await
@@ -94,6 +87,27 @@ pub fn run(options: &BenchDemoOptions) -> Result<Exit, CliError> {
         print(&table(&demo))?
     }
     Ok(Exit::Success)
+}
+
+/// Sees to it that there are a daemon and the image.
+fn prepare(options: &BenchDemoOptions) -> Result<(), CliError> {
+    let start = || asynchronously(async { daemon::find_or_start(&options.daemon).await.map(drop) });
+    let make = || match &options.image {
+        Some(_) => Ok(()),
+        None => image::debian::ensure(&options.daemon, IMAGE, &PACKAGES),
+    };
+    // A new machine's daemon reads this host's library: the image can be made meanwhile. Of any other daemon, where it is decides
+    // where the image is made.
+    if asynchronously(daemon::will_be_in_machine(&options.daemon))? {
+        return std::thread::scope(|scope| {
+            let made = scope.spawn(make);
+            let started = start();
+            let made = made.join().unwrap_or_else(|_| Err(failed("the image was not made")));
+            started.and(made)
+        });
+    }
+    start()?;
+    make()
 }
 
 async fn show(client: &Client, image: &str, options: &BenchDemoOptions) -> Result<Demo, CliError> {

@@ -109,7 +109,7 @@ e2e-agent: build-tests ## real guests: their agent, the official E2B clients aga
 e2e-isolation: build-tests ## guests that try what they should not be able to
 	$(RUN) --test isolation
 
-e2e-e2b: build-tests ## the official E2B clients, several versions of each, against a daemon with real guests
+e2e-e2b: build-tests ## the official E2B clients against a daemon with real guests
 	$(RUN) --test e2b
 
 soak: build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts

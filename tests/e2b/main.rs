@@ -23,7 +23,7 @@ const REST: &[Test] = &[
     ("python::users_are_there_whatever_the_template", users),
 ];
 
-/// Part of `make soak`: older clients, whose requests are those of the current ones but for paths and headers.
+/// Part of `make soak`: older clients, whose requests are those of the current ones but for paths and headers, and a long session.
 const SOAK: &[Test] = &[
     ("python::that_drops_its_headers", || surface("python", "2.20.0")),
     ("javascript::older", || surface("javascript", "2.20.0")),

@@ -52,21 +52,26 @@ pub async fn find_or_start(options: &DaemonOptions) -> Result<Client, CliError> 
     if let Some(client) = look(options).await? {
         return Ok(client);
     }
-    let binaries = home::binaries().map_err(CliError::Binaries)?;
-    let host = kvm::probe(&binaries)?;
+    let (binaries, host) = probe()?;
     match host.kvm {
         KvmFinding::Good { .. } => start_here(options, &binaries).await,
         _ => start_in_machine(options, binaries, host),
     }
 }
 
-/// Whether there is none, and [`find_or_start`] would start one in the machine.
+/// Whether no daemon answers and [`find_or_start`] would start one in the machine.
 pub async fn will_be_in_machine(options: &DaemonOptions) -> Result<bool, CliError> {
     if look(options).await?.is_some() {
         return Ok(false);
     }
+    Ok(!matches!(probe()?.1.kvm, KvmFinding::Good { .. }))
+}
+
+/// Where the binaries are, and what this host's KVM can do with them.
+fn probe() -> Result<(PathBuf, ProbeReport), CliError> {
     let binaries = home::binaries().map_err(CliError::Binaries)?;
-    Ok(!matches!(kvm::probe(&binaries)?.kvm, KvmFinding::Good { .. }))
+    let host = kvm::probe(&binaries)?;
+    Ok((binaries, host))
 }
 
 /// The daemon that is there, if there is one.

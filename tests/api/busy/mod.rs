@@ -97,6 +97,8 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     }
 
     // All that time the sandbox and its clients have noticed nothing.
+    terminal.type_line("after")?;
+    client.send_line()?;
     let mut draws = Draws::default();
     draws.add(&daemon, id, None)?;
     check!(python.printed()?.parse::<usize>()? > 0 && node.printed()?.parse::<usize>()? > 0, "steps");

@@ -53,10 +53,10 @@ fn grow_to_disk(mount: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use crate::children::Exit;
 
     fn run(program: &str, arguments: &[&str]) -> bool {
-        Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+        crate::testing::run(program, arguments).0 == Exit::Code(0)
     }
 
     /// Needs a loop device and the right to grow file systems, which root does not have in every container; without them there

@@ -4,27 +4,21 @@ CARGO ?= cargo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_FUZZ_VERSION := 0.13.2
 FUZZ_SECONDS ?= 60
-# The agent is the first program of any guest: nothing of the host's may be needed to run it.
-GUEST_TARGET := x86_64-unknown-linux-gnu
-GUEST_FLAGS := -C target-feature=+crt-static -C strip=symbols
 # The same packages in every build of a profile: others would have other features, and all would be built again.
-RELEASE := --release --locked --workspace --exclude forkd-agent
+RELEASE := --release --locked --workspace
 TESTED := --locked --workspace
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-tests tests-binaries demo-binaries agent-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 # Built as tests are: a release takes twice as long, and the engine is no faster for it. `make bench` measures a release.
 demo: setup-run ## the main job, from nothing: 100 sandboxes of one warm parent, as a table and a picture
-	$(MAKE) --jobs 2 demo-binaries agent-tests
+	$(CARGO) build $(TESTED) --bin forkd --bin forkd-vmm --bin forkd-agent --bin bench-engine
 	scripts/demo
-
-demo-binaries:
-	$(CARGO) build $(TESTED) --bin forkd --bin forkd-vmm --bin bench-engine
 
 check: setup ## what a change needs at once: formatting, clippy and unit tests of the crates that changed
 	scripts/check
@@ -55,7 +49,7 @@ lane-one: build-tests
 lane-two: export FORKD_TEST_MACHINE := forkd-tests-two
 lane-two: export FORKD_TESTS := rest
 lane-two: build-tests
-	tests/sdk/run target/debug/guest/forkd-agent
+	tests/sdk/run target/debug/forkd-agent
 	$(RUN) --test machine --test api --test e2b
 
 setup: ## install what is missing, or say how
@@ -66,19 +60,9 @@ setup-run:
 
 build: setup ## build the release binaries
 	$(CARGO) build $(RELEASE) --bins
-	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --release --locked --package forkd-agent --target $(GUEST_TARGET)
-	install -D target/$(GUEST_TARGET)/release/forkd-agent target/release/guest/forkd-agent
 
 build-tests: setup ## build the tests and the binaries they run
-	$(MAKE) --jobs 2 tests-binaries agent-tests
-
-tests-binaries:
 	$(CARGO) build $(TESTED) --bins --tests
-
-# In a directory of its own: in the same one, cargo would wait for the other build to end.
-agent-tests:
-	RUSTFLAGS='$(GUEST_FLAGS)' $(CARGO) build --locked --package forkd-agent --target $(GUEST_TARGET) --target-dir target/guest
-	install -D target/guest/$(GUEST_TARGET)/debug/forkd-agent target/debug/guest/forkd-agent
 
 lint: setup lint-python ## formatting, clippy, types of the Python client
 	$(CARGO) fmt --check
@@ -103,7 +87,7 @@ e2e: build-tests ## tests of the machine, and tests on a KVM host
 	$(RUN) --test machine --test e2e
 
 e2e-agent: build-tests ## real guests: their agent, the official E2B clients against it, builds, and all through the daemon's API
-	tests/sdk/run target/debug/guest/forkd-agent
+	tests/sdk/run target/debug/forkd-agent
 	$(RUN) --test agent --test build --test api
 
 e2e-isolation: build-tests ## guests that try what they should not be able to

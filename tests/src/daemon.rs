@@ -22,11 +22,11 @@ for one in $pid; do kill -9 $one; done
 until flock --nonblock /var/lib/forkd/engine/lock true; do sleep 0.1; done";
 /// Starts the machine's daemon with `hostile-vmm` in the place of `forkd-vmm`.
 const HOSTILE: &str = "
-mkdir -p /var/lib/hostile/guest
+mkdir -p /var/lib/hostile
 rm -f /var/lib/hostile/forkd /var/lib/hostile/forkd-vmm
 cp /opt/forkd/bin/forkd /var/lib/hostile/forkd
 cp /opt/forkd/bin/hostile-vmm /var/lib/hostile/forkd-vmm
-cp /opt/forkd/bin/guest/forkd-agent /var/lib/hostile/guest/
+cp /opt/forkd/bin/forkd-agent /var/lib/hostile/
 export FORKD_HOME=/var/lib/forkd
 setsid /var/lib/hostile/forkd serve --listen 0.0.0.0:8889 --shared-library /srv/forkd \
     </dev/null >>/var/log/forkd.log 2>&1 &
@@ -297,10 +297,8 @@ fn serve(home: &Path, options: &[String], hostile: Option<Filter>) -> Result<Chi
 /// A directory where `hostile-vmm` has the name of `forkd-vmm`.
 fn hostile_binaries(home: &Path) -> Result<PathBuf, Error> {
     let (from, to) = (binaries::directory(), home.join("hostile"));
-    std::fs::create_dir_all(to.join("guest"))?;
-    for (source, name) in
-        [("forkd", "forkd"), ("hostile-vmm", "forkd-vmm"), ("guest/forkd-agent", "guest/forkd-agent")]
-    {
+    std::fs::create_dir_all(&to)?;
+    for (source, name) in [("forkd", "forkd"), ("hostile-vmm", "forkd-vmm"), ("forkd-agent", "forkd-agent")] {
         // What runs cannot be written to.
         let _ = std::fs::remove_file(to.join(name));
         std::fs::copy(from.join(source), to.join(name))?;

@@ -33,7 +33,7 @@ pub fn prepare() -> TestResult {
     let turn = File::open(&library)?;
     rustix::fs::flock(&turn, FlockOperation::LockExclusive)?;
     let kernel = KernelStore::new(&library).ensure_default(&Report)?;
-    kernel.initramfs(&binaries::directory().join("guest/forkd-agent"), &Report)?;
+    kernel.initramfs(&binaries::directory().join("forkd-agent"), &Report)?;
 
     let store = ImageStore::new(&library);
     let include: Vec<String> = PACKAGES.map(String::from).into();

@@ -61,7 +61,7 @@ pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn 
     let wanted = MachineryOptions {
         kernels: KernelStore::new(&options.library),
         program: binaries.join("forkd-vmm"),
-        agent: binaries.join("guest/forkd-agent"),
+        agent: binaries.join("forkd-agent"),
         directory: std::env::temp_dir(),
         vcpus: options.vcpus,
         memory_bytes: options.memory_bytes,

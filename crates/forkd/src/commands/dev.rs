@@ -35,7 +35,7 @@ pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let image = ImageStore::new(&library).find(&options.image)?;
     let progress = Progress::new();
     let kernel = KernelStore::new(&library).ensure_default(&progress)?;
-    let initramfs = kernel.initramfs(&binaries.join("guest/forkd-agent"), &progress)?;
+    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &progress)?;
     progress.finish();
     let size = Size::of(&image, options.vcpus, options.memory, options.disk);
     match kvm::probe(&binaries)?.kvm {

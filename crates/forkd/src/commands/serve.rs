@@ -215,7 +215,7 @@ fn library(options: &ServeOptions) -> Result<Library, CliError> {
     let directory = home::library()?;
     let agent = match &options.agent {
         Some(agent) => agent.clone(),
-        None => home::binaries().map_err(CliError::Binaries)?.join("guest/forkd-agent"),
+        None => home::binaries().map_err(CliError::Binaries)?.join("forkd-agent"),
     };
     let (mut images, mut kernels) = (ImageStore::new(&directory), KernelStore::new(&directory));
     if let Some(shared) = &options.shared_library {

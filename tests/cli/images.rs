@@ -109,8 +109,8 @@ forkd: unpacking upload
 exit: 0
 --- stdout
 NAME           ID            ON DISK     SIZE  USER  LIBRARY
-team/app:v1    [..]   [..] MiB  1.0 GiB  user  own
-tiny-1:latest  [..]   [..] MiB  1.0 GiB  user  own
+team/app:v1    [..]  1.0 GiB  user  own
+tiny-1:latest  [..]  1.0 GiB  user  own
 
 "#]]
     );
@@ -194,7 +194,7 @@ exit: 1
 --- stderr
 forkd: there is no image "nothing"
 hint: forkd image ls lists those there are
-team/app:v1 is removed; [..] MiB are free again.
+team/app:v1 is removed; [..] are free again.
 
 "#]]
     );
@@ -321,7 +321,7 @@ forkd: making the image
         str![[r#"
 exit: 0
 --- stderr
-0 steps and 2 images are removed; [..] MiB are free again.
+0 steps and 2 images are removed; [..] are free again.
 
 "#]]
     );

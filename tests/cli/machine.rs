@@ -89,8 +89,8 @@ exit: 0
 --- stdout
 NAME          ID            ON DISK     SIZE  USER  LIBRARY
 empty:latest  [..]  1.0 MiB  1.0 MiB  root  shared
-here:latest   [..]   [..] MiB  1.0 GiB  root  shared
-there:latest  [..]   [..] MiB  1.0 GiB  root  own
+here:latest   [..]  1.0 GiB  root  shared
+there:latest  [..]  1.0 GiB  root  own
 
 "#]]
     );
@@ -101,8 +101,8 @@ there:latest  [..]   [..] MiB  1.0 GiB  root  own
         str![[r#"
 exit: 1
 --- stderr
-there is removed; [..] MiB are free again.
-here is removed; [..] MiB are free again.
+there is removed; [..] are free again.
+here is removed; [..] are free again.
 forkd: there is no image "none"; `forkd image ls` lists those there are
 
 "#]]

@@ -35,12 +35,13 @@ fn begin(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> R
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let body = body.map(Value::to_string).unwrap_or_default();
-    write!(
-        stream,
+    let whole = format!(
         "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n{headers}\r\n{body}",
         body.len()
-    )?;
+    );
+    // At once: a daemon that refuses early does not read the rest.
+    stream.write_all(whole.as_bytes())?;
     Ok(stream)
 }
 

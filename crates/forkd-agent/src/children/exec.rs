@@ -13,7 +13,9 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{Gid, Mode, OFlags, Uid};
-use rustix::process::{Resource, Rlimit, chdir, ioctl_tiocsctty, setrlimit, setsid};
+use rustix::process::{
+    Pid, Resource, Rlimit, WaitOptions, chdir, ioctl_tiocsctty, setpgid, setrlimit, setsid, waitpid,
+};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::users::User;
@@ -64,11 +66,13 @@ impl BeforeExec {
             // SAFETY: the default action is no code of ours. Numbers that cannot be changed are refused, which is fine.
             unsafe { libc::signal(number, libc::SIG_DFL) };
         }
-        setsid()?;
         if self.terminal {
+            setsid()?;
             // SAFETY: the standard streams are in place before this runs, so 0 is open and stays open until exec.
             let stdin = unsafe { BorrowedFd::borrow_raw(0) };
             ioctl_tiocsctty(stdin)?;
+        } else {
+            enter_new_group()?;
         }
         // While still root: after changing the user, the kernel shows root as the owner of this file until exec.
         let score =
@@ -88,4 +92,21 @@ impl BeforeExec {
         chdir(self.directory.as_c_str())?;
         Ok(())
     }
+}
+
+/// Enters a process group that has nobody else in it, without leading it. `setsid` forks in a leader and ends at once, so that
+/// whoever waits for its program would see neither its output nor its status.
+fn enter_new_group() -> io::Result<()> {
+    // SAFETY: as fork(2) without the C library's locks. The new process has its own copy of this memory and only ends.
+    let leader = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if leader == 0 {
+        // SAFETY: it runs nothing that was registered for an exit.
+        unsafe { libc::_exit(0) };
+    }
+    let leader = i32::try_from(leader).ok().and_then(Pid::from_raw).filter(|leader| !leader.is_init());
+    let leader = leader.ok_or_else(io::Error::last_os_error)?;
+    // Until it is waited for, one that has ended can still be a leader. The group stays as long as anybody is in it.
+    let entered = setpgid(Some(leader), Some(leader)).and_then(|()| setpgid(None, Some(leader)));
+    waitpid(Some(leader), WaitOptions::empty())?;
+    Ok(entered?)
 }

@@ -1,6 +1,6 @@
 //! Signals to children, by number as the protocols carry them.
 
-use rustix::process::{Pid, kill_process_group};
+use rustix::process::{Pid, getpgid, kill_process, kill_process_group};
 
 use super::Children;
 
@@ -74,6 +74,12 @@ impl Children {
         let table = self.table.lock().await;
         let known = table.contains_key(&pid).then_some(pid).and_then(|pid| i32::try_from(pid).ok());
         let target = known.and_then(Pid::from_raw).ok_or(Gone)?;
-        kill_process_group(target, signal.0).map_err(|_| Gone)
+        let group = getpgid(Some(target)).map_err(|_| Gone)?;
+        // One that has left its group may have entered the agent's.
+        let sent = match getpgid(None) {
+            Ok(own) if own != group => kill_process_group(group, signal.0),
+            _ => kill_process(target, signal.0),
+        };
+        sent.map_err(|_| Gone)
     }
 }

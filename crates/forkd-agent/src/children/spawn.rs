@@ -17,7 +17,6 @@ use crate::users::User;
 /// A started process. Dropping it does not end the process.
 #[derive(Debug)]
 pub struct Child {
-    /// Also the number of its process group and session.
     pub pid: u32,
     pub input: Option<Input>,
     /// A terminal's output comes here too.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::Size;
 use crate::users::User;
 
-/// A process to be started. It leads a session and a process group of its own.
+/// A process to be started. It has a process group of its own, which it leads if it has a terminal.
 #[derive(Debug)]
 pub struct Spec {
     pub program: OsString,

@@ -86,6 +86,23 @@ async fn a_whole_group_is_killed() {
     assert_eq!(all(child.output.as_mut().unwrap()).await, "");
 }
 
+/// In a leader of a process group it would fork, and be over before its program is.
+#[tokio::test]
+async fn setsid_is_waited_for() {
+    let children = children();
+    let mut child =
+        children.spawn(shell("exec setsid sh -c 'sleep 0.1; echo text; exit 7'", pipes())).await.unwrap();
+    assert_eq!(all(child.output.as_mut().unwrap()).await, "text\n");
+    assert_eq!(child.exit.wait().await, Exit::Code(7));
+
+    let script = "exec setsid sh -c 'sleep 100 & echo ready; wait'";
+    let mut child = children.spawn(shell(script, pipes())).await.unwrap();
+    assert_eq!(child.output.as_mut().unwrap().read(100).await.unwrap(), "ready\n");
+    children.signal_group(child.pid, Signal::KILL).await.unwrap();
+    assert_eq!(child.exit.wait().await, Exit::Signal(9));
+    assert_eq!(all(child.output.as_mut().unwrap()).await, "", "its children are gone, too");
+}
+
 #[tokio::test]
 async fn what_cannot_be_started_is_named() {
     let children = children();

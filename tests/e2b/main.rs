@@ -23,8 +23,10 @@ const REST: &[Test] = &[
     ("python::users_are_there_whatever_the_template", users),
 ];
 
-/// Part of `make soak`: older clients, whose requests are those of the current ones but for paths and headers, and a long session.
+/// Part of `make soak`: older clients, whose requests are those of the current ones but for paths and headers, frameworks that
+/// stand on the current one, and a long session.
 const SOAK: &[Test] = &[
+    ("python::frameworks", || run(&ready()?, "python", "frameworks", "frameworks.py")),
     ("python::that_drops_its_headers", || surface("python", "2.20.0")),
     ("javascript::older", || surface("javascript", "2.20.0")),
     ("python::an_agent_works_for_two_days", an_agent),

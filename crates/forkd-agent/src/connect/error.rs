@@ -65,12 +65,18 @@ impl ConnectError {
     /// An error of the guest's system, about `subject`.
     pub fn system(subject: &str, error: &io::Error) -> Self {
         let code = match Errno::from_io_error(error) {
-            Some(Errno::NOENT | Errno::NOTDIR | Errno::SRCH) => Code::NotFound,
+            Some(Errno::NOENT | Errno::SRCH) => Code::NotFound,
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Code::PermissionDenied,
             Some(Errno::EXIST | Errno::NOTEMPTY) => Code::AlreadyExists,
-            Some(Errno::INVAL | Errno::NAMETOOLONG | Errno::LOOP | Errno::ISDIR | Errno::XDEV) => {
-                Code::InvalidArgument
-            }
+            Some(
+                Errno::INVAL
+                | Errno::NAMETOOLONG
+                | Errno::LOOP
+                | Errno::ISDIR
+                // What is below a file is not missing: as E2B's agent, clients tell one from the other.
+                | Errno::NOTDIR
+                | Errno::XDEV,
+            ) => Code::InvalidArgument,
             Some(Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM) => {
                 Code::ResourceExhausted
             }

@@ -89,6 +89,11 @@ fn directories_and_entries() {
         (&stat["size"], &stat["type"], &stat["name"]),
         (&json!("5"), &json!("FILE_TYPE_FILE"), &json!("file"))
     );
+    let below = call("Stat", json!({"path": path("a/file/child")})).1;
+    assert_eq!(below["code"], "invalid_argument");
+    assert!(below["message"].as_str().unwrap().contains("Not a directory"), "{below}");
+    let over = call("MakeDir", json!({"path": path("a/file")})).1;
+    assert!(over["message"].as_str().unwrap().contains("already exists"), "{over}");
     let listed = call("ListDir", json!({"path": path("a"), "depth": 2})).1;
     assert_eq!(listed["entries"].as_array().map(Vec::len), Some(2));
     let moved = call("Move", json!({"source": path("a"), "destination": path("x/y")}));

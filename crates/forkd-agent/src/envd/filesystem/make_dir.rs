@@ -22,9 +22,10 @@ pub async fn make_dir(State(agent): State<Arc<Agent>>, request: Request) -> Resp
             Ok(found) if found.is_dir() => {
                 Err(ConnectError::new(Code::AlreadyExists, format!("{} exists", wanted.display())))
             }
-            Ok(_) => {
-                Err(ConnectError::invalid(format!("{} exists and is not a directory", wanted.display())))
-            }
+            Ok(_) => Err(ConnectError::invalid(format!(
+                "{} already exists and is not a directory",
+                wanted.display()
+            ))),
             Err(_) => owned::make_directories(&wanted, &caller.user)
                 .map_err(|error| ConnectError::system(&wanted.display().to_string(), &error)),
         });

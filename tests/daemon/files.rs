@@ -184,6 +184,7 @@ fn what_is_wrong_has_a_name() -> Result<(), Failure> {
         (at(&id, "DELETE", &none), "", ErrorCode::FileNotFound),
         (at(&id, "DELETE", Path::new("/")), "", ErrorCode::Malformed),
         (about("info", &none), "", ErrorCode::FileNotFound),
+        (about("info", &below), "", ErrorCode::FileNotFound),
         (about("list", &none), "", ErrorCode::FileNotFound),
         (about("list", &file), "", ErrorCode::NotDirectory),
         ("GET /v1/sandboxes/none/files?path=/".into(), "", ErrorCode::NotFound),

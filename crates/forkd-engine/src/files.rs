@@ -164,9 +164,20 @@ where
 }
 
 pub async fn stat(agent: &Agent, at: At<'_>) -> Result<Info, FileError> {
-    let answer = call(agent, STAT, at, MAX_STAT).await?;
+    let answer = match call(agent, STAT, at, MAX_STAT).await {
+        // To E2B's clients what is below a file is not missing. Here it is.
+        Err(FileError::Refused(text)) if text.ends_with(&below_a_file()) => {
+            return Err(FileError::NotFound(text));
+        }
+        answer => answer?,
+    };
     let answer: EntryResponse = serde_json::from_value(answer).map_err(AgentError::Json)?;
     Ok(answer.entry.convert())
+}
+
+/// How the agent says that something on the way is no directory.
+fn below_a_file() -> String {
+    std::io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error()).to_string()
 }
 
 /// What is in a directory, in the order of names.

@@ -35,7 +35,7 @@
   let looked = NaN;
   let lost = false;
 
-  // sfc32, by Chris Doty-Humphrey.
+  // The generator sfc32 ("small fast chaotic"): 128 bits of state, of which a counter is 32.
   const state = new Uint32Array(4);
   let [a, b, c, counter] = [0, 0, 0, 0];
   function reseed() {

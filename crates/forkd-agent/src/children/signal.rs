@@ -76,10 +76,33 @@ impl Children {
         let target = known.and_then(Pid::from_raw).ok_or(Gone)?;
         let group = getpgid(Some(target)).map_err(|_| Gone)?;
         // One that has left its group may have entered the agent's.
-        let sent = match getpgid(None) {
-            Ok(own) if own != group => kill_process_group(group, signal.0),
-            _ => kill_process(target, signal.0),
+        let sent = match own_group() == Some(group.as_raw_nonzero().get()) {
+            true => kill_process(target, signal.0),
+            false => kill_process_group(group, signal.0),
         };
         sent.map_err(|_| Gone)
+    }
+}
+
+/// The process group of the agent. The kernel starts PID 1 in one whose number is 0, which `getpgid` of rustix cannot return.
+fn own_group() -> Option<i32> {
+    group_in(&std::fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+/// `PID (NAME) STATE PARENT GROUP …`, where the name may be anything.
+fn group_in(stat: &str) -> Option<i32> {
+    stat.rsplit(')').next()?.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_s_group_is_found_also_if_it_has_no_number() {
+        assert_eq!(own_group(), getpgid(None).ok().map(|group| group.as_raw_nonzero().get()));
+        assert_eq!(group_in("1 (init) S 0 0 0 0 -1 4194560"), Some(0));
+        assert_eq!(group_in("7 (a) b) R 1 5 5 0"), Some(5));
+        assert_eq!((group_in(""), group_in("7 (a)")), (None, None));
     }
 }

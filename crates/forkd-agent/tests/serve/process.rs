@@ -46,6 +46,18 @@ fn tags_select_and_signals_end() {
     assert_eq!(agent.client.unary("process.Process/SendSignal", &odd).0, 400);
 }
 
+/// As PID 1 of a guest, whose process group has no number.
+#[test]
+fn signals_arrive_where_the_agent_s_group_is_not_of_its_namespace() {
+    let namespace = r#"user=; [ "$(id -u)" = 0 ] || user='--user --map-root-user'
+        exec unshare $user --pid --fork --kill-child --mount-proc sh -c '"$@"; true' sh "$@""#;
+    let agent = Agent::start_from(namespace);
+    let mut stream = agent.client.stream("process.Process/Start", &shell("sleep 100; true"));
+    let end = json!({"process": {"pid": stream.pid()}, "signal": "SIGNAL_SIGKILL"});
+    assert_eq!(agent.client.unary("process.Process/SendSignal", &end), (200, json!({})));
+    assert_eq!(stream.all().0[0]["end"]["status"], "signal: killed");
+}
+
 #[test]
 fn what_the_agent_ignores_its_children_do_not() {
     let agent = Agent::start_from("trap '' HUP INT QUIT TERM; exec \"$@\"");

@@ -30,7 +30,7 @@ impl World {
     pub fn open(library: &str, image: &str) -> Result<World, Failure> {
         let library = Path::new(library);
         let kernel = KernelStore::new(library).ensure_default(&Silent)?;
-        let initramfs = kernel.initramfs(&binaries::directory().join("guest/forkd-agent"), &Silent)?;
+        let initramfs = kernel.initramfs(&binaries::directory().join("forkd-agent"), &Silent)?;
         Ok(World {
             kernel: kernel.vmlinux(),
             initramfs,

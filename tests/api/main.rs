@@ -28,12 +28,15 @@ const REST: &[Test] = &[
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
     ("sdk::the_examples_run", sdk::the_examples_run),
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
-    ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
-    ("bench::of_the_api", bench::of_the_api),
 ];
 
-/// Part of `make soak`.
-const SOAK: &[Test] = &[("programs::start_by_the_thousand", programs::start_by_the_thousand)];
+/// Part of `make soak`. That images are built through the daemon is also shown by E2B's clients, which build templates; what the
+/// benchmark of the API does with few children, that of the main job does too.
+const SOAK: &[Test] = &[
+    ("bench::of_the_api", bench::of_the_api),
+    ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
+    ("programs::start_by_the_thousand", programs::start_by_the_thousand),
+];
 
 fn main() -> ExitCode {
     forkd_tests::suite::main(CORE, &[REST, in_soak(SOAK)].concat())

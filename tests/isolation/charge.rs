@@ -14,8 +14,6 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const PATIENCE: Duration = Duration::from_secs(180);
 const MIB: u64 = 1 << 20;
-/// What is written again between two branches.
-const REWRITTEN_MIB: u64 = 200;
 
 /// Bytes: what forkd's cgroup and the kernel say is used, without what the kernel could drop at once, and dying cgroups.
 struct Used {
@@ -49,16 +47,16 @@ fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Error>) -> TestResu
     Ok(())
 }
 
-/// A sandbox rewrites 200 MiB of its memory between branches: each branch pays for what it keeps, the sandbox for what it has,
+/// A sandbox rewrites much of its memory between branches: each branch pays for what it keeps, the sandbox for what it has,
 /// and nothing is charged that the host does not use.
 pub fn follows_the_memory_of_branches() -> TestResult {
     let daemon = Daemon::start()?;
     daemon.run(&["snapshot", DEBIAN, "--tag", "charge", "--memory", "512M"])?;
-    let branches = count(3, 20);
+    let (branches, rewritten_mib) = (count(3, 20), u64::from(count(100, 200)));
     let dying = used()?.dying;
     let id = daemon.run(&["fork", "charge"])?;
     let eval = |code: &str| daemon.run(&["eval", &id, "--timeout", "300", code]);
-    eval(&format!("a = bytearray({REWRITTEN_MIB} << 20)"))?;
+    eval(&format!("a = bytearray({rewritten_mib} << 20)"))?;
     // A piece at a time: the guest has no memory for a second copy of all of it.
     let rewrite = |number: u32| {
         let byte = number % 256;
@@ -80,7 +78,7 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     check!(cpu_us(&daemon, &id)? > cpu, "its CPU time begins anew");
     let after = used()?;
     let (charged, used_more) = (after.charged.abs_diff(before.charged), after.used.abs_diff(before.used));
-    let least = u64::from(branches) * REWRITTEN_MIB * MIB * 9 / 10;
+    let least = u64::from(branches) * rewritten_mib * MIB * 9 / 10;
     let own: u64 = host()?
         .script(&format!("cat /sys/fs/cgroup/forkd/sandbox-{id}.{}/memory.current", branches + 1))?
         .trim()
@@ -92,7 +90,7 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     }))?;
     check!(charged >= least, "{charged} bytes for {branches} branches");
     check!(charged.abs_diff(used_more) <= charged.max(used_more) / 10, "{charged} charged, {used_more} used");
-    check!(own < 2 * REWRITTEN_MIB * MIB, "the sandbox pays for its branches: {own}");
+    check!(own < 2 * rewritten_mib * MIB, "the sandbox pays for its branches: {own}");
     check!(stats["memory_shared_with"] == format!("charge-{}", branches - 1), "{stats}");
 
     // Threads of the kernel have moved with the VM: no cgroup of a branch is kept by one.
@@ -101,7 +99,7 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     }
     let mine = format!("sandbox-{id}.{}", branches + 1);
     until("the cgroups of branches are gone", || Ok(cgroups()? == [mine.clone(), "zygote-charge".into()]))?;
-    check!(eval("len(a)")? == (REWRITTEN_MIB << 20).to_string(), "it lives");
+    check!(eval("len(a)")? == (rewritten_mib << 20).to_string(), "it lives");
     daemon.run(&["kill", &id])?;
     until("no dying cgroups are left", || Ok(used()?.dying <= dying))
 }

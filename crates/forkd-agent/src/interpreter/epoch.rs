@@ -53,6 +53,9 @@ impl Drop for EpochName {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     /// Installs the generators with a kernel that gives 1, 1, … at first and 2, 2, … the next time.
@@ -80,13 +83,20 @@ mod tests {
     fn a_loop_that_never_yields_gets_other_random_numbers() {
         let (mut epoch, name) = Epoch::new().unwrap();
         let path = name.path().to_str().unwrap().to_owned();
-        let advance = std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(500));
-            epoch.advance().unwrap();
-            epoch
+        let running = Arc::new(AtomicBool::new(true));
+        let advance = std::thread::spawn({
+            let running = Arc::clone(&running);
+            // Again and again: on a busy host Node.js takes its time to look for the first time.
+            move || {
+                while running.load(Ordering::Relaxed) {
+                    std::thread::sleep(std::time::Duration::from_millis(200));
+                    epoch.advance().unwrap();
+                }
+            }
         });
         let source = include_str!("drivers/node/random.js");
         let (exit, printed) = crate::testing::run("node", &["-e", LOOP, &path, source]);
+        running.store(false, Ordering::Relaxed);
         advance.join().unwrap();
         assert_eq!((exit, printed.as_str()), (crate::children::Exit::Code(0), "1\n2 true\n"));
         drop(name);

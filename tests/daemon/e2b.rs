@@ -620,3 +620,35 @@ fn what_cannot_be_kept_is_refused() -> Result<(), Failure> {
     assert!(secure["envdAccessToken"].is_string(), "{secure}");
     Ok(())
 }
+
+/// A daemon that dies in the middle of a pause, or of what ends one: the sandbox stands still without an end, or runs with one.
+#[cfg(debug_assertions)]
+#[test]
+fn a_pause_and_the_end_of_a_sandbox_change_together() -> Result<(), Failure> {
+    let (mut world, _agents) = World::with_agents(&[])?;
+    for (place, request) in [
+        ("change.written", "pause"),
+        ("change.changed", "pause"),
+        ("change.written", "connect"),
+        ("change.changed", "connect"),
+    ] {
+        let id = id_of(&create(&world, json!({ "templateID": "base", "timeout": 1000 }))?);
+        if request == "connect" {
+            assert_eq!(control(&world, &format!("POST /sandboxes/{id}/pause"), json!({}))?.status, 204);
+        }
+        world.end(Signal::KILL)?;
+        world.launch(&[], &[("FORKD_FAULT", place)])?;
+        world.until("the daemon answers", |world| Ok(world.ask("GET /healthz").is_ok()))?;
+        let dying = control(&world, &format!("POST /sandboxes/{id}/{request}"), json!({ "timeout": 1000 }));
+        assert!(dying.map_or(true, |answer| answer.is_cut()), "{place} {request}: the daemon lives");
+        world.ended_itself()?;
+        world.start(&[])?;
+        let shown = world.sandbox(&id)?;
+        let is_paused = shown.state == forkd_api::sandbox::SandboxState::Paused;
+        assert_eq!(shown.expires_at_unix.is_none(), is_paused, "{place} {request}: {shown:?}");
+        // What was begun is done, or nothing is.
+        let is_done = place == "change.changed";
+        assert_eq!(is_paused, (request == "pause") == is_done, "{place} {request}: {shown:?}");
+    }
+    Ok(())
+}

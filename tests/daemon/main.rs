@@ -24,4 +24,5 @@ mod schema;
 mod sdk;
 mod snapshots;
 mod soak;
+mod unreadable;
 mod world;

@@ -1,7 +1,7 @@
 //! A daemon with a home of its own, which can be stopped, killed and started again.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,10 @@ impl World {
         made?;
         world.start(options)?;
         Ok(world)
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
     }
 
     pub fn root(&self) -> PathBuf {

@@ -71,21 +71,19 @@ fn what_could_not_be_removed_is_swept() -> Result<(), Failure> {
     world.make("base")?;
     world.fork("base", 1)?;
     // Long ago, and just now.
-    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     for (path, is_old) in
         [("sandboxes/iold", true), ("zygotes/old", true), ("sandboxes/inew", false), ("zygotes/new", false)]
     {
         let path = world.run_path(path);
         fs::create_dir(&path)?;
-        fs::write(path.join("record.json"), "{}")?;
         if is_old {
-            fs::File::open(&path)?.set_modified(long_ago)?;
+            fs::File::open(&path)?.set_modified(long_ago())?;
         }
     }
     // Those that are somebody's are as old.
     for place in ["sandboxes", "zygotes"] {
         for name in world.names(place).iter().filter(|name| !name.ends_with("new")) {
-            fs::File::open(world.run_path(place).join(name))?.set_modified(long_ago)?;
+            fs::File::open(world.run_path(place).join(name))?.set_modified(long_ago())?;
         }
     }
     let swept = world.run(world.engine.sweep())?;
@@ -142,8 +140,7 @@ fn a_process_that_says_nothing_does_not_keep_the_others_from_being_found() -> Re
     );
     assert_eq!(world.names("layers").len(), 3, "its disk is left alone");
     let sweep = || {
-        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
-        fs::File::open(world.run_path("sandboxes").join(&ids[1]))?.set_modified(long_ago)?;
+        fs::File::open(world.run_path("sandboxes").join(&ids[1]))?.set_modified(long_ago())?;
         Ok::<_, Failure>(world.run(world.engine.sweep())?)
     };
     assert_eq!(sweep()?, Swept::default(), "it is as mute as before");
@@ -154,4 +151,58 @@ fn a_process_that_says_nothing_does_not_keep_the_others_from_being_found() -> Re
     let recovered = world.restart()?;
     assert_eq!((recovered.sandboxes.len(), recovered.mute.len()), (3, 0), "{recovered:?}");
     Ok(())
+}
+
+/// A record that is damaged while a daemon runs: its sandbox runs on, and the sweep removes nothing.
+#[test]
+fn nothing_is_swept_while_a_record_cannot_be_read() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let layer = world.directory.path().join("layers/lnobody");
+    fs::write(&layer, b"")?;
+    fs::File::open(&layer)?.set_modified(long_ago())?;
+    let record = world.run_path("sandboxes").join(&id).join("record.json");
+    let text = fs::read(&record)?;
+    fs::write(&record, &text[..text.len() / 2])?;
+    let swept = world.run(world.engine.sweep())?;
+    assert_eq!((swept.removed, swept.unreadable.len()), (0, 1), "{swept:?}");
+    assert_eq!(swept.unreadable[0].path, record);
+    assert_eq!(world.engine.unreadable(), swept.unreadable);
+    assert!(layer.exists() && lives(world.engine.sandbox(&id)?.view().pid));
+    // Its owner writes it again.
+    world.run(world.engine.sandbox(&id)?.pause())?;
+    world.run(world.engine.sandbox(&id)?.branch(None))?;
+    let swept = world.run(world.engine.sweep())?;
+    assert_eq!((swept.removed, swept.unreadable.len()), (1, 0), "{swept:?}");
+    assert!(!layer.exists());
+    Ok(())
+}
+
+/// A guest that writes nothing for a while before it is frozen keeps its disk.
+#[test]
+fn the_disk_of_a_snapshot_that_is_being_made_is_not_swept() -> Result<(), Failure> {
+    let world = World::new()?;
+    // Nobody listens: it waits before it freezes.
+    let (steps, mut told) = tokio::sync::mpsc::channel(1);
+    let new = forkd_tests::engine::tiny::new_snapshot("base", world.directory.path().join("kernel"))?;
+    let engine = world.engine.clone();
+    let made = world.run(async {
+        let making = tokio::spawn(async move { engine.make(new, &steps).await });
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        for name in world.names("layers") {
+            fs::File::open(world.directory.path().join("layers").join(name))?.set_modified(long_ago())?;
+        }
+        let swept = world.engine.sweep().await?;
+        assert_eq!((swept.removed, world.names("layers").len()), (0, 1), "{swept:?}");
+        while told.recv().await.is_some() {}
+        Ok::<_, Failure>(making.await?)
+    })?;
+    made?;
+    world.fork("base", 1)?;
+    Ok(())
+}
+
+fn long_ago() -> std::time::SystemTime {
+    std::time::SystemTime::now() - std::time::Duration::from_secs(3600)
 }

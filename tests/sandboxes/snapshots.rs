@@ -219,3 +219,40 @@ fn a_sandbox_shares_memory_with_its_latest_branch_in_memory() -> Result<(), Fail
     assert_eq!(shared_with()?.as_deref(), Some("one"));
     Ok(())
 }
+
+/// The name of a branch that was removed may be another sandbox's by now.
+#[test]
+fn a_sandbox_does_not_go_back_to_what_is_not_its_own() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 2)?;
+    let (one, other) = (world.engine.sandbox(&ids[0])?, world.engine.sandbox(&ids[1])?);
+    world.run(one.branch(Some("name".parse()?)))?;
+    world.run(world.engine.remove_snapshot("name", false))?;
+    world.run(other.branch(Some("name".parse()?)))?;
+    let error = world.run(one.rollback("name".parse()?)).unwrap_err();
+    assert!(matches!(error, EngineError::NotItsBranch { .. }), "{error}");
+    world.run(other.rollback("name".parse()?))?;
+    Ok(())
+}
+
+/// A record has an end, and a sandbox that is branched for ever does not reach it.
+#[test]
+fn branches_that_are_gone_are_forgotten_before_they_are_too_many() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    world.run(world.engine.sandbox(&id)?.branch(Some("there".parse()?)))?;
+    let path = world.run_path("sandboxes").join(&id).join("record.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    let gone = (1..8192).map(|number| format!("{}-{number}", "long-name".repeat(6)));
+    record["branches"] = ["there".to_owned()].into_iter().chain(gone).collect();
+    std::fs::write(&path, record.to_string())?;
+    let recovered = world.restart()?;
+    assert_eq!((recovered.sandboxes.len(), recovered.unreadable.len()), (1, 0), "{recovered:?}");
+    let sandbox = world.engine.sandbox(&id)?;
+    world.run(sandbox.branch(Some("next".parse()?)))?;
+    assert_eq!(sandbox.view().record.branches, ["there".parse()?, "next".parse()?]);
+    world.run(sandbox.rollback("there".parse()?))?;
+    Ok(())
+}

@@ -18,3 +18,17 @@ pub struct Version {
     #[serde(default)]
     pub emulated: bool,
 }
+
+/// A record, manifest or directory of the daemon's that it cannot read. It leaves that as it is, with every process and file that
+/// may belong to it, and tries again every minute.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    pub path: String,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProblemList {
+    pub problems: Vec<Problem>,
+}

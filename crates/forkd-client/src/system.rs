@@ -1,7 +1,7 @@
 //! The daemon itself, and what happens in it.
 
 use forkd_api::event::Event;
-use forkd_api::system::{Health, Version};
+use forkd_api::system::{Health, ProblemList, Version};
 
 use crate::error::ClientError;
 use crate::exchange::{Client, Request};
@@ -15,6 +15,11 @@ impl Client {
 
     pub async fn version(&self) -> Result<Version, ClientError> {
         self.ask(Request::get("/version".into())).await
+    }
+
+    /// What the daemon cannot read of its own files. Needs the scope admin.
+    pub async fn problems(&self) -> Result<ProblemList, ClientError> {
+        self.ask(Request::get("/v1/problems".into())).await
     }
 
     /// What happens from now on.

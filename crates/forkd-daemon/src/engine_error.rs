@@ -10,6 +10,7 @@ use forkd_engine::engine::{EngineError, Refusal};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
+use forkd_engine::lasting::LastingError;
 use forkd_engine::library::LibraryError;
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
@@ -43,6 +44,9 @@ impl From<EngineError> for ApiError {
             }
             EngineError::NotItsBranch { .. } => ApiError::new(Code::WrongState, text)
                 .hint("`branches` of a sandbox has those it can go back to"),
+            EngineError::TooManyBranches(_) => {
+                ApiError::new(Code::TooMany, text).hint("remove some of its branches first")
+            }
             EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text)
                 .hint("ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"),
             EngineError::NoNetwork(_) => ApiError::new(Code::Unavailable, text).hint(
@@ -86,6 +90,8 @@ impl From<EngineError> for ApiError {
             EngineError::Call(error) => of_call(&error),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Image(error) => error.into(),
+            EngineError::Process(LastingError::Record(_)) => ApiError::new(Code::Unavailable, text)
+                .hint("`forkd doctor` on the daemon's host says what it cannot read"),
             EngineError::Cgroup(_)
             | EngineError::Answer(_)
             | EngineError::Ended(_)
@@ -232,6 +238,7 @@ pub(crate) fn shortened(text: String) -> String {
 mod tests {
     use std::time::Duration;
 
+    use forkd_engine::record::Unreadable;
     use forkd_image::images::ImageError;
     use forkd_image::kernels::KernelStoreError;
     use forkd_proto::control::Refusal as Refused;
@@ -260,6 +267,7 @@ mod tests {
             (EngineError::NameTaken(tag()), ErrorCode::NameTaken, true),
             (EngineError::HasDependents { tag: tag(), dependents: vec![] }, ErrorCode::HasDependents, true),
             (EngineError::NotItsBranch { tag: tag(), sandbox: "i".into() }, ErrorCode::WrongState, true),
+            (EngineError::TooManyBranches(1), ErrorCode::TooMany, true),
             (EngineError::WrongState("ended"), ErrorCode::WrongState, false),
             (EngineError::EndedMeanwhile("x".into()), ErrorCode::SandboxEnded, false),
             (EngineError::NoNetwork("x".into()), ErrorCode::Unavailable, true),
@@ -286,6 +294,7 @@ mod tests {
             (ImageError::Ambiguous("x".into()).into(), ErrorCode::Malformed, false),
             (ImageError::NeedsRoot.into(), ErrorCode::Unavailable, true),
             (EngineError::Timeout, ErrorCode::Internal, true),
+            (LastingError::from(Unreadable::new("/x", "y")).into(), ErrorCode::Unavailable, true),
         ] {
             let text = format!("{error:?}");
             let answer = ApiError::from(error);

@@ -17,6 +17,9 @@ const PERIOD: Duration = Duration::from_secs(60);
 const TRIM_PERIOD: Duration = Duration::from_secs(15);
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
 
+/// What becomes of a file that cannot be read.
+pub const LEFT_ALONE: &str = "left alone, and nothing is removed that it may need";
+
 /// Begins. It ends when the daemon is about to stop.
 pub fn start(app: &Shared) {
     let (sweeping, trimming, counting) = (app.clone(), app.clone(), app.clone());
@@ -48,10 +51,19 @@ async fn sweep(app: &App) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first comes at once, and the engine has just swept.
     ticks.tick().await;
+    let mut known = app.engine.unreadable();
     loop {
         ticks.tick().await;
         match app.engine.sweep().await {
-            Ok(Swept { sandboxes, zygotes, removed }) => {
+            Ok(Swept { sandboxes, zygotes, unreadable, removed }) => {
+                // Said once, and not every minute.
+                for error in unreadable.iter().filter(|error| !known.contains(error)) {
+                    tracing::warn!(%error, "{LEFT_ALONE}");
+                }
+                for error in known.iter().filter(|error| !unreadable.contains(error)) {
+                    tracing::info!(path = %error.path.display(), "no longer unreadable");
+                }
+                known = unreadable;
                 for id in sandboxes {
                     tracing::info!(%id, "adopted a sandbox whose process answers again");
                 }

@@ -40,6 +40,7 @@ const BETWEEN: Duration = Duration::from_millis(20);
 
 /// What a process may use, with all that it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Quota {
     /// Of the host's memory: what the guest writes, and what that costs the VM process and the kernel.
     pub memory_bytes: u64,
@@ -55,6 +56,7 @@ pub struct Quota {
 
 /// What a process may read and write each second. What is not said is as much as there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IoQuota {
     pub read_bytes: Option<u64>,
     pub write_bytes: Option<u64>,

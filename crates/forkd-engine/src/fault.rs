@@ -1,7 +1,13 @@
-//! Places where a test has this process end, as `kill -9` would end it: `FORKD_FAULT=PLACE`. Not in release builds.
+//! What tests have go wrong in this process. Not in release builds.
+//!
+//! - `FORKD_FAULT=PLACE`: it ends at a place, as `kill -9` would end it.
+//! - `FORKD_FAULT_READ=ERRNO:END`: records, manifests and directories whose paths end with END cannot be read.
+
+use std::io;
+use std::path::Path;
 
 /// All of them. Each is between two steps of which a daemon that dies there has taken only the first.
-pub const PLACES: [&str; 26] = [
+pub const PLACES: [&str; 28] = [
     "create.written",
     "create.forked",
     "create.running",
@@ -25,6 +31,8 @@ pub const PLACES: [&str; 26] = [
     "persist.published",
     "load.started",
     "load.loaded",
+    "change.written",
+    "change.changed",
     "evict.ended",
     "remove.ended",
     "remove.files",
@@ -42,3 +50,20 @@ pub(crate) fn place(name: &'static str) {
 
 #[cfg(not(debug_assertions))]
 pub(crate) fn place(_: &'static str) {}
+
+/// What reading a path fails with.
+#[cfg(debug_assertions)]
+pub(crate) fn read(path: &Path) -> io::Result<()> {
+    let wanted = std::env::var("FORKD_FAULT_READ").unwrap_or_default();
+    match wanted.split_once(':') {
+        Some((errno, end)) if path.ends_with(end) => {
+            Err(io::Error::from_raw_os_error(errno.parse().unwrap_or_default()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn read(_: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::control::{CallError, Control};
 use crate::page_table;
-use crate::record::{self, AnyRecord};
+use crate::record::{self, AnyRecord, Unreadable};
 use crate::socket::AsyncPidfd;
 use crate::users::{NoneLeft, User};
 
@@ -44,6 +44,8 @@ pub enum LastingError {
     Call(#[from] CallError),
     #[error("the VM process of {} says that it is process {pid}, which is somebody else", directory.display())]
     Impostor { directory: PathBuf, pid: i32 },
+    #[error(transparent)]
+    Record(#[from] Unreadable),
     #[error(transparent)]
     Users(#[from] NoneLeft),
     #[error("the VM process identifies itself with {0:?}")]
@@ -160,7 +162,7 @@ impl Lasting {
         let (Reply::Identified { pid, disk }, Some(pidfd)) = (reply.clone(), descriptors.pop()) else {
             return Err(LastingError::Answer(reply));
         };
-        let user = record::read::<AnyRecord>(directory).and_then(|record| record.user);
+        let user = record::read::<AnyRecord>(directory)?.and_then(|record| record.user);
         if !is_true(pid, &pidfd, user.map(|user| user.uid)) {
             return Err(LastingError::Impostor { directory: directory.into(), pid });
         }

@@ -1,11 +1,14 @@
 //! What is written down of each VM process, so that a daemon that starts again knows what it finds.
 //!
 //! Records are replaced whole, and not synced: they are about processes, which end when the host does.
+//!
+//! A record that is there and cannot be read (an I/O error, damage, a newer daemon's) is an error, never the same as no record:
+//! what it is about may be in use, so nothing is removed or ended for want of it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 use forkd_image::digest::Digest;
 use forkd_net::{Policy, Slot};
@@ -15,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Quota;
+use crate::fault;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
 use crate::users::UserRecord;
@@ -22,9 +26,16 @@ use crate::users::UserRecord;
 const FILE: &str = "record.json";
 const NEW: &str = "record.json.new";
 const MAX_RECORD: u64 = 1 << 20;
+/// The format of records. Those of before it was written have none, and are of the first.
+const VERSION: u64 = 1;
+const VERSION_FIELD: &str = "version";
+
+/// A JSON object.
+pub type Object = serde_json::Map<String, serde_json::Value>;
 
 /// The hardware of a VM, and what it was booted from. The same for a whole family.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Shape {
     pub vcpus: u8,
     pub memory_bytes: u64,
@@ -35,6 +46,7 @@ pub struct Shape {
 
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SandboxRecord {
     pub id: SandboxId,
     pub snapshot: Tag,
@@ -67,6 +79,9 @@ pub struct SandboxRecord {
     #[serde(default)]
     pub cpu_us_before: u64,
     pub branches: Vec<Tag>,
+    /// How many branches it ever had. Names of removed ones are not given again.
+    #[serde(default)]
+    pub branches_made: u64,
     /// How many forks there were on the way here: see the agent's identity.
     pub generation: u64,
     /// Whether it was told to whoever asked for it. If not, nobody knows of it.
@@ -77,10 +92,23 @@ pub struct SandboxRecord {
     /// During a rollback: what it becomes.
     #[serde(default)]
     pub rolling_back: Option<RollingBack>,
+    /// While it is paused or resumed together with its expiry.
+    #[serde(default)]
+    pub changing: Option<Changing>,
+}
+
+/// A pause or a resume that has begun, for which the record has the new expiry already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changing {
+    pub pauses: bool,
+    /// What is right if it came to nothing.
+    pub expires_before: Option<u64>,
 }
 
 /// A rollback that has begun.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RollingBack {
     pub tag: Tag,
     pub generation: u64,
@@ -90,6 +118,7 @@ pub struct RollingBack {
 
 /// The network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NetworkRecord {
     pub slot: Slot,
     pub policy: Policy,
@@ -97,6 +126,7 @@ pub struct NetworkRecord {
 
 /// The disk of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DiskRecord {
     pub files: DiskFiles,
     /// During a branch or a rollback: what the VM may be using already instead.
@@ -105,6 +135,7 @@ pub struct DiskRecord {
 
 /// The files of a disk above the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DiskFiles {
     /// From the bottom up.
     pub frozen: Vec<LayerId>,
@@ -113,6 +144,7 @@ pub struct DiskFiles {
 
 /// A process to fork from. With a snapshot on disk, the same is in its manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ZygoteRecord {
     pub tag: Tag,
     /// The snapshot that it is a change of.
@@ -156,23 +188,65 @@ pub struct AnyRecord {
     pub user: Option<UserRecord>,
 }
 
+/// A record, manifest or directory that is there and cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {}: {reason}", path.display())]
+pub struct Unreadable {
+    pub path: PathBuf,
+    pub reason: String,
+}
+
+impl Unreadable {
+    pub fn new(path: impl Into<PathBuf>, reason: impl ToString) -> Unreadable {
+        Unreadable { path: path.into(), reason: reason.to_string() }
+    }
+}
+
 /// Writes a record into a directory, in the place of the one that is there.
 pub fn write(directory: &Path, record: &impl Serialize) -> Result<(), PlaceError> {
     let (new, path) = (directory.join(NEW), directory.join(FILE));
-    let text = serde_json::to_vec(record).map_err(io::Error::from);
-    let text = text.map_err(PlaceError::at("write", &path))?;
+    let text = to_object(record).and_then(|object| serde_json::to_vec(&object));
+    let text = text.map_err(io::Error::from).map_err(PlaceError::at("write", &path))?;
+    if text.len() as u64 > MAX_RECORD {
+        return Err(PlaceError::at("write", &path)(io::ErrorKind::FileTooLarge.into()));
+    }
     fs::write(&new, text).map_err(PlaceError::at("write", &new))?;
     fs::rename(&new, &path).map_err(PlaceError::at("rename", &new))
 }
 
-/// The record in a directory. `None` if there is none, or none that can be read: it was never written to its end.
-pub fn read<T: DeserializeOwned>(directory: &Path) -> Option<T> {
+/// The record in a directory. `None` if none was ever written there.
+pub fn read<T: DeserializeOwned>(directory: &Path) -> Result<Option<T>, Unreadable> {
     let path = directory.join(FILE);
-    let metadata = fs::metadata(&path).ok()?;
-    if metadata.len() > MAX_RECORD {
-        return None;
+    let failed = |reason: String| Unreadable { path: path.clone(), reason };
+    let file = match fault::read(&path).and_then(|()| File::open(&path)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    let mut text = Vec::new();
+    file.take(MAX_RECORD + 1).read_to_end(&mut text).map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > MAX_RECORD {
+        return Err(failed(format!("it has more than {MAX_RECORD} bytes")));
     }
-    serde_json::from_slice(&fs::read(&path).ok()?).ok()
+    let object = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+    from_object(object).map(Some).map_err(failed)
+}
+
+/// A record as it is written: with the version of the format.
+pub fn to_object(record: &impl Serialize) -> Result<Object, serde_json::Error> {
+    let mut object: Object = serde_json::from_value(serde_json::to_value(record)?)?;
+    object.insert(VERSION_FIELD.into(), VERSION.into());
+    Ok(object)
+}
+
+/// A record of what was written. Another version, and fields that are not known here, are a newer daemon's.
+pub fn from_object<T: DeserializeOwned>(mut object: Object) -> Result<T, String> {
+    match object.remove(VERSION_FIELD) {
+        None => {}
+        Some(version) if version == VERSION => {}
+        Some(version) => return Err(format!("format version {version}, expected {VERSION}")),
+    }
+    serde_json::from_value(object.into()).map_err(|error| error.to_string())
 }
 
 impl SandboxRecord {
@@ -268,16 +342,37 @@ mod tests {
     }
 
     #[test]
-    fn records_are_replaced_whole_and_nonsense_is_none() {
+    fn records_are_replaced_whole() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(read::<DiskRecord>(directory.path()), None);
+        assert_eq!(read::<DiskRecord>(directory.path()), Ok(None));
         let mut disk = DiskRecord::new(vec![], layer(1));
         write(directory.path(), &disk).unwrap();
         disk.instead.push(files(&[1], 2));
         write(directory.path(), &disk).unwrap();
-        assert_eq!(read(directory.path()), Some(disk));
+        assert_eq!(read(directory.path()), Ok(Some(disk.clone())));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-        fs::write(directory.path().join(FILE), b"{").unwrap();
-        assert_eq!(read::<DiskRecord>(directory.path()), None);
+        disk.instead = vec![files(&[1], 2); 1 << 16];
+        assert!(write(directory.path(), &disk).is_err(), "nobody could read it");
+        assert!(read::<DiskRecord>(directory.path()).unwrap().is_some_and(|disk| disk.instead.len() == 1));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_not_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        let whole = r#"{"files":{"frozen":[],"top":"l1"},"instead":[]"#;
+        let reason = |text: &str| {
+            fs::write(&path, text).unwrap();
+            read::<DiskRecord>(directory.path()).unwrap_err().reason
+        };
+        assert!(reason(whole).contains("EOF"), "truncated");
+        assert!(reason("").contains("EOF"), "empty");
+        assert_eq!(reason(&format!("{whole},\"version\":2}}")), "format version 2, expected 1");
+        assert!(reason(&format!("{whole},\"later\":0}}")).contains("unknown field `later`"));
+        assert!(reason(&" ".repeat(2 << 20)).contains("more than"));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = read::<DiskRecord>(directory.path()).unwrap_err();
+        assert!(error.to_string().contains("record.json: Is a directory"), "{error}");
     }
 }

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Deserialize, Serialize};
 
+use crate::page_table::user_of;
+
 /// The ids that may be given away. They are nobody else's on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UidRange {
@@ -60,6 +62,7 @@ impl FromStr for UidRange {
 
 /// What is written down of a process' id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UserRecord {
     pub uid: u32,
     /// Whether no guest has run in the process: its children have ids of their own.
@@ -134,6 +137,17 @@ impl Users {
     pub fn keep(&self, record: UserRecord) {
         let user = self.found(record);
         self.given.lock().unwrap_or_else(PoisonError::into_inner).kept.push(user);
+    }
+
+    /// The ids of all processes of this host that are in the range: whose they are may be in a record that cannot be read.
+    pub fn keep_running(&self) {
+        let Some(range) = self.range else { return };
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_in_range = |uid: &u32| uid.checked_sub(range.first).is_some_and(|at| at < range.count);
+        for uid in pids.filter_map(user_of).filter(is_in_range) {
+            self.keep(UserRecord { uid, trusted: false });
+        }
     }
 
     /// The id of a child, if processes have any.

@@ -68,6 +68,7 @@ pub enum PolicyError {
 
 /// A sandbox's policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Policy {
     #[serde(default)]
     pub egress: Egress,

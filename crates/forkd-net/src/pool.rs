@@ -175,17 +175,31 @@ impl State {
     }
 }
 
+/// What becomes of networks that no sandbox is known to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    Remove,
+    /// Who has them is not known now. Their slots are not used.
+    Keep,
+}
+
 impl Pool {
-    /// Takes the host over: adopts the networks of live sandboxes with their policies, and removes all others. Refused if
-    /// somebody else has it.
+    /// Takes the host over: adopts the networks of live sandboxes with their policies. Refused if somebody else has it.
     pub async fn start(
         host: Arc<Host>,
         settings: PoolSettings,
         held: BTreeMap<Slot, Policy>,
+        others: Others,
     ) -> Result<(Pool, Recovered), NetError> {
         let lock = lock(&host).await?;
-        let slots: BTreeSet<Slot> = held.keys().copied().collect();
-        let swept = host.sweep(slots.clone()).await?;
+        let mut slots: BTreeSet<Slot> = held.keys().copied().collect();
+        let swept = match others {
+            Others::Remove => host.sweep(slots.clone()).await?,
+            Others::Keep => {
+                slots.extend(host.used()?);
+                Vec::new()
+            }
+        };
         let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
         let mut returned = VecDeque::new();
         for (slot, policy) in held {
@@ -213,6 +227,12 @@ impl Pool {
         });
         let worker = Mutex::new(Some(tokio::spawn(work(Arc::clone(&shared)))));
         Ok((Pool { shared, worker, _lock: lock }, recovered))
+    }
+
+    /// The network of a live sandbox that was not known when the pool was started with [`Others::Keep`].
+    pub async fn adopt(&self, slot: Slot, policy: Policy) -> Result<Network, NetError> {
+        let lease = Lease::adopt(&self.shared.host, slot, policy).await?;
+        Network::with_resolver(lease, &self.shared.settings).await
     }
 
     /// A network for a sandbox. It is the caller's, until it is given back.

@@ -59,13 +59,13 @@ impl Store {
             .names()?
             .into_iter()
             .filter_map(|name| name.parse::<Tag>().ok())
-            .filter(|tag| self.path(tag).is_dir())
+            .filter(|tag| is_directory(&self.path(tag)))
             // Those that were removed since the directory was read are left out, here and below.
             .filter_map(|tag| {
                 let opened = SnapshotDirectory::open(&self.path(&tag)).transpose()?;
                 Some(Listed { manifest: opened.map(|(_, sealed)| sealed), tag })
             })
-            .filter(|listed| listed.manifest.is_ok() || self.path(&listed.tag).is_dir())
+            .filter(|listed| listed.manifest.is_ok() || is_directory(&self.path(&listed.tag)))
             .collect();
         listed.sort_by(|a, b| a.tag.cmp(&b.tag));
         Ok(listed)
@@ -107,6 +107,14 @@ impl Store {
             names.extend(entry.map_err(failed())?.file_name().into_string());
         }
         Ok(names)
+    }
+}
+
+/// Whether a path is a directory, or may be one: what cannot be looked at is not left out.
+fn is_directory(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(found) => found.is_dir(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 

@@ -77,16 +77,10 @@ pub(super) async fn pause(
     // Whoever goes away in between leaves neither half a pause nor a sandbox without an end.
     app.to_its_end(async move {
         let _turn = work.e2b.turns.take(&id).await;
-        let view = sandbox.view();
-        if view.state == SandboxState::Paused {
+        if sandbox.view().state == SandboxState::Paused {
             return Err(ApiError::new(ErrorCode::WrongState, format!("sandbox {id} is already paused")));
         }
-        // First, so that its time cannot be over in between.
-        sandbox.set_expiry(None).await?;
-        if let Err(error) = sandbox.pause().await {
-            let _ = sandbox.set_expiry(view.record.expires_unix_ms).await;
-            return Err(error.into());
-        }
+        sandbox.pause_for_good().await?;
         Ok(StatusCode::NO_CONTENT)
     })
     .await?
@@ -142,12 +136,7 @@ pub(super) async fn wake(app: &Shared, id: &str, sandbox: &SandboxHandle, second
         if sandbox.view().state != SandboxState::Paused {
             return Ok(false);
         }
-        // First, so that nothing goes on without an end.
-        sandbox.set_expiry(Some(from_now(seconds))).await?;
-        if let Err(error) = sandbox.resume().await {
-            let _ = sandbox.set_expiry(None).await;
-            return Err(error.into());
-        }
+        sandbox.resume_until(Some(from_now(seconds))).await?;
         set_clock(&sandbox).await;
         Ok(true)
     })

@@ -4,19 +4,24 @@ use std::sync::LazyLock;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use forkd_api::error::ErrorCode;
-use forkd_api::system::{Health, Version};
+use forkd_api::system::{Health, Problem, ProblemList, Version};
+use forkd_api::token::Scope;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Shared;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
-use crate::{housekeeping, metrics};
+use crate::{auth, housekeeping, metrics};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
+    let problems =
+        OpenApiRouter::new().routes(routes!(problems)).route_layer(from_fn(auth::require(Scope::Admin)));
     OpenApiRouter::new()
+        .merge(problems)
         .routes(routes!(health))
         .routes(routes!(version))
         .routes(routes!(metrics_text))
@@ -58,6 +63,28 @@ async fn version(State(app): State<Shared>) -> Json<Version> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         api: forkd_api::PREFIX.trim_start_matches('/').to_owned(),
     })
+}
+
+/// What the daemon cannot read of its own files.
+///
+/// Needs the scope admin: paths are the host's.
+#[utoipa::path(
+    get,
+    path = "/v1/problems",
+    tag = "system",
+    operation_id = "problems",
+    responses(
+        (status = 200, description = "Each with the reason; empty if all is well", body = ProblemList),
+        (status = 403, description = "The token's scope is not admin", body = forkd_api::error::ErrorBody),
+    )
+)]
+async fn problems(State(app): State<Shared>) -> Json<ProblemList> {
+    let problems = app
+        .engine
+        .unreadable()
+        .into_iter()
+        .map(|unreadable| Problem { path: unreadable.path.display().to_string(), reason: unreadable.reason });
+    Json(ProblemList { problems: problems.collect() })
 }
 
 /// Counters, gauges and histograms, as Prometheus reads them.

@@ -27,9 +27,13 @@ pub struct BranchOrder {
     pub owner: Option<Owner>,
 }
 
+/// The branches that a sandbox can go back to. Their names fit its record.
+const MAX_BRANCHES: usize = 8192;
+
 impl Sandbox {
     pub(super) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
         self.check_alive()?;
+        self.forget_removed_branches()?;
         let shared = Arc::clone(&self.shared);
         let (tag, name) = match order.tag {
             Some(tag) => {
@@ -53,6 +57,7 @@ impl Sandbox {
             }
         };
         self.record.branches.push(tag);
+        self.record.branches_made += 1;
         self.save()?;
         let zygote = Zygote { process: process.0, record };
         let handle = snapshot::own(&shared, Arc::new(zygote), process.1, SnapshotStatus::Live);
@@ -60,9 +65,21 @@ impl Sandbox {
         Ok(handle)
     }
 
+    /// Keeps the record within its bounds, whose branches would grow it for ever.
+    fn forget_removed_branches(&mut self) -> Result<(), EngineError> {
+        if self.record.branches.len() >= MAX_BRANCHES {
+            let Sandbox { shared, record, .. } = self;
+            record.branches.retain(|tag| shared.snapshots.has(tag));
+        }
+        match self.record.branches.len() {
+            found if found < MAX_BRANCHES => Ok(()),
+            _ => Err(EngineError::TooManyBranches(MAX_BRANCHES)),
+        }
+    }
+
     /// A name of the sandbox's own. Branches that are no longer its own, since it went back behind them, still have theirs.
     fn free_name(&self) -> Result<(Tag, Reservation<Tag, SnapshotHandle>), EngineError> {
-        let mut number = self.record.branches.len();
+        let mut number = self.record.branches_made.max(self.record.branches.len() as u64);
         loop {
             number += 1;
             let tag: Tag = format!("{}-{number}", self.record.id).parse()?;

@@ -30,6 +30,8 @@ pub enum EngineError {
     HasDependents { tag: Tag, dependents: Vec<String> },
     #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]
     NotItsBranch { tag: Tag, sandbox: String },
+    #[error("the sandbox has {0} branches, and no room for another")]
+    TooManyBranches(usize),
     #[error("the sandbox is {0}")]
     WrongState(&'static str),
     #[error("the sandbox ended while the request ran: {0}")]

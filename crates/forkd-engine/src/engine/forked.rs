@@ -78,10 +78,12 @@ impl Prepared {
             cpu_us_before: 0,
             shape: parent.shape,
             branches: Vec::new(),
+            branches_made: 0,
             generation: parent.generation + 1,
             promised: false,
             group,
             rolling_back: None,
+            changing: None,
         };
         let mut forked = Forked { shared, record, process: None, name: Some(name) };
         if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {

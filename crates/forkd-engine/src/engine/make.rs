@@ -124,6 +124,10 @@ impl Making {
         steps: &Steps,
     ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
         let user = self.shared.users.new_user(false).map_err(LastingError::from)?;
+        let top = match new.shape.devices.disk {
+            Some(_) => Some(self.new_top()?),
+            None => None,
+        };
         let mut record = ZygoteRecord {
             tag: new.tag.clone(),
             parent: None,
@@ -131,7 +135,8 @@ impl Making {
             created_unix_ms: unix_ms(),
             pause_us: None,
             shape: new.shape.clone(),
-            layers: Vec::new(),
+            // Until it is frozen: what a disk is made of must be in a record, or it is swept.
+            layers: self.top.iter().cloned().collect(),
             user: user.as_ref().map(User::record),
             generation: 1,
             policy: None,
@@ -145,7 +150,7 @@ impl Making {
         self.process = Some(process.clone());
         self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;
-        self.boot(new, &process).await?;
+        self.boot(new, &process, top).await?;
         if new.shape.devices.vsock.is_some() {
             let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
             agent.wait_for_answer(new.limit).await?;
@@ -157,13 +162,22 @@ impl Making {
         step(steps, "freeze").await;
         let frozen = process.control.call(Command::Freeze, &[]).await?.0;
         let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
-        match disk_layer {
-            true => record.layers.extend(self.top.take()),
-            false => self.forget_top(),
+        if !disk_layer {
+            record.layers.clear();
         }
         record.promised = true;
         record::write(&self.directory, &record)?;
+        match disk_layer {
+            true => self.top = None,
+            false => self.forget_top(),
+        }
         Ok((Zygote { process, record }, events))
+    }
+
+    fn new_top(&mut self) -> Result<File, EngineError> {
+        let (top, file) = self.shared.new_layer()?;
+        self.top = Some(top);
+        Ok(file)
     }
 
     /// An empty layer is not part of the disk.
@@ -173,7 +187,12 @@ impl Making {
         }
     }
 
-    async fn boot(&mut self, new: &NewSnapshot, process: &Lasting) -> Result<(), EngineError> {
+    async fn boot(
+        &mut self,
+        new: &NewSnapshot,
+        process: &Lasting,
+        top: Option<File>,
+    ) -> Result<(), EngineError> {
         let open = |path: &Path| File::open(path).map_err(PlaceError::at("open", path));
         let devices = new.shape.devices.clone();
         let mut named = Named::of_vm(&devices, &self.directory)?.with(Descriptor::Kernel, open(&new.kernel)?);
@@ -183,10 +202,8 @@ impl Making {
         if let Some(image) = &new.shape.image {
             named = named.with(Descriptor::DiskBase, self.shared.base(image)?);
         }
-        if devices.disk.is_some() {
-            let (top, file) = self.shared.new_layer()?;
-            self.top = Some(top);
-            named = named.with(Descriptor::DiskTop, file);
+        if let Some(top) = top {
+            named = named.with(Descriptor::DiskTop, top);
         }
         if devices.net.is_some() {
             let (network, tap) = self.shared.networks.take_passing().await?;

@@ -35,6 +35,7 @@ mod sandbox;
 mod snapshot;
 mod sweep;
 mod usage;
+mod written;
 
 pub use admission::{Limits, Refusal};
 pub use create::{Created, NewSandboxes, Source};
@@ -66,6 +67,7 @@ use crate::cgroup::Cgroups;
 use crate::identity::Given;
 use crate::ids::SandboxId;
 use crate::places::Places;
+use crate::record::Unreadable;
 use crate::users::{UidRange, Users};
 use network::Networks;
 use registry::Registry;
@@ -118,6 +120,8 @@ struct Shared {
     identities: Semaphore,
     /// How often snapshots were used.
     uses: AtomicU64,
+    /// What could not be read when it was last looked at.
+    unreadable: Mutex<Vec<Unreadable>>,
 }
 
 /// Something has happened. What a thing is now is asked of its handle.
@@ -166,6 +170,7 @@ impl Engine {
             happened,
             identities: Semaphore::new(identities_at_once()),
             uses: AtomicU64::new(0),
+            unreadable: Mutex::default(),
         });
         let mut recovered = recover::recover(&shared).await?;
         recovered.networks = network::start(&shared, networking).await?;

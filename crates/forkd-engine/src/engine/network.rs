@@ -15,14 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use forkd_net::{
-    Access, Counters, Egress, Host, NetError, Network, Notice, Policy, Pool, PoolSettings, Slot,
+    Access, Counters, Egress, Host, NetError, Network, Notice, Others, Policy, Pool, PoolSettings, Slot,
 };
 use forkd_proto::causes::with_causes;
 use forkd_proto::control::Devices;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tokio::sync::mpsc;
 
-use super::recover::directories;
 use super::sandbox::Sandbox;
 use super::{Engine, EngineError, Happened, Shared};
 use crate::ids::SandboxId;
@@ -171,8 +170,12 @@ impl Networks {
 
     /// Gives a sandbox's network back, if no record says any more that it has it.
     pub fn give_back(&self, id: &SandboxId, directory: &Path) {
-        let is_written = || record::read::<SandboxRecord>(directory).is_some_and(|it| it.network.is_some());
-        if is_written() {
+        // One that cannot be read may say it.
+        let is_written = match record::read::<SandboxRecord>(directory) {
+            Ok(record) => record.is_some_and(|record| record.network.is_some()),
+            Err(_) => true,
+        };
+        if is_written {
             return;
         }
         let network = self.held().remove(id);
@@ -184,7 +187,7 @@ impl Networks {
     async fn open(
         &self,
         networking: Networking,
-        held: BTreeMap<Slot, Policy>,
+        (held, others): (BTreeMap<Slot, Policy>, Others),
         taps: Vec<(Slot, OwnedFd)>,
         notices: mpsc::Sender<Notice>,
     ) -> Result<Opened, NetError> {
@@ -195,7 +198,7 @@ impl Networks {
             // One that is not found is lost, which is said below.
             let _ = host.name_again(slot, tap).await;
         }
-        let (pool, recovered) = Pool::start(host, pool, held).await?;
+        let (pool, recovered) = Pool::start(host, pool, held, others).await?;
         Ok(Some((pool, recovered, prepared.changes)))
     }
 }
@@ -224,13 +227,14 @@ pub(super) async fn start(
 ) -> Result<NetworksFound, EngineError> {
     let mut slots = BTreeMap::new();
     let mut policies = BTreeMap::new();
-    for directory in directories(&shared.places.sandboxes())? {
-        let Some(record) = record::read::<SandboxRecord>(&directory) else { continue };
+    let written = shared.written();
+    for record in written.sandboxes {
         if let Some(NetworkRecord { slot, policy }) = record.network {
             slots.insert(slot, record.id);
             policies.insert(slot, policy);
         }
     }
+    let others = if written.unreadable.is_empty() { Others::Remove } else { Others::Keep };
     let networks = &shared.networks;
     let (notices, told) = mpsc::channel(NOTICES);
     let taps = slots.iter().filter_map(|(slot, id)| {
@@ -238,7 +242,7 @@ pub(super) async fn start(
         Some((*slot, tap_of_process(pid)?))
     });
     let taps = taps.collect();
-    let opened = match networks.open(networking, policies, taps, notices).await {
+    let opened = match networks.open(networking, (policies, others), taps, notices).await {
         Ok(opened) => opened,
         Err(error) => {
             let reason = with_causes(&error);
@@ -288,7 +292,7 @@ async fn hand_on(shared: Weak<Shared>, mut told: mpsc::Receiver<Notice>) {
 
 /// Writes down that a sandbox whose process does not answer has no network.
 fn forget(directory: &Path) -> Result<(), EngineError> {
-    if let Some(mut record) = record::read::<SandboxRecord>(directory) {
+    if let Ok(Some(mut record)) = record::read::<SandboxRecord>(directory) {
         record.network = None;
         record::write(directory, &record)?;
     }
@@ -296,6 +300,25 @@ fn forget(directory: &Path) -> Result<(), EngineError> {
 }
 
 impl Shared {
+    /// Takes over the network of a sandbox that was not known when the engine started.
+    pub(super) async fn adopt_network(&self, record: &SandboxRecord) {
+        let networks = &self.networks;
+        let (Some(network), Ok(pool)) = (&record.network, networks.pool()) else { return };
+        if networks.access(&record.id).is_some() {
+            return;
+        }
+        match (pool.adopt(network.slot, network.policy.clone()).await, self.sandboxes.get(&record.id)) {
+            (Ok(network), Some(_)) => {
+                networks.held().insert(record.id.clone(), network);
+                // It may have ended meanwhile.
+                networks.give_back(&record.id, &self.places.sandbox(&record.id));
+            }
+            (Ok(network), None) => pool.give_back(network),
+            (Err(_), Some(sandbox)) => drop(sandbox.lose_network().await),
+            (Err(_), None) => {}
+        }
+    }
+
     /// Gives back the networks of sandboxes that are gone, and could not be when they went.
     pub(super) fn sweep_networks(&self) {
         let ids: Vec<SandboxId> = self.networks.held().keys().cloned().collect();

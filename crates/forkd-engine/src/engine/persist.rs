@@ -161,10 +161,7 @@ async fn describe(
     let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
     // A snapshot is nobody's.
     let about = record.clone().without_process();
-    let about = match serde_json::to_value(about).map_err(PersistError::from)? {
-        serde_json::Value::Object(about) => about,
-        _ => forkd_store::About::new(),
-    };
+    let about = record::to_object(&about).map_err(PersistError::from)?;
     let (shared, wanted) = (Arc::clone(shared), record.clone());
     let digests = tokio::task::spawn_blocking(move || disk_layers(&shared, &wanted));
     let disk_layers = digests.await.map_err(PersistError::from)??;
@@ -174,6 +171,11 @@ async fn describe(
 
 /// What a manifest says of a disk: its image and its frozen layers, none of which is written to any more.
 fn disk_layers(shared: &Shared, record: &ZygoteRecord) -> Result<Vec<DiskLayer>, EngineError> {
+    // A manifest that survives a loss of power must name files that do.
+    let directory = shared.places.layers();
+    File::open(&directory)
+        .and_then(|opened| opened.sync_all())
+        .map_err(PlaceError::at("sync", &directory))?;
     let mut layers = Vec::new();
     if let Some(image) = &record.shape.image {
         layers.push(base_layer(shared, image)?);
@@ -181,6 +183,7 @@ fn disk_layers(shared: &Shared, record: &ZygoteRecord) -> Result<Vec<DiskLayer>,
     for id in &record.layers {
         let path = shared.places.layer(id);
         let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
+        file.sync_all().map_err(PlaceError::at("sync", &path))?;
         layers.push(layer(id.as_str(), &file)?);
     }
     Ok(layers)
@@ -263,6 +266,8 @@ async fn clear(directory: &Path) -> Result<(), EngineError> {
     if !directory.exists() {
         return Ok(());
     }
+    // Nobody knows what the process of one has that cannot be read.
+    record::read::<ZygoteRecord>(directory).map_err(LastingError::from)?;
     if let Some(found) =
         tokio::time::timeout(PATIENCE, Lasting::find(directory)).await.map_err(|_| EngineError::Timeout)??
     {

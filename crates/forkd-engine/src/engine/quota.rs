@@ -2,17 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
 use forkd_store::Tag;
 
-use super::recover::directories;
 use super::{Engine, EngineError, SandboxHandle, SandboxView, Shared};
 use crate::cgroup::{Cgroups, IoQuota, Quota, is_of_running_build};
 use crate::descriptors::Named;
 use crate::ids::SandboxId;
-use crate::record::{self, SandboxRecord, Shape, ZygoteRecord};
+use crate::record::{SandboxRecord, Shape, ZygoteRecord};
 
 /// What a VM costs beside its guest's memory: its process, its devices' buffers, page tables twice.
 const OVERHEAD_BYTES: u64 = 64 << 20;
@@ -169,7 +167,7 @@ impl Shared {
         let handles = self.sandboxes.all();
         handles.iter().for_each(SandboxHandle::restore_limits);
         let sandboxes: Vec<_> = handles.iter().map(SandboxHandle::view).collect();
-        let used = self.cgroups_in_use(&sandboxes);
+        let Some(used) = self.cgroups_in_use(&sandboxes) else { return 0 };
         let current = |name: &str| {
             let id: SandboxId = name.strip_prefix("sandbox-")?.split('.').next()?.parse().ok()?;
             let view = sandboxes.iter().find(|view| view.record.id == id)?;
@@ -193,18 +191,14 @@ impl Shared {
     }
 
     /// The cgroups of everything that is known, or written down: of processes that do not answer, and of those that are being
-    /// made.
-    fn cgroups_in_use(&self, sandboxes: &[SandboxView]) -> BTreeSet<String> {
+    /// made. `None` if something that is written down cannot be read.
+    fn cgroups_in_use(&self, sandboxes: &[SandboxView]) -> Option<BTreeSet<String>> {
+        let written = self.written();
         let mut used: BTreeSet<_> = sandboxes.iter().map(|view| of_sandbox(&view.record)).collect();
         used.extend(self.snapshots.all().iter().map(|handle| of_zygote(&handle.view().record)));
-        let directories = |parent: &Path| directories(parent).unwrap_or_default();
-        for directory in directories(&self.places.sandboxes()) {
-            used.extend(record::read(&directory).as_ref().map(of_sandbox));
-        }
-        for directory in directories(&self.places.zygotes()) {
-            used.extend(record::read(&directory).as_ref().map(of_zygote));
-        }
-        used
+        used.extend(written.sandboxes.iter().map(of_sandbox));
+        used.extend(written.zygotes.iter().map(of_zygote));
+        written.unreadable.is_empty().then_some(used)
     }
 }
 

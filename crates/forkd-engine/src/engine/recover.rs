@@ -2,6 +2,8 @@
 //!
 //! The order matters. Zygotes first: one that was asked for forks by a daemon that died answers a new client only when it
 //! has done all of them, so nothing appears later in a directory that was found empty. Then sandboxes, then what is left.
+//!
+//! What cannot be read is left as it is, with its process, and is told. Nothing is removed then that it might need.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,18 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkd_proto::causes::with_causes;
 use forkd_proto::control::{Command, Reply, StateName};
 use forkd_store::Tag;
 
 use super::network::NetworksFound;
 use super::sandbox::{self, SandboxState};
 use super::snapshot::{self, SnapshotStatus, Zygote};
+use super::written::list;
 use super::{EngineError, Shared};
 use crate::control::CallError;
 use crate::ids::{LayerId, SandboxId};
 use crate::lasting::{Found, Lasting, LastingError};
 use crate::places::PlaceError;
-use crate::record::{self, RollingBack, SandboxRecord, ZygoteRecord};
+use crate::record::{self, RollingBack, SandboxRecord, Unreadable, ZygoteRecord};
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Recovered {
     pub stored: Vec<Tag>,
     /// Directories of processes that do not answer. They are left as they are, and so is what they use.
     pub mute: Vec<PathBuf>,
+    /// Records, manifests and directories that cannot be read. They are left as they are, and nothing is removed.
+    pub unreadable: Vec<Unreadable>,
     /// Directories, files and processes that were nobody's.
     pub removed: usize,
     pub networks: NetworksFound,
@@ -49,71 +55,96 @@ enum Seen {
 /// What became of a directory.
 pub(super) enum Settled<R> {
     Adopted(R),
-    /// Left as it is, with what its record says, if that is a promise.
+    /// Left as it is, with what its record says.
     Mute(Option<R>),
+    /// Left as it is: nobody knows what its process has.
+    Unreadable(Unreadable),
     Removed,
 }
 
 pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineError> {
-    let mut recovered = Recovered { removed: shared.store.sweep()?, ..Recovered::default() };
-    let mut used = BTreeSet::new();
-    let stored = stored(shared)?;
-    for directory in directories(&shared.places.zygotes())? {
-        match settle_zygote(shared, &directory, &stored).await? {
-            Settled::Adopted(record) => {
-                used.extend(record.layers);
-                recovered.zygotes.push(record.tag);
-            }
+    let mut recovered = Recovered::default();
+    let mut unreadable = Vec::new();
+    match shared.store.sweep() {
+        Ok(removed) => recovered.removed = removed,
+        Err(error) => unreadable.push(Unreadable::new(shared.store.directory(), with_causes(&error))),
+    }
+    let stored = shared.stored(&mut unreadable);
+    for directory in list(&shared.places.zygotes(), &mut unreadable) {
+        match settle_zygote(shared, &directory, &stored).await {
+            Settled::Adopted(record) => recovered.zygotes.push(record.tag),
             Settled::Mute(record) => {
                 record.iter().filter_map(|record| record.user).for_each(|user| shared.users.keep(user));
-                used.extend(record.into_iter().flat_map(|record| record.layers));
                 recovered.mute.push(directory);
             }
+            Settled::Unreadable(error) => unreadable.push(error),
             Settled::Removed => recovered.removed += 1,
         }
     }
     for record in stored {
-        used.extend(record.layers.iter().cloned());
         recovered.stored.push(record.tag.clone());
         if let Some(name) = shared.snapshots.reserve(&record.tag) {
             name.fill(snapshot::own_stored(shared, record));
         }
     }
-    let sandboxes = directories(&shared.places.sandboxes())?;
-    promise_groups(&sandboxes)?;
+    let sandboxes = list(&shared.places.sandboxes(), &mut unreadable);
+    let groups = promised_groups(&sandboxes);
+    promise_groups(&sandboxes, &groups)?;
     for directory in sandboxes {
-        match settle_sandbox(shared, &directory).await? {
-            Settled::Adopted(record) => {
-                used.extend(record.disk.iter().flat_map(|disk| disk.all()).cloned());
-                recovered.sandboxes.push(record.id);
-            }
+        match settle_sandbox(shared, &directory, &groups).await {
+            Settled::Adopted(record) => recovered.sandboxes.push(record.id),
             Settled::Mute(record) => {
                 record.iter().filter_map(|record| record.user).for_each(|user| shared.users.keep(user));
-                let disk = record.and_then(|record| record.disk);
-                used.extend(disk.iter().flat_map(|disk| disk.all()).cloned());
                 recovered.mute.push(directory);
             }
+            Settled::Unreadable(error) => unreadable.push(error),
             Settled::Removed => recovered.removed += 1,
         }
     }
-    recovered.removed += remove_unused(&shared.places.layers(), &used, Duration::ZERO)?;
-    recovered.removed += shared.sweep_cgroups();
+    if !unreadable.is_empty() {
+        shared.users.keep_running();
+    }
+    let layers = shared.sweep_layers(Duration::ZERO);
+    unreadable.extend(layers.unreadable);
+    recovered.removed += layers.removed + shared.sweep_cgroups();
+    recovered.unreadable = shared.note_unreadable(unreadable);
     Ok(recovered)
 }
 
+/// Operations that were promised, by the first of their sandboxes: the promise of one is that of all. `None` if a record cannot be
+/// read, in which any of them may be.
+pub(super) type Groups = Option<BTreeSet<SandboxId>>;
+
+pub(super) fn promised_groups(sandboxes: &[PathBuf]) -> Groups {
+    let mut groups = BTreeSet::new();
+    for directory in sandboxes {
+        let record = record::read::<SandboxRecord>(directory).ok()?;
+        groups.extend(record.filter(|record| record.promised).and_then(|record| record.group));
+    }
+    Some(groups)
+}
+
 /// Writes down for each sandbox what the promise of another one was for it, too. That one may go at any time from now on.
-fn promise_groups(sandboxes: &[PathBuf]) -> Result<(), PlaceError> {
-    let read = |directory: &PathBuf| Some((directory.clone(), record::read::<SandboxRecord>(directory)?));
-    let records: Vec<_> = sandboxes.iter().filter_map(read).collect();
-    let promised = records.iter().filter(|(_, record)| record.promised);
-    let groups: BTreeSet<_> = promised.filter_map(|(_, record)| record.group.clone()).collect();
-    for (directory, mut record) in records {
-        if !record.promised && record.group.as_ref().is_some_and(|group| groups.contains(group)) {
-            record.promised = true;
-            record::write(&directory, &record)?;
+fn promise_groups(sandboxes: &[PathBuf], groups: &Groups) -> Result<(), PlaceError> {
+    for directory in sandboxes {
+        if let Ok(Some(record)) = record::read::<SandboxRecord>(directory)
+            && !record.promised
+            && is_promised(&record, groups) == Some(true)
+        {
+            record::write(directory, &SandboxRecord { promised: true, ..record })?;
         }
     }
     Ok(())
+}
+
+/// Whether somebody was told of a sandbox. `None` if that is not known.
+fn is_promised(record: &SandboxRecord, groups: &Groups) -> Option<bool> {
+    match (&record.group, groups) {
+        _ if record.promised => Some(true),
+        (None, _) => Some(false),
+        (Some(group), Some(groups)) => Some(groups.contains(group)),
+        (Some(_), None) => None,
+    }
 }
 
 /// Adopts what is in a zygote's directory, or ends and removes it.
@@ -121,16 +152,19 @@ pub(super) async fn settle_zygote(
     shared: &Arc<Shared>,
     directory: &Path,
     stored: &[ZygoteRecord],
-) -> Result<Settled<ZygoteRecord>, EngineError> {
-    let record = record::read::<ZygoteRecord>(directory).filter(|record| record.promised);
+) -> Settled<ZygoteRecord> {
+    let record = match record::read::<ZygoteRecord>(directory) {
+        Ok(record) => record,
+        Err(error) => return Settled::Unreadable(error),
+    };
     match (record, look(directory).await) {
         // One that a daemon has started and not told what to load is none.
-        (Some(record), Seen::Alive(found, StateName::Zygote)) => {
+        (Some(record), Seen::Alive(found, StateName::Zygote)) if record.promised => {
             adopt_zygote(shared, record.clone(), found, stored);
-            Ok(Settled::Adopted(record))
+            Settled::Adopted(record)
         }
-        (record, Seen::Mute) => Ok(Settled::Mute(record)),
-        (_, seen) => remove(directory, seen).map(|()| Settled::Removed),
+        (record, Seen::Mute) => Settled::Mute(record),
+        (_, seen) => remove(directory, seen),
     }
 }
 
@@ -138,29 +172,33 @@ pub(super) async fn settle_zygote(
 pub(super) async fn settle_sandbox(
     shared: &Arc<Shared>,
     directory: &Path,
-) -> Result<Settled<SandboxRecord>, EngineError> {
-    let record = record::read::<SandboxRecord>(directory).filter(|record| record.promised);
+    groups: &Groups,
+) -> Settled<SandboxRecord> {
+    let record = match record::read::<SandboxRecord>(directory) {
+        Ok(record) => record,
+        Err(error) => return Settled::Unreadable(error),
+    };
+    let Some(is_promised) = record.as_ref().map_or(Some(false), |record| is_promised(record, groups)) else {
+        let reason = "whether anybody was told of it is in a record that cannot be read";
+        return Settled::Unreadable(Unreadable::new(directory, reason));
+    };
+    if let Some(error) = record.as_ref().and_then(|record| unreadable_layer(shared, record)) {
+        return Settled::Unreadable(error);
+    }
     match (record, look(directory).await) {
-        (Some(record), Seen::Alive(found, state)) => match adopt_sandbox(shared, record, found, state) {
-            Ok(record) => Ok(Settled::Adopted(record)),
-            Err(found) => remove(directory, Seen::Alive(found, state)).map(|()| Settled::Removed),
-        },
-        (record, Seen::Mute) => Ok(Settled::Mute(record)),
-        (_, seen) => remove(directory, seen).map(|()| Settled::Removed),
+        (Some(record), Seen::Alive(found, state)) if is_promised => {
+            match adopt_sandbox(shared, SandboxRecord { promised: true, ..record }, found, state) {
+                Ok(record) => Settled::Adopted(record),
+                Err(found) => remove(directory, Seen::Alive(found, state)),
+            }
+        }
+        (record, Seen::Mute) => Settled::Mute(record),
+        (_, seen) => remove(directory, seen),
     }
 }
 
 /// No process that can be talked to takes longer to say who it is.
 const ANSWER: Duration = Duration::from_secs(10);
-
-/// What is on disk, and was written by an engine.
-pub(super) fn stored(shared: &Shared) -> Result<Vec<ZygoteRecord>, EngineError> {
-    let sealed = shared.store.list()?.into_iter().filter_map(|listed| listed.manifest.ok());
-    let about = sealed.map(|sealed| serde_json::Value::Object(sealed.manifest.about));
-    let records = about.filter_map(|about| serde_json::from_value::<ZygoteRecord>(about).ok());
-    // What a file says of a process is not true of one that is here.
-    Ok(records.map(ZygoteRecord::without_process).collect())
-}
 
 fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
     let on_disk = stored.iter().any(|stored| stored.tag == record.tag);
@@ -171,6 +209,15 @@ fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, st
     if let Some(name) = shared.snapshots.reserve(&record.tag) {
         name.fill(snapshot::own(shared, Arc::new(Zygote { process, record }), events, status));
     }
+}
+
+/// A file of a disk of which not even its inode can be read: whether the sandbox is what its process says cannot be decided.
+fn unreadable_layer(shared: &Shared, record: &SandboxRecord) -> Option<Unreadable> {
+    let paths = record.disk.iter().flat_map(|disk| disk.all()).map(|id| shared.places.layer(id));
+    paths.into_iter().find_map(|path| match fs::metadata(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Some(Unreadable::new(path, error)),
+        _ => None,
+    })
 }
 
 /// Takes a sandbox over. One whose disk cannot be what its process says is given back, to be ended.
@@ -198,6 +245,11 @@ fn adopt_sandbox(
         record.back_to(tag, *generation);
         state = SandboxState::Starting;
     }
+    if let Some(changing) = record.changing.take()
+        && changing.pauses != (state == SandboxState::Paused)
+    {
+        record.expires_unix_ms = changing.expires_before;
+    }
     shared.find_cgroup_of_sandbox(&mut record, found.process.0.pid);
     // Written again: what was in doubt is not any more.
     let _ = record::write(&shared.places.sandbox(&record.id), &record);
@@ -211,14 +263,6 @@ fn adopt_sandbox(
     }
     name.fill(handle);
     Ok(record)
-}
-
-pub(super) fn directories(parent: &Path) -> Result<Vec<PathBuf>, PlaceError> {
-    let entries = fs::read_dir(parent).map_err(PlaceError::at("list", parent))?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(PlaceError::at("list", parent)));
-    let mut paths = paths.collect::<Result<Vec<_>, _>>()?;
-    paths.sort();
-    Ok(paths)
 }
 
 async fn look(directory: &Path) -> Seen {
@@ -239,32 +283,20 @@ async fn look(directory: &Path) -> Seen {
 }
 
 /// Ends what is in a directory, and removes it.
-fn remove(directory: &Path, seen: Seen) -> Result<(), EngineError> {
+fn remove<R>(directory: &Path, seen: Seen) -> Settled<R> {
     if let Seen::Alive(found, _) = seen {
         found.process.0.kill();
     }
-    Ok(fs::remove_dir_all(directory).map_err(PlaceError::at("remove", directory))?)
+    match fs::remove_dir_all(directory) {
+        Ok(()) => Settled::Removed,
+        // The next sweep tries again.
+        Err(error) => {
+            Settled::Unreadable(Unreadable::new(directory, format!("it cannot be removed: {error}")))
+        }
+    }
 }
 
 pub(super) fn is_old(path: &Path, age: Duration) -> bool {
     let written = fs::metadata(path).and_then(|file| file.modified());
     written.is_ok_and(|written| written.elapsed().is_ok_and(|elapsed| elapsed >= age))
-}
-
-/// Removes layers that no disk is made of and that are not too young.
-pub(super) fn remove_unused(
-    layers: &Path,
-    used: &BTreeSet<LayerId>,
-    age: Duration,
-) -> Result<usize, PlaceError> {
-    let mut removed = 0;
-    for path in directories(layers)? {
-        let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-        let id = name.and_then(|name| LayerId::try_from(name).ok());
-        if is_old(&path, age) && id.is_none_or(|id| !used.contains(&id)) {
-            fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
-            removed += 1;
-        }
-    }
-    Ok(removed)
 }

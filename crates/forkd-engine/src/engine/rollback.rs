@@ -30,6 +30,10 @@ impl Sandbox {
             return Err(EngineError::NotItsBranch { tag, sandbox: self.record.id.to_string() });
         }
         let zygote = self.shared.snapshot(tag.as_str())?.lease().await?;
+        // The branch may be gone, and its name another's.
+        if zygote.record.branched_from.as_ref() != Some(&self.record.id) {
+            return Err(EngineError::NotItsBranch { tag, sandbox: self.record.id.to_string() });
+        }
         let generation = zygote.record.generation + 1;
         let from_pid = self.process.pid;
         self.record.rolling_back = Some(RollingBack { tag: tag.clone(), generation, from_pid });

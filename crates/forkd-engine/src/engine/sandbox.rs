@@ -35,7 +35,7 @@ use crate::guest::Guest;
 use crate::ids::SandboxId;
 use crate::kernel_panic;
 use crate::lasting::{Lasting, WithEvents};
-use crate::record::{self, SandboxRecord};
+use crate::record::{self, Changing, SandboxRecord};
 
 /// How long it is known that a sandbox has ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -87,6 +87,7 @@ pub(super) enum Request {
     Promise(Answer<SandboxView>),
     Pause(Answer<()>),
     Resume(Answer<()>),
+    ChangeWithExpiry(SandboxState, Option<u64>, Answer<()>),
     SetExpiry(Option<u64>, Answer<()>),
     ChangeNetwork(NetworkChange, Answer<()>),
     LoseNetwork(Answer<()>),
@@ -142,6 +143,16 @@ impl SandboxHandle {
 
     pub async fn resume(&self) -> Result<(), EngineError> {
         self.ask(Request::Resume).await
+    }
+
+    /// Pauses it, with no end from then on. A daemon that dies meanwhile leaves both or neither.
+    pub async fn pause_for_good(&self) -> Result<(), EngineError> {
+        self.ask(|answer| Request::ChangeWithExpiry(SandboxState::Paused, None, answer)).await
+    }
+
+    /// Resumes it, with this end. A daemon that dies meanwhile leaves both or neither.
+    pub async fn resume_until(&self, unix_ms: Option<u64>) -> Result<(), EngineError> {
+        self.ask(|answer| Request::ChangeWithExpiry(SandboxState::Running, unix_ms, answer)).await
     }
 
     /// Changes when it is ended by itself.
@@ -273,11 +284,8 @@ impl Sandbox {
 
     /// Its time is over: it stands still until somebody wants it, if that was asked for, or ends.
     async fn expire(&mut self) {
-        if self.record.pauses_at_expiry && self.change(SandboxState::Paused, Command::Pause).await.is_ok() {
-            self.record.expires_unix_ms = None;
-            if self.save().is_ok() {
-                return;
-            }
+        if self.record.pauses_at_expiry && self.change_with_expiry(SandboxState::Paused, None).await.is_ok() {
+            return;
         }
         self.finish(EndReason::Expired, "its time was over".into());
         self.process.kill();
@@ -306,6 +314,10 @@ impl Sandbox {
             Request::Resume(answer) => {
                 let resumed = self.change(SandboxState::Running, Command::Resume).await;
                 let _ = answer.send(self.or_ended(resumed).await);
+            }
+            Request::ChangeWithExpiry(wanted, expires, answer) => {
+                let changed = self.change_with_expiry(wanted, expires).await;
+                let _ = answer.send(self.or_ended(changed).await);
             }
             Request::SetExpiry(expires, answer) => {
                 let set = self.set_expiry(expires);
@@ -358,6 +370,30 @@ impl Sandbox {
             self.become_(wanted);
         }
         Ok(())
+    }
+
+    /// Pauses or resumes, and changes the expiry, as one step: the record says first what may be.
+    async fn change_with_expiry(
+        &mut self,
+        wanted: SandboxState,
+        expires: Option<u64>,
+    ) -> Result<(), EngineError> {
+        self.check_alive()?;
+        let before = self.record.expires_unix_ms;
+        let pauses = wanted == SandboxState::Paused;
+        self.record.changing = Some(Changing { pauses, expires_before: before });
+        self.record.expires_unix_ms = expires;
+        self.save()?;
+        fault::place("change.written");
+        let command = if pauses { Command::Pause } else { Command::Resume };
+        let changed = self.change(wanted, command).await;
+        fault::place("change.changed");
+        if changed.is_err() {
+            self.record.expires_unix_ms = before;
+        }
+        self.record.changing = None;
+        self.save()?;
+        changed
     }
 
     pub fn check_alive(&self) -> Result<(), EngineError> {

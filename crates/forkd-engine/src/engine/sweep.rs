@@ -1,16 +1,17 @@
 //! Sweep: what is nobody's goes, and what could not be adopted when the daemon started is adopted when it answers.
 
-use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_store::Tag;
 
-use super::recover::{Settled, directories, is_old, remove_unused, settle_sandbox, settle_zygote, stored};
+use super::recover::{Settled, is_old, promised_groups, settle_sandbox, settle_zygote};
+use super::written::list;
 use super::{Engine, EngineError, Shared};
 use crate::ids::{LayerId, SandboxId};
-use crate::record::{self, SandboxRecord, ZygoteRecord};
+use crate::record::Unreadable;
 
 /// What is younger may be of a VM that is not written down yet.
 const MAKING: Duration = Duration::from_secs(60);
@@ -21,19 +22,30 @@ pub struct Swept {
     /// Those that have answered at last.
     pub sandboxes: Vec<SandboxId>,
     pub zygotes: Vec<Tag>,
+    /// Records, manifests and directories that cannot be read. While there are any, nothing is removed that they might need.
+    pub unreadable: Vec<Unreadable>,
     /// Directories, files and processes that were nobody's.
     pub removed: usize,
+}
+
+/// What became of layers.
+pub(super) struct SweptLayers {
+    pub removed: usize,
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Engine {
     /// Looks for what nobody has: processes and their directories, and layers of disks.
     pub async fn sweep(&self) -> Result<Swept, EngineError> {
-        let mut swept = self.shared.sweep_directories().await?;
+        let mut swept = self.shared.sweep_directories().await;
         self.shared.sweep_networks();
         swept.removed += self.shared.sweep_cgroups();
         let shared = Arc::clone(&self.shared);
-        let layers = tokio::task::spawn_blocking(move || shared.sweep_layers()).await;
-        swept.removed += layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))??;
+        let layers = tokio::task::spawn_blocking(move || shared.sweep_layers(MAKING)).await;
+        let layers = layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))?;
+        swept.removed += layers.removed;
+        swept.unreadable.extend(layers.unreadable);
+        swept.unreadable = self.shared.note_unreadable(swept.unreadable);
         Ok(swept)
     }
 }
@@ -41,47 +53,63 @@ impl Engine {
 impl Shared {
     /// A directory is made after its name is taken, and removed before that is given back. So one without a name is of a process
     /// that did not answer when the daemon started, or could not be removed when it should have been.
-    async fn sweep_directories(self: &Arc<Self>) -> Result<Swept, EngineError> {
+    async fn sweep_directories(self: &Arc<Self>) -> Swept {
         let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
         let is_sandbox = |name: &str| name.parse().is_ok_and(|id| self.sandboxes.has(&id));
         let is_snapshot = |name: &str| name.parse().is_ok_and(|tag| self.snapshots.has(&tag));
         let mut swept = Swept::default();
-        for directory in directories(&self.places.zygotes())? {
+        let stored = self.stored(&mut swept.unreadable);
+        for directory in list(&self.places.zygotes(), &mut swept.unreadable) {
             if !is_old(&directory, MAKING) || name(&directory).is_some_and(|name| is_snapshot(&name)) {
                 continue;
             }
-            match settle_zygote(self, &directory, &stored(self)?).await? {
+            match settle_zygote(self, &directory, &stored).await {
                 Settled::Adopted(record) => swept.zygotes.push(record.tag),
                 Settled::Removed => swept.removed += 1,
                 Settled::Mute(_) => {}
+                Settled::Unreadable(error) => swept.unreadable.push(error),
             }
         }
-        for directory in directories(&self.places.sandboxes())? {
-            if !is_old(&directory, MAKING) || name(&directory).is_some_and(|name| is_sandbox(&name)) {
-                continue;
-            }
-            match settle_sandbox(self, &directory).await? {
-                Settled::Adopted(record) => swept.sandboxes.push(record.id),
+        let sandboxes = list(&self.places.sandboxes(), &mut swept.unreadable);
+        let nobody_s = |directory: &&Path| {
+            is_old(directory, MAKING) && !name(directory).is_some_and(|name| is_sandbox(&name))
+        };
+        if !sandboxes.iter().any(|directory| nobody_s(&directory.as_path())) {
+            return swept;
+        }
+        let groups = promised_groups(&sandboxes);
+        for directory in sandboxes.iter().map(|path| path.as_path()).filter(nobody_s) {
+            match settle_sandbox(self, directory, &groups).await {
+                Settled::Adopted(record) => {
+                    self.adopt_network(&record).await;
+                    swept.sandboxes.push(record.id);
+                }
                 Settled::Removed => swept.removed += 1,
                 Settled::Mute(_) => {}
+                Settled::Unreadable(error) => swept.unreadable.push(error),
             }
         }
-        Ok(swept)
+        swept
     }
 
-    fn sweep_layers(&self) -> Result<usize, EngineError> {
-        let mut used: BTreeSet<LayerId> =
-            stored(self)?.into_iter().flat_map(|record| record.layers).collect();
+    /// Removes layers that no disk is made of and that are not too young.
+    pub(super) fn sweep_layers(&self, age: Duration) -> SweptLayers {
+        let mut unreadable = Vec::new();
+        let layers = list(&self.places.layers(), &mut unreadable);
         // What is written down, not what is known here: a sandbox that is being made is written down first.
-        for directory in directories(&self.places.zygotes())? {
-            used.extend(
-                record::read::<ZygoteRecord>(&directory).into_iter().flat_map(|record| record.layers),
-            );
+        let written = self.written();
+        if !written.unreadable.is_empty() {
+            unreadable.extend(written.unreadable);
+            return SweptLayers { removed: 0, unreadable };
         }
-        for directory in directories(&self.places.sandboxes())? {
-            let disk = record::read::<SandboxRecord>(&directory).and_then(|record| record.disk);
-            used.extend(disk.iter().flat_map(|disk| disk.all()).cloned());
-        }
-        Ok(remove_unused(&self.places.layers(), &used, MAKING)?)
+        let used = written.layers();
+        let is_used = |path: &Path| {
+            let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+            name.and_then(|name| LayerId::try_from(name).ok()).is_some_and(|id| used.contains(&id))
+        };
+        let unused = layers.iter().filter(|path| is_old(path, age) && !is_used(path));
+        // What cannot be removed is tried again by the next sweep.
+        let removed = unused.filter(|path| fs::remove_file(path).is_ok()).count();
+        SweptLayers { removed, unreadable }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::in_namespaces;
 use super::world::{PORT, Reached, World};
 use crate::plan::Slot;
-use crate::{Egress, Policy, Pool, PoolSettings};
+use crate::{Egress, Others, Policy, Pool, PoolSettings};
 
 fn settings() -> PoolSettings {
     PoolSettings { ready: 4, ..PoolSettings::default() }
@@ -36,7 +36,8 @@ fn many_leases_leave_nothing() {
 async fn soak() {
     let world = World::new().await;
     let (before, links) = (descriptors(), super::life::links().len());
-    let (pool, recovered) = Pool::start(world.host.clone(), settings(), BTreeMap::new()).await.unwrap();
+    let (pool, recovered) =
+        Pool::start(world.host.clone(), settings(), BTreeMap::new(), Others::Remove).await.unwrap();
     assert_eq!((recovered.networks.len(), recovered.swept.len()), (0, 0));
     let begun = Instant::now();
     let mut held = Vec::new();
@@ -81,7 +82,8 @@ fn a_pool_survives_its_daemon() {
 #[ignore = "in namespaces of its own, by the test above"]
 async fn recovery() {
     let world = World::new().await;
-    let (pool, _) = Pool::start(world.host.clone(), settings(), BTreeMap::new()).await.unwrap();
+    let (pool, _) =
+        Pool::start(world.host.clone(), settings(), BTreeMap::new(), Others::Remove).await.unwrap();
     let (kept, lost) = (pool.take(Policy::default()).await.unwrap(), pool.take(deny()).await.unwrap());
     let guest = world.guest("guest", &kept);
     let (kept_slot, lost_slot) = (kept.slot(), lost.slot());
@@ -91,10 +93,23 @@ async fn recovery() {
     let before = world.host.used().unwrap();
     assert_eq!(before.len(), 2 + settings().ready);
 
+    // Whose they are cannot be read: all of them stay, no other sandbox gets one, and one that is known later is adopted.
+    let (host, _) = world.again().await;
+    let (pool, recovered) = Pool::start(host, settings(), BTreeMap::new(), Others::Keep).await.unwrap();
+    assert!(recovered.swept.is_empty());
+    let adopted = pool.adopt(kept_slot, Policy::default()).await.unwrap();
+    assert!(matches!(guest.reach("9.9.9.9", PORT), Reached::Yes(_)));
+    let other = pool.take(Policy::default()).await.unwrap();
+    assert!(!before.contains(&other.slot()));
+    pool.settled().await;
+    drop((adopted, other, pool));
+    let before = world.host.used().unwrap();
+    assert!(before.contains(&lost_slot) && before.len() > 2 + settings().ready);
+
     let (host, _) = world.again().await;
     let gone = Slot::try_from(3999).unwrap();
     let live = BTreeMap::from([(kept_slot, Policy::default()), (gone, deny())]);
-    let (pool, mut recovered) = Pool::start(host, settings(), live).await.unwrap();
+    let (pool, mut recovered) = Pool::start(host, settings(), live, Others::Remove).await.unwrap();
     assert_eq!(recovered.networks.keys().copied().collect::<Vec<_>>(), [kept_slot]);
     assert_eq!(recovered.lost.keys().copied().collect::<Vec<_>>(), [gone]);
     assert!(recovered.swept.contains(&lost_slot) && recovered.swept.len() == before.len() - 1);
@@ -120,7 +135,7 @@ fn whoever_waits_no_more_takes_nothing() {
 async fn cancelled() {
     let world = World::new().await;
     let none = PoolSettings { ready: 0, ..PoolSettings::default() };
-    let (pool, _) = Pool::start(world.host.clone(), none, BTreeMap::new()).await.unwrap();
+    let (pool, _) = Pool::start(world.host.clone(), none, BTreeMap::new(), Others::Remove).await.unwrap();
     for milliseconds in [0, 1, 5, 20] {
         let limit = std::time::Duration::from_millis(milliseconds);
         if let Ok(network) = tokio::time::timeout(limit, pool.take(deny())).await {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forkd_api::system::Problem;
 use forkd_host::doctor::{Check, Diagnosis, Need, Status, Way, examine};
 use forkd_host::home;
 
@@ -17,7 +18,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub fn run(options: &DoctorOptions) -> Result<Exit, CliError> {
     let binaries = home::binaries().map_err(CliError::Binaries)?;
     let mut diagnosis = examine(&binaries, &home::directory()?);
-    diagnosis.checks.push(asynchronously(async { Ok(check_daemon(&options.daemon).await) })?);
+    diagnosis.checks.extend(asynchronously(async { Ok(check_daemon(&options.daemon).await) })?);
     if options.output.json {
         print_json(&diagnosis)?;
     } else {
@@ -29,15 +30,21 @@ pub fn run(options: &DoctorOptions) -> Result<Exit, CliError> {
     })
 }
 
-/// Whether a daemon answers, and this user may ask it.
-async fn check_daemon(options: &DaemonOptions) -> Check {
+/// Whether a daemon answers, and this user may ask it; and whether it can read its files.
+async fn check_daemon(options: &DaemonOptions) -> Vec<Check> {
     let asked = async {
         let Some(client) = daemon::look(options).await? else { return Ok(None) };
         let version = client.version().await?.version;
-        Ok::<_, CliError>(Some(format!("forkd {version} at {}", client.address())))
+        // An older daemon does not know, and only an admin is told.
+        let problems = client.problems().await.map(|list| list.problems).unwrap_or_default();
+        Ok::<_, CliError>(Some((format!("forkd {version} at {}", client.address()), problems)))
     };
+    let mut checks = Vec::new();
     let (status, detail, hint) = match tokio::time::timeout(ANSWER, asked).await {
-        Ok(Ok(Some(found))) => (Status::Ok, found, None),
+        Ok(Ok(Some((found, problems)))) => {
+            checks.extend(check_files(&problems));
+            (Status::Ok, found, None)
+        }
         Ok(Ok(None)) => (Status::Warning, "none answers".into(), Some("forkd run starts one".into())),
         Ok(Err(error)) => (Status::Failed, error.to_string(), error.hint()),
         Err(_) => {
@@ -45,7 +52,24 @@ async fn check_daemon(options: &DaemonOptions) -> Check {
             (Status::Failed, detail, Some("its log may have the reason".into()))
         }
     };
-    Check { name: "daemon", status, needed_for: Need::Neither, detail, hint }
+    checks.insert(0, Check { name: "daemon", status, needed_for: Need::Neither, detail, hint });
+    checks
+}
+
+/// What the daemon cannot read, if there is anything.
+fn check_files(problems: &[Problem]) -> Option<Check> {
+    let (first, others) = problems.split_first()?;
+    let more = match others.len() {
+        0 => String::new(),
+        more => format!(" (and {more} more: the daemon's log has all)"),
+    };
+    Some(Check {
+        name: "files",
+        status: Status::Failed,
+        needed_for: Need::Neither,
+        detail: format!("the daemon cannot read {}: {}{more}", first.path, first.reason),
+        hint: Some("it leaves it alone and removes nothing; mend the file, or move it away".into()),
+    })
 }
 
 fn render(diagnosis: &Diagnosis) -> String {

@@ -122,7 +122,7 @@ async fn serve(
 
 /// Says what the daemon before this one has left.
 fn report(recovered: &Recovered) {
-    let Recovered { sandboxes, zygotes, stored, mute, removed, networks } = recovered;
+    let Recovered { sandboxes, zygotes, stored, mute, unreadable, removed, networks } = recovered;
     tracing::info!(
         sandboxes = sandboxes.len(),
         zygotes = zygotes.len(),
@@ -138,6 +138,9 @@ fn report(recovered: &Recovered) {
     }
     for directory in mute {
         tracing::warn!(directory = %directory.display(), "its process does not answer and is left alone");
+    }
+    for error in unreadable {
+        tracing::warn!(%error, "{}", housekeeping::LEFT_ALONE);
     }
     let NetworksFound { changes, lost, removed, unavailable } = networks;
     if let Some(reason) = unavailable {

@@ -57,6 +57,8 @@ __all__ = [
     "LibraryProgress",
     "Limits",
     "NetworkStats",
+    "Problem",
+    "ProblemList",
     "Progress",
     "PruneImages",
     "PrunedImages",
@@ -804,6 +806,25 @@ class NetworkStats(Model):
 
     spoofed_packets: int
     """With addresses that are not its own."""
+
+
+@dataclass(frozen=True)
+class Problem(Model):
+    """A record, manifest or directory of the daemon's that it cannot read. It leaves that as it is, with every process and
+    file that may belong to it, and tries again every minute.
+    """
+
+    path: str
+
+    reason: str
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True)
+class ProblemList(Model):
+    """The answer's type ProblemList."""
+
+    problems: list[Problem]
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,12 @@ mod tests {
             cpu_us_before: 0,
             owner: None,
             branches: vec![],
+            branches_made: 0,
             generation: 2,
             promised: true,
             group: None,
             rolling_back: None,
+            changing: None,
         };
         SandboxView { record, state, pid: 7, end: None }
     }

@@ -26,8 +26,7 @@ check: setup ## what a change needs at once: formatting, clippy and unit tests o
 test: lint build-tests ## the checks and tests that every change must pass
 	$(MAKE) --jobs $$(scripts/lanes) --keep-going lane-api lane-core
 
-test-all: deny build-tests ## the long end-to-end suites that make test leaves out, and the licences of dependencies
-	cargo-deny --locked check bans licenses sources
+test-all: build-tests ## the long end-to-end suites that make test leaves out
 	$(MAKE) --jobs $$(scripts/lanes) --keep-going lane-one lane-two
 
 # Everything that runs on a KVM host. Machines have one virtual CPU each, so two cores run two of them, or one and the unit tests.
@@ -75,9 +74,10 @@ lint-python:
 	sdk/python/with-tools ruff check --quiet .
 	sdk/python/with-tools mypy
 
-deny:
+deny: setup ## cargo-deny, which is built the first time: licences, sources and bans of dependencies
 	@cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(CARGO_DENY_VERSION)' \
 		|| $(CARGO) install --locked --version $(CARGO_DENY_VERSION) cargo-deny
+	cargo-deny --locked check bans licenses sources
 
 unit: build-tests ## tests that need no QEMU; the engine's need /dev/kvm, those of images root
 	$(RUN) --lib --bins
@@ -96,7 +96,7 @@ e2e-isolation: build-tests ## guests that try what they should not be able to
 e2e-e2b: build-tests ## the official E2B clients against a daemon with real guests
 	$(RUN) --test e2b
 
-soak: build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
+soak: deny build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
 	FORKD_SOAK=1 $(RUN) --lib many_leases
 	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test e2b --test isolation
 

@@ -1,5 +1,5 @@
 //! Keeps ARCHITECTURE.md true: what it names exists, and crates depend only on crates below them in its table. docs/api.md is
-//! kept true, too.
+//! kept true, too, and so are the licences and sources that deny.toml allows dependencies to have.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -77,6 +77,49 @@ fn dependencies_point_downwards() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The part of deny.toml that `cargo deny` need not be built for.
+#[derive(serde::Deserialize)]
+struct Deny {
+    licenses: Licenses,
+}
+
+#[derive(serde::Deserialize)]
+struct Licenses {
+    allow: Vec<String>,
+}
+
+/// Whether a package may be used under a licence of the list.
+fn is_allowed(license: &str, allowed: &[String]) -> bool {
+    let expression = spdx::Expression::parse_mode(license, spdx::ParseMode::LAX);
+    expression.is_ok_and(|it| it.evaluate(|wanted| allowed.contains(&wanted.to_string())))
+}
+
+#[test]
+fn dependencies_have_licences_and_sources_that_are_allowed() {
+    let deny = std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml is there");
+    let allowed = toml::from_str::<Deny>(&deny).expect("deny.toml is read").licenses.allow;
+    let linux = ["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"].map(str::to_owned);
+    let metadata = MetadataCommand::new().current_dir(root()).other_options(linux).exec();
+    let metadata = metadata.expect("cargo metadata");
+    // Others are of platforms that nothing is built for.
+    let used: BTreeSet<_> =
+        metadata.resolve.iter().flat_map(|graph| &graph.nodes).map(|node| &node.id).collect();
+    let used: Vec<_> = metadata.packages.iter().filter(|package| used.contains(&package.id)).collect();
+    assert!(used.len() > 100, "{} packages", used.len());
+    let mut wrong = Vec::new();
+    for package in used {
+        if !is_allowed(package.license.as_deref().unwrap_or_default(), &allowed) {
+            wrong.push(format!("{} has the licence {:?}", package.name, package.license));
+        }
+        if package.source.as_ref().is_some_and(|source| !source.is_crates_io()) {
+            wrong.push(format!("{} comes from {:?}", package.name, package.source));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(is_allowed("MIT OR GPL-3.0-only", &allowed) && is_allowed("MIT/Apache-2.0", &allowed));
+    assert!(!is_allowed("MIT AND GPL-3.0-only", &allowed) && !is_allowed("", &allowed));
 }
 
 /// The checks themselves, on a document that is wrong.

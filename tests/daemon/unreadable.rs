@@ -167,12 +167,15 @@ fn what_fails_to_be_read_is_left_alone() -> Result<(), Failure> {
     busy.world.start(&[])
 }
 
+/// What becomes of a file's text.
+type Damage<'a> = &'a dyn Fn(&str) -> String;
+
 #[test]
 fn what_is_damaged_or_newer_is_left_alone() -> Result<(), Failure> {
     let mut busy = Busy::new()?;
     busy.world.end(Signal::KILL)?;
     let add = |text: &str, field: &str| format!("{},{field}}}", text.trim_end().trim_end_matches('}'));
-    let damages: [(&str, &dyn Fn(&str) -> String); 5] = [
+    let damages: [(&str, Damage<'_>); 5] = [
         ("truncated", &|text| text[..text.len() / 2].to_owned()),
         ("empty", &|_| String::new()),
         ("newer", &|text| text.replace("\"version\":1", "\"version\":2")),

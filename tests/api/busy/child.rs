@@ -81,10 +81,24 @@ struct Drawn {
 }
 
 impl Draws {
-    /// Sees a sandbox continue from where it was before its branch, ends its programs, verifies its files, and keeps its
-    /// random numbers.
-    pub fn add(&mut self, daemon: &Daemon, id: &str, before: Option<&Sample>) -> TestResult {
-        let (first, second) = stop(daemon, id)?;
+    /// Sees sandboxes continue from where they were before their branch, ends their programs, verifies their files, and keeps
+    /// their random numbers.
+    pub fn add(&mut self, daemon: &Daemon, ids: &[&str], before: Option<&Sample>) -> TestResult {
+        // All of them first: as long as programs run, they share the CPU with whoever is asked.
+        let stopped: Vec<_> = ids.iter().map(|id| stop(daemon, id)).collect::<Result<_, _>>()?;
+        for (id, samples) in ids.iter().zip(stopped) {
+            self.add_one(daemon, id, samples, before)?;
+        }
+        Ok(())
+    }
+
+    fn add_one(
+        &mut self,
+        daemon: &Daemon,
+        id: &str,
+        (first, second): (Sample, Sample),
+        before: Option<&Sample>,
+    ) -> TestResult {
         if let Some(before) = before {
             let continues = first.python >= before.python && first.node >= before.node;
             check!(continues && first.files >= before.files, "{first:?} after {before:?}");

@@ -100,7 +100,7 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     terminal.type_line("after")?;
     client.send_line()?;
     let mut draws = Draws::default();
-    draws.add(&daemon, id, None)?;
+    draws.add(&daemon, &[id], None)?;
     check!(python.printed()?.parse::<usize>()? > 0 && node.printed()?.parse::<usize>()? > 0, "steps");
     stream.printed()?;
     let printed = std::fs::read_to_string(output.path())?;
@@ -109,14 +109,14 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     terminal.type_line("at last")?;
 
     for (number, before) in before.iter().enumerate() {
-        for fork in daemon.fork(&tag(number), FORKS)? {
-            draws.add(&daemon, &fork, Some(before)).map_err(|error| format!("{}: {error}", tag(number)))?;
-            daemon.run(&["kill", &fork])?;
-        }
+        let forks = daemon.fork(&tag(number), FORKS)?;
+        let forks: Vec<&str> = forks.iter().map(String::as_str).collect();
+        draws.add(&daemon, &forks, Some(before)).map_err(|error| format!("{}: {error}", tag(number)))?;
+        daemon.run(&[&["kill"], &forks[..]].concat())?;
     }
 
     daemon.run(&["rollback", id, &tag(BACK_TO)])?;
-    draws.add(&daemon, id, before.get(BACK_TO))?;
+    draws.add(&daemon, &[id], before.get(BACK_TO))?;
     draws.check()
 }
 

@@ -179,6 +179,27 @@ fn nothing_is_swept_while_a_record_cannot_be_read() -> Result<(), Failure> {
     Ok(())
 }
 
+/// A manifest that cannot be read when the daemon starts, and can later.
+#[test]
+fn a_snapshot_is_there_again_when_its_manifest_can_be_read() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let base = world.make("base")?;
+    world.run(base.durable())?;
+    assert!(world.run(base.evict()));
+    let manifest = world.directory.path().join("snapshots/base/manifest.json");
+    let text = fs::read(&manifest)?;
+    fs::write(&manifest, &text[1..])?;
+    let recovered = world.restart()?;
+    assert_eq!((recovered.stored.len(), recovered.unreadable.len()), (0, 1), "{recovered:?}");
+    assert!(world.fork("base", 1).is_err());
+    fs::write(&manifest, &text)?;
+    let swept = world.run(world.engine.sweep())?;
+    assert_eq!((swept.stored.as_slice(), swept.unreadable.len()), (&["base".parse()?][..], 0));
+    assert_eq!(world.run(world.engine.sweep())?, Swept::default());
+    world.fork("base", 1)?;
+    Ok(())
+}
+
 /// A guest that writes nothing for a while before it is frozen keeps its disk.
 #[test]
 fn the_disk_of_a_snapshot_that_is_being_made_is_not_swept() -> Result<(), Failure> {

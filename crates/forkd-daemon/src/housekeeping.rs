@@ -55,7 +55,7 @@ async fn sweep(app: &App) {
     loop {
         ticks.tick().await;
         match app.engine.sweep().await {
-            Ok(Swept { sandboxes, zygotes, unreadable, removed }) => {
+            Ok(Swept { sandboxes, zygotes, stored, unreadable, removed }) => {
                 // Said once, and not every minute.
                 for error in unreadable.iter().filter(|error| !known.contains(error)) {
                     tracing::warn!(%error, "{LEFT_ALONE}");
@@ -69,6 +69,9 @@ async fn sweep(app: &App) {
                 }
                 for tag in zygotes {
                     tracing::info!(%tag, "adopted a zygote whose process answers again");
+                }
+                for tag in stored {
+                    tracing::info!(%tag, "found a snapshot that can be read again");
                 }
                 if removed > 0 {
                     tracing::info!(removed, "removed what nobody had any more");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forkd_store::Tag;
 
 use super::recover::{Settled, is_old, promised_groups, settle_sandbox, settle_zygote};
+use super::snapshot;
 use super::written::list;
 use super::{Engine, EngineError, Shared};
 use crate::ids::{LayerId, SandboxId};
@@ -22,6 +23,8 @@ pub struct Swept {
     /// Those that have answered at last.
     pub sandboxes: Vec<SandboxId>,
     pub zygotes: Vec<Tag>,
+    /// Snapshots on disk that could not be read before.
+    pub stored: Vec<Tag>,
     /// Records, manifests and directories that cannot be read. While there are any, nothing is removed that they might need.
     pub unreadable: Vec<Unreadable>,
     /// Directories, files and processes that were nobody's.
@@ -68,6 +71,15 @@ impl Shared {
                 Settled::Removed => swept.removed += 1,
                 Settled::Mute(_) => {}
                 Settled::Unreadable(error) => swept.unreadable.push(error),
+            }
+        }
+        for record in stored {
+            // One that is removed has its name until its files are gone: looked at with the name taken, what is there stays.
+            if let Some(name) = self.snapshots.reserve(&record.tag)
+                && self.store.path(&record.tag).is_dir()
+            {
+                swept.stored.push(record.tag.clone());
+                name.fill(snapshot::own_stored(self, record));
             }
         }
         let sandboxes = list(&self.places.sandboxes(), &mut swept.unreadable);

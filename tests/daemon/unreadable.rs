@@ -55,7 +55,7 @@ impl Busy {
         self.world.root().join("snapshots").join(tag).join("manifest.json")
     }
 
-    /// Starts a daemon that cannot read `path`, and then one that can.
+    /// Starts a daemon that cannot read `path`, checks that nothing is lost and that the rest is served, and kills it.
     fn survives(&mut self, case: &str, path: &Path, fault: Option<Errno>) -> Result<(), Failure> {
         let variable =
             fault.map(|errno| format!("{}:{}", errno.raw_os_error(), path.display())).unwrap_or_default();
@@ -124,7 +124,7 @@ fn processes(root: &Path) -> Vec<i32> {
     pids
 }
 
-/// Everything below a directory that is not a lock or a log of the daemon's.
+/// Every path below a directory. A `record.json` that a test made a directory counts as one path.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -213,7 +213,7 @@ fn what_is_damaged_or_newer_is_left_alone() -> Result<(), Failure> {
     busy.world.start(&[])
 }
 
-/// Whoever asks for what cannot be read is told so, and nothing takes its place.
+/// A fork of a snapshot whose record is unreadable is refused by name, and its process is not replaced.
 #[test]
 fn the_place_of_what_cannot_be_read_is_not_taken() -> Result<(), Failure> {
     let mut busy = Busy::new()?;

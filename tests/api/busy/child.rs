@@ -84,7 +84,7 @@ impl Draws {
     /// Sees sandboxes continue from where they were before their branch, ends their programs, verifies their files, and keeps
     /// their random numbers.
     pub fn add(&mut self, daemon: &Daemon, ids: &[&str], before: Option<&Sample>) -> TestResult {
-        // All of them first: as long as programs run, they share the CPU with whoever is asked.
+        // Stop all of them before asking any: running programs compete with the evals for the emulated CPU.
         let stopped: Vec<_> = ids.iter().map(|id| stop(daemon, id)).collect::<Result<_, _>>()?;
         for (id, samples) in ids.iter().zip(stopped) {
             self.add_one(daemon, id, samples, before)?;

@@ -74,7 +74,7 @@ impl Shared {
             }
         }
         for record in stored {
-            // One that is removed has its name until its files are gone: looked at with the name taken, what is there stays.
+            // A removal frees the name only after the files are gone. With the name reserved here, a directory that exists stays.
             if let Some(name) = self.snapshots.reserve(&record.tag)
                 && self.store.path(&record.tag).is_dir()
             {

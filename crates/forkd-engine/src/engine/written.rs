@@ -1,6 +1,6 @@
 //! Everything that is written down of snapshots and sandboxes, as far as it can be read.
 //!
-//! Whoever removes what nobody has asks here first who has it. While anything cannot be read, the answer is not known, and
+//! Sweeps remove only what no record or manifest refers to. While any of these files is unreadable, that is unknown, and
 //! nothing is removed.
 
 use std::collections::BTreeSet;
@@ -78,7 +78,7 @@ impl Shared {
         records
     }
 
-    /// Remembers what cannot be read, each once, for whoever asks.
+    /// Stores the list of unreadable files for [`Engine::unreadable`], sorted and without duplicates.
     pub(super) fn note_unreadable(&self, mut unreadable: Vec<Unreadable>) -> Vec<Unreadable> {
         unreadable.sort_by(|one, other| one.path.cmp(&other.path));
         unreadable.dedup_by(|one, other| one.path == other.path);

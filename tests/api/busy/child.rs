@@ -18,23 +18,28 @@ say() {
 }
 look; say";
 
-/// Everything continues, and is told to end.
-const CONTINUES: &str = "
+/// Everything continues, is told to end, and says what it has seen. `$1` is the sandbox whose hooks must have run.
+const STOP: &str = "
 more_python=$((python + 1)) more_node=$((node + 1)) more_files=$((files + 1))
 for _ in $(seq 120); do
     sleep 0.5
     look
     if [ $python -gt $more_python ] && [ $node -gt $more_node ] && [ $files -gt $more_files ]; then
         say
-        exec touch /run/stop
+        touch /run/stop
+        break
     fi
 done
-echo not everything continues: $(say) >&2
+for _ in $(seq 120); do
+    sleep 0.5
+    fork=
+    if [ -e /run/fork ]; then read fork < /run/fork; fi
+    if [ -e /run/python.json ] && [ -e /run/node.json ] && [ \"$fork\" = \"$1\" ]; then
+        exec cat /run/python.json /run/node.json
+    fi
+done
+echo not everything continues: $(say), hooks of $fork: $(ls /run) >&2
 exit 1";
-
-const PYTHON: &str = "import json; print(json.dumps({'step': step, 'total': total, 'files': guest.verify(), \
-    'forks': forks, 'random': draws, 'numpy': arrays}))";
-const JAVASCRIPT: &str = "console.log(JSON.stringify({ math: numbers, crypto: bytes }))";
 
 /// How far everything is.
 #[derive(Debug, Clone)]
@@ -49,11 +54,27 @@ pub fn sample(daemon: &Daemon, id: &str) -> Result<Sample, Failure> {
     Sample::parse(&daemon.run(&["exec", id, "--", "sh", "-euc", SAMPLE])?)
 }
 
-/// Two samples, between which everything has continued. Its programs end then.
-fn stop(daemon: &Daemon, id: &str) -> Result<(Sample, Sample), Failure> {
-    let text = daemon.run(&["exec", id, "--", "sh", "-euc", &[SAMPLE, CONTINUES].concat()])?;
-    let (first, second) = text.split_once('\n').ok_or_else(|| format!("{text:?}"))?;
-    Ok((Sample::parse(first)?, Sample::parse(second)?))
+/// What a sandbox says when its programs are told to end.
+struct Last {
+    /// Everything has continued between them.
+    samples: [Sample; 2],
+    python: Value,
+    node: Value,
+}
+
+/// Ends the programs of a sandbox, of one that was forked when its hooks have run.
+fn stop(daemon: &Daemon, id: &str, forked: bool) -> Result<Last, Failure> {
+    let script = [SAMPLE, STOP].concat();
+    let hooks_of = if forked { id } else { "" };
+    let text = daemon.run(&["exec", id, "--", "sh", "-euc", &script, "sh", hooks_of])?;
+    let [first, second, python, node] = text.lines().collect::<Vec<_>>()[..] else {
+        return Err(format!("{text:?}").into());
+    };
+    Ok(Last {
+        samples: [Sample::parse(first)?, Sample::parse(second)?],
+        python: serde_json::from_str(python)?,
+        node: serde_json::from_str(node)?,
+    })
 }
 
 impl Sample {
@@ -84,37 +105,23 @@ impl Draws {
     /// Sees sandboxes continue from where they were before their branch, ends their programs, verifies their files, and keeps
     /// their random numbers.
     pub fn add(&mut self, daemon: &Daemon, ids: &[&str], before: Option<&Sample>) -> TestResult {
-        // Stop all of them before asking any: running programs compete with the evals for the emulated CPU.
-        let stopped: Vec<_> = ids.iter().map(|id| stop(daemon, id)).collect::<Result<_, _>>()?;
-        for (id, samples) in ids.iter().zip(stopped) {
-            self.add_one(daemon, id, samples, before)?;
+        for id in ids {
+            self.keep(id, stop(daemon, id, before.is_some())?, before)?;
         }
         Ok(())
     }
 
-    fn add_one(
-        &mut self,
-        daemon: &Daemon,
-        id: &str,
-        (first, second): (Sample, Sample),
-        before: Option<&Sample>,
-    ) -> TestResult {
+    fn keep(&mut self, id: &str, last: Last, before: Option<&Sample>) -> TestResult {
+        let Last { samples: [first, second], python, node } = last;
         if let Some(before) = before {
             let continues = first.python >= before.python && first.node >= before.node;
             check!(continues && first.files >= before.files, "{first:?} after {before:?}");
         }
         check!(self.kernel.insert(first.kernel) && self.kernel.insert(second.kernel), "the kernel's numbers");
 
-        let python: Value = serde_json::from_str(&daemon.run(&["eval", id, PYTHON])?)?;
-        let node = daemon.run(&["eval", "--language", "javascript", id, JAVASCRIPT])?;
-        let node: Value = serde_json::from_str(&node)?;
         let step = python["step"].as_u64().ok_or("no step")?;
         check!(python["total"] == step * (step + 1) / 2, "it has begun again: {step}");
         check!(python["files"].as_u64() >= u64::try_from(second.files).ok(), "files {}", python["files"]);
-        if before.is_some() {
-            let last = python["forks"].as_array().and_then(|forks| forks.last());
-            check!(last.is_some_and(|last| last == id), "its hooks have not run: {last:?}");
-        }
         // One more than it had when it was asked first: that one may have been drawn before.
         let numbers = |list: &Value, common: usize| {
             let list = list.as_array().map(|list| list.iter().map(Value::to_string).collect());

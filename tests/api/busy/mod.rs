@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_tests::daemon::Daemon;
+use forkd_tests::watch::report;
 use forkd_tests::{TestResult, binaries, check};
 
 use crate::life::snapshot;
@@ -26,11 +27,11 @@ const PORT: u16 = 7000;
 const GUEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/api/busy/guest.py");
 
 const PREPARE: &str = "
-import random, sys, time, numpy, forkd_guest
+import json, random, sys, time, numpy, forkd_guest
 sys.path.insert(0, '/srv')
 import guest
-forks, step, total, draws, arrays = [], 0, 0, [], []
-forkd_guest.on_fork(lambda: forks.append(forkd_guest.identity['id']))";
+step, total, draws, arrays = 0, 0, [], []
+forkd_guest.on_fork(lambda: guest.show('fork', forkd_guest.identity['id']))";
 
 const PYTHON: &str = "
 while guest.on():
@@ -40,19 +41,25 @@ while guest.on():
     arrays.append(float(numpy.random.random()))
     guest.show('python', step)
     time.sleep(0.5)
+result = {'step': step, 'total': total, 'files': guest.verify(), 'random': draws, 'numpy': arrays}
+guest.show('python.json', json.dumps(result))
 step";
 
 /// It never returns to the event loop.
 const JAVASCRIPT: &str = "
 var fs = require('fs'), crypto = require('crypto'), numbers = [], bytes = [];
 var pause = new Int32Array(new SharedArrayBuffer(4));
+function show(name, value) {
+    fs.writeFileSync(`/run/${name}.new`, `${value}\\n`);
+    fs.renameSync(`/run/${name}.new`, `/run/${name}`);
+}
 while (!fs.existsSync('/run/stop')) {
     numbers.push(Math.random());
     bytes.push(crypto.randomBytes(8).toString('hex'));
-    fs.writeFileSync('/run/node.new', `${numbers.length}\\n`);
-    fs.renameSync('/run/node.new', '/run/node');
+    show('node', numbers.length);
     Atomics.wait(pause, 0, 0, 500);
 }
+show('node.json', JSON.stringify({ math: numbers, crypto: bytes }));
 numbers.length";
 
 pub fn a_busy_sandbox_is_branched() -> TestResult {
@@ -88,6 +95,7 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     })?;
     let mut client = PortClient::connect(&daemon, id, PORT)?;
 
+    report("busy: everything runs");
     let mut before = Vec::new();
     for number in 0..BRANCHES {
         before.push(sample(&daemon, id)?);
@@ -96,6 +104,7 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
         client.send_line()?;
     }
 
+    report("busy: branched");
     // All that time the sandbox and its clients have noticed nothing.
     terminal.type_line("after")?;
     client.send_line()?;
@@ -108,6 +117,7 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
     client.finish()?;
     terminal.type_line("at last")?;
 
+    report("busy: the source has ended");
     for (number, before) in before.iter().enumerate() {
         let forks = daemon.fork(&tag(number), FORKS)?;
         let forks: Vec<&str> = forks.iter().map(String::as_str).collect();
@@ -115,6 +125,7 @@ pub fn a_busy_sandbox_is_branched() -> TestResult {
         daemon.run(&[&["kill"], &forks[..]].concat())?;
     }
 
+    report("busy: forked");
     daemon.run(&["rollback", id, &tag(BACK_TO)])?;
     draws.add(&daemon, &[id], before.get(BACK_TO))?;
     draws.check()

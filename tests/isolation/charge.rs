@@ -52,7 +52,7 @@ fn until(what: &str, mut holds: impl FnMut() -> Result<bool, Error>) -> TestResu
 pub fn follows_the_memory_of_branches() -> TestResult {
     let daemon = Daemon::start()?;
     daemon.run(&["snapshot", DEBIAN, "--tag", "charge", "--memory", "512M"])?;
-    let (branches, rewritten_mib) = (count(3, 20), u64::from(count(100, 200)));
+    let (branches, rewritten_mib) = (count(3, 20), u64::from(count(64, 200)));
     let dying = used()?.dying;
     let id = daemon.run(&["fork", "charge"])?;
     let eval = |code: &str| daemon.run(&["eval", &id, "--timeout", "300", code]);
@@ -61,7 +61,7 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     let rewrite = |number: u32| {
         let byte = number % 256;
         eval(&format!(
-            "for at in range(0, len(a), 1 << 20): a[at:at + (1 << 20)] = bytes([{byte}]) * (1 << 20)"
+            "piece = bytes([{byte}]) * (1 << 20)\nfor at in range(0, len(a), 1 << 20): a[at:at + (1 << 20)] = piece"
         ))
     };
     rewrite(255)?;

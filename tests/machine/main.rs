@@ -13,7 +13,7 @@ mod starts;
 
 use std::process::ExitCode;
 
-use forkd_tests::suite::{Test, wanted};
+use forkd_tests::suite::{Test, in_soak, wanted};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 const TESTS: &[Test] = &[
@@ -33,7 +33,6 @@ const TESTS: &[Test] = &[
         "crashes::a_machine_that_hangs_is_told_from_one_that_runs",
         crashes::a_machine_that_hangs_is_told_from_one_that_runs,
     ),
-    ("crashes::a_killed_start_is_finished_by_the_next", crashes::a_killed_start_is_finished_by_the_next),
     ("crashes::a_killed_init_leaves_all_or_nothing", crashes::a_killed_init_leaves_all_or_nothing),
     ("disk_space::init_refuses_a_small_disk", disk_space::init_refuses_a_small_disk),
     ("disk_space::a_build_that_runs_out_leaves_nothing", disk_space::a_build_that_runs_out_leaves_nothing),
@@ -45,6 +44,11 @@ const TESTS: &[Test] = &[
     ("starts::a_second_start_finds_the_first", starts::a_second_start_finds_the_first),
     ("starts::two_starts_at_once_make_one_machine", starts::two_starts_at_once_make_one_machine),
     ("starts::taken_ports_are_not_a_problem", starts::taken_ports_are_not_a_problem),
+];
+
+/// Part of `make soak`: few starts show little of them.
+const SOAK: &[Test] = &[
+    ("crashes::a_killed_start_is_finished_by_the_next", crashes::a_killed_start_is_finished_by_the_next),
     ("starts::many_in_a_row", starts::many_in_a_row),
 ];
 
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each machine takes a core and memory.
     arguments.test_threads = Some(1);
-    let trials = wanted(&[], TESTS).into_iter().map(|(name, test)| {
+    let trials = wanted(&[], &[TESTS, in_soak(SOAK)].concat()).into_iter().map(|(name, test)| {
         Trial::test(name, move || test().map_err(|error| Failed::from(error.to_string())))
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()

@@ -1,12 +1,15 @@
 //! `make bench-chain`: what a child costs against the depth of the chain that its zygote was loaded from. The depth is paid
-//! for by the load, which is measured beside it.
+//! for by the load, which is measured beside it. And how fast a guest reads its disk after how many branches.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use forkd_engine::engine::{Engine, SandboxHandle, Source};
 use forkd_store::Store;
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
 use forkd_tests::engine::process::{Failure, Zygote, boot};
 use forkd_tests::engine::snapshot::{load, persist};
+use forkd_tests::engine::ticking::{self, Mode, Words};
+use forkd_tests::engine::tiny;
 use forkd_tests::measure::{percentile, print};
 use serde_json::json;
 
@@ -18,7 +21,17 @@ const DEPTHS: [usize; 4] = [0, 1, 4, 16];
 const ROUNDS: usize = 10;
 const CHILDREN: usize = 20;
 
+/// After how many branches a guest reads its disk.
+const BRANCHES: [u64; 3] = [3, 30, 300];
+/// How long it reads at a time.
+const READING: Duration = Duration::from_millis(200);
+
 fn main() -> Result<(), Failure> {
+    forks()?;
+    reads()
+}
+
+fn forks() -> Result<(), Failure> {
     let directory = tempfile::tempdir_in("/var/tmp")?;
     let store = Store::new(directory.path());
     let (_process, mut vm) = boot(MEMORY_MIB << 20)?;
@@ -73,6 +86,73 @@ fn main() -> Result<(), Failure> {
         }))?;
     }
     Ok(())
+}
+
+/// A sandbox is branched again and again while it writes all over its disk; children of some of the branches read theirs.
+fn reads() -> Result<(), Failure> {
+    let directory = tempfile::tempdir_in("/var/tmp")?;
+    let kernel = directory.path().join("kernel");
+    std::fs::write(&kernel, ticking::elf())?;
+    let (runtime, engine, _) = tiny::start(directory.path())?;
+    let read = async {
+        let (steps, _told) = tokio::sync::mpsc::channel(16);
+        engine.make(tiny::new_snapshot("warm", kernel)?, &steps).await?;
+        let sandbox = fork(&engine, "warm").await?;
+        let words = Words::of(sandbox.view().pid, tiny::PATIENCE)?;
+        words.set_mode(Mode::WriteAll)?;
+        for number in 1..=BRANCHES[BRANCHES.len() - 1] {
+            // The first one has written everything there is, so that all read the same.
+            let before = words.ticks()?;
+            let wanted = if number == 1 { 30_000 } else { 20 };
+            while words.ticks()? < before + wanted {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            sandbox.branch(Some(format!("branch-{number}").parse()?)).await?;
+        }
+        sandbox.remove().await?;
+        let mut readers = Vec::new();
+        for depth in BRANCHES {
+            let layers = engine.snapshot(&format!("branch-{depth}"))?.view().record.layers.len();
+            let reader = fork(&engine, &format!("branch-{depth}")).await?;
+            let words = Words::of(reader.view().pid, tiny::PATIENCE)?;
+            words.set_mode(Mode::ReadAll)?;
+            reader.pause().await?;
+            readers.push((depth, layers, reader, words, Vec::new()));
+        }
+        for _ in 0..ROUNDS {
+            for (_, _, reader, words, rates) in &mut readers {
+                reader.resume().await?;
+                let (begun, before) = (Instant::now(), words.ticks()?);
+                tokio::time::sleep(READING).await;
+                let reads = words.ticks()? - before;
+                rates.push(reads as f64 / begun.elapsed().as_secs_f64());
+                reader.pause().await?;
+            }
+        }
+        let mut flat = None;
+        for (depth, layers, _, _, rates) in &mut readers {
+            rates.sort_unstable_by(f64::total_cmp);
+            let p50 = percentile(rates, 50);
+            let first = *flat.get_or_insert(p50);
+            print(&json!({
+                "bench": "chain",
+                "branches": depth,
+                "layers": layers,
+                "n": rates.len(),
+                "reads_per_second_p50": p50,
+                "ratio": p50 / first,
+            }))?;
+        }
+        tiny::remove_everything(&engine).await?;
+        Ok(())
+    };
+    runtime.block_on(read)
+}
+
+async fn fork(engine: &Engine, tag: &str) -> Result<SandboxHandle, Failure> {
+    let created = engine.create(tiny::request(Source::Snapshot(tag.into()), 1)).await?;
+    let view = created.sandboxes.first().ok_or("no sandbox")?;
+    Ok(engine.sandbox(view.id().as_str())?)
 }
 
 /// A child that has run guest code, and found the counter as it was at its depth.

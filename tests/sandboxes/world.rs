@@ -1,17 +1,14 @@
 //! An engine with a directory of its own, and what can be seen of it from outside.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{
-    Created, Engine, EngineError, NetworkOrder, NewSandboxes, Recovered, SnapshotHandle, Source,
-};
+use forkd_engine::engine::{Created, Engine, EngineError, Recovered, SnapshotHandle, Source};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
-pub use forkd_tests::engine::tiny::lives;
 use forkd_tests::engine::tiny::{self, PATIENCE, start, start_with};
+pub use forkd_tests::engine::tiny::{lives, request};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -25,8 +22,13 @@ pub struct World {
 
 impl World {
     pub fn new() -> Result<World, Failure> {
+        World::with_guest(&guest::elf(100))
+    }
+
+    /// One with a guest that does something.
+    pub fn with_guest(elf: &[u8]) -> Result<World, Failure> {
         let directory = tempfile::tempdir()?;
-        fs::write(directory.path().join("kernel"), guest::elf(100))?;
+        fs::write(directory.path().join("kernel"), elf)?;
         let (runtime, engine, recovered) = start(directory.path())?;
         assert_eq!(recovered, Recovered::default());
         Ok(World { directory, runtime: Some(runtime), engine })
@@ -114,23 +116,5 @@ impl Drop for World {
             removed.expect("everything can be removed");
             assert_eq!(left, [""; 0]);
         }
-    }
-}
-
-pub fn request(source: Source, count: u32) -> NewSandboxes {
-    let (metadata, env) = (BTreeMap::new(), BTreeMap::new());
-    NewSandboxes {
-        source,
-        count,
-        partial: false,
-        ttl: None,
-        pause_at_expiry: false,
-        metadata,
-        about: serde_json::Map::new(),
-        env,
-        account: None,
-        network: NetworkOrder::default(),
-        limits: Default::default(),
-        owner: None,
     }
 }

@@ -47,6 +47,8 @@ impl From<EngineError> for ApiError {
             EngineError::TooManyBranches(_) => {
                 ApiError::new(Code::TooMany, text).hint("remove some of its branches first")
             }
+            EngineError::TooManyLayers { .. } => ApiError::new(Code::Unavailable, shortened(text))
+                .hint("branch it again when the daemon's host can merge layers: they need room on its disk"),
             EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text)
                 .hint("ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"),
             EngineError::NoNetwork(_) => ApiError::new(Code::Unavailable, text).hint(
@@ -103,6 +105,7 @@ impl From<EngineError> for ApiError {
             | EngineError::Chain(_)
             | EngineError::Write(_)
             | EngineError::Remove(_)
+            | EngineError::Merge(_)
             | EngineError::Persist(_) => ApiError::internal(&error),
         }
     }

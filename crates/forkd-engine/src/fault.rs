@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 /// All of them. Each is between two steps of which a daemon that dies there has taken only the first.
-pub const PLACES: [&str; 28] = [
+pub const PLACES: [&str; 32] = [
     "create.written",
     "create.forked",
     "create.running",
@@ -33,6 +33,10 @@ pub const PLACES: [&str; 28] = [
     "load.loaded",
     "change.written",
     "change.changed",
+    "merge.created",
+    "merge.merged",
+    "merge.written",
+    "merge.replaced",
     "evict.ended",
     "remove.ended",
     "remove.files",

@@ -21,6 +21,9 @@ pub struct LayerId(String);
 #[error("{0:?} is not an id")]
 pub struct IdError(String);
 
+/// What the names of merged layers begin with.
+const MERGED: char = 'm';
+
 /// Characters of a new id behind its first: 98 bits.
 const LENGTH: usize = 19;
 const LONGEST: usize = 40;
@@ -38,6 +41,17 @@ impl SandboxId {
 impl LayerId {
     pub fn random() -> io::Result<LayerId> {
         random('l').map(LayerId)
+    }
+
+    /// A layer that others were merged into. Its level, at most 9, is part of its name.
+    pub fn merged(level: u32) -> io::Result<LayerId> {
+        Ok(LayerId(format!("{MERGED}{}{}", level.min(9), random('x')?)))
+    }
+
+    /// How often what is in it was merged.
+    pub fn level(&self) -> u32 {
+        let level = self.0.strip_prefix(MERGED).and_then(|rest| rest.chars().next());
+        level.and_then(|level| level.to_digit(10)).unwrap_or(0)
     }
 
     pub fn as_str(&self) -> &str {
@@ -121,6 +135,16 @@ mod tests {
         for id in ids {
             assert_eq!(id.as_str().len(), LENGTH + 1);
             assert_eq!(id.as_str().parse::<SandboxId>().unwrap(), id);
+        }
+    }
+
+    #[test]
+    fn layers_have_levels() {
+        assert_eq!(LayerId::random().unwrap().level(), 0);
+        for level in 1..=9 {
+            let id = LayerId::merged(level).unwrap();
+            assert_eq!(LayerId::try_from(String::from(id.clone())).unwrap(), id);
+            assert_eq!(id.level(), level);
         }
     }
 

@@ -63,6 +63,10 @@ pub enum Command {
     Load(Load),
     /// Writes a snapshot of a zygote, in a process of its own: the zygote can be forked from meanwhile.
     Persist(Persist),
+    /// Makes the files of the frozen layers of a VM's disk complete: whoever opens them finds all that was written.
+    SettleDisk,
+    /// Puts one frozen layer of a VM's disk in the place of `count`, from the `first` on. Its contents are theirs.
+    ReplaceLayers { first: u16, count: u16 },
     /// Stops a VM and hands its place to a successor.
     HandOver,
     /// Gives the process what the kernel knows of its pages, which it cannot open: for the next `Branch` or `Persist`.
@@ -310,11 +314,13 @@ impl Command {
             .flatten()
             .chain(chain(&persist.base))
             .collect(),
+            Command::ReplaceLayers { .. } => vec![Descriptor::DiskLayer],
             Command::HandOver => vec![Descriptor::Successor],
             Command::PageTable => vec![Descriptor::PageTable],
             Command::Pause
             | Command::Resume
             | Command::Freeze
+            | Command::SettleDisk
             | Command::Identify
             | Command::Stats
             | Command::Shutdown => Vec::new(),
@@ -332,6 +338,8 @@ impl Command {
             Command::Branch(_) => "branch",
             Command::Load(_) => "load",
             Command::Persist(_) => "persist",
+            Command::SettleDisk => "settle the disk",
+            Command::ReplaceLayers { .. } => "replace layers",
             Command::HandOver => "hand over",
             Command::PageTable => "take its page table",
             Command::Identify => "identify",

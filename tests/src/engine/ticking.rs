@@ -1,8 +1,11 @@
-//! A guest with data of its own: again and again it puts a number from its memory on its disk, and reads the disk again.
+//! A guest with data of its own: again and again it puts a number from its memory on its disk, and reads the disk again. Each
+//! number has its block.
 //!
 //! ```text
 //!   what it is to keep ──▶ [DATA] ──▶ disk ──▶ [READ]        [TICKS] says that it runs
 //! ```
+//!
+//! While [MODE] says so it does something else: it reads, or writes, blocks all over its disk as fast as it can, a tick each.
 //!
 //! Tests write and read the words through the memory of its process, behind the back of everybody who owns the VM.
 
@@ -23,6 +26,24 @@ const MAGIC: u64 = 0x666f_726b_6421_7469;
 const DATA: u64 = 8;
 const READ: u64 = 16;
 const TICKS: u64 = 24;
+const MODE: u64 = 32;
+/// The blocks that are used, from the second of the disk on.
+const BLOCKS: u64 = 2048;
+/// The size of a block.
+const BLOCK: u64 = 4096;
+
+/// Where a number is on the disk, in bytes.
+pub fn place(number: u64) -> u64 {
+    (1 + number % BLOCKS) * BLOCK
+}
+
+/// What the guest does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Keep = 0,
+    ReadAll = 1,
+    WriteAll = 2,
+}
 
 std::arch::global_asm!(
     r#"
@@ -75,13 +96,18 @@ forkd_ticking_guest_begin:
     mov word ptr [rsi + 0x2000], 1          // no interrupts
     xor r10d, r10d
 
-31: mov r9, [r12 + {data}]
+31: mov r14, [r12 + {mode}]
+    test r14, r14
+    jnz 38f
+    mov r9, [r12 + {data}]
     cmp r9, [r12 + {read}]
     je 32f
     mov [rsi + 0x5000], r9
+    mov rdi, r9
     mov eax, 1                              // write
     call 34f
 32: mov qword ptr [rsi + 0x5000], -1
+    mov rdi, r9
     xor eax, eax                            // read
     call 34f
     mov rax, -1
@@ -102,12 +128,28 @@ forkd_ticking_guest_begin:
     jb 36b
     jmp 31b
 
-34: mov ecx, 0x20003                        // then 2; the device writes the block,
+    // Blocks in no order, until it is told otherwise.
+38: mov rax, 6364136223846793005
+    imul r13, rax
+    inc r13
+    mov rdi, r13
+    shr rdi, 33
+    mov rax, r14
+    dec rax                                 // read or write
+    call 34f
+    inc qword ptr [r12 + {ticks}]
+    jmp 31b
+
+    // A request for the block of the number in rdi: 0 in eax to read, 1 to write.
+34: and edi, {blocks} - 1
+    inc edi
+    shl rdi, 3                              // sectors
+    mov ecx, 0x20003                        // then 2; the device writes the block,
     sub ecx, eax
     sub ecx, eax                            // or reads it
     mov [rsi + 0x101c], ecx
     mov [rsi + 0x4000], eax
-    mov qword ptr [rsi + 0x4008], 8         // the second block of the disk
+    mov [rsi + 0x4008], rdi
     mov byte ptr [rsi + 0x4010], 0xff
     inc r10d
     mov [rsi + 0x2002], r10w
@@ -126,6 +168,8 @@ forkd_ticking_guest_end:
     data = const DATA,
     read = const READ,
     ticks = const TICKS,
+    mode = const MODE,
+    blocks = const BLOCKS,
 );
 
 unsafe extern "C" {
@@ -211,6 +255,11 @@ impl Words {
 
     pub fn ticks(&self) -> Result<u64, Failure> {
         self.word(TICKS)
+    }
+
+    /// Has the guest do something else from now on.
+    pub fn set_mode(&self, mode: Mode) -> Result<(), Failure> {
+        Ok(self.memory.write_all_at(&(mode as u64).to_le_bytes(), self.at + MODE)?)
     }
 
     /// Waits until the guest has gone around twice since it had this many ticks: what it has read from its disk is new.

@@ -1,10 +1,14 @@
 //! An engine with the guest that halts: no image, no agent, a disk that begins empty.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::engine::{Engine, EngineError, Limits, Networking, NewSnapshot, Recovered, Settings};
+use forkd_engine::engine::{
+    Engine, EngineError, Limits, NetworkOrder, Networking, NewSandboxes, NewSnapshot, Recovered, Settings,
+    Source,
+};
 use forkd_engine::record::Shape;
 use forkd_image::images::ImageStore;
 use forkd_proto::control::{Devices, Disk};
@@ -64,6 +68,25 @@ pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError>
         config: Default::default(),
         limit: PATIENCE,
     })
+}
+
+/// Sandboxes to be made, with nothing but what all have.
+pub fn request(source: Source, count: u32) -> NewSandboxes {
+    let (metadata, env) = (BTreeMap::new(), BTreeMap::new());
+    NewSandboxes {
+        source,
+        count,
+        partial: false,
+        ttl: None,
+        pause_at_expiry: false,
+        metadata,
+        about: serde_json::Map::new(),
+        env,
+        account: None,
+        network: NetworkOrder::default(),
+        limits: Default::default(),
+        owner: None,
+    }
 }
 
 /// Ends every VM, which nobody else would, and removes every snapshot.

@@ -44,6 +44,8 @@ pub enum StackError {
     LayerCount { found: usize, expected: u32 },
     #[error("{found} frozen layers; at most {MAX_LAYERS} are possible")]
     TooManyLayers { found: usize },
+    #[error("no frozen layers {} to {}: there are {found}", layers.start + 1, layers.end)]
+    NoSuchLayers { layers: std::ops::Range<usize>, found: usize },
     #[error("the saved state expects a base image, and there is none")]
     NoBase,
     #[error("there is a base image, and the saved state expects none")]

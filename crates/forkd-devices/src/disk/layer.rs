@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use super::error::{DiskError, LayerError};
 use super::header::{self, Geometry, HEADER, MAP_START};
@@ -111,6 +112,18 @@ impl Layer {
         self.file.write_all_at(data, self.geometry.data_start + offset)
     }
 
+    /// Takes blocks over from another layer, in which they hold data. On a file system that can, they share its room.
+    pub(super) fn copy_data(&mut self, from: &Layer, first: usize, count: usize) -> io::Result<()> {
+        self.unsettle();
+        let mut offset = self.geometry.data_start + (first * GRAIN) as u64;
+        let end = offset + (count * GRAIN) as u64;
+        while offset < end {
+            offset += copy_part(&from.file, &self.file, offset, end - offset)?;
+        }
+        self.map.set(first, count, BlockState::Data);
+        Ok(())
+    }
+
     pub(super) fn mark_data(&mut self, first: usize, count: usize) {
         self.unsettle();
         self.map.set(first, count, BlockState::Data);
@@ -172,6 +185,30 @@ impl Layer {
             DiskError::Io { action, source }
         })
     }
+}
+
+/// Copies what comes first of a range between files of the same geometry, and says how much that was.
+fn copy_part(from: &File, to: &File, offset: u64, length: u64) -> io::Result<u64> {
+    const PART: usize = 1 << 20;
+    // At most PART.
+    let wanted = usize::try_from(length).unwrap_or(PART).min(PART);
+    let (mut read_at, mut write_at) = (offset, offset);
+    let copied = match rustix::fs::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), wanted)
+    {
+        Ok(copied) => copied,
+        // Not within this file system, or not between these two.
+        Err(Errno::NOSYS | Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP) => {
+            let mut buffer = vec![0; wanted];
+            from.read_exact_at(&mut buffer, offset)?;
+            to.write_all_at(&buffer, offset)?;
+            wanted
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if copied == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(copied as u64)
 }
 
 fn map_page_offset(number: usize) -> u64 {

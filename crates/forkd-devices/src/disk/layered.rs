@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 
 use super::error::{DiskError, StackError, is_out_of_space};
 use super::layer::Layer;
@@ -181,6 +182,11 @@ impl LayeredDisk {
         Frozen::Layer
     }
 
+    /// Puts one frozen layer in the place of several, which [`merge`](super::merge) has made of them.
+    pub fn replace_layers(&mut self, layers: Range<usize>, merged: Layer) -> Result<(), StackError> {
+        self.stack.replace(layers, merged)
+    }
+
     fn source(&self, first: usize, limit: usize) -> (Source<'_>, usize) {
         match self.top.run(first, limit) {
             (BlockState::Data, run) => (Source::Layer(&self.top), run),
@@ -190,7 +196,7 @@ impl LayeredDisk {
     }
 
     /// Refuses a write that would need more room than there is.
-    fn reserve(&self, range: &std::ops::Range<usize>) -> Result<(), DiskError> {
+    fn reserve(&self, range: &Range<usize>) -> Result<(), DiskError> {
         if range.is_empty() {
             return Ok(());
         }
@@ -234,7 +240,7 @@ impl LayeredDisk {
         DiskError::OutOfSpace { allocated: self.top.allocated(), limit: self.limit }
     }
 
-    fn check(&self, offset: u64, length: u64) -> Result<std::ops::Range<usize>, DiskError> {
+    fn check(&self, offset: u64, length: u64) -> Result<Range<usize>, DiskError> {
         let size = self.size();
         let out_of_range = DiskError::OutOfRange { offset, length, size };
         let end = match offset.checked_add(length) {

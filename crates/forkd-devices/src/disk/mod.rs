@@ -12,7 +12,8 @@
 //!
 //! A block of 4 KiB is absent in a layer (`.`: look below), holds data (`D`) or is zero (`Z`: discarded or zeroed, so that
 //! the parent's data does not shine through). [`LayeredDisk::freeze_top`] makes the top layer a frozen one under a new, empty
-//! top; both sides of a branch go on from there, each with a top of its own.
+//! top; both sides of a branch go on from there, each with a top of its own. [`merge`] makes one layer of several, so that a disk
+//! that is branched again and again does not get deeper and deeper.
 //!
 //! Only descriptors come in here, no paths. `header` has the format of a layer file.
 
@@ -21,6 +22,7 @@ mod header;
 mod layer;
 mod layered;
 mod map;
+mod merge;
 #[cfg(test)]
 mod oracle;
 mod stack;
@@ -28,6 +30,7 @@ mod stack;
 pub use error::{DiskError, LayerError, StackError};
 pub use layer::Layer;
 pub use layered::{Frozen, LayeredDisk, NewTop};
+pub use merge::{MergeError, merge};
 pub use stack::{DiskState, LayerStack, MAX_LAYERS};
 
 /// The size of a block, the unit in which layers hold data.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -127,25 +128,29 @@ impl LayerStack {
         }
     }
 
+    /// Puts one layer in the place of several, which [`merge`](super::merge) has made of them.
+    pub(super) fn replace(&mut self, layers: Range<usize>, merged: Layer) -> Result<(), StackError> {
+        if layers.is_empty() || layers.end > self.frozen.len() {
+            return Err(StackError::NoSuchLayers { layers, found: self.frozen.len() });
+        }
+        check_size(&merged, self.size, || "the merged layer".to_owned())?;
+        self.frozen.splice(layers, [Arc::new(merged)]);
+        Ok(())
+    }
+
     pub(super) fn push(&mut self, layer: Layer) {
         self.frozen.push(Arc::new(layer));
     }
 
     /// Where the block `first` comes from below the top, and how many blocks from there on, up to `limit`, come from the
     /// same place.
-    pub(super) fn source(&self, first: usize, mut limit: usize) -> (Source<'_>, usize) {
-        for layer in self.frozen.iter().rev() {
-            let (state, run) = layer.run(first, limit);
-            limit = run;
-            match state {
-                BlockState::Absent => {}
-                BlockState::Data => return (Source::Layer(layer), run),
-                BlockState::Zero => return (Source::Zero, run),
-            }
-        }
-        match &self.base {
-            Some(base) if ((first * GRAIN) as u64) < base.length => (Source::Base, limit),
-            _ => (Source::Zero, limit),
+    pub(super) fn source(&self, first: usize, limit: usize) -> (Source<'_>, usize) {
+        let (found, run) = newest(self.frozen.iter().map(|layer| &**layer), first, limit);
+        match (found, &self.base) {
+            (Some((layer, BlockState::Data)), _) => (Source::Layer(layer), run),
+            (Some(_), _) => (Source::Zero, run),
+            (None, Some(base)) if ((first * GRAIN) as u64) < base.length => (Source::Base, run),
+            (None, _) => (Source::Zero, run),
         }
     }
 
@@ -161,6 +166,23 @@ impl LayerStack {
             None => Ok(()),
         }
     }
+}
+
+/// The newest of some layers, the oldest first, that knows the block `first`, with what it knows; and how many blocks from there
+/// on, up to `limit`, are the same.
+pub(super) fn newest<'a>(
+    layers: impl DoubleEndedIterator<Item = &'a Layer>,
+    first: usize,
+    mut limit: usize,
+) -> (Option<(&'a Layer, BlockState)>, usize) {
+    for layer in layers.rev() {
+        let (state, run) = layer.run(first, limit);
+        limit = run;
+        if state != BlockState::Absent {
+            return (Some((layer, state)), limit);
+        }
+    }
+    (None, limit)
 }
 
 pub(super) fn check_size(

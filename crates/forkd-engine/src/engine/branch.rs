@@ -34,6 +34,7 @@ impl Sandbox {
     pub(super) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
         self.check_alive()?;
         self.forget_removed_branches()?;
+        self.check_depth().await?;
         let shared = Arc::clone(&self.shared);
         let (tag, name) = match order.tag {
             Some(tag) => {

@@ -32,6 +32,10 @@ pub enum EngineError {
     NotItsBranch { tag: Tag, sandbox: String },
     #[error("the sandbox has {0} branches, and no room for another")]
     TooManyBranches(usize),
+    #[error("the sandbox's disk has {layers} layers, and they cannot be merged: {reason}")]
+    TooManyLayers { layers: usize, reason: String },
+    #[error("the layers of a disk cannot be merged")]
+    Merge(#[from] forkd_devices::disk::MergeError),
     #[error("the sandbox is {0}")]
     WrongState(&'static str),
     #[error("the sandbox ended while the request ran: {0}")]

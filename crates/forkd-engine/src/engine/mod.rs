@@ -22,6 +22,7 @@ mod forked;
 mod layers;
 mod library_use;
 mod make;
+mod merge;
 mod network;
 mod owner;
 mod persist;
@@ -122,6 +123,7 @@ struct Shared {
     uses: AtomicU64,
     /// What could not be read when it was last looked at.
     unreadable: Mutex<Vec<Unreadable>>,
+    being_merged: merge::BeingMerged,
 }
 
 /// Something has happened. What a thing is now is asked of its handle.
@@ -171,6 +173,7 @@ impl Engine {
             identities: Semaphore::new(identities_at_once()),
             uses: AtomicU64::new(0),
             unreadable: Mutex::default(),
+            being_merged: merge::BeingMerged::default(),
         });
         let mut recovered = recover::recover(&shared).await?;
         recovered.networks = network::start(&shared, networking).await?;

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
 use super::end::is_ending;
+use super::merge::Merging;
 use super::network::NetworkChange;
 use super::owner::Owner;
 use super::quota::of_sandbox;
@@ -230,6 +231,7 @@ pub(super) struct Sandbox {
     /// Whether the guest's kernel has said that it panics. It resets the VM next.
     panicked: bool,
     end: Option<End>,
+    pub merging: Merging,
     view: watch::Sender<SandboxView>,
     requests: mpsc::Receiver<Request>,
 }
@@ -248,9 +250,9 @@ pub(super) fn own(
     let (sender, requests) = mpsc::channel(QUEUE);
     let agent = Agent::new(Guest::new(directory.join(VSOCK)));
     let shared = Arc::clone(shared);
-    let (panicked, end) = (false, None);
+    let (panicked, end, merging) = (false, None, Merging::default());
     let sandbox =
-        Sandbox { shared, directory, record, process, events, state, panicked, end, view, requests };
+        Sandbox { shared, directory, record, process, events, state, panicked, end, merging, view, requests };
     tokio::spawn(sandbox.run());
     SandboxHandle { requests: sender, view: seen, agent }
 }
@@ -264,6 +266,7 @@ impl Sandbox {
                 biased;
                 Some(event) = self.events.recv(), if !ended => self.happened(event),
                 () = self.process.ended(), if !ended => self.ended(),
+                merged = self.merging.done(), if !ended => self.end_merge(merged).await,
                 request = self.requests.recv() => {
                     // The engine is gone; VMs are not.
                     let Some(request) = request else { return };
@@ -334,6 +337,7 @@ impl Sandbox {
             Request::Branch(order, answer) => {
                 let branched = self.branch(order).await;
                 let _ = answer.send(self.or_ended(branched).await);
+                self.begin_merge().await;
             }
             Request::Rollback(tag, answer) => {
                 let back = self.rollback(tag).await;

@@ -108,6 +108,8 @@ impl Shared {
     pub(super) fn sweep_layers(&self, age: Duration) -> SweptLayers {
         let mut unreadable = Vec::new();
         let layers = list(&self.places.layers(), &mut unreadable);
+        // Before what is written down is read: they are written down before they are no longer among these.
+        let being_merged = self.being_merged.all();
         // What is written down, not what is known here: a sandbox that is being made is written down first.
         let written = self.written();
         if !written.unreadable.is_empty() {
@@ -117,7 +119,8 @@ impl Shared {
         let used = written.layers();
         let is_used = |path: &Path| {
             let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-            name.and_then(|name| LayerId::try_from(name).ok()).is_some_and(|id| used.contains(&id))
+            name.and_then(|name| LayerId::try_from(name).ok())
+                .is_some_and(|id| used.contains(&id) || being_merged.contains(&id))
         };
         let unused = layers.iter().filter(|path| is_old(path, age) && !is_used(path));
         // What cannot be removed is tried again by the next sweep.

@@ -36,7 +36,7 @@ use crate::vm::bus::{self, Attack};
 use crate::vm::devices::Descriptors;
 use crate::vm::hardware::{self, KvmError};
 use crate::vm::kick;
-use crate::vm::live::{FrozenVm, LiveVm};
+use crate::vm::live::{FrozenVm, LiveVm, VmError};
 use clone::Side;
 use control::ControlSocket;
 use mending::Mending;
@@ -297,6 +297,16 @@ impl Process {
             (State::Paused(vm), Command::Freeze) => self.freeze(vm, false),
             (State::Running(vm), Command::Branch(branch)) => self.branch(vm, true, &branch, descriptors),
             (State::Paused(vm), Command::Branch(branch)) => self.branch(vm, false, &branch, descriptors),
+            (state @ (State::Running(_) | State::Paused(_)), Command::SettleDisk) => {
+                self.state = state;
+                self.with_vm(LiveVm::settle_disk)
+            }
+            (state @ (State::Running(_) | State::Paused(_)), Command::ReplaceLayers { first, count }) => {
+                self.state = state;
+                let merged = descriptors.take(Descriptor::DiskLayer).map_err(|error| failed(&error))?;
+                let first = usize::from(first);
+                self.with_vm(|vm| vm.replace_layers(first..first + usize::from(count), merged.into()))
+            }
             (State::Running(vm), Command::HandOver) => self.hand_over(vm, true, request.id, descriptors),
             (State::Paused(vm), Command::HandOver) => self.hand_over(vm, false, request.id, descriptors),
             (State::Zygote(frozen), Command::Fork(fork)) => self.fork(frozen, &fork, descriptors),
@@ -311,6 +321,8 @@ impl Process {
                 | Command::Branch(_)
                 | Command::Load(_)
                 | Command::Persist(_)
+                | Command::SettleDisk
+                | Command::ReplaceLayers { .. }
                 | Command::HandOver
                 | Command::Shutdown),
             ) => {
@@ -320,6 +332,14 @@ impl Process {
                 Err(Refusal { code: RefusalCode::State, message })
             }
         }
+    }
+
+    /// Does something with a VM that goes on as it is.
+    fn with_vm(&self, call: impl FnOnce(&LiveVm) -> Result<(), VmError>) -> Result<Done, Refusal> {
+        if let State::Running(vm) | State::Paused(vm) = &self.state {
+            call(vm).map_err(|error| failed(&error))?;
+        }
+        Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 
     fn stats(&self) -> Stats {

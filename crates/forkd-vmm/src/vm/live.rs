@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use forkd_devices::disk::DiskError;
 use forkd_memory::GuestRam;
 use forkd_proto::control::{self, Event};
 use kvm_ioctls::{Kvm, VmFd};
@@ -62,6 +64,8 @@ pub enum VmError {
     Threads(#[from] io::Error),
     #[error("a vCPU is not parked")]
     NotParked,
+    #[error("the layers of the disk cannot be brought to stable storage")]
+    Disk(#[source] DiskError),
     #[error("the VM has ended")]
     Ended,
 }
@@ -158,6 +162,17 @@ impl LiveVm {
     /// Looks at the files of the VM's disk, the top layer last. The image below is not among them.
     pub fn disk_files<T>(&self, look: impl Fn(&File) -> io::Result<T>) -> io::Result<Vec<T>> {
         self.crew.with_devices(|devices| devices.disk_files(look)).unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Makes the files of the disk's frozen layers complete.
+    pub fn settle_disk(&self) -> Result<(), VmError> {
+        self.crew.with_devices(Devices::settle_disk).unwrap_or(Ok(())).map_err(VmError::Disk)
+    }
+
+    /// Puts one frozen layer of the disk in the place of several.
+    pub fn replace_layers(&self, layers: Range<usize>, merged: File) -> Result<(), VmError> {
+        let replaced = self.crew.with_devices(|devices| devices.replace_layers(layers, merged));
+        Ok(replaced.ok_or(VmError::NotParked)??)
     }
 
     pub fn has_disk(&self) -> bool {

@@ -80,7 +80,7 @@ impl Block {
         &self.disk
     }
 
-    /// For flushing between two calls.
+    /// For flushing and merging between two calls.
     pub fn disk_mut(&mut self) -> &mut LayeredDisk {
         &mut self.disk
     }

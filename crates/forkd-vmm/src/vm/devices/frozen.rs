@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
-use forkd_devices::disk::{DiskState, Frozen, LayerStack, NewTop};
+use forkd_devices::disk::{DiskError, DiskState, Frozen, Layer, LayerStack, NewTop, StackError};
 use forkd_devices::serial::{CappedLog, Console, ConsoleState};
 use forkd_devices::virtio::net::{NetDevice, NetState};
 use forkd_devices::virtio::rng::Rng;
@@ -76,6 +77,20 @@ impl Devices {
             (Some(slot), Some(top)) => slot.lock().device_mut().freeze_under(top) == Frozen::Layer,
             _ => false,
         }
+    }
+
+    /// Makes the files of the disk's frozen layers complete. The guest's requests do not wait for it.
+    pub fn settle_disk(&self) -> Result<(), DiskError> {
+        let stack = self.disk.as_ref().map(|slot| slot.lock().device().disk().stack().clone());
+        stack.map_or(Ok(()), |stack| stack.flush())
+    }
+
+    /// Puts one frozen layer of the disk in the place of several, from one request of the guest's to the next.
+    pub fn replace_layers(&self, layers: Range<usize>, merged: File) -> Result<(), DeviceError> {
+        let slot = self.disk.as_ref().ok_or(DeviceError::NoDisk)?;
+        let merged = Layer::open(merged).map_err(StackError::from)?;
+        slot.lock().device_mut().disk_mut().replace_layers(layers, merged)?;
+        Ok(())
     }
 
     /// Looks at the files of the disk, the top layer last. The image below is not among them.

@@ -78,6 +78,8 @@ pub enum DeviceError {
     Different,
     #[error("the disk")]
     Disk(#[from] StackError),
+    #[error("there is no disk")]
+    NoDisk,
     #[error("the network device")]
     Net(#[from] NetError),
     #[error("the vsock device")]

@@ -2,6 +2,7 @@
 //! machine. `make e2e-api` runs them.
 
 mod bench;
+mod branches;
 mod build;
 mod busy;
 mod docs;
@@ -30,12 +31,14 @@ const REST: &[Test] = &[
 ];
 
 /// Part of `make soak`. That images are built through the daemon is also shown by E2B's clients, which build templates; what the
-/// benchmark of the API does with few children, that of the main job does too; the examples use what the client's tests do.
+/// benchmark of the API does with few children, that of the main job does too; the examples use what the client's tests do; that
+/// many branches of a disk can be loaded, `make test` shows with a tiny guest.
 const SOAK: &[Test] = &[
     ("sdk::the_examples_run", sdk::the_examples_run),
     ("bench::of_the_api", bench::of_the_api),
     ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
     ("programs::start_by_the_thousand", programs::start_by_the_thousand),
+    ("branches::many_of_one_disk_are_loaded_again", branches::many_of_one_disk_are_loaded_again),
 ];
 
 fn main() -> ExitCode {

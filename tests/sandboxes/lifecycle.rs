@@ -94,8 +94,8 @@ fn a_killed_vm_is_noticed_and_hurts_nobody() -> Result<(), Failure> {
 fn what_is_too_much_is_refused_by_name_and_nothing_is_left() -> Result<(), Failure> {
     let world = World::new()?;
     world.make("base")?;
-    let error = world.create(Source::Snapshot("base".into()), 101).unwrap_err();
-    assert!(matches!(error, EngineError::Refused(Refusal::Sandboxes { wanted: 101, .. })), "{error}");
+    let error = world.create(Source::Snapshot("base".into()), 251).unwrap_err();
+    assert!(matches!(error, EngineError::Refused(Refusal::Sandboxes { wanted: 251, .. })), "{error}");
     let error = world.create(Source::Snapshot("other".into()), 1).unwrap_err();
     assert!(matches!(error, EngineError::NoSnapshot(_)), "{error}");
     let error = world.make("base").unwrap_err();

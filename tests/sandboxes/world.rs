@@ -58,6 +58,13 @@ impl World {
         runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("in time") })
     }
 
+    /// Runs something meanwhile.
+    pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(future);
+        }
+    }
+
     /// Boots the guest and makes a snapshot of it.
     pub fn make(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
         let (steps, _told) = mpsc::channel(16);

@@ -90,6 +90,8 @@ impl From<EngineError> for ApiError {
             }
             EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(&source),
             EngineError::Call(error) => of_call(&error),
+            EngineError::Timeout => ApiError::new(Code::GuestTimeout, text)
+                .hint("ask again; one whose process does not answer at all can still be removed"),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Image(error) => error.into(),
             EngineError::Process(LastingError::Record(_)) => ApiError::new(Code::Unavailable, text)
@@ -97,7 +99,6 @@ impl From<EngineError> for ApiError {
             EngineError::Cgroup(_)
             | EngineError::Answer(_)
             | EngineError::Ended(_)
-            | EngineError::Timeout
             | EngineError::Process(_)
             | EngineError::Place(_)
             | EngineError::Io { .. }
@@ -226,6 +227,7 @@ fn of_call(error: &CallError) -> ApiError {
         CallError::Gone => {
             ApiError::new(ErrorCode::WrongState, "the VM has ended meanwhile").hint("look at its `ended`")
         }
+        CallError::Timeout { .. } => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
         CallError::Refused { .. } | CallError::Socket(_) => ApiError::internal(error),
     }
 }
@@ -296,7 +298,13 @@ mod tests {
             (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, true),
             (ImageError::Ambiguous("x".into()).into(), ErrorCode::Malformed, false),
             (ImageError::NeedsRoot.into(), ErrorCode::Unavailable, true),
-            (EngineError::Timeout, ErrorCode::Internal, true),
+            (EngineError::Timeout, ErrorCode::GuestTimeout, true),
+            (
+                EngineError::Call(CallError::Timeout { command: "pause", patience: second }),
+                ErrorCode::GuestTimeout,
+                false,
+            ),
+            (EngineError::TooManyLayers { layers: 100, reason: "x".into() }, ErrorCode::Unavailable, true),
             (LastingError::from(Unreadable::new("/x", "y")).into(), ErrorCode::Unavailable, true),
         ] {
             let text = format!("{error:?}");

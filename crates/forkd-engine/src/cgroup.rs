@@ -214,6 +214,12 @@ impl Cgroups {
         listed.lines().any(|line| line.trim().parse() == Ok(pid)).then(|| name.to_owned())
     }
 
+    /// Ends whatever is in a cgroup: a process that was taken over may have made others.
+    pub fn kill(&self, name: &str) {
+        // Kernels before 5.14 cannot, and there may be no such cgroup.
+        let _ = fs::write(self.root.join(name).join("cgroup.kill"), "1");
+    }
+
     /// Removes a cgroup whose process has ended or is about to. What cannot be removed now is removed by a sweep.
     pub async fn remove(&self, name: &str) {
         for _ in 0..TRIES {
@@ -436,6 +442,42 @@ mod tests {
 
     const FILES: [&str; 7] =
         ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "cpu.weight", "pids.max", "io.max"];
+
+    /// The real thing, mounted for this test.
+    struct Mounted(tempfile::TempDir);
+
+    impl Mounted {
+        fn new() -> Mounted {
+            let directory = tempfile::tempdir().unwrap();
+            let mut mount = std::process::Command::new("mount");
+            let mounted = mount.args(["-t", "cgroup2", "none"]).arg(directory.path()).status();
+            assert!(mounted.unwrap().success(), "cgroup v2 can be mounted by root");
+            Mounted(directory)
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(self.0.path()).status();
+        }
+    }
+
+    #[tokio::test]
+    async fn whatever_is_in_a_cgroup_goes_with_it() {
+        let mounted = Mounted::new();
+        let root = mounted.0.path().join(format!("forkd-test-{}", std::process::id()));
+        let path = root.join("sandbox-i1");
+        fs::create_dir_all(&path).unwrap();
+        let mut stray = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        fs::write(path.join("cgroup.procs"), stray.id().to_string()).unwrap();
+        let cgroups = Cgroups { root: root.clone(), device: None, disks: root.clone() };
+        cgroups.kill("sandbox-i1");
+        let status = stray.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status}");
+        cgroups.remove("sandbox-i1").await;
+        assert!(!path.exists());
+        fs::remove_dir(&root).unwrap();
+    }
 
     #[test]
     fn limits_are_written_as_the_kernel_reads_them() {

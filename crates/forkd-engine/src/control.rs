@@ -11,9 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forkd_proto::channel::{Channel, ChannelError};
-use forkd_proto::control::{Command, Event, Message, Refusal, Reply, Request, VERSION};
+use forkd_proto::control::{Command, Event, Message, Refusal, RefusalCode, Reply, Request, VERSION};
+use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
@@ -33,6 +35,8 @@ pub enum CallError {
     Refused { command: &'static str, refusal: Refusal },
     #[error("the VM process is gone")]
     Gone,
+    #[error("the VM process does not {command} within {} s", patience.as_secs())]
+    Timeout { command: &'static str, patience: Duration },
     #[error("the control socket of the VM process")]
     Socket(#[source] ChannelError),
 }
@@ -57,6 +61,21 @@ impl Shared {
         // A panic while holding the lock leaves the map in order.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn answer(&self, id: u64, result: Result<Answer, Refusal>) {
+        let waiting = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
+        if let Some(call) = waiting {
+            // Whoever asked may have given up.
+            let _ = call.send(result);
+        }
+    }
+
+    /// Whoever waits for an answer that cannot be used need not wait any longer.
+    fn answer_none(&self, message: &serde_json::Value, reason: &str) {
+        if let Some(id) = message.pointer("/reply/id").and_then(serde_json::Value::as_u64) {
+            self.answer(id, Err(Refusal { code: RefusalCode::Failed, message: reason.into() }));
+        }
+    }
 }
 
 impl Control {
@@ -69,9 +88,15 @@ impl Control {
         Ok((Control { shared, next_id: AtomicU64::new(1), reader }, receiver))
     }
 
-    /// Sends a request and waits for its answer. Requests of several calls are carried out in the order in which they were
-    /// sent; nobody waits for another's answer.
+    /// Sends a request and waits for its answer, though not for ever. Requests of several calls are carried out in the order in
+    /// which they were sent; nobody waits for another's answer.
     pub async fn call(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
+        let (name, patience) = (command.name(), patience(&command));
+        let answered = tokio::time::timeout(patience, self.answered(command, descriptors)).await;
+        answered.unwrap_or(Err(CallError::Timeout { command: name, patience }))
+    }
+
+    async fn answered(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
         let name = command.name();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -99,6 +124,17 @@ impl Control {
     }
 }
 
+/// No process that can still be used takes longer.
+fn patience(command: &Command) -> Duration {
+    Duration::from_secs(match command {
+        // All of a guest's memory may have to be read.
+        Command::Boot(_) | Command::Load(_) => 600,
+        // Or written by a slow disk.
+        Command::SettleDisk => 300,
+        _ => 60,
+    })
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
         self.reader.abort();
@@ -121,20 +157,23 @@ impl Drop for Forget<'_> {
 
 async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
     loop {
-        match shared.socket.receive::<Message>().await {
-            Ok((Message::Reply { id, result }, descriptors)) => {
-                let waiting = shared.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
-                if let Some(call) = waiting {
-                    // Whoever asked may have given up.
-                    let _ = call.send(result.map(|reply| (reply, descriptors)));
+        match shared.socket.receive::<serde_json::Value>().await {
+            Ok((message, descriptors)) => match Message::deserialize(&message) {
+                Ok(Message::Reply { id, result }) => {
+                    shared.answer(id, result.map(|reply| (reply, descriptors)));
                 }
+                // Nobody may be left who wants to know.
+                Ok(Message::Event(event)) => drop(events.send(event).await),
+                // A newer process may say what this daemon does not know, and one that was taken over anything.
+                Err(_) => shared.answer_none(&message, "its answer is not one"),
+            },
+            Err(ChannelError::DescriptorsLost { message }) => {
+                shared.answer_none(
+                    &message,
+                    "the descriptors of its answer were lost: this daemon may have too many open",
+                );
             }
-            // Nobody may be left who wants to know.
-            Ok((Message::Event(event), _)) => drop(events.send(event).await),
-            // Not ours to understand: a VM process that was taken over may send anything.
-            Err(
-                ChannelError::Malformed(_) | ChannelError::TooLarge | ChannelError::DescriptorsLost { .. },
-            ) => {}
+            Err(ChannelError::Malformed(_) | ChannelError::TooLarge) => {}
             Err(ChannelError::Closed | ChannelError::Io(_)) => break,
         }
     }
@@ -145,8 +184,7 @@ async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkd_proto::control::{RefusalCode, StateName, Stats};
-    use std::time::Duration;
+    use forkd_proto::control::{StateName, Stats};
 
     fn stats(exits: u64) -> Reply {
         Reply::Stats(Stats { state: StateName::Running, vcpus: 1, memory_bytes: 1, exits })
@@ -200,6 +238,26 @@ mod tests {
         assert_eq!(error.to_string(), "the VM process refused to freeze: not now");
         assert_eq!(events.recv().await, Some(Event::Panicked));
         process.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_none_is_not_waited_for() {
+        let (control, _events, process) = pair();
+        let process = std::thread::spawn(move || {
+            let id = process.receive::<Request>().unwrap().0.id;
+            process.send(&serde_json::json!({ "reply": { "id": id, "result": "yes" } }), &[]).unwrap();
+            process
+        });
+        let error = control.call(Command::Pause, &[]).await.unwrap_err();
+        assert_eq!(error.to_string(), "the VM process refused to pause: its answer is not one");
+        process.join().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_says_nothing_is_not_waited_for() {
+        let (control, _events, _process) = pair();
+        let error = control.call(Command::Pause, &[]).await.unwrap_err();
+        assert_eq!(error.to_string(), "the VM process does not pause within 60 s");
     }
 
     #[tokio::test]

@@ -118,14 +118,18 @@ impl Lasting {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
         // Somebody must collect its status.
         tokio::spawn(async move { child.wait().await });
-        let (mut process, events) = Lasting::take(directory, pid.as_raw_nonzero().get(), pidfd)?;
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let (mut process, events) = Lasting::take(directory, own, pid.as_raw_nonzero().get(), pidfd)?;
         process.user = user;
         Ok((process, events))
     }
 
-    /// Takes over a process that was just forked and has its socket in this directory.
-    pub fn take(directory: &Path, pid: i32, pidfd: OwnedFd) -> Result<WithEvents, LastingError> {
+    /// Takes over a process that the process `parent` has just forked, and that has its socket in this directory.
+    pub fn take(directory: &Path, parent: i32, pid: i32, pidfd: OwnedFd) -> Result<WithEvents, LastingError> {
         let failed = |source| LastingError::Socket { path: directory.join(CONTROL), source };
+        if !is_child(pid, &pidfd, parent) {
+            return Err(LastingError::Impostor { directory: directory.into(), pid });
+        }
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;
         let connected = connect_in(directory).and_then(|channel| Control::new(channel).map_err(failed));
         match connected {
@@ -210,18 +214,59 @@ impl Lasting {
     }
 }
 
+/// Whether a process is what its parent has forked, and no other that somebody who has taken the parent over would like to see
+/// ended. One that has ended already is nobody.
+fn is_child(pid: i32, pidfd: &OwnedFd, parent: i32) -> bool {
+    match pid_of(pidfd) {
+        Some(-1) => true,
+        // Read after its number: as long as the process is there, the number is its own.
+        Some(meant) => meant == pid && parent_of(pid) == Some(parent) && pid_of(pidfd) == Some(pid),
+        None => false,
+    }
+}
+
+/// The number of a process by its pidfd: -1 if it has ended, and none if this is no pidfd.
+fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
+    let said = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    said.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Its name, in parentheses, may be anything.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Whether a process is who it says. A guest that has taken over its VM process could name any other, and have it ended in its
 /// place: at least it is one of the same user id, which is nobody's but its line's.
 fn is_true(pid: i32, pidfd: &OwnedFd, uid: Option<u32>) -> bool {
-    let said =
-        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap_or_default();
-    let meant = said.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
-    meant == Some(pid) && uid.is_none_or(|uid| page_table::user_of(pid) == Some(uid))
+    pid_of(pidfd) == Some(pid) && uid.is_none_or(|uid| page_table::user_of(pid) == Some(uid))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_child_is_taken_over() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let open = |pid| pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        let pidfd = open(pid);
+        assert!(is_child(pid, &pidfd, own));
+        assert!(!is_child(pid, &pidfd, 1), "another's child");
+        assert!(!is_child(own, &pidfd, own), "another's number");
+        assert!(!is_child(own, &open(own), own), "not a child at all");
+        let directory = tempfile::tempdir().unwrap();
+        let taken = Lasting::take(directory.path(), 1, pid, open(pid));
+        assert!(matches!(taken, Err(LastingError::Impostor { .. })), "{taken:?}");
+        assert!(child.try_wait().unwrap().is_none(), "and lives");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_child(pid, &pidfd, own), "one that has ended is nobody else");
+        assert!(!is_child(pid, &std::fs::File::open("/dev/null").unwrap().into(), own));
+    }
 
     #[test]
     fn a_process_is_who_it_says_or_nobody() {

@@ -171,6 +171,9 @@ fn a_daemon_lives_is_told_things_and_ends() {
     run(home, &["token", "create", "other"]);
     run(home, &["token", "rm", "ci"]);
     assert_eq!(daemon.get("/version", &header), "HTTP/1.1 401 Unauthorized");
+    // The last one leaves the daemon closed.
+    run(home, &["token", "rm", "other"]);
+    assert_eq!(daemon.get("/version", ""), "HTTP/1.1 401 Unauthorized");
 
     fs::rename(&log, home.join("audit.log.1")).expect("moved");
     daemon.signal(Signal::HUP);
@@ -182,7 +185,7 @@ fn a_daemon_lives_is_told_things_and_ends() {
     assert!(!socket.exists());
     assert_eq!(fs::read_to_string(&log).expect("a log").lines().count(), 1);
     let old = fs::read_to_string(home.join("audit.log.1")).expect("a log");
-    assert_eq!(old.lines().count(), 6);
+    assert_eq!(old.lines().count(), 7);
     assert!(old.contains("token:ci") && !old.contains(&secret.trim()[4..]));
 }
 

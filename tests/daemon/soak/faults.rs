@@ -16,6 +16,9 @@ use super::random::Random;
 use crate::client;
 use crate::world::World;
 
+/// Snapshots that are left for the next place.
+const FEW: usize = 8;
+
 struct Faults {
     world: World,
     model: Mutex<Model>,
@@ -33,6 +36,11 @@ impl Faults {
 
     /// Two sandboxes that keep something, one of them with a branch on disk.
     fn fill(&mut self) -> Result<(), Failure> {
+        // One that others are made of is refused.
+        let mut tries = 0..200;
+        while self.model.lock().map_err(|_| "poisoned")?.snapshots.len() > FEW && tries.next().is_some() {
+            self.load(|load| load.remove_snapshot())?;
+        }
         while self.model.lock().map_err(|_| "poisoned")?.sandboxes.len() < 2 {
             self.load(|load| load.create())?;
         }
@@ -69,6 +77,16 @@ impl Faults {
         match (verb, place) {
             ("create" | "load", _) => drop(self.load(|load| load.create())?),
             ("branch" | "persist", _) => drop(self.load(|load| load.branch())?),
+            ("merge", _) => {
+                // There are two sandboxes and more, and each has layers of its own.
+                let mut tries = 0..200;
+                while tries.next().is_some() {
+                    self.load(|load| load.keep())?;
+                    if !self.load(|load| load.branch())? {
+                        break;
+                    }
+                }
+            }
             ("rollback", _) => drop(self.load(|load| load.roll_back())?),
             (_, "remove.ended") => drop(self.load(|load| load.remove())?),
             (_, "remove.files") => {

@@ -23,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const MEMORY: u64 = 64 << 20;
 
 const LIMITS: Limits =
-    Limits { sandboxes: 100, memory_bytes: 1 << 40, zygote_bytes: 1 << 40, free_disk_bytes: 1 << 20 };
+    Limits { sandboxes: 250, memory_bytes: 1 << 40, zygote_bytes: 1 << 40, free_disk_bytes: 1 << 20 };
 
 /// An engine in a directory, and what it has found there. It ends with the runtime as a killed daemon ends.
 pub fn start(root: &Path) -> Result<(Runtime, Engine, Recovered), Failure> {

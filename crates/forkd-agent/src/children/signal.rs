@@ -1,6 +1,6 @@
 //! Signals to children, by number as the protocols carry them.
 
-use rustix::process::{Pid, getpgid, kill_process, kill_process_group};
+use rustix::process::{Pid, kill_process, kill_process_group};
 
 use super::Children;
 
@@ -74,19 +74,20 @@ impl Children {
         let table = self.table.lock().await;
         let known = table.contains_key(&pid).then_some(pid).and_then(|pid| i32::try_from(pid).ok());
         let target = known.and_then(Pid::from_raw).ok_or(Gone)?;
-        let group = getpgid(Some(target)).map_err(|_| Gone)?;
+        let group = group_of(&pid.to_string()).ok_or(Gone)?;
         // One that has left its group may have entered the agent's.
-        let sent = match own_group() == Some(group.as_raw_nonzero().get()) {
-            true => kill_process(target, signal.0),
-            false => kill_process_group(group, signal.0),
+        let sent = match Pid::from_raw(group).filter(|_| group_of("self") != Some(group)) {
+            Some(group) => kill_process_group(group, signal.0),
+            None => kill_process(target, signal.0),
         };
         sent.map_err(|_| Gone)
     }
 }
 
-/// The process group of the agent. The kernel starts PID 1 in one whose number is 0, which `getpgid` of rustix cannot return.
-fn own_group() -> Option<i32> {
-    group_in(&std::fs::read_to_string("/proc/self/stat").ok()?)
+/// The process group of a process. PID 1, and whoever it has started without a group, is in one whose number is 0, which `getpgid`
+/// of rustix cannot return.
+fn group_of(process: &str) -> Option<i32> {
+    group_in(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
 /// `PID (NAME) STATE PARENT GROUP …`, where the name may be anything.
@@ -97,10 +98,23 @@ fn group_in(stat: &str) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt;
 
     #[test]
-    fn the_agent_s_group_is_found_also_if_it_has_no_number() {
-        assert_eq!(own_group(), getpgid(None).ok().map(|group| group.as_raw_nonzero().get()));
+    fn groups_are_found_also_if_they_have_no_number() {
+        let start = |command: &mut std::process::Command| {
+            let mut child = command.arg("60").spawn().unwrap();
+            let (pid, group) = (child.id().to_string(), group_of(&child.id().to_string()));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            (pid.parse::<i32>().unwrap(), group)
+        };
+        let (pid, group) = start(std::process::Command::new("sleep").process_group(0));
+        assert_eq!(group, Some(pid));
+        // In a namespace of its own, the group of a test may be one without a number.
+        let (_, group) = start(&mut std::process::Command::new("sleep"));
+        assert!(group.is_some() && group == group_of("self"));
+        assert_eq!(group_of("0"), None);
         assert_eq!(group_in("1 (init) S 0 0 0 0 -1 4194560"), Some(0));
         assert_eq!(group_in("7 (a) b) R 1 5 5 0"), Some(5));
         assert_eq!((group_in(""), group_in("7 (a)")), (None, None));

@@ -3,8 +3,8 @@
 //! ```text
 //! Unix socket                      admin: the socket's file permissions have decided already
 //! TCP, with a token                what the token's scope says
-//! TCP, without                     401; but where the daemon listens on the loopback only and there is no token at
-//!                                  all: admin, unless a web page may be behind it
+//! TCP, without                     401; but where the daemon listens on the loopback only and there has never been a
+//!                                  token: admin, unless a web page may be behind it
 //! ```
 //!
 //! A token is sent as `Authorization: Bearer e2b_…` or as `X-API-Key: e2b_…`; if both are there, the first counts.
@@ -87,7 +87,7 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
         }
         Peer::Tcp { loopback, .. } => *loopback,
     };
-    if loopback && !tokens.any() {
+    if loopback && !tokens.needed() {
         refuse_web_pages(headers)?;
         return Ok(Caller::unlimited("local".into()));
     }

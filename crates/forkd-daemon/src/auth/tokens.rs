@@ -45,6 +45,11 @@ impl Tokens {
         Ok(Tokens { file, current, complained: Mutex::default(), used: Mutex::default() })
     }
 
+    /// Whether requests need one: there is one, or there was. The file stays when the last one is removed from it.
+    pub fn needed(&self) -> bool {
+        self.current().stamp.is_some()
+    }
+
     /// Whether there are any.
     pub fn any(&self) -> bool {
         !self.current().entries.is_empty()
@@ -131,6 +136,19 @@ mod tests {
         file.remove("one").unwrap();
         assert_eq!(tokens.holder(&secret), None);
         assert!(tokens.holder(&other).is_some());
+    }
+
+    #[test]
+    fn a_daemon_that_had_a_token_stays_closed_without() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        let tokens = Tokens::open(file.clone()).unwrap();
+        assert!(!tokens.needed());
+        file.create("one", Scope::Run, TokenLimits::default()).unwrap();
+        assert!(tokens.needed());
+        file.remove("one").unwrap();
+        assert!(tokens.needed() && !tokens.any());
+        assert!(Tokens::open(file).unwrap().needed(), "also the next daemon");
     }
 
     /// Counts what is logged.

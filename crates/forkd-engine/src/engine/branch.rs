@@ -174,7 +174,13 @@ impl Sandbox {
         };
         self.save()?;
         fault::place("branch.settled");
-        let (mut process, mut events) = Lasting::take(&directory, pid, pidfd)?;
+        let taken = Lasting::take(&directory, self.process.pid, pid, pidfd);
+        if taken.is_err() {
+            // There may be one all the same.
+            Lasting::end_stray(&directory).await;
+            self.take_cgroup_back(lent.clone());
+        }
+        let (mut process, mut events) = taken?;
         process.user = self.process.user.clone();
         let up = async {
             self.leave_cgroup(lent.as_deref()).await?;

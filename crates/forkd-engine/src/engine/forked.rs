@@ -126,7 +126,12 @@ impl Prepared {
             return Err(EngineError::Answer(reply));
         };
         fault::place("create.forked");
-        let process = forked.process.insert(Lasting::take(&directory, pid, pidfd)?);
+        let taken = Lasting::take(&directory, zygote.process.pid, pid, pidfd);
+        if taken.is_err() {
+            // There may be one all the same.
+            Lasting::end_stray(&directory).await;
+        }
+        let process = forked.process.insert(taken?);
         process.0.user = user;
         match tokio::time::timeout(PATIENCE, process.1.recv()).await {
             Ok(Some(Event::Running)) => Ok(forked),

@@ -144,6 +144,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Ends whatever is in the cgroup of a process that is to end. Nobody else may have got one of that name meanwhile.
+    pub(super) fn kill_all(&self, name: &str) {
+        if let Some(cgroups) = &self.cgroups {
+            cgroups.kill(name);
+        }
+    }
+
     /// Removes the cgroup of a process that has ended or is about to.
     pub(super) async fn leave(&self, name: String) {
         if let Some(cgroups) = &self.cgroups {

@@ -69,9 +69,14 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         Ok(removed) => recovered.removed = removed,
         Err(error) => unreadable.push(Unreadable::new(shared.store.directory(), with_causes(&error))),
     }
-    let stored = shared.stored(&mut unreadable);
-    for directory in list(&shared.places.zygotes(), &mut unreadable) {
-        match settle_zygote(shared, &directory, &stored).await {
+    let stored: Arc<[_]> = shared.stored(&mut unreadable).into();
+    let zygotes = list(&shared.places.zygotes(), &mut unreadable);
+    let settled = settle_all(zygotes, |directory| {
+        let (shared, stored) = (Arc::clone(shared), Arc::clone(&stored));
+        async move { settle_zygote(&shared, &directory, &stored).await }
+    });
+    for (directory, settled) in settled.await {
+        match settled {
             Settled::Adopted(record) => recovered.zygotes.push(record.tag),
             Settled::Mute(record) => {
                 record.iter().filter_map(|record| record.user).for_each(|user| shared.users.keep(user));
@@ -81,7 +86,7 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
             Settled::Removed => recovered.removed += 1,
         }
     }
-    for record in stored {
+    for record in stored.iter().cloned() {
         recovered.stored.push(record.tag.clone());
         if let Some(name) = shared.snapshots.reserve(&record.tag) {
             name.fill(snapshot::own_stored(shared, record));
@@ -90,8 +95,13 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
     let sandboxes = list(&shared.places.sandboxes(), &mut unreadable);
     let groups = promised_groups(&sandboxes);
     promise_groups(&sandboxes, &groups)?;
-    for directory in sandboxes {
-        match settle_sandbox(shared, &directory, &groups).await {
+    let groups = Arc::new(groups);
+    let settled = settle_all(sandboxes, |directory| {
+        let (shared, groups) = (Arc::clone(shared), Arc::clone(&groups));
+        async move { settle_sandbox(&shared, &directory, &groups).await }
+    });
+    for (directory, settled) in settled.await {
+        match settled {
             Settled::Adopted(record) => recovered.sandboxes.push(record.id),
             Settled::Mute(record) => {
                 record.iter().filter_map(|record| record.user).for_each(|user| shared.users.keep(user));
@@ -109,6 +119,22 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
     recovered.removed += layers.removed + shared.sweep_cgroups();
     recovered.unreadable = shared.note_unreadable(unreadable);
     Ok(recovered)
+}
+
+/// Settles directories, all at once: a process that does not answer is waited for.
+async fn settle_all<R: Send + 'static, F: Future<Output = Settled<R>> + Send + 'static>(
+    directories: Vec<PathBuf>,
+    settle: impl Fn(PathBuf) -> F,
+) -> Vec<(PathBuf, Settled<R>)> {
+    let spawn = |directory: PathBuf| (directory.clone(), tokio::spawn(settle(directory)));
+    let mut settled = Vec::new();
+    for (directory, task) in directories.into_iter().map(spawn).collect::<Vec<_>>() {
+        let result = task.await.unwrap_or_else(|error| {
+            Settled::Unreadable(Unreadable::new(&directory, format!("it could not be looked at: {error}")))
+        });
+        settled.push((directory, result));
+    }
+    settled
 }
 
 /// Operations that were promised, by the first of their sandboxes: the promise of one is that of all. `None` if a record cannot be
@@ -198,7 +224,7 @@ pub(super) async fn settle_sandbox(
 }
 
 /// No process that can be talked to takes longer to say who it is.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(6);
 
 fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
     let on_disk = stored.iter().any(|stored| stored.tag == record.tag);

@@ -129,7 +129,7 @@ impl Sandbox {
             }
         }
         let (mut process, mut events) = match forked {
-            Ok((pid, pidfd)) => Lasting::take(&self.directory, pid, pidfd)?,
+            Ok((pid, pidfd)) => Lasting::take(&self.directory, zygote.process.pid, pid, pidfd)?,
             // The zygote has died before it could tell of it.
             Err(error) => match tokio::time::timeout(PATIENCE, Lasting::find(&self.directory)).await {
                 Ok(Ok(Some(found))) => found.process,

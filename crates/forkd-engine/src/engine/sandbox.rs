@@ -30,6 +30,7 @@ use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
 use crate::cgroup::OutOfMemory;
+use crate::control::CallError;
 use crate::descriptors::{CONSOLE, VSOCK};
 use crate::fault;
 use crate::guest::Guest;
@@ -40,6 +41,10 @@ use crate::record::{self, Changing, SandboxRecord};
 
 /// How long it is known that a sandbox has ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
+/// How long whoever pauses or resumes waits.
+const ANSWER: Duration = Duration::from_secs(5);
+/// What is left to a request of one that is to be removed.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Requests that wait for their turn.
 const QUEUE: usize = 16;
 /// The state of one that cannot do anything any more.
@@ -98,7 +103,6 @@ pub(super) enum Request {
     Identify(Answer<()>),
     /// The end of a branch that another daemon has begun, as far as limits are concerned.
     RestoreLimits,
-    Remove(Answer<()>),
 }
 
 /// The way to a sandbox's owner.
@@ -106,6 +110,8 @@ pub(super) enum Request {
 pub struct SandboxHandle {
     requests: mpsc::Sender<Request>,
     view: watch::Receiver<SandboxView>,
+    /// Beside the requests, which may wait for a process that does not answer.
+    doom: watch::Sender<bool>,
     agent: Agent,
 }
 
@@ -139,21 +145,21 @@ impl SandboxHandle {
     }
 
     pub async fn pause(&self) -> Result<(), EngineError> {
-        self.ask(Request::Pause).await
+        self.ask_in_time(Request::Pause).await
     }
 
     pub async fn resume(&self) -> Result<(), EngineError> {
-        self.ask(Request::Resume).await
+        self.ask_in_time(Request::Resume).await
     }
 
     /// Pauses it, with no end from then on. A daemon that dies meanwhile leaves both or neither.
     pub async fn pause_for_good(&self) -> Result<(), EngineError> {
-        self.ask(|answer| Request::ChangeWithExpiry(SandboxState::Paused, None, answer)).await
+        self.ask_in_time(|answer| Request::ChangeWithExpiry(SandboxState::Paused, None, answer)).await
     }
 
     /// Resumes it, with this end. A daemon that dies meanwhile leaves both or neither.
     pub async fn resume_until(&self, unix_ms: Option<u64>) -> Result<(), EngineError> {
-        self.ask(|answer| Request::ChangeWithExpiry(SandboxState::Running, unix_ms, answer)).await
+        self.ask_in_time(|answer| Request::ChangeWithExpiry(SandboxState::Running, unix_ms, answer)).await
     }
 
     /// Changes when it is ended by itself.
@@ -185,9 +191,12 @@ impl SandboxHandle {
         self.ask(|answer| Request::Rollback(tag, answer)).await
     }
 
-    /// Ends it and forgets it.
+    /// Ends it and forgets it, whatever else it was asked for.
     pub async fn remove(&self) -> Result<(), EngineError> {
-        self.ask(Request::Remove).await
+        let was_there = !self.requests.is_closed();
+        let first = self.doom.send_if_modified(|doomed| !std::mem::replace(doomed, true));
+        self.requests.closed().await;
+        if was_there && first { Ok(()) } else { Err(EngineError::Removed) }
     }
 
     pub(super) async fn promise(&self) -> Result<SandboxView, EngineError> {
@@ -205,6 +214,12 @@ impl SandboxHandle {
 
     pub(super) async fn identify(&self) -> Result<(), EngineError> {
         self.ask(Request::Identify).await
+    }
+
+    /// The same for what takes no time. A process that has not answered by then may still do it.
+    async fn ask_in_time<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
+        let answered = tokio::time::timeout(ANSWER, self.ask(request)).await;
+        answered.unwrap_or(Err(EngineError::Timeout))
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
@@ -233,6 +248,7 @@ pub(super) struct Sandbox {
     end: Option<End>,
     pub merging: Merging,
     view: watch::Sender<SandboxView>,
+    doom: watch::Receiver<bool>,
     requests: mpsc::Receiver<Request>,
 }
 
@@ -247,14 +263,27 @@ pub(super) fn own(
     let directory = shared.places.sandbox(&record.id);
     let first = SandboxView { record: record.clone(), state, pid: process.pid, end: None };
     let (view, seen) = watch::channel(first);
+    let (doom, doomed) = watch::channel(false);
     let (sender, requests) = mpsc::channel(QUEUE);
     let agent = Agent::new(Guest::new(directory.join(VSOCK)));
     let shared = Arc::clone(shared);
     let (panicked, end, merging) = (false, None, Merging::default());
-    let sandbox =
-        Sandbox { shared, directory, record, process, events, state, panicked, end, merging, view, requests };
+    let sandbox = Sandbox {
+        shared,
+        directory,
+        record,
+        process,
+        events,
+        state,
+        panicked,
+        end,
+        merging,
+        view,
+        doom: doomed,
+        requests,
+    };
     tokio::spawn(sandbox.run());
-    SandboxHandle { requests: sender, view: seen, agent }
+    SandboxHandle { requests: sender, view: seen, doom, agent }
 }
 
 impl Sandbox {
@@ -264,18 +293,17 @@ impl Sandbox {
             let timer = sleep_until(self.next_deadline());
             tokio::select! {
                 biased;
-                Some(event) = self.events.recv(), if !ended => self.happened(event),
+                event = self.events.recv(), if !ended => match event {
+                    Some(event) => self.happened(event),
+                    None => self.lost().await,
+                },
                 () = self.process.ended(), if !ended => self.ended(),
+                () = is_doomed(&mut self.doom) => return self.forget().await,
                 merged = self.merging.done(), if !ended => self.end_merge(merged).await,
                 request = self.requests.recv() => {
                     // The engine is gone; VMs are not.
                     let Some(request) = request else { return };
-                    if let Some(answer) = self.serve(request).await {
-                        self.forget().await;
-                        // Whoever asked may have given up.
-                        let _ = answer.send(Ok(()));
-                        return;
-                    }
+                    self.serve_while_wanted(request).await;
                 }
                 () = timer => match ended {
                     true => return self.forget().await,
@@ -302,10 +330,28 @@ impl Sandbox {
         }
     }
 
-    /// Serves a request. Returns the one whose answer is that everything is gone.
-    async fn serve(&mut self, request: Request) -> Option<Answer<()>> {
+    /// Serves a request. If the sandbox is to be removed meanwhile, or its time is over, its process is ended first: that also
+    /// ends whatever waits for it.
+    async fn serve_while_wanted(&mut self, request: Request) {
+        let (process, mut doom) = (self.process.clone(), self.doom.clone());
+        let (shared, cgroup) = (Arc::clone(&self.shared), of_sandbox(&self.record));
+        let over = if self.record.pauses_at_expiry { None } else { self.next_deadline() };
+        let mut serving = std::pin::pin!(self.serve(request));
+        tokio::select! {
+            biased;
+            () = &mut serving => return,
+            () = is_doomed(&mut doom) => {}
+            () = sleep_until(over) => {}
+        }
+        process.kill();
+        // A rollback has two processes.
+        shared.kill_all(&cgroup);
+        let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+    }
+
+    /// Serves a request.
+    async fn serve(&mut self, request: Request) {
         match request {
-            Request::Remove(answer) => return Some(answer),
             Request::Promise(answer) => {
                 let promised = self.promise();
                 let _ = answer.send(promised);
@@ -349,7 +395,6 @@ impl Sandbox {
                 let _ = answer.send(identified);
             }
         }
-        None
     }
 
     fn set_expiry(&mut self, expires: Option<u64>) -> Result<(), EngineError> {
@@ -407,9 +452,15 @@ impl Sandbox {
         }
     }
 
-    /// The answer to a request that needs the VM process. If that has ended meanwhile, this is why it failed.
+    /// The answer to a request that needs the VM process. If that has ended meanwhile, this is why it failed. One that does not
+    /// answer is of no use any more: nobody knows what it has done and what it will do.
     async fn or_ended<T>(&mut self, answer: Result<T, EngineError>) -> Result<T, EngineError> {
         match answer {
+            Err(EngineError::Call(error @ CallError::Timeout { .. })) => {
+                self.finish(EndReason::Failed, error.to_string());
+                self.process.kill();
+                Err(EngineError::WrongState(ENDED))
+            }
             Err(EngineError::Call(_) | EngineError::Cgroup(_)) if is_ending(self.process.pid) => {
                 self.process.gone().await;
                 self.ended();
@@ -464,6 +515,17 @@ impl Sandbox {
         }
     }
 
+    /// Nothing is heard of its process any more: it has ended, or closed its control socket.
+    async fn lost(&mut self) {
+        match tokio::time::timeout(LAST_WORDS, self.process.ended()).await {
+            Ok(()) => self.ended(),
+            Err(_) => {
+                self.finish(EndReason::Failed, "its process has closed its control socket".into());
+                self.process.kill();
+            }
+        }
+    }
+
     /// Its process has ended, with last words or without.
     fn ended(&mut self) {
         // Last words may have come before the end was seen.
@@ -499,6 +561,7 @@ impl Sandbox {
 
     /// Ends the process, if it has not ended, and removes everything that was only this sandbox's.
     async fn forget(self) {
+        self.shared.kill_all(&of_sandbox(&self.record));
         self.process.end().await;
         fault::place("remove.ended");
         let (id, shared) = (self.record.id.clone(), self.shared);
@@ -512,6 +575,14 @@ impl Sandbox {
         shared.leave(of_sandbox(&self.record)).await;
         shared.sandboxes.remove(&id);
         shared.tell(Happened::SandboxRemoved(id));
+    }
+}
+
+/// Waits until it is to be removed.
+async fn is_doomed(doom: &mut watch::Receiver<bool>) {
+    if doom.wait_for(|doomed| *doomed).await.is_err() {
+        // Nobody is left who could say so.
+        std::future::pending::<()>().await;
     }
 }
 

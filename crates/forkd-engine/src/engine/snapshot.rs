@@ -361,6 +361,7 @@ impl Snapshot {
         let cgroup = of_zygote(&self.record);
         self.record = self.record.clone().without_process();
         let _ = fs::remove_dir_all(self.shared.places.zygote(&self.record.tag));
+        self.shared.kill_all(&cgroup);
         self.shared.leave(cgroup).await;
     }
 

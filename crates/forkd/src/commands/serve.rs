@@ -98,7 +98,7 @@ async fn serve(
     if let Some(address) = server.address() {
         let tls = config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some());
         tracing::info!(%address, tls, "listening");
-        if !app.tokens.any() {
+        if !app.tokens.needed() {
             tracing::warn!("there are no tokens: every user of this host may use {address}");
         }
     }

@@ -70,6 +70,10 @@ pub(super) fn dockerfile(from: &str, begins: &Begins, steps: &[Step]) -> Answer<
         if step.args.iter().any(|text| text.contains('\0')) {
             return Err(wrong("there is a zero byte"));
         }
+        // It becomes part of a path, whatever the step is.
+        if step.files_hash.as_deref().is_some_and(|hash| !is_hash(hash)) {
+            return Err(wrong("filesHash has 64 hexadecimal digits"));
+        }
         let mut push = |instruction| instructions.push(Line { line, instruction });
         match step.kind.to_ascii_uppercase().as_str() {
             "RUN" => {
@@ -188,6 +192,15 @@ mod tests {
             args: args.iter().map(ToString::to_string).collect(),
             files_hash: hash.map(str::to_owned),
             force: None,
+        }
+    }
+
+    #[test]
+    fn hashes_of_files_are_hashes_whatever_the_step_is() {
+        for hash in ["", "../../../etc/passwd", "/etc/passwd", &"g".repeat(64)] {
+            let error =
+                dockerfile("debian", &Begins::Anew, &[step("RUN", &["true"], Some(hash))]).unwrap_err();
+            assert_eq!(error.to_string(), "step 1: filesHash has 64 hexadecimal digits", "{hash:?}");
         }
     }
 

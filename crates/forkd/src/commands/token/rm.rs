@@ -22,7 +22,7 @@ pub fn run(options: &TokenRmOptions) -> Result<Exit, CliError> {
     } else {
         say(&format!("Token {name} is removed."));
         if tokens.list()?.is_empty() {
-            say("It was the last: a daemon on the loopback now serves every user of this host.");
+            say("It was the last: until there is another, only the daemon's socket can be used.");
         }
     }
     Ok(Exit::Success)

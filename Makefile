@@ -123,7 +123,7 @@ bench-fork: build ## children of one zygote, beside the floor (and Firecracker, 
 bench-branch: build ## how long a VM stands still while it is branched
 	@target/release/bench-branch
 
-bench-chain: build ## what a child costs against the depth of its snapshot's chain
+bench-chain: build ## what a child costs, and how fast it reads its disk, against the depth of its snapshot's chain
 	@target/release/bench-chain
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each

@@ -24,7 +24,6 @@ const CORE: &[Test] = &[
 
 /// Part of `make test-all`.
 const REST: &[Test] = &[
-    ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
     ("files::go_in_and_come_out", files::go_in_and_come_out),
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
@@ -32,13 +31,14 @@ const REST: &[Test] = &[
 
 /// Part of `make soak`. That images are built through the daemon is also shown by E2B's clients, which build templates; what the
 /// benchmark of the API does with few children, that of the main job does too; the examples use what the client's tests do; that
-/// many branches of a disk can be loaded, `make test` shows with a tiny guest.
+/// many branches of a disk can be loaded, and that sandboxes outlive the daemon, `make test` shows with a tiny guest.
 const SOAK: &[Test] = &[
     ("sdk::the_examples_run", sdk::the_examples_run),
     ("bench::of_the_api", bench::of_the_api),
     ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
     ("programs::start_by_the_thousand", programs::start_by_the_thousand),
     ("branches::many_of_one_disk_are_loaded_again", branches::many_of_one_disk_are_loaded_again),
+    ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
 ];
 
 fn main() -> ExitCode {

@@ -18,7 +18,6 @@ const REST: &[Test] = &[
     ("cgroup::v2_has_all_controllers", cgroup::v2_has_all_controllers),
     ("cgroup::a_limit_holds", cgroup::a_limit_holds),
     ("nftables::a_rule_set_loads", nftables::a_rule_set_loads),
-    ("linux::branched_while_it_writes_on_two_vcpus", linux::branched_while_it_writes_on_two_vcpus),
     ("linux::a_shell_on_two_vcpus_is_forked", linux::a_shell_on_two_vcpus_is_forked),
     ("linux::vsock_is_reset_in_copies_only", linux::vsock_is_reset_in_copies_only),
     ("linux::the_network_survives_a_branch", linux::the_network_survives_a_branch),
@@ -34,6 +33,7 @@ const SOAK: &[Test] = &[
         "watch::a_machine_that_stops_answering_is_restarted",
         watch::a_machine_that_stops_answering_is_restarted,
     ),
+    ("linux::branched_while_it_writes_on_two_vcpus", linux::branched_while_it_writes_on_two_vcpus),
 ];
 
 fn main() -> ExitCode {

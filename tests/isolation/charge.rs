@@ -76,6 +76,13 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     let shown = daemon.json(&["inspect", &id])?;
     check!(shown["state"] == "running", "{shown}");
     check!(cpu_us(&daemon, &id)? > cpu, "its CPU time begins anew");
+    // Written to disk, they are not half in the page cache.
+    let tags = (0..branches).map(|number| format!("charge-{number}"));
+    for tag in tags {
+        until("a branch is on disk", || {
+            Ok(daemon.json(&["snapshot", "inspect", &tag])?["status"] == "ready")
+        })?;
+    }
     let after = used()?;
     let (charged, used_more) = (after.charged.abs_diff(before.charged), after.used.abs_diff(before.used));
     let least = u64::from(branches) * rewritten_mib * MIB * 9 / 10;

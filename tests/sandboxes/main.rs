@@ -5,4 +5,5 @@ mod lifecycle;
 mod merge;
 mod recovery;
 mod snapshots;
+mod walls;
 mod world;

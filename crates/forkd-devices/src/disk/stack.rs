@@ -128,8 +128,9 @@ impl LayerStack {
         }
     }
 
-    /// Puts one layer in the place of several, which [`merge`](super::merge) has made of them.
-    pub(super) fn replace(&mut self, layers: Range<usize>, merged: Layer) -> Result<(), StackError> {
+    /// Puts one layer in the place of several, which [`merge`](super::merge) has made of them; or in the place of itself, from another
+    /// descriptor.
+    pub fn replace(&mut self, layers: Range<usize>, merged: Layer) -> Result<(), StackError> {
         if layers.is_empty() || layers.end > self.frozen.len() {
             return Err(StackError::NoSuchLayers { layers, found: self.frozen.len() });
         }

@@ -4,16 +4,29 @@ use std::fs::File;
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageError;
+use forkd_proto::control::Command;
 
 use super::{EngineError, Shared};
 use crate::descriptors::{create, open};
 use crate::ids::LayerId;
+use crate::lasting::Lasting;
 
 impl Shared {
     /// The file system of an image, which is below the disks of all that were booted from it.
     pub(super) fn base(&self, image: &Digest) -> Result<File, EngineError> {
         let found = self.images.get(*image)?.ok_or_else(|| ImageError::Unknown(image.to_string()))?;
         Ok(open(&found.base())?)
+    }
+
+    /// Has a process read the newest of its frozen layers through a descriptor with which nobody can write: all that are forked
+    /// from it inherit it.
+    pub(super) async fn seal_newest(&self, process: &Lasting, layers: &[LayerId]) -> Result<(), EngineError> {
+        let Some((newest, older)) = layers.split_last() else { return Ok(()) };
+        process.control.call(Command::SettleDisk, &[]).await?;
+        let file = open(&self.places.layer(newest))?;
+        let first = u16::try_from(older.len()).unwrap_or(u16::MAX);
+        process.control.call(Command::ReplaceLayers { first, count: 1 }, &[file.into()]).await?;
+        Ok(())
     }
 
     /// A new, empty file for what a VM writes to its disk.

@@ -162,8 +162,9 @@ impl Making {
         step(steps, "freeze").await;
         let frozen = process.control.call(Command::Freeze, &[]).await?.0;
         let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
-        if !disk_layer {
-            record.layers.clear();
+        match disk_layer {
+            true => self.shared.seal_newest(&process, &record.layers).await?,
+            false => record.layers.clear(),
         }
         record.promised = true;
         record::write(&self.directory, &record)?;

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::snapshot::{SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, Shared};
-use crate::control::Control;
+use crate::control::{CallError, Control};
 use crate::descriptors::Named;
 use crate::fault;
 use crate::lasting::{Lasting, LastingError, WithEvents};
@@ -84,7 +84,7 @@ async fn prepare(
         None => (shared.store.draft(&record.tag, None)?, Vec::new()),
     };
     let files = draft.files().map_err(EngineError::io("open the new files"))?;
-    let persisted = write(zygote, files, &base).await?;
+    let persisted = write(shared, zygote, files, &base).await?;
     let description = describe(shared, record, &persisted).await?;
     Ok((draft, description, written(&persisted)?))
 }
@@ -101,6 +101,7 @@ async fn parent_on_disk(shared: &Shared, parent: &Tag) -> Option<forkd_store::Li
 
 /// Has a clone of the zygote write the memory and the state.
 async fn write(
+    shared: &Shared,
     zygote: &Zygote,
     files: forkd_store::NewFiles,
     base: &[SnapshotFiles],
@@ -117,6 +118,11 @@ async fn write(
     let command = Command::Persist(Persist { cgroup: false, base: parts(base) });
     let descriptors = named.for_command(&command);
     let (_writer, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
+    match shared.seal_newest(&zygote.process, &zygote.record.layers).await {
+        // A process that an older daemon has started does not know how.
+        Ok(()) | Err(EngineError::Call(CallError::Refused { .. })) => {}
+        Err(error) => return Err(error),
+    }
     zygote.process.give_page_table().await;
     zygote.process.control.call(command, &descriptors).await?;
     drop(descriptors);

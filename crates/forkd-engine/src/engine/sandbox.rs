@@ -382,8 +382,13 @@ impl Sandbox {
             }
             Request::Branch(order, answer) => {
                 let branched = self.branch(order).await;
-                let _ = answer.send(self.or_ended(branched).await);
-                self.begin_merge().await;
+                let branched = self.or_ended(branched).await;
+                let worked = branched.is_ok();
+                let _ = answer.send(branched);
+                if worked {
+                    self.seal_layers().await;
+                    self.begin_merge().await;
+                }
             }
             Request::Rollback(tag, answer) => {
                 let back = self.rollback(tag).await;

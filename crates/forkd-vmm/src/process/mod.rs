@@ -16,9 +16,11 @@ mod persist;
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use forkd_devices::disk::{Layer, StackError};
 use forkd_jail::{JailError, Plan, Role};
 use forkd_proto::causes::with_causes;
 use forkd_proto::channel::ChannelError;
@@ -33,7 +35,7 @@ use serde::Deserialize;
 use crate::boot;
 use crate::snapshot::load;
 use crate::vm::bus::{self, Attack};
-use crate::vm::devices::Descriptors;
+use crate::vm::devices::{Descriptors, DeviceError};
 use crate::vm::hardware::{self, KvmError};
 use crate::vm::kick;
 use crate::vm::live::{FrozenVm, LiveVm, VmError};
@@ -297,15 +299,20 @@ impl Process {
             (State::Paused(vm), Command::Freeze) => self.freeze(vm, false),
             (State::Running(vm), Command::Branch(branch)) => self.branch(vm, true, &branch, descriptors),
             (State::Paused(vm), Command::Branch(branch)) => self.branch(vm, false, &branch, descriptors),
-            (state @ (State::Running(_) | State::Paused(_)), Command::SettleDisk) => {
+            (state @ (State::Running(_) | State::Paused(_) | State::Zygote(_)), Command::SettleDisk) => {
                 self.state = state;
-                self.with_vm(LiveVm::settle_disk)
+                self.settle_disk().map_err(|error| failed(&error))?;
+                done
             }
-            (state @ (State::Running(_) | State::Paused(_)), Command::ReplaceLayers { first, count }) => {
+            (
+                state @ (State::Running(_) | State::Paused(_) | State::Zygote(_)),
+                Command::ReplaceLayers { first, count },
+            ) => {
                 self.state = state;
-                let merged = descriptors.take(Descriptor::DiskLayer).map_err(|error| failed(&error))?;
-                let first = usize::from(first);
-                self.with_vm(|vm| vm.replace_layers(first..first + usize::from(count), merged.into()))
+                let file = descriptors.take(Descriptor::DiskLayer).map_err(|error| failed(&error))?;
+                let layers = usize::from(first)..usize::from(first) + usize::from(count);
+                self.replace_layers(layers, file.into()).map_err(|error| failed(&error))?;
+                done
             }
             (State::Running(vm), Command::HandOver) => self.hand_over(vm, true, request.id, descriptors),
             (State::Paused(vm), Command::HandOver) => self.hand_over(vm, false, request.id, descriptors),
@@ -334,12 +341,28 @@ impl Process {
         }
     }
 
-    /// Does something with a VM that goes on as it is.
-    fn with_vm(&self, call: impl FnOnce(&LiveVm) -> Result<(), VmError>) -> Result<Done, Refusal> {
-        if let State::Running(vm) | State::Paused(vm) = &self.state {
-            call(vm).map_err(|error| failed(&error))?;
+    /// Makes the files of the disk's frozen layers complete.
+    fn settle_disk(&self) -> Result<(), VmError> {
+        match &self.state {
+            State::Empty => Ok(()),
+            State::Running(vm) | State::Paused(vm) => vm.settle_disk(),
+            State::Zygote(frozen) => {
+                frozen.devices.layers.as_ref().map_or(Ok(()), |layers| layers.flush()).map_err(VmError::Disk)
+            }
         }
-        Ok(Done::Reply(Reply::Done, Vec::new()))
+    }
+
+    /// Puts one frozen layer of the disk in the place of others.
+    fn replace_layers(&mut self, layers: Range<usize>, file: File) -> Result<(), VmError> {
+        match &mut self.state {
+            State::Empty => Ok(()),
+            State::Running(vm) | State::Paused(vm) => vm.replace_layers(layers, file),
+            State::Zygote(frozen) => {
+                let stack = frozen.devices.layers.as_mut().ok_or(DeviceError::NoDisk)?;
+                let layer = Layer::open(file).map_err(StackError::from).map_err(DeviceError::from)?;
+                Ok(stack.replace(layers, layer).map_err(DeviceError::from)?)
+            }
+        }
     }
 
     fn stats(&self) -> Stats {

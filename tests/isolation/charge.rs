@@ -25,7 +25,7 @@ struct Used {
 fn used() -> Result<Used, Error> {
     let said = host()?.script(
         "sync; echo 3 > /proc/sys/vm/drop_caches; cd /sys/fs/cgroup/forkd
-         cat memory.current; awk '$1 == \"MemTotal:\" { all = $2 } $1 == \"MemAvailable:\" { print (all - $2) * 1024 }' /proc/meminfo
+         cat memory.current; awk '$1 == \"MemTotal:\" { all = $2 } $1 == \"MemAvailable:\" { printf \"%.0f\\n\", (all - $2) * 1024 }' /proc/meminfo
          awk '$1 == \"nr_dying_descendants\" { print $2 }' cgroup.stat",
     )?;
     let numbers: Vec<u64> = said.lines().map(|line| line.trim().parse()).collect::<Result<_, _>>()?;

@@ -185,8 +185,14 @@ impl Sandbox {
         };
         frozen.splice(first..first + layers.len(), [by.id.clone()]);
         disk.instead = vec![DiskFiles { frozen, top }];
-        self.save()?;
+        // From here on a record may have it.
         by.recorded = true;
+        if let Err(error) = self.save() {
+            if let Some(disk) = &mut self.record.disk {
+                disk.instead.clear();
+            }
+            return Err(error);
+        }
         fault::place("merge.written");
         let file = open(&self.shared.places.layer(&by.id))?;
         let place = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::branch::BranchOrder;
 use super::end::is_ending;
-use super::merge::Merging;
+use super::merge::{Merged, Merging};
 use super::network::NetworkChange;
 use super::owner::Owner;
 use super::quota::of_sandbox;
@@ -103,6 +103,10 @@ pub(super) enum Request {
     Identify(Answer<()>),
     /// The end of a branch that another daemon has begun, as far as limits are concerned.
     RestoreLimits,
+    /// Its own: layers of its disk have become one.
+    Merged(Result<Merged, EngineError>),
+    /// Its own: its time is over.
+    Expire,
 }
 
 /// The way to a sandbox's owner.
@@ -299,7 +303,9 @@ impl Sandbox {
                 },
                 () = self.process.ended(), if !ended => self.ended(),
                 () = is_doomed(&mut self.doom) => return self.forget().await,
-                merged = self.merging.done(), if !ended => self.end_merge(merged).await,
+                merged = self.merging.done(), if !ended => {
+                    self.serve_while_wanted(Request::Merged(merged)).await;
+                }
                 request = self.requests.recv() => {
                     // The engine is gone; VMs are not.
                     let Some(request) = request else { return };
@@ -307,7 +313,7 @@ impl Sandbox {
                 }
                 () = timer => match ended {
                     true => return self.forget().await,
-                    false => self.expire().await,
+                    false => self.serve_while_wanted(Request::Expire).await,
                 },
             }
         }
@@ -395,6 +401,8 @@ impl Sandbox {
                 let _ = answer.send(self.or_ended(back).await);
             }
             Request::RestoreLimits => self.restore_limits(),
+            Request::Merged(merged) => self.end_merge(merged).await,
+            Request::Expire => self.expire().await,
             Request::Identify(answer) => {
                 let identified = self.finish_rollback().await;
                 let _ = answer.send(identified);

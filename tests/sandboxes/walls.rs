@@ -44,7 +44,6 @@ fn check(world: &World, id: &str) -> Result<(), Failure> {
 #[test]
 fn frozen_layers_cannot_be_written() -> Result<(), Failure> {
     let world = World::with_guest(&ticking::elf())?;
-    // A snapshot whose layer was written before it was frozen.
     world.make("empty")?;
     let first = world.fork("empty", 1)?.remove(0);
     let source = world.engine.sandbox(&first)?;

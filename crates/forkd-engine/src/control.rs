@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Whoever waits for an answer that cannot be used need not wait any longer.
+    /// Fails the call that an unusable answer belongs to.
     fn answer_none(&self, message: &serde_json::Value, reason: &str) {
         if let Some(id) = message.pointer("/reply/id").and_then(serde_json::Value::as_u64) {
             self.answer(id, Err(Refusal { code: RefusalCode::Failed, message: reason.into() }));

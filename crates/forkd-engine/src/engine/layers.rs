@@ -10,6 +10,7 @@ use super::{EngineError, Shared};
 use crate::descriptors::{create, open};
 use crate::ids::LayerId;
 use crate::lasting::Lasting;
+use crate::places::PlaceError;
 
 impl Shared {
     /// The file system of an image, which is below the disks of all that were booted from it.
@@ -27,6 +28,13 @@ impl Shared {
         let first = u16::try_from(older.len()).unwrap_or(u16::MAX);
         process.control.call(Command::ReplaceLayers { first, count: 1 }, &[file.into()]).await?;
         Ok(())
+    }
+
+    /// Makes the names of layers as safe as their contents. Called before a manifest or a record relies on them.
+    pub(super) fn sync_layers(&self) -> Result<(), PlaceError> {
+        let directory = self.places.layers();
+        let synced = File::open(&directory).and_then(|opened| opened.sync_all());
+        synced.map_err(PlaceError::at("sync", &directory))
     }
 
     /// A new, empty file for what a VM writes to its disk.

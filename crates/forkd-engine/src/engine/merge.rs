@@ -13,7 +13,7 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -223,9 +223,7 @@ fn merge(shared: Arc<Shared>, layers: Vec<LayerId>) -> Result<Merged, EngineErro
     let opened = opened.collect::<Result<Vec<_>, EngineError>>()?;
     fault::place("merge.created");
     disk::merge(&opened, file)?;
-    // Its name must be as safe as its contents before a record has it instead of theirs.
-    let directory = shared.places.layers();
-    File::open(&directory).and_then(|opened| opened.sync_all()).map_err(EngineError::io("sync layers"))?;
+    shared.sync_layers()?;
     fault::place("merge.merged");
     Ok(Merged { layers, by })
 }

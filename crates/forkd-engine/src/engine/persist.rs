@@ -178,10 +178,7 @@ async fn describe(
 /// What a manifest says of a disk: its image and its frozen layers, none of which is written to any more.
 fn disk_layers(shared: &Shared, record: &ZygoteRecord) -> Result<Vec<DiskLayer>, EngineError> {
     // A manifest that survives a loss of power must name files that do.
-    let directory = shared.places.layers();
-    File::open(&directory)
-        .and_then(|opened| opened.sync_all())
-        .map_err(PlaceError::at("sync", &directory))?;
+    shared.sync_layers()?;
     let mut layers = Vec::new();
     if let Some(image) = &record.shape.image {
         layers.push(base_layer(shared, image)?);

@@ -122,7 +122,7 @@ pub(super) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
 }
 
 /// Settles directories, all at once: a process that does not answer is waited for.
-async fn settle_all<R: Send + 'static, F: Future<Output = Settled<R>> + Send + 'static>(
+pub(super) async fn settle_all<R: Send + 'static, F: Future<Output = Settled<R>> + Send + 'static>(
     directories: Vec<PathBuf>,
     settle: impl Fn(PathBuf) -> F,
 ) -> Vec<(PathBuf, Settled<R>)> {

@@ -41,9 +41,9 @@ use crate::record::{self, Changing, SandboxRecord};
 
 /// How long it is known that a sandbox has ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// How long whoever pauses or resumes waits.
+/// How long a caller waits for a pause or a resume.
 const ANSWER: Duration = Duration::from_secs(5);
-/// What is left to a request of one that is to be removed.
+/// How long a request may still run in a sandbox that is to be removed.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Requests that wait for their turn.
 const QUEUE: usize = 16;

@@ -1,13 +1,13 @@
 //! Sweep: what is nobody's goes, and what could not be adopted when the daemon started is adopted when it answers.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_store::Tag;
 
-use super::recover::{Settled, is_old, promised_groups, settle_sandbox, settle_zygote};
+use super::recover::{Settled, is_old, promised_groups, settle_all, settle_sandbox, settle_zygote};
 use super::snapshot;
 use super::written::list;
 use super::{Engine, EngineError, Shared};
@@ -62,18 +62,22 @@ impl Shared {
         let is_snapshot = |name: &str| name.parse().is_ok_and(|tag| self.snapshots.has(&tag));
         let mut swept = Swept::default();
         let stored = self.stored(&mut swept.unreadable);
-        for directory in list(&self.places.zygotes(), &mut swept.unreadable) {
-            if !is_old(&directory, MAKING) || name(&directory).is_some_and(|name| is_snapshot(&name)) {
-                continue;
-            }
-            match settle_zygote(self, &directory, &stored).await {
+        let mut zygotes = list(&self.places.zygotes(), &mut swept.unreadable);
+        zygotes.retain(|path| is_old(path, MAKING) && !name(path).is_some_and(|name| is_snapshot(&name)));
+        let stored: Arc<[_]> = stored.into();
+        let settled = settle_all(zygotes, |directory| {
+            let (shared, stored) = (Arc::clone(self), Arc::clone(&stored));
+            async move { settle_zygote(&shared, &directory, &stored).await }
+        });
+        for (_, settled) in settled.await {
+            match settled {
                 Settled::Adopted(record) => swept.zygotes.push(record.tag),
                 Settled::Removed => swept.removed += 1,
                 Settled::Mute(_) => {}
                 Settled::Unreadable(error) => swept.unreadable.push(error),
             }
         }
-        for record in stored {
+        for record in stored.iter().cloned() {
             // A removal frees the name only after the files are gone. With the name reserved here, a directory that exists stays.
             if let Some(name) = self.snapshots.reserve(&record.tag)
                 && self.store.path(&record.tag).is_dir()
@@ -83,15 +87,19 @@ impl Shared {
             }
         }
         let sandboxes = list(&self.places.sandboxes(), &mut swept.unreadable);
-        let nobody_s = |directory: &&Path| {
-            is_old(directory, MAKING) && !name(directory).is_some_and(|name| is_sandbox(&name))
-        };
-        if !sandboxes.iter().any(|directory| nobody_s(&directory.as_path())) {
+        let nobody_s =
+            |path: &&PathBuf| is_old(path, MAKING) && !name(path).is_some_and(|name| is_sandbox(&name));
+        let unowned: Vec<PathBuf> = sandboxes.iter().filter(nobody_s).cloned().collect();
+        if unowned.is_empty() {
             return swept;
         }
-        let groups = promised_groups(&sandboxes);
-        for directory in sandboxes.iter().map(|path| path.as_path()).filter(nobody_s) {
-            match settle_sandbox(self, directory, &groups).await {
+        let groups = Arc::new(promised_groups(&sandboxes));
+        let settled = settle_all(unowned, |directory| {
+            let (shared, groups) = (Arc::clone(self), Arc::clone(&groups));
+            async move { settle_sandbox(&shared, &directory, &groups).await }
+        });
+        for (_, settled) in settled.await {
+            match settled {
                 Settled::Adopted(record) => {
                     self.adopt_network(&record).await;
                     swept.sandboxes.push(record.id);

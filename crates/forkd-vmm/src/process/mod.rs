@@ -354,12 +354,12 @@ impl Process {
 
     /// Puts one frozen layer of the disk in the place of others.
     fn replace_layers(&mut self, layers: Range<usize>, file: File) -> Result<(), VmError> {
+        let layer = Layer::open(file).map_err(StackError::from).map_err(DeviceError::from)?;
         match &mut self.state {
             State::Empty => Ok(()),
-            State::Running(vm) | State::Paused(vm) => vm.replace_layers(layers, file),
+            State::Running(vm) | State::Paused(vm) => vm.replace_layers(layers, layer),
             State::Zygote(frozen) => {
                 let stack = frozen.devices.layers.as_mut().ok_or(DeviceError::NoDisk)?;
-                let layer = Layer::open(file).map_err(StackError::from).map_err(DeviceError::from)?;
                 Ok(stack.replace(layers, layer).map_err(DeviceError::from)?)
             }
         }

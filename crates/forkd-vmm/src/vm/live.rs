@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use forkd_devices::disk::DiskError;
+use forkd_devices::disk::{DiskError, Layer};
 use forkd_memory::GuestRam;
 use forkd_proto::control::{self, Event};
 use kvm_ioctls::{Kvm, VmFd};
@@ -170,8 +170,8 @@ impl LiveVm {
     }
 
     /// Puts one frozen layer of the disk in the place of several.
-    pub fn replace_layers(&self, layers: Range<usize>, merged: File) -> Result<(), VmError> {
-        let replaced = self.crew.with_devices(|devices| devices.replace_layers(layers, merged));
+    pub fn replace_layers(&self, layers: Range<usize>, layer: Layer) -> Result<(), VmError> {
+        let replaced = self.crew.with_devices(|devices| devices.replace_layers(layers, layer));
         Ok(replaced.ok_or(VmError::NotParked)??)
     }
 

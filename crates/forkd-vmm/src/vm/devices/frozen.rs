@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
-use forkd_devices::disk::{DiskError, DiskState, Frozen, Layer, LayerStack, NewTop, StackError};
+use forkd_devices::disk::{DiskError, DiskState, Frozen, Layer, LayerStack, NewTop};
 use forkd_devices::serial::{CappedLog, Console, ConsoleState};
 use forkd_devices::virtio::net::{NetDevice, NetState};
 use forkd_devices::virtio::rng::Rng;
@@ -86,10 +86,9 @@ impl Devices {
     }
 
     /// Puts one frozen layer of the disk in the place of several, from one request of the guest's to the next.
-    pub fn replace_layers(&self, layers: Range<usize>, merged: File) -> Result<(), DeviceError> {
+    pub fn replace_layers(&self, layers: Range<usize>, layer: Layer) -> Result<(), DeviceError> {
         let slot = self.disk.as_ref().ok_or(DeviceError::NoDisk)?;
-        let merged = Layer::open(merged).map_err(StackError::from)?;
-        slot.lock().device_mut().disk_mut().replace_layers(layers, merged)?;
+        slot.lock().device_mut().disk_mut().replace_layers(layers, layer)?;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{Command, Event, Message, Refusal, RefusalCode, Reply, Request, VERSION};
 use serde::Deserialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::socket::AsyncChannel;
@@ -53,6 +53,8 @@ pub struct Control {
 struct Shared {
     socket: AsyncChannel,
     waiting: Mutex<Option<Waiting>>,
+    /// Tells whenever a call is answered.
+    progress: watch::Sender<()>,
 }
 
 impl Shared {
@@ -65,6 +67,7 @@ impl Shared {
     fn answer(&self, id: u64, result: Result<Answer, Refusal>) {
         let waiting = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
         if let Some(call) = waiting {
+            self.progress.send_replace(());
             // Whoever asked may have given up.
             let _ = call.send(result);
         }
@@ -82,7 +85,8 @@ impl Control {
     /// Takes over a connected socket. Events come out of the receiver, which ends with the process.
     pub fn new(channel: Channel) -> io::Result<(Control, mpsc::Receiver<Event>)> {
         let socket = AsyncChannel::new(channel)?;
-        let shared = Arc::new(Shared { socket, waiting: Mutex::new(Some(Waiting::new())) });
+        let (progress, _) = watch::channel(());
+        let shared = Arc::new(Shared { socket, waiting: Mutex::new(Some(Waiting::new())), progress });
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
         let reader = tokio::spawn(read(Arc::clone(&shared), events)).abort_handle();
         Ok((Control { shared, next_id: AtomicU64::new(1), reader }, receiver))
@@ -92,8 +96,17 @@ impl Control {
     /// which they were sent; nobody waits for another's answer.
     pub async fn call(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
         let (name, patience) = (command.name(), patience(&command));
-        let answered = tokio::time::timeout(patience, self.answered(command, descriptors)).await;
-        answered.unwrap_or(Err(CallError::Timeout { command: name, patience }))
+        tokio::select! {
+            biased;
+            answer = self.answered(command, descriptors) => answer,
+            () = self.silent_for(patience) => Err(CallError::Timeout { command: name, patience }),
+        }
+    }
+
+    /// Waits until no call has been answered for that long. Whoever is far back in a queue that moves is not given up.
+    async fn silent_for(&self, patience: Duration) {
+        let mut progress = self.shared.progress.subscribe();
+        while let Ok(Ok(())) = tokio::time::timeout(patience, progress.changed()).await {}
     }
 
     async fn answered(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
@@ -124,7 +137,7 @@ impl Control {
     }
 }
 
-/// No process that can still be used takes longer.
+/// No process that can still be used is silent for longer.
 fn patience(command: &Command) -> Duration {
     Duration::from_secs(match command {
         // All of a guest's memory may have to be read.
@@ -258,6 +271,23 @@ mod tests {
         let (control, _events, _process) = pair();
         let error = control.call(Command::Pause, &[]).await.unwrap_err();
         assert_eq!(error.to_string(), "the VM process does not pause within 60 s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_behind_others_waits_as_long_as_they_are_answered() {
+        let (control, _events, process) = pair();
+        let slow = async {
+            for id in 1..=3 {
+                tokio::time::sleep(Duration::from_secs(40)).await;
+                process.send(&Message::Reply { id, result: Ok(stats(id)) }, &[]).unwrap();
+            }
+        };
+        let call = || control.call(Command::Stats, &[]);
+        let ((), first, second, third, last) = tokio::join!(slow, call(), call(), call(), call());
+        for answer in [first, second, third] {
+            answer.unwrap();
+        }
+        assert!(matches!(last, Err(CallError::Timeout { .. })), "{last:?}");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{
@@ -27,6 +28,9 @@ use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};
 use crate::users::User;
 
+/// As much as the process that writes the memory gives way.
+const NICE: i32 = 10;
+
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
     #[error("a control socket cannot be made")]
@@ -39,6 +43,10 @@ pub enum PersistError {
     Layout(#[from] LayoutError),
     #[error("a layer of the disk cannot be read")]
     Read(#[source] io::Error),
+    #[error("no thread can be started to read the disk's layers")]
+    Thread(#[source] io::Error),
+    #[error("the thread that read the disk's layers panicked")]
+    Panicked,
     #[error("a task of the writing")]
     Task(#[from] tokio::task::JoinError),
     #[error("what is known of it cannot be written or read")]
@@ -169,10 +177,22 @@ async fn describe(
     let about = record.clone().without_process();
     let about = record::to_object(&about).map_err(PersistError::from)?;
     let (shared, wanted) = (Arc::clone(shared), record.clone());
-    let digests = tokio::task::spawn_blocking(move || disk_layers(&shared, &wanted));
-    let disk_layers = digests.await.map_err(PersistError::from)??;
+    let disk_layers = politely(move || disk_layers(&shared, &wanted)).await??;
     let cpu_features = persisted.cpu_features.clone();
     Ok(Description { created_unix_ms: record.created_unix_ms, cpu_features, layout, about, disk_layers })
+}
+
+/// Does what takes long and nobody waits for, in a thread that gives way to everything else on the host.
+async fn politely<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PersistError> {
+    let (done, result) = oneshot::channel();
+    let polite = move || {
+        // Without it the work is only less polite. It is this thread's own, and those that it starts have it too.
+        let _ = rustix::process::nice(NICE);
+        // Whoever asked may be gone.
+        let _ = done.send(work());
+    };
+    thread::Builder::new().name("persist".into()).spawn(polite).map_err(PersistError::Thread)?;
+    result.await.map_err(|_| PersistError::Panicked)
 }
 
 /// What a manifest says of a disk: its image and its frozen layers, none of which is written to any more.

@@ -77,25 +77,27 @@ pub fn follows_the_memory_of_branches() -> TestResult {
     check!(shown["state"] == "running", "{shown}");
     check!(cpu_us(&daemon, &id)? > cpu, "its CPU time begins anew");
     // Written to disk, they are not half in the page cache.
-    let tags = (0..branches).map(|number| format!("charge-{number}"));
-    for tag in tags {
-        until("a branch is on disk", || {
-            Ok(daemon.json(&["snapshot", "inspect", &tag])?["status"] == "ready")
-        })?;
+    let mut loaded = 0;
+    for number in 0..branches {
+        let inspect = || daemon.json(&["snapshot", "inspect", &format!("charge-{number}")]);
+        until("a branch is on disk", || Ok(inspect()?["status"] == "ready"))?;
+        // The oldest may have been evicted, and hold nothing: snapshots have a part of the host's memory.
+        loaded += u64::from(inspect()?["loaded"] == true);
     }
+    check!(loaded >= u64::from(branches / 2), "only {loaded} of {branches} branches have memory");
     let after = used()?;
     let (charged, used_more) = (after.charged.abs_diff(before.charged), after.used.abs_diff(before.used));
-    let least = u64::from(branches) * rewritten_mib * MIB * 9 / 10;
+    let least = loaded * rewritten_mib * MIB * 9 / 10;
     let own: u64 = host()?
         .script(&format!("cat /sys/fs/cgroup/forkd/sandbox-{id}.{}/memory.current", branches + 1))?
         .trim()
         .parse()?;
     let stats = daemon.json(&["stats", &id])?[0].clone();
     print(&json!({
-        "measure": "charge", "branches": branches, "charged_bytes": charged, "used_bytes": used_more,
+        "measure": "charge", "branches": branches, "loaded": loaded, "charged_bytes": charged, "used_bytes": used_more,
         "sandbox_charged_bytes": own, "sandbox_private_bytes": stats["memory_private_bytes"],
     }))?;
-    check!(charged >= least, "{charged} bytes for {branches} branches");
+    check!(charged >= least, "{charged} bytes for {loaded} branches");
     check!(charged.abs_diff(used_more) <= charged.max(used_more) / 10, "{charged} charged, {used_more} used");
     check!(own < 2 * rewritten_mib * MIB, "the sandbox pays for its branches: {own}");
     check!(stats["memory_shared_with"] == format!("charge-{}", branches - 1), "{stats}");

@@ -241,7 +241,8 @@ fn a_snapshot_is_made_as_it_is_described() -> Result<(), Failure> {
     let home = Home::new()?;
     let _daemon = StandIn::start(home.path(), &[], |request, body| {
         let expected = json!({
-            "tag": "python-3.12", "image": "python:3.12", "vcpus": 2, "disk_mib": 8192, "env": { "A": "b=c" },
+            "tag": "python-3.12", "image": "python:3.12", "vcpus": 2, "disk_mib": 8192,
+            "cpu": "x86-64-v2", "env": { "A": "b=c" },
             "start": ["sh", "-c", "a b"], "ready": { "port": 80, "timeout_secs": 120 },
             "warm_up": [{ "language": "python", "code": "import numpy" }], "wait": true,
             "host_certs": false, "e2b": false, "network": true,
@@ -258,6 +259,8 @@ fn a_snapshot_is_made_as_it_is_described() -> Result<(), Failure> {
         "2",
         "--disk",
         "8G",
+        "--cpu",
+        "x86-64-v2",
         "--env",
         "A=b=c",
         "--start",

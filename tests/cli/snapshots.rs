@@ -53,6 +53,7 @@ parent          base
 branched from   ID
 pause           [..] ms
 vcpus           1
+cpu             host
 memory          64 MiB
 disk            16 MiB
 memory on disk  [..]
@@ -71,6 +72,7 @@ status          ready
 created         20[..]Z
 children        child
 vcpus           1
+cpu             host
 memory          64 MiB
 disk            16 MiB
 memory on disk  [..]

@@ -8,7 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
-use forkd_proto::control::{Boot, Command, Devices, Disk, Event, ExitReason, Fork, RefusalCode, StateName};
+use forkd_proto::control::{
+    Boot, Command, CpuModel, Devices, Disk, Event, ExitReason, Fork, RefusalCode, StateName,
+};
 use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
 use forkd_tests::engine::process::{Control, Failure, Mailbox, Started, Zygote, boot, boot_with_disk, start};
@@ -155,7 +157,14 @@ fn kernel() -> Result<File, Failure> {
 
 fn boot_request(devices: Devices) -> Command {
     let command_line = String::new();
-    Command::Boot(Boot { vcpus: 1, memory_bytes: MEMORY, command_line, initramfs: false, devices })
+    Command::Boot(Boot {
+        vcpus: 1,
+        memory_bytes: MEMORY,
+        command_line,
+        initramfs: false,
+        cpu: CpuModel::Host,
+        devices,
+    })
 }
 
 impl Typed {

@@ -12,7 +12,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Child, Command as Program, Stdio};
 
-use forkd_proto::control::{Boot, Command, Devices, Event, ExitReason, Fork};
+use forkd_proto::control::{Boot, Command, CpuModel, Devices, Event, ExitReason, Fork};
 use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
 use forkd_tests::engine::process::{Control, Failure, Mailbox, boot};
@@ -73,6 +73,7 @@ fn start(victim: i32, port: u16, uid: u32, filtered: bool) -> Result<Hostile, Fa
         memory_bytes: MEMORY,
         command_line: String::new(),
         initramfs: false,
+        cpu: CpuModel::Host,
         devices: devices(),
     };
     let descriptors = [kernel.as_fd(), console.as_fd(), mailbox_theirs.as_fd()];

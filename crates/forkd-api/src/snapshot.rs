@@ -27,6 +27,9 @@ pub struct Snapshot {
     pub vcpus: u8,
     pub memory_mib: u64,
     pub disk_mib: u64,
+    /// What its sandboxes are shown of the host's CPU.
+    #[serde(default)]
+    pub cpu: Cpu,
     /// Whether its sandboxes have a network.
     #[serde(default)]
     pub network: bool,
@@ -43,6 +46,36 @@ pub struct Snapshot {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What a guest is shown of the host's CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+pub enum Cpu {
+    /// All that guests may have: no virtualisation of their own, no counters, no enclaves.
+    #[default]
+    #[serde(rename = "host")]
+    Host,
+    /// What every CPU of the level x86-64-v2 has, and no more.
+    #[serde(rename = "x86-64-v2")]
+    V2,
+    /// What every CPU of the level x86-64-v3 has, and no more.
+    #[serde(rename = "x86-64-v3")]
+    V3,
+}
+
+impl Cpu {
+    fn is_host(&self) -> bool {
+        *self == Cpu::Host
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cpu::Host => "host",
+            Cpu::V2 => "x86-64-v2",
+            Cpu::V3 => "x86-64-v3",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -93,6 +126,9 @@ pub struct CreateSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
+    /// What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level.
+    #[serde(default, skip_serializing_if = "Cpu::is_host")]
+    pub cpu: Cpu,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// A program that runs from the start.

@@ -2,11 +2,12 @@
 
 use forkd_api::event::What;
 use forkd_api::sandbox::{EndReason, Ended, Limits, NetworkStats, Sandbox, SandboxState, SandboxStats};
-use forkd_api::snapshot::{Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
+use forkd_api::snapshot::{Cpu, Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
 use forkd_engine::engine as seen;
 use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
 use forkd_engine::record::{SandboxRecord, Shape};
 use forkd_net::Counters;
+use forkd_proto::control::CpuModel;
 
 use crate::egress;
 
@@ -45,6 +46,14 @@ fn limits(record: &SandboxRecord) -> Limits {
     }
 }
 
+fn cpu(model: CpuModel) -> Cpu {
+    match model {
+        CpuModel::Host => Cpu::Host,
+        CpuModel::V2 => Cpu::V2,
+        CpuModel::V3 => Cpu::V3,
+    }
+}
+
 /// A snapshot among all that there are.
 pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotView]) -> Snapshot {
     let SnapshotView { record, status, loaded, error } = view;
@@ -60,6 +69,7 @@ pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotVie
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: disk_mib(&record.shape),
+        cpu: cpu(record.shape.cpu),
         network: record.shape.devices.net.is_some(),
         pause_us: record.pause_us,
         size: SnapshotSize { memory_bytes: size.memory_bytes, disk_bytes: size.disk_bytes },

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Net, Vsock};
+use forkd_proto::control::{Boot, Command, CpuModel, Descriptor, Devices, Disk, Event, Net, Vsock};
 
 use crate::agent::{Agent, AgentError};
 use crate::cgroup::{CgroupError, Cgroups};
@@ -149,6 +149,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         memory_bytes: plan.memory_bytes,
         command_line: plan.command_line.clone(),
         initramfs: true,
+        cpu: CpuModel::Host,
         devices: devices.clone(),
     });
     let descriptors = named.for_command(&command);

@@ -76,7 +76,7 @@ pub(crate) fn create(path: &Path) -> Result<File, PlaceError> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use forkd_proto::control::{Boot, Disk, Vsock};
+    use forkd_proto::control::{Boot, CpuModel, Disk, Vsock};
 
     use super::*;
 
@@ -86,6 +86,7 @@ mod tests {
             memory_bytes: 1,
             command_line: String::new(),
             initramfs: false,
+            cpu: CpuModel::Host,
             devices,
         })
     }

@@ -11,7 +11,7 @@ use forkd_image::progress::Progress;
 use forkd_net::plan;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
-use forkd_proto::control::{Devices, Disk, Net, Vsock};
+use forkd_proto::control::{CpuModel, Devices, Disk, Net, Vsock};
 use forkd_store::Tag;
 
 use crate::boot::{CID, command_line};
@@ -67,6 +67,8 @@ pub struct Recipe {
     pub vcpus: Option<u8>,
     pub memory_mib: Option<u64>,
     pub disk_mib: Option<u64>,
+    /// What the guest is shown of the host's CPU.
+    pub cpu: CpuModel,
     /// Beside the image's own.
     pub env: BTreeMap<String, String>,
     pub start: Option<Vec<String>>,
@@ -140,6 +142,7 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
     Shape {
         vcpus: size.vcpus,
         memory_bytes: size.memory_mib << 20,
+        cpu: recipe.cpu,
         devices: Devices {
             console: true,
             disk: Some(disk),
@@ -190,6 +193,7 @@ mod tests {
             vcpus: None,
             memory_mib: None,
             disk_mib: None,
+            cpu: CpuModel::Host,
             env: BTreeMap::from([("A".into(), "recipe".into())]),
             start: None,
             ready: None,

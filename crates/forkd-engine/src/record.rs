@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use forkd_image::digest::Digest;
 use forkd_net::{Policy, Slot};
-use forkd_proto::control::Devices;
+use forkd_proto::control::{CpuModel, Devices};
 use forkd_store::Tag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub type Object = serde_json::Map<String, serde_json::Value>;
 pub struct Shape {
     pub vcpus: u8,
     pub memory_bytes: u64,
+    #[serde(default)]
+    pub cpu: CpuModel,
     pub devices: Devices,
     /// The image below the disk.
     pub image: Option<Digest>,

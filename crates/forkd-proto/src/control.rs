@@ -23,6 +23,8 @@
 //! control socket, the same network, the same id. The two are connected by a socket of their own: when the successor can
 //! run, it tells the VM to end; if it cannot, the socket closes, and the VM goes on and says [`Event::Kept`].
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol. A process refuses requests of another.
@@ -138,7 +140,33 @@ pub struct Boot {
     pub command_line: String,
     /// Whether an initial RAM disk comes with the request.
     pub initramfs: bool,
+    #[serde(default)]
+    pub cpu: CpuModel,
     pub devices: Devices,
+}
+
+/// The CPU that a guest is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CpuModel {
+    /// The host's, without what no guest has: virtualisation, counters, enclaves.
+    #[default]
+    #[serde(rename = "host")]
+    Host,
+    /// What every CPU of this level has, and no more.
+    #[serde(rename = "x86-64-v2")]
+    V2,
+    #[serde(rename = "x86-64-v3")]
+    V3,
+}
+
+impl fmt::Display for CpuModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CpuModel::Host => "host",
+            CpuModel::V2 => "x86-64-v2",
+            CpuModel::V3 => "x86-64-v3",
+        })
+    }
 }
 
 /// The devices of a VM.
@@ -518,8 +546,14 @@ mod tests {
                 Descriptor::Mailbox
             ]
         );
-        let boot =
-            Boot { vcpus: 1, memory_bytes: 1 << 26, command_line: String::new(), initramfs: false, devices };
+        let boot = Boot {
+            vcpus: 1,
+            memory_bytes: 1 << 26,
+            command_line: String::new(),
+            initramfs: false,
+            cpu: CpuModel::Host,
+            devices,
+        };
         assert_eq!(
             Command::Boot(boot).descriptors(),
             [
@@ -591,6 +625,7 @@ mod tests {
             memory_bytes: 1 << 28,
             command_line: "console=ttyS0".into(),
             initramfs: true,
+            cpu: CpuModel::V2,
             devices: devices.clone(),
         };
         let chain = vec![

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use forkd_proto::channel::Channel;
 use forkd_proto::control::{
-    Boot, Branch, Command, Devices, Disk, Event, Fork, Message, Refusal, Reply, Request, Stats, VERSION,
+    Boot, Branch, Command, CpuModel, Devices, Disk, Event, Fork, Message, Refusal, Reply, Request, Stats,
+    VERSION,
 };
 
 use rustix::event::{PollFd, PollFlags};
@@ -311,7 +312,14 @@ fn boot_in(
     let kernel = temporary(&guest::elf())?.into();
     let devices = tiny_devices(disk);
     let disk = disk.map(OwnDisk::new).transpose()?;
-    let request = Boot { vcpus, memory_bytes, command_line: String::new(), initramfs: false, devices };
+    let request = Boot {
+        vcpus,
+        memory_bytes,
+        command_line: String::new(),
+        initramfs: false,
+        cpu: CpuModel::Host,
+        devices,
+    };
     control.must(Command::Boot(request), &with_top(&kernel, &disk, &[theirs]))?;
     Ok((started, TinyVm { control, mailbox, pidfd: None, pid, disk }))
 }

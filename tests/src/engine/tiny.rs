@@ -11,7 +11,7 @@ use forkd_engine::engine::{
 };
 use forkd_engine::record::Shape;
 use forkd_image::images::ImageStore;
-use forkd_proto::control::{Devices, Disk};
+use forkd_proto::control::{CpuModel, Devices, Disk};
 use forkd_store::TagError;
 use tokio::runtime::Runtime;
 
@@ -64,7 +64,7 @@ pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError>
         kernel,
         initramfs: None,
         command_line: String::new(),
-        shape: Shape { vcpus: 1, memory_bytes: MEMORY, devices, image: None },
+        shape: Shape { vcpus: 1, memory_bytes: MEMORY, cpu: CpuModel::Host, devices, image: None },
         config: Default::default(),
         limit: PATIENCE,
     })

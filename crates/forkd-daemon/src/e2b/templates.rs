@@ -17,6 +17,7 @@ use forkd_engine::engine::{EngineError, SnapshotHandle, SnapshotStatus};
 use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
+use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
 use tokio::sync::{mpsc, watch};
 
@@ -143,6 +144,7 @@ async fn warm(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
         vcpus: None,
         memory_mib: None,
         disk_mib: None,
+        cpu: CpuModel::Host,
         env: std::collections::BTreeMap::new(),
         start: None,
         ready: None,

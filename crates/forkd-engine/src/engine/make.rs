@@ -216,6 +216,7 @@ impl Making {
             memory_bytes: new.shape.memory_bytes,
             command_line: new.command_line.clone(),
             initramfs: new.initramfs.is_some(),
+            cpu: new.shape.cpu,
             devices,
         });
         let descriptors = named.for_command(&command);

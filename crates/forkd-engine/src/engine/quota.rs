@@ -221,12 +221,18 @@ fn add(named: Named, cgroup: OwnedFd) -> (Named, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkd_proto::control::Devices;
+    use forkd_proto::control::{CpuModel, Devices};
 
     const MIB: u64 = 1 << 20;
 
     fn shape() -> Shape {
-        Shape { vcpus: 2, memory_bytes: 512 * MIB, devices: Devices::default(), image: None }
+        Shape {
+            vcpus: 2,
+            memory_bytes: 512 * MIB,
+            cpu: CpuModel::Host,
+            devices: Devices::default(),
+            image: None,
+        }
     }
 
     #[test]

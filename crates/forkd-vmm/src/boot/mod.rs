@@ -24,7 +24,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use forkd_memory::{GuestRam, Layout, LayoutError, RamError};
-use forkd_proto::control::{Boot, Descriptor};
+use forkd_proto::control::{Boot, CpuModel, Descriptor};
 use kvm_ioctls::Kvm;
 
 use crate::vm::devices::{self, Descriptors, DeviceError, Devices};
@@ -52,6 +52,8 @@ pub enum BootError {
     Acpi(#[from] acpi::AcpiError),
     #[error("the reset vector cannot be written: {0}")]
     ResetVector(vm_memory::GuestMemoryError),
+    #[error("this host's CPU, or its KVM, does not have all of {0}")]
+    CpuModel(CpuModel),
     #[error("more CPUID leaves than KVM can have")]
     Cpuid,
     #[error(transparent)]
@@ -80,7 +82,7 @@ pub fn boot(kvm: &Arc<Kvm>, request: &Boot, descriptors: &mut Descriptors) -> Re
     let rsdp = acpi::write(ram.memory(), &acpi)?;
     reset_vector::write(ram.memory()).map_err(BootError::ResetVector)?;
     let entry = kernel::load(&ram, kernel, initramfs, &request.command_line, rsdp)?;
-    cpuid::set(&hardware)?;
+    cpuid::set(&hardware, request.cpu)?;
     registers::set(&ram, &hardware.vcpus, entry)?;
     Ok(LiveVm::new(ram, hardware, request.devices.clone(), devices)?)
 }

@@ -62,8 +62,11 @@ pub enum LoadError {
 pub fn load(kvm: &Kvm, request: &Load, descriptors: &mut Descriptors) -> Result<FrozenVm, LoadError> {
     let chain = Chain::open(take_chain(&request.chain, descriptors)?)?;
     let head = chain.head();
-    let payload = decode(chain.state())?;
+    let mut payload = decode(chain.state())?;
     check_host(kvm, head, &payload, request.memory_limit_bytes)?;
+    for vcpu in &mut payload.vm.vcpus {
+        vcpu.hide_what_no_guest_has();
+    }
     let layers = take_layers(head, &payload.devices, request, descriptors)?;
 
     let layout = forkd_memory::Layout::new(head.manifest().layout.size())?;

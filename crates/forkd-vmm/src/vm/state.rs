@@ -7,6 +7,7 @@
 
 use std::sync::OnceLock;
 
+use forkd_proto::control::CpuModel;
 use kvm_bindings::{
     CpuId, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_MAX_CPUID_ENTRIES, Msrs,
     kvm_clock_data, kvm_cpuid_entry2, kvm_debugregs, kvm_irqchip, kvm_lapic_state, kvm_mp_state,
@@ -15,6 +16,7 @@ use kvm_bindings::{
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use serde::{Deserialize, Serialize};
 
+use super::cpu;
 use super::hardware::{KvmError, failed};
 
 const IRQCHIPS: [u32; 3] = [KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE, KVM_IRQCHIP_IOAPIC];
@@ -69,7 +71,8 @@ pub fn msr_indices(kvm: &Kvm) -> Result<&'static [u32], KvmError> {
         return Ok(indices);
     }
     let indices = kvm.get_msr_index_list().map_err(failed("KVM_GET_MSR_INDEX_LIST"))?;
-    Ok(INDICES.get_or_init(|| indices.as_slice().to_vec()))
+    let kept = || indices.as_slice().iter().copied().filter(|index| cpu::has_msr(*index)).collect();
+    Ok(INDICES.get_or_init(kept))
 }
 
 impl VmState {
@@ -167,6 +170,12 @@ impl VcpuState {
     /// What the guest was told about its CPU.
     pub fn cpuid(&self) -> &[kvm_cpuid_entry2] {
         &self.cpuid
+    }
+
+    /// Takes out what no guest has. A file may say anything, and older ones have all that their host had.
+    pub fn hide_what_no_guest_has(&mut self) {
+        cpu::mask(&mut self.cpuid, CpuModel::Host);
+        self.msrs.retain(|msr| cpu::has_msr(msr.index));
     }
 
     fn uses_kvmclock(&self) -> bool {

@@ -1,7 +1,8 @@
 //! `forkd snapshot …`.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use forkd_api::snapshot::WarmUp;
+use forkd_api::snapshot::{Cpu, WarmUp};
 
 use super::{DaemonOptions, Output, parse_pair};
 use crate::size::parse_mib;
@@ -83,6 +84,10 @@ pub struct SnapshotShape {
     /// What each sandbox may write to its disk; as the image's recipe says, else 4G.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk: Option<u64>,
+    /// What the guest is shown of the host's CPU: all of it, or what every CPU of a level has, so that the snapshot can be
+    /// used on other hosts [default: host].
+    #[arg(long, value_name = "MODEL", value_parser = cpu_parser())]
+    pub cpu: Option<Cpu>,
     /// Leave out the network device: sandboxes reach nothing but what the daemon carries to them.
     #[arg(long)]
     pub no_network: bool,
@@ -136,6 +141,12 @@ fn parse_words(text: &str) -> Result<Words, String> {
         Some(_) => Err("expected a command".into()),
         None => Err("a quote is not closed".into()),
     }
+}
+
+fn cpu_parser() -> impl TypedValueParser<Value = Cpu> {
+    const MODELS: [Cpu; 3] = [Cpu::Host, Cpu::V2, Cpu::V3];
+    PossibleValuesParser::new(MODELS.map(Cpu::name))
+        .map(|name| MODELS.into_iter().find(|model| model.name() == name).unwrap_or_default())
 }
 
 fn parse_warm_up(text: &str) -> Result<WarmUp, String> {

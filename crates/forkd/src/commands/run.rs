@@ -120,8 +120,9 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
 }
 
 fn shape_is_given(shape: &SnapshotShape) -> bool {
-    let SnapshotShape { vcpus, memory, disk, no_network, kernel } = shape;
-    vcpus.is_some() || memory.is_some() || disk.is_some() || kernel.is_some() || *no_network
+    let SnapshotShape { vcpus, memory, disk, cpu, no_network, kernel } = shape;
+    let sized = vcpus.is_some() || memory.is_some() || disk.is_some();
+    sized || cpu.is_some() || kernel.is_some() || *no_network
 }
 
 /// The id of the image of this name, which is pulled if that was asked for.
@@ -151,9 +152,10 @@ fn tag_of(source: &str, image: &str, shape: &SnapshotShape) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forkd_api::snapshot::Cpu;
 
     const ANY: SnapshotShape =
-        SnapshotShape { vcpus: None, memory: None, disk: None, no_network: false, kernel: None };
+        SnapshotShape { vcpus: None, memory: None, disk: None, cpu: None, no_network: false, kernel: None };
 
     #[test]
     fn every_shape_of_an_image_has_a_tag_of_its_own() {
@@ -162,6 +164,7 @@ mod tests {
             tag_of("python:3.12", "2", &ANY),
             tag_of("python:3.12", "1", &SnapshotShape { memory: Some(1024), ..ANY }),
             tag_of("python:3.12", "1", &SnapshotShape { disk: Some(1024), ..ANY }),
+            tag_of("python:3.12", "1", &SnapshotShape { cpu: Some(Cpu::V2), ..ANY }),
         ];
         assert!(tags.iter().all(|tag| tag.starts_with("run-python-3.12-")), "{tags:?}");
         let different: std::collections::BTreeSet<&String> = tags.iter().collect();

@@ -17,6 +17,7 @@ __all__ = [
     "AddKernel",
     "BranchSandbox",
     "ChooseKernel",
+    "Cpu",
     "CreateSandboxes",
     "CreateSnapshot",
     "CreateTiming",
@@ -141,6 +142,9 @@ SandboxState = Literal["starting", "running", "paused", "ended"]
 # The values of SnapshotStatus.
 SnapshotStatus = Literal["live", "persisting", "ready", "failed"]
 
+# What a guest is shown of the host's CPU.
+Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
+
 # Why something was dropped.
 DropReason = Literal["refused", "spoofed", "over_limit"]
 
@@ -218,6 +222,9 @@ class CreateSnapshot(Model):
     """A name or an id of an image."""
 
     tag: str
+
+    cpu: Optional[Cpu] = None
+    """What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level."""
 
     disk_mib: Optional[int] = None
     """What its sandboxes may write to their disks."""
@@ -1050,6 +1057,9 @@ class SnapshotInfo(Model):
 
     branched_from: Optional[str] = None
     """The sandbox that it is a branch of."""
+
+    cpu: Optional[Cpu] = None
+    """What its sandboxes are shown of the host's CPU."""
 
     error: Optional[str] = None
     """Why it failed."""

@@ -20,7 +20,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use forkd_proto::control::{Boot, Command, Descriptor, Devices, Disk, Event, Fork, Net, Vsock};
+use forkd_proto::control::{Boot, Command, CpuModel, Descriptor, Devices, Disk, Event, Fork, Net, Vsock};
 
 use super::process::{Control, Failure, Started, start, temporary};
 pub use vm::{LinuxVm, LinuxZygote};
@@ -136,6 +136,7 @@ impl Setup {
             memory_bytes: MEMORY,
             command_line: COMMAND_LINE.into(),
             initramfs: true,
+            cpu: CpuModel::Host,
             devices: own.devices.clone(),
         });
         let descriptor = |wanted| match wanted {

@@ -30,6 +30,7 @@ use forkd_image::dockerfile::Context;
 use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
+use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -269,6 +270,7 @@ async fn snapshot(
         vcpus: build.vcpus,
         memory_mib: build.memory_mib,
         disk_mib: None,
+        cpu: CpuModel::Host,
         env: Default::default(),
         start: filled(start).map(|command| steps::shell(&command)),
         ready: filled(ready).map(|command| Ready { probe: steps::probe(&command), timeout_ms: READY_MS }),

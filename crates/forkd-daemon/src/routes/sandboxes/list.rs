@@ -79,7 +79,7 @@ mod tests {
     use forkd_api::sandbox as api;
     use forkd_engine::engine::SandboxState;
     use forkd_engine::record::{SandboxRecord, Shape};
-    use forkd_proto::control::Devices;
+    use forkd_proto::control::{CpuModel, Devices};
 
     use super::*;
 
@@ -90,7 +90,13 @@ mod tests {
         colour: &str,
         state: SandboxState,
     ) -> SandboxView {
-        let shape = Shape { vcpus: 1, memory_bytes: 64 << 20, devices: Devices::default(), image: None };
+        let shape = Shape {
+            vcpus: 1,
+            memory_bytes: 64 << 20,
+            cpu: CpuModel::Host,
+            devices: Devices::default(),
+            image: None,
+        };
         let record = SandboxRecord {
             id: id.parse().unwrap(),
             snapshot: snapshot.parse().unwrap(),

@@ -8,12 +8,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorBody;
-use forkd_api::snapshot::{CreateSnapshot, Progress, ReadyProbe, Snapshot};
+use forkd_api::snapshot::{Cpu, CreateSnapshot, Progress, ReadyProbe, Snapshot};
 use forkd_api::token::Scope;
 use forkd_engine::engine::{EngineError, Step};
 use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{Probe, Ready};
+use forkd_proto::control::CpuModel;
 use tokio::sync::mpsc;
 
 use crate::app::Shared;
@@ -198,6 +199,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         vcpus,
         memory_mib,
         disk_mib,
+        cpu,
         env,
         start,
         ready,
@@ -222,6 +224,11 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         vcpus: vcpus.map(|vcpus| within("vcpus", vcpus, 1..=MAX_VCPUS)).transpose()?,
         memory_mib: memory_mib.map(mib("memory_mib", MIN_MEMORY_MIB)).transpose()?,
         disk_mib: disk_mib.map(mib("disk_mib", 1)).transpose()?,
+        cpu: match cpu {
+            Cpu::Host => CpuModel::Host,
+            Cpu::V2 => CpuModel::V2,
+            Cpu::V3 => CpuModel::V3,
+        },
         env,
         start,
         ready: ready.map(convert_ready).transpose()?,
@@ -271,6 +278,8 @@ mod tests {
                "warm_up": [{"language": "javascript", "code": "1"}]"#,
         );
         let recipe = recipe.unwrap();
+        assert_eq!(recipe.cpu, CpuModel::Host);
+        assert_eq!(convert_json(r#", "cpu": "x86-64-v3""#).unwrap().cpu, CpuModel::V3);
         assert_eq!((recipe.vcpus, recipe.memory_mib, recipe.disk_mib), (Some(2), Some(64), None));
         let ready = recipe.ready.unwrap();
         assert_eq!((ready.probe, ready.timeout_ms), (Probe::Port(80), 5000));

@@ -270,6 +270,7 @@ async fn cold_boots(client: &Client, plan: Plan<'_>) -> Result<Spread, CliError>
         vcpus: Some(snapshot.vcpus),
         memory: Some(snapshot.memory_mib),
         disk: Some(snapshot.disk_mib),
+        cpu: Some(snapshot.cpu),
         no_network: !snapshot.network,
         kernel: None,
     };

@@ -144,8 +144,14 @@ async fn parent(client: &Client, image: &str) -> Result<(Snapshot, Option<f64>),
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error.into()),
     }
-    let shape =
-        SnapshotShape { vcpus: None, memory: Some(MEMORY_MIB), disk: None, no_network: false, kernel: None };
+    let shape = SnapshotShape {
+        vcpus: None,
+        memory: Some(MEMORY_MIB),
+        disk: None,
+        cpu: None,
+        no_network: false,
+        kernel: None,
+    };
     let wanted = CreateSnapshot {
         tag: TAG.to_owned(),
         warm_up: vec![WarmUp { language: Language::Python, code: "import numpy".to_owned() }],

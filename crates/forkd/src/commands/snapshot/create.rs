@@ -55,6 +55,7 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
         vcpus: shape.vcpus,
         memory_mib: shape.memory,
         disk_mib: shape.disk,
+        cpu: shape.cpu.unwrap_or_default(),
         env: Default::default(),
         start: None,
         ready: None,

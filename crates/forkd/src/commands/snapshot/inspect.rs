@@ -30,6 +30,7 @@ pub fn show(snapshot: &Snapshot, output: &Output) -> Result<(), CliError> {
         ("branched from", snapshot.branched_from.clone()),
         ("pause", snapshot.pause_us.map(microseconds)),
         ("vcpus", Some(snapshot.vcpus.to_string())),
+        ("cpu", Some(snapshot.cpu.name().into())),
         ("memory", Some(bytes(snapshot.memory_mib << 20))),
         ("disk", Some(bytes(snapshot.disk_mib << 20))),
         ("memory on disk", Some(bytes(snapshot.size.memory_bytes))),

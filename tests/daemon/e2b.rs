@@ -72,7 +72,7 @@ fn a_sandbox_is_made_shown_and_ended() -> Result<(), Failure> {
     assert!(id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()), "{id}");
     assert_eq!((&made["templateID"], &made["envdVersion"]), (&json!("base"), &json!("0.6.13")));
     assert!(made["clientID"].is_string() && made["envdAccessToken"].is_string(), "{made}");
-    assert_eq!(made["trafficAccessToken"], Value::Null);
+    assert!(made["trafficAccessToken"].is_string(), "{made}");
     let shown = get(&world, &id)?;
     assert_eq!((&shown["state"], &shown["metadata"]["d"]), (&json!("running"), &json!("é")));
     assert_eq!(shown["envdAccessToken"], made["envdAccessToken"]);
@@ -585,6 +585,35 @@ fn a_sandbox_with_private_traffic_wants_its_token() -> Result<(), Failure> {
     let right = format!("e2b-traffic-access-token: {traffic}\r\n");
     assert_eq!(data(&world, "GET /contexts", &id, 49999, &right)?.status, 200);
     assert_eq!(data(&world, "GET /health", &id, 49983, "")?.status, 200, "the agent has a token of its own");
+    Ok(())
+}
+
+/// Ports are open to everybody, unless something else was asked for; the interpreter's contexts are not.
+#[test]
+fn contexts_are_for_those_with_a_token() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let made = create(&world, json!({"templateID": "base"}))?;
+    let id = id_of(&made);
+    let header = |name: &str, field: &str| -> Result<String, Failure> {
+        Ok(format!("{name}: {}\r\n", made[field].as_str().ok_or("no token")?))
+    };
+    let (traffic, access) = (
+        header("e2b-traffic-access-token", "trafficAccessToken")?,
+        header("x-access-token", "envdAccessToken")?,
+    );
+    for wrong in ["", "e2b-traffic-access-token: x\r\n", "x-access-token: x\r\n"] {
+        for request in ["GET /contexts", "POST /contexts", "DELETE /contexts/x", "POST /contexts/x/restart"] {
+            assert_eq!(data(&world, request, &id, 49999, wrong)?.status, 401, "{request} {wrong}");
+        }
+    }
+    for right in [&traffic, &access] {
+        assert_eq!(data(&world, "GET /contexts", &id, 49999, right)?.status, 200, "{right}");
+    }
+    for path in ["/execute", "/%63ontexts", "/contexts-of-mine"] {
+        assert_eq!(data(&world, &format!("POST {path}"), &id, 49999, &traffic)?.status, 401, "{path}");
+    }
+    // Other ports are as they were.
+    assert_eq!(data(&world, "GET /", &id, 8000, "")?.status, 502);
     Ok(())
 }
 

@@ -116,9 +116,12 @@ fn check(app: &Shared, id: &str, port: u16, about: &About, request: &Request) ->
     if port != ENVD && !about.public_traffic && !has_traffic {
         return Err(Refusal::Traffic { port, missing: traffic.is_none() });
     }
-    // Of the interpreter's paths, clients show the token to that which runs code.
-    let guarded = port == ENVD || (is_agents(port) && path == "/execute");
-    if !guarded || !about.secure || path == "/health" {
+    if !is_agents(port) || !about.secure || path == "/health" {
+        return Ok(());
+    }
+    // Of the interpreter's paths, clients show the access token only to that which runs code.
+    let contexts = path == "/contexts" || path.starts_with("/contexts/");
+    if port != ENVD && contexts && has_traffic {
         return Ok(());
     }
     let shown = headers.get(ACCESS_TOKEN);

@@ -185,7 +185,9 @@ impl Sandbox {
             client_id: CLIENT,
             envd_version: ENVD_VERSION,
             envd_access_token: about.secure.then(|| keys.token(Purpose::Access, &id)),
-            traffic_access_token: (!about.public_traffic).then(|| keys.token(Purpose::Traffic, &id)),
+            // With it, clients reach the interpreter's contexts.
+            traffic_access_token: (!about.public_traffic || about.secure)
+                .then(|| keys.token(Purpose::Traffic, &id)),
             sandbox_id: id,
             domain,
         }

@@ -61,6 +61,8 @@ pub struct Block {
     room: Room,
     /// Data on its way between the disk and guest memory.
     bounce: Vec<u8>,
+    /// What the request at hand has taken of the budget, beside the bytes that it moves.
+    cost: u64,
 }
 
 impl Block {
@@ -73,6 +75,7 @@ impl Block {
             errors: BlockErrors::default(),
             room: Room::Enough,
             bounce: Vec::new(),
+            cost: 0,
         }
     }
 

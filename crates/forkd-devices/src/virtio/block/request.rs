@@ -21,7 +21,7 @@ use virtio_queue::{Reader, Writer};
 use vm_memory::GuestMemoryMmap;
 
 use super::config::{MAX_RANGE_SECTORS, MAX_RANGES};
-use super::{Block, MAX_REQUEST, QUEUE, Room};
+use super::{BUDGET, Block, MAX_REQUEST, QUEUE, Room};
 use crate::disk::{DiskError, SECTOR};
 use crate::virtio::DriverFault;
 use crate::virtio::chain::{Chain, Done, check};
@@ -56,6 +56,7 @@ impl Block {
         let data = output.available_bytes().checked_sub(1).ok_or_else(no_status)?;
         let mut status = output.split_at(data).map_err(|_| no_status())?;
 
+        self.cost = 0;
         let code = match self.execute(&mut input, &mut output) {
             Ok(()) => VIRTIO_BLK_S_OK,
             Err(Refusal::Unsupported) => VIRTIO_BLK_S_UNSUPP,
@@ -71,7 +72,7 @@ impl Block {
         Ok(Done {
             // Bounded by MAX_REQUEST.
             written: u32::try_from(written + 1).unwrap_or(u32::MAX),
-            cost: (written + input.bytes_read()) as u64,
+            cost: self.cost.saturating_add((written + input.bytes_read()) as u64),
         })
     }
 
@@ -111,7 +112,7 @@ impl Block {
             VIRTIO_BLK_T_FLUSH => {
                 only(to_read)?;
                 only(to_write)?;
-                Ok(self.disk.flush()?)
+                self.flush()
             }
             VIRTIO_BLK_T_GET_ID => {
                 only(to_read)?;
@@ -183,6 +184,7 @@ impl Block {
                 return Err(Refusal::Invalid);
             }
             let length = u64::from(sectors) * SECTOR as u64;
+            self.cost = self.cost.saturating_add(length);
             match kind {
                 VIRTIO_BLK_T_WRITE_ZEROES => self.disk.write_zeroes(offset, length)?,
                 _ => self.disk.discard(offset, length)?,
@@ -193,9 +195,15 @@ impl Block {
 
     fn after_write(&mut self) -> Result<(), Refusal> {
         if self.write_through {
-            self.disk.flush()?;
+            self.flush()?;
         }
         Ok(())
+    }
+
+    /// Waits for the host's disk, after which whoever wants to pause the VM comes first.
+    fn flush(&mut self) -> Result<(), Refusal> {
+        self.cost = BUDGET.bytes;
+        Ok(self.disk.flush()?)
     }
 }
 

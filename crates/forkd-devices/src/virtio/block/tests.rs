@@ -416,6 +416,42 @@ fn a_device_that_feeds_itself_stops_now_and_then() {
     assert_eq!(driver.used_index(0), 512);
 }
 
+/// A pause waits for one call: whatever makes the host's disk work is the last thing in it.
+#[test]
+fn flushes_and_large_ranges_end_a_call() {
+    let mut driver = driver();
+    put_header(&driver, VIRTIO_BLK_T_FLUSH, 0);
+    for first in [0, 4, 8] {
+        driver.offer(0, first, &[readable(HEADER, 16), writable(STATUS, 1)]);
+    }
+    driver.notify(0);
+    for done in 1..3 {
+        assert_eq!(driver.used_index(0), done);
+        assert!(driver.transport.is_unfinished());
+        driver.transport.kick();
+    }
+    assert_eq!(driver.used_index(0), 3);
+
+    let mut driver = MockDriver::running(large_block());
+    put_header(&driver, VIRTIO_BLK_T_DISCARD, 0);
+    driver.put(DATA, &0u64.to_le_bytes());
+    driver.put(DATA + 8, &(64u32 << 11).to_le_bytes());
+    driver.put(DATA + 12, &0u32.to_le_bytes());
+    for first in [0, 4] {
+        driver.offer(0, first, &[readable(HEADER, 16), readable(DATA, 16), writable(STATUS, 1)]);
+    }
+    driver.notify(0);
+    assert_eq!((driver.used_index(0), driver.get(STATUS, 1)[0]), (1, OK));
+    driver.transport.kick();
+    assert_eq!(driver.used_index(0), 2);
+}
+
+/// Of a gibibyte.
+fn large_block() -> Block {
+    let stack = LayerStack::new(1 << 30, None, vec![]).unwrap();
+    Block::new(LayeredDisk::with_empty_top(stack, file(), u64::MAX).unwrap(), *NAME)
+}
+
 #[test]
 fn a_restored_device_goes_on_where_the_first_stopped() {
     let mut driver = driver();

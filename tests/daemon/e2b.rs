@@ -612,8 +612,6 @@ fn contexts_are_for_those_with_a_token() -> Result<(), Failure> {
     for path in ["/execute", "/%63ontexts", "/contexts-of-mine"] {
         assert_eq!(data(&world, &format!("POST {path}"), &id, 49999, &traffic)?.status, 401, "{path}");
     }
-    // Other ports are as they were.
-    assert_eq!(data(&world, "GET /", &id, 8000, "")?.status, 502);
     Ok(())
 }
 

@@ -11,6 +11,16 @@ use serde_json::json;
 use crate::world::World;
 
 #[test]
+fn what_an_interpreter_refuses_is_not_the_guest_s_failure() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let eval = format!("POST /v1/sandboxes/{id}/eval");
+    let refusal = world.refuses(ErrorCode::NotFound, &eval, json!({ "code": "1", "context": "none" }))?;
+    assert_eq!(refusal, "Context none not found");
+    Ok(())
+}
+
+#[test]
 fn guests_that_answer_nonsense_or_nothing_are_named() -> Result<(), Failure> {
     let (world, _agents) = World::with_agents(&[])?;
     let id = world.fork("base", 2)?.remove(0).id;

@@ -1,5 +1,6 @@
 //! What the engine fails with, as the caller sees it: the one place where its errors get codes and hints.
 
+use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
@@ -63,7 +64,7 @@ impl From<EngineError> for ApiError {
                 ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
             }
             EngineError::Network(error) => ApiError::internal(&error),
-            EngineError::NoCgroups => ApiError::new(Code::Malformed, text)
+            EngineError::NoCgroups => ApiError::new(Code::Unavailable, text)
                 .hint("start the daemon without --cgroup none, on a host with cgroup v2"),
             EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Malformed, text)
                 .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
@@ -210,7 +211,18 @@ fn of_eval(error: &EvalError) -> ApiError {
     match error {
         EvalError::Agent(error) => of_agent(error),
         EvalError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
-        EvalError::Refused { .. } => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
+        EvalError::Refused { status, message } => {
+            let refusal = |code| ApiError::new(code, shortened(message.clone()));
+            match *status {
+                StatusCode::BAD_REQUEST => refusal(ErrorCode::Malformed),
+                StatusCode::NOT_FOUND => refusal(ErrorCode::NotFound),
+                StatusCode::TOO_MANY_REQUESTS => refusal(ErrorCode::TooMany),
+                StatusCode::NOT_IMPLEMENTED => {
+                    refusal(ErrorCode::Malformed).hint("make the snapshot of an image that has the language")
+                }
+                _ => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
+            }
+        }
         EvalError::Protocol(_) => {
             ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
                 .hint(TRY_AGAIN)
@@ -264,6 +276,10 @@ mod tests {
         };
         let warm_up = BringUpError::WarmUp { language: "python".into(), error: "x".into() };
         let eval = |source| BringUpError::Eval { language: "python".into(), source };
+        let of_status = |status: u16| EvalError::Refused {
+            status: StatusCode::from_u16(status).unwrap(),
+            message: "Context x not found".into(),
+        };
         let second = Duration::from_secs(1);
         for (error, code, hint) in [
             (EngineError::NoSandbox("x".into()), ErrorCode::NotFound, true),
@@ -290,6 +306,12 @@ mod tests {
             (warm_up.into(), ErrorCode::GuestFailed, true),
             (eval(EvalError::Protocol("x".into())).into(), ErrorCode::GuestFailed, true),
             (eval(EvalError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
+            (eval(of_status(400)).into(), ErrorCode::Malformed, false),
+            (eval(of_status(404)).into(), ErrorCode::NotFound, false),
+            (eval(of_status(429)).into(), ErrorCode::TooMany, false),
+            (eval(of_status(501)).into(), ErrorCode::Malformed, true),
+            (eval(of_status(500)).into(), ErrorCode::GuestFailed, false),
+            (EngineError::NoCgroups, ErrorCode::Unavailable, true),
             (BringUpError::Agent(AgentError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
             (refused(RefusalCode::State), ErrorCode::WrongState, false),
             (refused(RefusalCode::Failed), ErrorCode::Internal, true),

@@ -1,8 +1,12 @@
 //! Files of a build: sent once, under the hash of what they are.
 //!
-//! The client asks for a link and sends the archive there, without its key. So the link has a token for just this hash.
+//! The client asks for a link and sends the archive there, without its key. So the link has a token for just this hash. What no
+//! build has asked for in a week goes, and of more than fits, what was asked for longest ago.
 
+use std::fs::{self, File};
+use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use axum::Extension;
 use axum::extract::State;
@@ -26,8 +30,21 @@ const DIRECTORY: &str = "e2b-files";
 const UPLOADS: &str = "/templates/uploads/";
 const TOKEN: &str = "token=";
 
+/// How long files are kept that no build asks for.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// What all files together may take. The newest stay in any case.
+const MOST_BYTES: u64 = 8 << 30;
+
+/// Where the files of a hash are, which are needed now.
+pub(super) fn needed(app: &App, hash: &str) -> PathBuf {
+    let path = path(app, hash);
+    // Whoever finds no file there says so. One whose time cannot be set is only removed earlier.
+    let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+    path
+}
+
 /// Where the files of a hash are.
-pub(super) fn path(app: &App, hash: &str) -> PathBuf {
+fn path(app: &App, hash: &str) -> PathBuf {
     app.library.directory().join(DIRECTORY).join(hash)
 }
 
@@ -40,7 +57,7 @@ pub(super) async fn link(
     if !is_hash(&hash) {
         return Err(malformed("the hash of files has 64 hexadecimal digits"));
     }
-    let present = path(&app, &hash).is_file();
+    let present = needed(&app, &hash).is_file();
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let host = host.ok_or_else(|| malformed("the request names no host"))?;
     let scheme = if app.tls { "https" } else { "http" };
@@ -79,8 +96,68 @@ pub(super) async fn upload(
         let mut named = tempfile::NamedTempFile::new_in(&directory)?;
         std::io::copy(&mut file, named.as_file_mut())?;
         named.persist(&path).map_err(|error| error.error)?;
-        Ok(())
+        prune(&directory, SystemTime::now(), MOST_BYTES)
     });
     kept.await.map_err(|error| ApiError::internal(&error))?.map_err(|error| ApiError::internal(&error))?;
     Ok(StatusCode::OK)
+}
+
+/// Removes files whose time is over, and the oldest beyond `most_bytes`. Also what was half copied when a daemon ended.
+fn prune(directory: &std::path::Path, now: SystemTime, most_bytes: u64) -> io::Result<()> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if metadata.is_file() {
+            files.push((metadata.modified()?, metadata.len(), entry.path()));
+        }
+    }
+    files.sort_by_key(|(used, ..)| std::cmp::Reverse(*used));
+    let mut total = 0u64;
+    for (number, (used, length, path)) in files.into_iter().enumerate() {
+        total = total.saturating_add(length);
+        let old = now.duration_since(used).is_ok_and(|age| age > KEPT);
+        if old || (number > 0 && total > most_bytes) {
+            match fs::remove_file(&path) {
+                // Two at once.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_files_go_and_of_too_many_the_oldest() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let file = |name: &str, age: Duration| {
+            let file = File::create_new(directory.path().join(name)).unwrap();
+            file.set_len(100).unwrap();
+            file.set_modified(now - age).unwrap();
+        };
+        let left = || {
+            let mut names: Vec<_> = fs::read_dir(directory.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        file("a", Duration::ZERO);
+        file("b", Duration::from_secs(60));
+        file("c", KEPT - Duration::from_secs(60));
+        file("d", KEPT + Duration::from_secs(60));
+        prune(directory.path(), now, 300).unwrap();
+        assert_eq!(left(), ["a", "b", "c"]);
+        prune(directory.path(), now, 250).unwrap();
+        assert_eq!(left(), ["a", "b"]);
+        prune(directory.path(), now, 50).unwrap();
+        assert_eq!(left(), ["a"], "the newest is the one that was just sent");
+    }
 }

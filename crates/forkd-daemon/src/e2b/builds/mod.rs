@@ -224,7 +224,7 @@ fn image(
     hashes.sort_unstable();
     hashes.dedup();
     for hash in hashes {
-        let file = File::open(files::path(app, hash))
+        let file = File::open(files::needed(app, hash))
             .map_err(|_| ApiError::new(ErrorCode::NotFound, format!("the files {hash} were not sent")))?;
         unpack(&directory.join(hash), file, &CONTEXT_LIMITS, told)
             .map_err(|error| malformed(format!("the files {hash}: {error}")))?;

@@ -92,9 +92,10 @@ pub(super) async fn exec(
     request_body = Eval,
     responses(
         (status = 200, description = "It has come to its end, or failed", body = Evaluated),
-        (status = 400, description = "The request makes no sense", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 400, description = "The request makes no sense, or the guest does not have the language", body = ErrorBody),
+        (status = 404, description = "There is no sandbox with this id, or it has no such context", body = ErrorBody),
         (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
+        (status = 429, description = "Too much code waits for the context, or there are too many of them", body = ErrorBody),
         (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
         (status = 504, description = "The code took too long, and was interrupted", body = ErrorBody),
     )

@@ -20,6 +20,49 @@ fn what_an_interpreter_refuses_is_not_the_guest_s_failure() -> Result<(), Failur
     Ok(())
 }
 
+/// Limits are of what is sent, where one character can be twelve bytes: nothing that code shows ends its interpreter.
+#[test]
+fn an_interpreter_survives_what_its_code_shows() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let eval = |language: &str, code: &str| -> Result<Evaluated, Failure> {
+        let wanted = json!({ "code": code, "language": language, "timeout_secs": 120 });
+        world.tell(&format!("POST /v1/sandboxes/{id}/eval"), wanted)?.parsed(200)
+    };
+    eval("python", "kept = 7")?;
+    let shown =
+        eval("python", "class Long:\n  def __repr__(self): return '\\U0001f600' * (3 << 20)\nLong()")?;
+    assert!(shown.result.is_some_and(|text| text.ends_with("[cut: 3145728 characters in all]")));
+    let failed = eval("python", "raise ValueError('\u{e9}' * (9 << 20))")?.error.ok_or("no error")?;
+    assert!(failed.value.ends_with("[cut: 9437184 characters in all]"), "{}", failed.value.len());
+    let many = "class Many:\n  def _repr_html_(self): return '\u{e9}' * (1 << 20)\n  _repr_svg_ = _repr_markdown_ = _repr_html_\n  \
+                def __repr__(self): return 'many'\nMany()";
+    assert_eq!(eval("python", many)?.result.as_deref(), Some("many"));
+    let threads = "import threading\ndef work():\n  for _ in range(50): display('x' * 5000)\n\
+                   threads = [threading.Thread(target=work) for _ in range(4)]\n\
+                   for thread in threads: thread.start()\nfor thread in threads: thread.join()\n'over'";
+    let shown = eval("python", threads)?;
+    assert_eq!((shown.results.len(), shown.result.as_deref()), (201, Some("over")));
+    // The conversation is not its child's.
+    let fork =
+        "import os\nchild = os.fork()\nif child == 0: raise ValueError('child')\nos.waitpid(child, 0)[1]";
+    let forked = eval("python", fork)?;
+    assert_eq!((forked.result.as_deref(), forked.error), (Some("0"), None));
+    assert_eq!(eval("python", "kept")?.result.as_deref(), Some("7"));
+
+    eval("javascript", "var kept = 7")?;
+    let shown = eval(
+        "javascript",
+        "display({ [Symbol.for('Jupyter.display')]: () => ({ 'text/plain': '\\u0001'.repeat(9 << 20), 'text/html': '\\u0001'.repeat(2 << 20) }) })",
+    )?;
+    let text = shown.results.first().and_then(|result| result.get("text/plain")).ok_or("no text")?;
+    assert!(text.ends_with("[cut: 9437184 characters in all]"), "{}", text.len());
+    let failed = eval("javascript", "throw new Error('\\u0001'.repeat(9 << 20))")?.error.ok_or("no error")?;
+    assert!(failed.value.ends_with("[cut: 9437184 characters in all]"), "{}", failed.value.len());
+    assert_eq!(eval("javascript", "kept")?.result.as_deref(), Some("7"));
+    Ok(())
+}
+
 #[test]
 fn guests_that_answer_nonsense_or_nothing_are_named() -> Result<(), Failure> {
     let (world, _agents) = World::with_agents(&[])?;

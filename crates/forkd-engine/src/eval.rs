@@ -16,6 +16,8 @@ use crate::agent::{Agent, AgentError, INTERPRETER};
 
 /// A line has a picture at most.
 const MAX_LINE: usize = 16 << 20;
+/// No agent sends longer lines.
+const MAX_SKIPPED: usize = 64 << 20;
 /// What is kept of each stream, and of all results together.
 const MAX_KEPT: usize = 16 << 20;
 const MAX_REFUSAL: usize = 64 << 10;
@@ -30,13 +32,16 @@ pub struct Code<'a> {
     pub env: BTreeMap<String, String>,
 }
 
+/// One value in all its kinds.
+pub type Shown = BTreeMap<String, String>;
+
 /// What it has come to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evaluated {
     /// The value of the last expression, as text.
     pub result: Option<String>,
-    /// Everything that was displayed, by its kind (`text`, `html`, `png`, …), the last expression included.
-    pub results: Vec<BTreeMap<String, String>>,
+    /// Everything that was displayed, by its kind (`text`, `html`, `png`, …), and then the value of the last expression.
+    pub results: Vec<Shown>,
     pub stdout: String,
     pub stderr: String,
     pub error: Option<CodeError>,
@@ -108,13 +113,19 @@ async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Resul
     }
     let mut body = response.into_body();
     let (mut buffer, mut evaluated) = (BytesMut::new(), Evaluated::default());
-    let mut searched = 0;
+    let (mut main, mut searched) = (None, 0);
+    // Bytes of a line that is too long.
+    let mut skipped = 0;
     loop {
         while let Some(end) = buffer[searched..].iter().position(|byte| *byte == b'\n') {
             let line = buffer.split_to(searched + end + 1);
             searched = 0;
+            if std::mem::take(&mut skipped) > 0 {
+                continue;
+            }
             let before = (evaluated.stdout.len(), evaluated.stderr.len());
-            if !evaluated.take(&line)? {
+            if !evaluated.take(&line, &mut main)? {
+                evaluated.close(main);
                 return Ok(evaluated);
             }
             if let Some(printed) = printed {
@@ -125,10 +136,16 @@ async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Resul
                 }
             }
         }
-        searched = buffer.len();
         if buffer.len() > MAX_LINE {
-            return Err(EvalError::Protocol(format!("a line longer than {MAX_LINE} bytes")));
+            // Whatever it is, the code has come further, and its state is worth more than this.
+            skipped += buffer.len();
+            buffer.clear();
+            evaluated.truncated = true;
         }
+        if skipped > MAX_SKIPPED {
+            return Err(EvalError::Protocol(format!("a line longer than {MAX_SKIPPED} bytes")));
+        }
+        searched = buffer.len();
         match body.frame().await {
             Some(frame) => {
                 buffer.extend_from_slice(&frame.map_err(AgentError::from)?.into_data().unwrap_or_default())
@@ -140,14 +157,14 @@ async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Resul
 
 impl Evaluated {
     /// Takes one line of the answer. `false` for the last one.
-    fn take(&mut self, line: &[u8]) -> Result<bool, EvalError> {
+    fn take(&mut self, line: &[u8], main: &mut Option<Shown>) -> Result<bool, EvalError> {
         let wrong = |error: serde_json::Error| EvalError::Protocol(error.to_string());
         let mut message: Map<String, Value> = serde_json::from_slice(line).map_err(wrong)?;
         let kind = message.remove("type");
         match kind.as_ref().and_then(Value::as_str) {
             Some("stdout") => append(&mut self.stdout, &message, &mut self.truncated),
             Some("stderr") => append(&mut self.stderr, &message, &mut self.truncated),
-            Some("result") => self.keep(message),
+            Some("result") => self.keep(message, main),
             Some("error") => {
                 self.error = Some(serde_json::from_value(Value::Object(message)).map_err(wrong)?);
             }
@@ -158,23 +175,39 @@ impl Evaluated {
         Ok(true)
     }
 
-    fn keep(&mut self, mut message: Map<String, Value>) {
+    fn keep(&mut self, mut message: Map<String, Value>, last: &mut Option<Shown>) {
         let main = message.remove("is_main_result").is_some_and(|main| main == Value::Bool(true));
         let text = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        let result: BTreeMap<String, String> =
-            message.into_iter().map(|(kind, value)| (kind, text(value))).collect();
+        let result: Shown = message.into_iter().map(|(kind, value)| (kind, text(value))).collect();
         if main {
             self.result = result.get("text").cloned();
+            *last = Some(result);
+            return;
         }
-        let size = |result: &BTreeMap<String, String>| result.values().map(String::len).sum::<usize>();
         match self.results.iter().map(size).sum::<usize>() + size(&result) <= MAX_KEPT {
             true => self.results.push(result),
             false => self.truncated = true,
         }
     }
+
+    /// Adds the value of the last expression, which has room before what was only displayed.
+    fn close(&mut self, main: Option<Shown>) {
+        let Some(main) = main else { return };
+        while self.results.iter().map(size).sum::<usize>() + size(&main) > MAX_KEPT
+            && self.results.pop().is_some()
+        {
+            self.truncated = true;
+        }
+        self.results.push(main);
+    }
+}
+
+/// Bytes of what is shown.
+fn size(shown: &Shown) -> usize {
+    shown.values().map(String::len).sum()
 }
 
 fn append(stream: &mut String, message: &Map<String, Value>, truncated: &mut bool) {
@@ -225,6 +258,34 @@ mod tests {
         assert_eq!(evaluated.results[0]["png"], "aGk=");
         assert_eq!(evaluated.results[1]["json"], r#"{"a":1}"#);
         assert!(!evaluated.truncated && evaluated.error.is_none());
+    }
+
+    #[tokio::test]
+    async fn the_value_of_the_last_expression_is_last_and_has_room() {
+        let line = |message: Value| message.to_string() + "\n";
+        let end = line(json!({ "type": "end_of_execution" }));
+        let main = line(json!({ "type": "result", "text": "42", "is_main_result": true }));
+        let figure = line(json!({ "type": "result", "text": "Figure", "png": "aGk=" }));
+        let evaluated = answer("200 OK", &format!("{main}{figure}{end}")).await.0.unwrap();
+        assert_eq!(evaluated.results.len(), 2);
+        assert_eq!((evaluated.result.as_deref(), &evaluated.results[1]["text"][..]), (Some("42"), "42"));
+
+        let large = line(json!({ "type": "result", "text": "x".repeat(MAX_KEPT - 1) }));
+        let evaluated = answer("200 OK", &format!("{large}{main}{end}")).await.0.unwrap();
+        assert_eq!(evaluated.results, [Shown::from([("text".into(), "42".into())])]);
+        assert!(evaluated.truncated);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_is_left_out() {
+        let long = json!({ "type": "result", "text": "x".repeat(MAX_LINE + 1) });
+        let rest = r#"{"type":"stdout","text":"after"}"#;
+        let body = format!("{long}\n{rest}\n{}\n", r#"{"type":"end_of_execution"}"#);
+        let evaluated = answer("200 OK", &body).await.0.unwrap();
+        assert!(evaluated.truncated && evaluated.results.is_empty());
+        assert_eq!(evaluated.stdout, "after");
+        let endless = answer("200 OK", &"x".repeat(MAX_SKIPPED + MAX_LINE)).await.0;
+        assert!(matches!(endless, Err(EvalError::Protocol(_))), "{endless:?}");
     }
 
     #[tokio::test]

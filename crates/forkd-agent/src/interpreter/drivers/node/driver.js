@@ -9,7 +9,10 @@
   const { inspect } = require('util');
   const repl = require('repl');
 
+  // Bytes as they are sent. A result crosses as one message, and the daemon takes lines of 16 MiB.
+  const MAX_MESSAGE = 12 << 20;
   const MAX_TEXT = 8 << 20;
+  const MAX_ERROR = 1 << 20;
   const DISPLAY = Symbol.for('Jupyter.display');
   const FIELDS = {
     'text/plain': 'text', 'text/html': 'html', 'text/markdown': 'markdown', 'image/svg+xml': 'svg', 'image/png': 'png',
@@ -61,15 +64,47 @@
       }
     }
     found.text ??= inspect(value);
-    for (const [key, part] of Object.entries(found)) {
-      if (typeof part !== 'string' || part.length <= MAX_TEXT) continue;
-      if (key === 'text') found.text = part.slice(0, MAX_TEXT) + `\n[cut: ${part.length} characters in all]`;
-      else delete found[key];
+    found.text = cut(String(found.text), MAX_TEXT);
+    // What is too much beside the text is left out, the largest first.
+    const others = Object.keys(found).filter((key) => key !== 'text');
+    const sizes = new Map(others.map((key) => [key, size(found[key])]));
+    others.sort((one, other) => sizes.get(other) - sizes.get(one));
+    let total = size(found.text) + [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0);
+    for (const key of others) {
+      if (total <= MAX_MESSAGE && sizes.get(key) <= MAX_TEXT) break;
+      total -= sizes.get(key);
+      delete found[key];
     }
     return found;
   }
 
+  // Of what is no JSON, more than fits.
+  function size(part) {
+    try {
+      return Buffer.byteLength(JSON.stringify(part) ?? '');
+    } catch {
+      return 1 << 30;
+    }
+  }
+
+  // As much of the text as fits into `most` bytes of JSON, where a character can be up to six.
+  function cut(text, most) {
+    if (text.length <= most / 6 || size(text) <= most) return text;
+    let [fits, tooMuch] = [0, Math.min(text.length, most)];
+    while (tooMuch - fits > most >> 8) {
+      const middle = (fits + tooMuch) >> 1;
+      if (size(text.slice(0, middle)) <= most) fits = middle;
+      else tooMuch = middle;
+    }
+    return text.slice(0, fits) + `\n[cut: ${text.length} characters in all]`;
+  }
+
   function describe(error) {
+    const { name, value, traceback } = words(error);
+    return { name: cut(name, MAX_ERROR), value: cut(value, MAX_ERROR), traceback: cut(traceback, MAX_ERROR) };
+  }
+
+  function words(error) {
     if (!(error instanceof Error) && typeof error?.stack !== 'string') {
       return { name: 'Error', value: inspect(error), traceback: 'Thrown: ' + inspect(error) };
     }

@@ -1,8 +1,9 @@
 """Objects as results: text, and the richer forms that an object offers."""
 
+import json
 import sys
 
-# A result crosses as one message; the agent refuses messages above 32 MiB.
+# Bytes of a field as it is sent. A result crosses as one message, and the daemon takes lines of 16 MiB.
 MAX_FIELD = 8 << 20
 MAX_TABLE_CELLS = 100_000
 
@@ -122,8 +123,6 @@ def _from_table(value, found):
     if frame is None or not isinstance(value, frame) or value.size > MAX_TABLE_CELLS:
         return
     try:
-        import json
-
         table = json.loads(value.to_json(orient="split", date_format="iso"))
         columns = zip(*table["data"]) if table["data"] else ([] for _ in table["columns"])
         found["data"] = {str(name): list(column) for name, column in zip(table["columns"], columns)}
@@ -150,11 +149,30 @@ def _plain(key, part):
 
 
 def _bounded(key, part):
-    if isinstance(part, str) and len(part) > MAX_FIELD:
-        if key == "text":
-            return part[:MAX_FIELD] + "\n[cut: %d characters in all]" % len(part)
-        return None
-    return part
+    if not isinstance(part, str):
+        return part
+    if key == "text":
+        return cut(part, MAX_FIELD)
+    return part if _size(part) <= MAX_FIELD else None
+
+
+def cut(text, most):
+    """As much of the text as fits into `most` bytes of JSON, where a character can be up to twelve."""
+    if _size(text) <= most:
+        return text
+    fits, too_much = 0, min(len(text), most)
+    while too_much - fits > most >> 8:
+        middle = (fits + too_much) // 2
+        if _size(text[:middle]) <= most:
+            fits = middle
+        else:
+            too_much = middle
+    return text[:fits] + "\n[cut: %d characters in all]" % len(text)
+
+
+def _size(text):
+    # Short enough, whatever is in it: there is no need to look.
+    return 0 if len(text) <= 1 << 16 else len(json.dumps(text))
 
 
 def _base64(data):

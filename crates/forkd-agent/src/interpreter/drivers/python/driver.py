@@ -5,6 +5,7 @@ by any number of events and then by {"event": "done", "id"}. What code prints do
 pipes to the agent, so output of child processes and of C code is there too.
 """
 
+import _thread
 import ast
 import builtins
 import json
@@ -21,15 +22,21 @@ import forkd_guest_magics as magics
 
 # Cells whose lines tracebacks can show. Functions of older ones still work.
 REMEMBERED_CELLS = 1000
-MAX_MESSAGE = 30 << 20
+# Bytes as they are sent. The daemon takes lines of 16 MiB.
+MAX_MESSAGE = 12 << 20
+MAX_ERROR = 1 << 20
 ALLOW_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 COROUTINE = 0x80  # inspect.CO_COROUTINE, without the import
 
 
 class State:
     process = os.getpid()
+    thread = _thread.get_ident()
     control = -1
     running = False
+    # One message at a time, whichever thread displays something. `sending` is of the thread that runs cells, which alone is
+    # interrupted.
+    lock = _thread.allocate_lock()
     sending = False
     interrupted = False
     cells = 0
@@ -207,21 +214,21 @@ def _send_error(error, name):
         text = "".join(formatted.format())
     except Exception:
         text = type(error).__name__ + ": " + value
-    _send({"event": "error", "name": type(error).__name__, "value": value, "traceback": text})
+    name, value, text = type(error).__name__, display.cut(value, MAX_ERROR), display.cut(text, MAX_ERROR)
+    _send({"event": "error", "name": name, "value": value, "traceback": text})
 
 
 def _send_result(fields, main):
-    if os.getpid() != State.process:
-        return
     _flush()
     message = {"event": "result", "main": main, "fields": fields}
-    for optional in (None, "extra", "data", "json"):
+    # What is no JSON, or too much, is left out; the text fits in any case.
+    for optional in [None, "extra", "data", "json"] + [key for key in fields if key != "text"]:
         fields.pop(optional, None)
         try:
             if len(_encode(message)) <= MAX_MESSAGE:
                 break
         except (TypeError, ValueError):
-            continue  # not JSON: without the next part then
+            continue
     _send(message)
 
 
@@ -230,13 +237,20 @@ def _encode(message):
 
 
 def _send(message):
+    # Code may have called fork(2), and the conversation is the parent's.
+    if os.getpid() != State.process:
+        return
     data = memoryview(_encode(message))
-    State.sending = True
+    interruptible = _thread.get_ident() == State.thread
+    if interruptible:
+        State.sending = True
     try:
-        while data:
-            data = data[os.write(State.control, data) :]
+        with State.lock:
+            while data:
+                data = data[os.write(State.control, data) :]
     finally:
-        State.sending = False
-    if State.interrupted and State.running:
+        if interruptible:
+            State.sending = False
+    if interruptible and State.interrupted and State.running:
         State.interrupted = False
         raise KeyboardInterrupt

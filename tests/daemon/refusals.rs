@@ -38,8 +38,8 @@ fn a_sandbox_may_have_less_disk_than_its_snapshot_and_not_more() -> Result<(), F
     assert_eq!(world.snapshots()?.len(), 1);
     let copy = world.create(with("from_sandbox", &small.id, 3))?.sandboxes.remove(0);
     assert_eq!(copy.disk_mib, 3);
-    let branch = world.sandbox(&small.id)?.branches.remove(0);
-    let back = world.tell(&format!("POST /v1/sandboxes/{}/rollback", small.id), json!({ "tag": branch }))?;
+    world.tell(&format!("POST /v1/sandboxes/{}/branch", small.id), json!({ "tag": "kept" }))?;
+    let back = world.tell(&format!("POST /v1/sandboxes/{}/rollback", small.id), json!({ "tag": "kept" }))?;
     assert_eq!(back.parsed::<forkd_api::sandbox::Sandbox>(200)?.disk_mib, 4);
     Ok(())
 }
@@ -54,6 +54,29 @@ fn a_limit_that_cannot_be_kept_is_refused() -> Result<(), Failure> {
         assert!(refused.contains("no cgroups"), "{refused}");
     }
     assert_eq!(world.sandboxes("")?, []);
+    Ok(())
+}
+
+/// Whoever asks at the same time does not get the same room.
+#[test]
+fn rooms_are_given_once() -> Result<(), Failure> {
+    let world = World::with(&["--max-sandboxes", "3"])?;
+    for _ in 0..5 {
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let create = || {
+                let wanted = json!({ "snapshot_tag": "base", "n": 2 });
+                world.tell("POST /v1/sandboxes", wanted).map(|answer| answer.status).unwrap_or(0)
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(create)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or(0)).collect()
+        });
+        let made = statuses.iter().filter(|status| **status == 201).count();
+        assert_eq!((made, world.sandboxes("")?.len()), (1, 2), "{statuses:?}");
+        assert!(statuses.iter().all(|status| [201, 429].contains(status)), "{statuses:?}");
+        for sandbox in world.sandboxes("")? {
+            world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
+        }
+    }
     Ok(())
 }
 

@@ -90,7 +90,7 @@ pub struct CreateSandboxes {
     /// The snapshot to fork from. Either this or `from_sandbox`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_tag: Option<String>,
-    /// A sandbox that is branched first: the new ones are its copies, and it goes on.
+    /// A sandbox to copy: it is branched, goes on, and the branch is removed when the copies are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_sandbox: Option<String>,
     /// How many.

@@ -94,7 +94,7 @@ impl Policy {
     pub fn resolves(&self, name: &str) -> bool {
         match &self.egress {
             Egress::Deny => false,
-            Egress::Allow => true,
+            Egress::Allow => !is_internal(name),
             Egress::List(_) => self.entries_of(name).next().is_some(),
         }
     }
@@ -121,6 +121,43 @@ impl Policy {
             _ => is_internet(address),
         }
     }
+}
+
+/// Top-level domains of networks that are nobody else's.
+const INTERNAL: [&str; 10] = [
+    "corp",
+    "home",
+    "internal",
+    "intranet",
+    "invalid",
+    "lan",
+    "local",
+    "localdomain",
+    "localhost",
+    "private",
+];
+
+/// Whether a name, without a dot at its end and in small letters, is one of the host's own network, which its resolver may know:
+/// of a domain that the internet does not have, or of an address that is not of the internet. Resolvers in guests ask for
+/// top-level domains, too; what a host of one label has for an address is left out of the answer.
+fn is_internal(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let reversed = |suffix| name.strip_suffix(suffix).map(|labels: &str| labels.rsplit('.'));
+    if let Some(labels) = reversed(".in-addr.arpa") {
+        let mut octets = [0; 4];
+        for (octet, label) in octets.iter_mut().zip(labels) {
+            *octet = label.parse().unwrap_or(0);
+        }
+        return !is_internet(octets.into());
+    }
+    if let Some(labels) = reversed(".ip6.arpa") {
+        let mut address = 0;
+        for (place, label) in labels.take(32).enumerate() {
+            address |= u128::from(u8::from_str_radix(label, 16).unwrap_or(0) & 15) << (124 - 4 * place);
+        }
+        return !is_internet(address.to_be_bytes().into());
+    }
+    INTERNAL.contains(&last) || name.ends_with(".home.arpa")
 }
 
 impl FromStr for Target {
@@ -243,6 +280,38 @@ mod tests {
 
     fn list(value: serde_json::Value) -> Policy {
         Policy { egress: serde_json::from_value(json!({ "list": value })).unwrap(), bandwidth: None }
+    }
+
+    #[test]
+    fn names_of_the_host_s_own_network_are_not_answered() {
+        let allow = Policy::default();
+        for internal in [
+            "localhost",
+            "db.internal",
+            "a.b.corp",
+            "printer.local",
+            "nas.home.arpa",
+            "1.0.0.10.in-addr.arpa",
+            "254.169.254.169.in-addr.arpa",
+            "10.in-addr.arpa",
+            "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa",
+            "d.f.ip6.arpa",
+            "x.y.in-addr.arpa",
+        ] {
+            assert!(!allow.resolves(internal), "{internal}");
+        }
+        for internet in [
+            "",
+            "com",
+            "example.com",
+            "internal.example.com",
+            "8.8.8.8.in-addr.arpa",
+            "8.8.8.8.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.8.4.0.6.8.4.1.0.0.2.ip6.arpa",
+        ] {
+            assert!(allow.resolves(internet), "{internet}");
+        }
+        // Whoever lists it wants it.
+        assert!(list(json!([{ "to": "db.internal" }])).resolves("db.internal"));
     }
 
     #[test]

@@ -159,24 +159,8 @@ impl Load<'_> {
         let count = usize::try_from(1 + self.random.below(3))?;
         let told = self.fork(json!({ "from_sandbox": id }), count, sandbox.keeps)?;
         let go_on = match told {
-            // The name of the branch is the engine's to choose.
-            Some(true) => {
-                let answer = client::send(self.socket, &format!("GET /v1/sandboxes/{id}"), "", None);
-                let shown = answer.and_then(|answer| answer.parsed::<forkd_api::sandbox::Sandbox>(200));
-                match shown {
-                    Ok(shown) => {
-                        let tag = shown.branches.last().cloned().ok_or("no branch")?;
-                        self.model().snapshots.insert(tag.clone(), sandbox.keeps);
-                        sandbox.branches.push(tag);
-                        true
-                    }
-                    Err(_) if self.killed.load(Ordering::SeqCst) => {
-                        sandbox.doubt = Some(Doubt::Branched(format!("{id}-")));
-                        false
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
+            // The branch that they were made of has gone.
+            Some(true) => true,
             Some(false) => return Err(format!("{id} cannot be copied").into()),
             None => {
                 sandbox.doubt = Some(Doubt::Branched(format!("{id}-")));

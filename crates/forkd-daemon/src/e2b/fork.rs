@@ -19,7 +19,6 @@ use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
 use crate::routes::checks::within;
-use crate::routes::sandboxes::change::branch_of;
 use crate::routes::sandboxes::create::{MOST, fork_all, owner};
 
 /// Makes as many as are asked for, beyond E2B's twenty too. Those that do not come up are told as errors in their places.
@@ -35,10 +34,8 @@ pub(super) async fn fork(
     let sandbox = find(&app, &id)?;
     let record = sandbox.view().record;
     let about = About { timeout, ..About::of(&record) };
-    // A branch of our own, which nobody has asked for: it goes when its children are there.
-    let tag = branch_of(&app, &sandbox, None, caller.clone()).await?.tag().to_string();
     let new = NewSandboxes {
-        source: Source::Snapshot(tag.clone()),
+        source: Source::Sandbox(id),
         count,
         partial: true,
         ttl: Some(Duration::from_secs(timeout)),
@@ -51,11 +48,7 @@ pub(super) async fn fork(
         limits: WantedLimits::default(),
         owner: Some(owner(caller)),
     };
-    let made = fork_all(&app, new).await;
-    if let Err(error) = app.engine.remove_snapshot(&tag, false).await {
-        tracing::debug!(%tag, %error, "the branch of a fork stays");
-    }
-    let made = made?;
+    let made = fork_all(&app, new).await?;
     let ids = made.sandboxes.iter().map(|view| view.record.id.to_string()).collect();
     let domain = domain(&headers);
     let sandboxes =

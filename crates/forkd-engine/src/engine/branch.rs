@@ -25,6 +25,8 @@ pub struct BranchOrder {
     pub tag: Option<Tag>,
     /// Who asks: the branch's memory counts against its limit. Otherwise it is the sandbox's owner's, without a limit.
     pub owner: Option<Owner>,
+    /// Whether the sandbox can be taken back to it. One that is only for copies is removed when they are there.
+    pub kept: bool,
 }
 
 /// The branches that a sandbox can go back to. Their names fit its record.
@@ -57,7 +59,9 @@ impl Sandbox {
                 return Err(error);
             }
         };
-        self.record.branches.push(tag);
+        if order.kept {
+            self.record.branches.push(tag);
+        }
         self.record.branches_made += 1;
         self.save()?;
         let zygote = Zygote { process: process.0, record };

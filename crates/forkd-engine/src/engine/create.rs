@@ -1,9 +1,9 @@
 //! Create: sandboxes of one snapshot, as one operation.
 //!
 //! ```text
-//!   admit ─▶ lease the zygote ─▶ each is prepared ─▶ each: Fork ─▶ runs ─▶ identity ─┐
-//!                                                                                   ├─▶ all came up: promise them
-//!                                                                                   └─▶ one did not: end those that did
+//!   admit ─▶ take names ─▶ lease the zygote ─▶ each is prepared ─▶ each: Fork ─▶ runs ─▶ identity ─┐
+//!                                                                                                  ├─▶ all came up: promise them
+//!                                                                                                  └─▶ one did not: end the others
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use forkd_store::Tag;
 use tokio::task::JoinSet;
 
 use super::admission::{self, Present, Refusal, Wanted};
-use super::forked::{Forked, Prepared};
+use super::forked::{Forked, Name, Prepared};
 use super::network::NetworkOrder;
 use super::owner::{self, Claim, Holding, Owner};
 use super::quota::WantedLimits;
 use super::sandbox::SandboxView;
-use super::snapshot::Zygote;
+use super::snapshot::{SnapshotHandle, Zygote};
 use super::{Engine, EngineError, Shared};
 use crate::fault;
 use crate::ids::SandboxId;
@@ -31,7 +31,7 @@ use crate::record;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     Snapshot(String),
-    /// It is branched first.
+    /// It is branched first. The branch goes when they are there.
     Sandbox(String),
 }
 
@@ -72,27 +72,35 @@ pub struct Created {
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
         let _claim = self.claim(&new).await?;
-        let snapshot = match &new.source {
-            Source::Snapshot(tag) => self.snapshot(tag)?,
-            Source::Sandbox(id) => {
-                let sandbox = self.sandbox(id)?;
-                // Before there is a branch that nobody has asked for.
-                self.admit(&new, &sandbox.view().record.shape, None).await?;
-                sandbox.branch_for(None, new.owner.clone()).await?
-            }
+        let id = match &new.source {
+            Source::Snapshot(tag) => return self.create_from(&new, &self.snapshot(tag)?).await,
+            Source::Sandbox(id) => id,
         };
+        let sandbox = self.sandbox(id)?;
+        // Before there is a branch.
+        self.admit(&new, &sandbox.view().record.shape, None).await?;
+        let branch = sandbox.branch_for_copies(new.owner.clone()).await?;
+        let created = self.create_from(&new, &branch).await;
+        // Nobody has asked for it. One that others depend on meanwhile stays, as a branch like any other.
+        let _ = self.remove_snapshot(branch.tag().as_str(), false).await;
+        let branch_pause = branch.view().record.pause_us.map(Duration::from_micros);
+        Ok(Created { branch_pause, ..created? })
+    }
+
+    async fn create_from(
+        &self,
+        new: &NewSandboxes,
+        snapshot: &SnapshotHandle,
+    ) -> Result<Created, EngineError> {
         let record = snapshot.view().record;
-        self.admit(&new, &record.shape, Some(&record.tag)).await?;
-        let branch_pause = match &new.source {
-            Source::Snapshot(_) => None,
-            Source::Sandbox(_) => record.pause_us.map(Duration::from_micros),
-        };
+        self.admit(new, &record.shape, Some(&record.tag)).await?;
+        let names = self.shared.reserve(new.count)?;
         let begun = Instant::now();
         let zygote = snapshot.lease().await?;
-        let forks = self.fork_all(&new, &zygote).await;
+        let forks = self.fork_all(new, &zygote, names).await;
         let restored = begun.elapsed();
         fault::place("create.running");
-        let (mut up, mut failures) = give_identities(forks, &new).await;
+        let (mut up, mut failures) = give_identities(forks, new).await;
         let ready = begun.elapsed();
         fault::place("create.ready");
         if !failures.is_empty() && (up.is_empty() || !new.partial) {
@@ -115,7 +123,7 @@ impl Engine {
             }
             return Err(failures.swap_remove(0));
         }
-        Ok(Created { sandboxes, failures, restored, ready, branch_pause })
+        Ok(Created { sandboxes, failures, restored, ready, branch_pause: None })
     }
 
     /// Takes the owner's room for them, until they are there or given up.
@@ -160,14 +168,15 @@ impl Engine {
         &self,
         new: &NewSandboxes,
         zygote: &Arc<Zygote>,
+        names: Vec<Name>,
     ) -> Vec<(u32, Result<Forked, EngineError>)> {
         // Without one, each is promised by itself.
         let group = SandboxId::random().ok();
         let mut preparing = JoinSet::new();
-        for index in 0..new.count {
+        for (index, name) in (0..).zip(names) {
             let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
             let (new, group) = (new.clone(), group.clone());
-            preparing.spawn(async move { (index, Prepared::make(shared, &zygote, new, group).await) });
+            preparing.spawn(async move { (index, Prepared::make(shared, &zygote, new, group, name).await) });
         }
         let mut forks = JoinSet::new();
         let mut failed = Vec::new();
@@ -189,6 +198,15 @@ impl Engine {
 }
 
 impl Shared {
+    /// Takes the names of so many sandboxes, which is what counts: two who ask at once do not both get the last room.
+    fn reserve(&self, count: u32) -> Result<Vec<Name>, EngineError> {
+        let ids = (0..count).map(|_| SandboxId::random());
+        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(EngineError::io("get random numbers"))?;
+        let most = self.limits.sandboxes;
+        let full = |present| Refusal::Sandboxes { wanted: count.into(), present, most };
+        Ok(self.sandboxes.reserve_all(ids, most).map_err(full)?)
+    }
+
     /// Whether there is room, also if snapshots other than the one that is wanted have to give up their processes for it.
     pub(super) async fn admit(&self, wanted: Wanted, snapshot: Option<&Tag>) -> Result<(), EngineError> {
         let present = self.present()?;

@@ -27,6 +27,9 @@ use crate::places::PlaceError;
 use crate::record::{self, DiskRecord, SandboxRecord};
 use crate::users::User;
 
+/// The name of a sandbox that is being made.
+pub(super) type Name = Reservation<SandboxId, SandboxHandle>;
+
 /// All that a VM needs but its process.
 pub(super) struct Prepared {
     forked: Forked,
@@ -40,20 +43,19 @@ pub(super) struct Forked {
     pub shared: Arc<Shared>,
     pub record: SandboxRecord,
     process: Option<WithEvents>,
-    name: Option<Reservation<SandboxId, SandboxHandle>>,
+    name: Option<Name>,
 }
 
 impl Prepared {
-    /// Its name, directory, disk, network and cgroup; written down before any of it can be lost.
+    /// Its directory, disk, network and cgroup; written down before any of it can be lost.
     pub async fn make(
         shared: Arc<Shared>,
         zygote: &Zygote,
         new: NewSandboxes,
         group: Option<SandboxId>,
+        name: Name,
     ) -> Result<Prepared, EngineError> {
-        let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
-        // Ids are random, so a second one of the same name would be a miracle.
-        let name = shared.sandboxes.reserve(&id).ok_or(EngineError::Removed)?;
+        let id = name.get().clone();
         let directory = shared.places.sandbox(&id);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let parent = zygote.record.clone();

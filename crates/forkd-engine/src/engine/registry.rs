@@ -73,12 +73,31 @@ impl<K: Ord + Clone, V: Clone> Registry<K, V> {
         Some(Reservation { name: name.clone(), entries: Arc::clone(&self.entries) })
     }
 
+    /// Takes all of these names, unless there were more than `most` then. Else, how many there are. No two are the same, and
+    /// nobody has one of them.
+    pub fn reserve_all(&self, names: Vec<K>, most: u64) -> Result<Vec<Reservation<K, V>>, u64> {
+        let mut entries = lock(&self.entries);
+        let present = entries.len() as u64;
+        if present.saturating_add(names.len() as u64) > most {
+            return Err(present);
+        }
+        let reserve = |name: K| {
+            entries.insert(name.clone(), Entry::Reserved);
+            Reservation { name, entries: Arc::clone(&self.entries) }
+        };
+        Ok(names.into_iter().map(reserve).collect())
+    }
+
     pub fn remove(&self, name: &K) {
         lock(&self.entries).remove(name);
     }
 }
 
 impl<K: Ord + Clone, V> Reservation<K, V> {
+    pub fn get(&self) -> &K {
+        &self.name
+    }
+
     pub fn fill(self, value: V) {
         lock(&self.entries).insert(self.name.clone(), Entry::There(value));
     }
@@ -112,5 +131,17 @@ mod tests {
         assert_eq!((registry.get(&name), registry.all()), (Some(7), vec![7]));
         registry.remove(&name);
         assert!(registry.reserve(&name).is_some());
+    }
+
+    #[test]
+    fn names_are_taken_together_as_far_as_there_is_room() {
+        let registry: Registry<u32, ()> = Registry::default();
+        let first = registry.reserve_all(vec![1, 2, 3], 5).unwrap();
+        assert_eq!(first.iter().map(Reservation::get).collect::<Vec<_>>(), [&1, &2, &3]);
+        assert_eq!(registry.reserve_all(vec![4, 5, 6], 5).err(), Some(3));
+        assert!(!registry.has(&4) && registry.has(&3));
+        drop(first);
+        assert_eq!(registry.reserve_all(vec![4, 5, 6], 5).unwrap().len(), 3);
+        assert_eq!(registry.len(), 0);
     }
 }

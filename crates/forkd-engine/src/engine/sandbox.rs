@@ -187,7 +187,15 @@ impl SandboxHandle {
         tag: Option<Tag>,
         owner: Option<Owner>,
     ) -> Result<SnapshotHandle, EngineError> {
-        self.ask(|answer| Request::Branch(BranchOrder { tag, owner }, answer)).await
+        self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept: true }, answer)).await
+    }
+
+    /// Makes a branch that is none of the sandbox's own.
+    pub(super) async fn branch_for_copies(
+        &self,
+        owner: Option<Owner>,
+    ) -> Result<SnapshotHandle, EngineError> {
+        self.ask(|answer| Request::Branch(BranchOrder { tag: None, owner, kept: false }, answer)).await
     }
 
     /// Takes it back to one of its own branches.

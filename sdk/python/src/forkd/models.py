@@ -194,7 +194,7 @@ class CreateSandboxes(Model):
     """Added to the environment of everything that is started in them."""
 
     from_sandbox: Optional[str] = None
-    """A sandbox that is branched first: the new ones are its copies, and it goes on."""
+    """A sandbox to copy: it is branched, goes on, and the branch is removed when the copies are there."""
 
     limits: Optional[Limits] = None
 

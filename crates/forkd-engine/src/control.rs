@@ -103,7 +103,7 @@ impl Control {
         }
     }
 
-    /// Waits until no call has been answered for that long. Whoever is far back in a queue that moves is not given up.
+    /// Waits until no call has been answered for that long. A call that waits behind others does not time out while they are answered.
     async fn silent_for(&self, patience: Duration) {
         let mut progress = self.shared.progress.subscribe();
         while let Ok(Ok(())) = tokio::time::timeout(patience, progress.changed()).await {}

@@ -190,7 +190,7 @@ impl SandboxHandle {
         self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept: true }, answer)).await
     }
 
-    /// Makes a branch that is none of the sandbox's own.
+    /// Makes a branch that is not listed among the sandbox's own.
     pub(super) async fn branch_for_copies(
         &self,
         owner: Option<Owner>,

@@ -112,7 +112,7 @@ const V3: Bits = Bits {
 
 /// What a guest may be shown beside its level, since KVM has it on every host.
 const EVERYWHERE: Bits = Bits {
-    // x2apic, tsc_deadline, osxsave, hypervisor
+    // x2apic, tsc_deadline, hypervisor
     ecx_1: bits([21, 24, 31]),
     // vme, mce, apic, sep, mtrr, mca, pse36, ht
     edx_1: bits([1, 7, 9, 11, 12, 14, 17, 28]),

@@ -38,7 +38,7 @@ const MOST_BYTES: u64 = 8 << 30;
 /// Where the files of a hash are, which are needed now.
 pub(super) fn needed(app: &App, hash: &str) -> PathBuf {
     let path = path(app, hash);
-    // Whoever finds no file there says so. One whose time cannot be set is only removed earlier.
+    // A missing file is reported by the caller. If the time cannot be set, the file is removed earlier.
     let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
     path
 }

@@ -200,7 +200,7 @@ impl Block {
         Ok(())
     }
 
-    /// Waits for the host's disk, after which whoever wants to pause the VM comes first.
+    /// Waits for the host's disk, and uses up the budget: a pause that waits for this call comes next.
     fn flush(&mut self) -> Result<(), Refusal> {
         self.cost = BUDGET.bytes;
         Ok(self.disk.flush()?)

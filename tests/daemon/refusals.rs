@@ -50,7 +50,7 @@ fn a_limit_that_cannot_be_kept_is_refused() -> Result<(), Failure> {
     let world = World::new()?;
     for limits in [json!({ "memory_mib": 64 }), json!({ "cpu_percent": 50 }), json!({ "io_per_sec": 9 })] {
         let wanted = json!({ "snapshot_tag": "base", "limits": limits });
-        let refused = world.refuses(ErrorCode::Unavailable, "POST /v1/sandboxes", wanted)?;
+        let refused = world.refuses(ErrorCode::Malformed, "POST /v1/sandboxes", wanted)?;
         assert!(refused.contains("no cgroups"), "{refused}");
     }
     assert_eq!(world.sandboxes("")?, []);

@@ -64,8 +64,8 @@ impl From<EngineError> for ApiError {
                 ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
             }
             EngineError::Network(error) => ApiError::internal(&error),
-            EngineError::NoCgroups => ApiError::new(Code::Unavailable, text)
-                .hint("start the daemon without --cgroup none, on a host with cgroup v2"),
+            EngineError::NoCgroups => ApiError::new(Code::Malformed, text)
+                .hint("ask for no limits but disk_mib, or have the daemon's host give it cgroup v2: `forkd doctor` says what is missing"),
             EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Malformed, text)
                 .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
@@ -311,7 +311,7 @@ mod tests {
             (eval(of_status(429)).into(), ErrorCode::TooMany, false),
             (eval(of_status(501)).into(), ErrorCode::Malformed, true),
             (eval(of_status(500)).into(), ErrorCode::GuestFailed, false),
-            (EngineError::NoCgroups, ErrorCode::Unavailable, true),
+            (EngineError::NoCgroups, ErrorCode::Malformed, true),
             (BringUpError::Agent(AgentError::Timeout(second)).into(), ErrorCode::GuestTimeout, false),
             (refused(RefusalCode::State), ErrorCode::WrongState, false),
             (refused(RefusalCode::Failed), ErrorCode::Internal, true),

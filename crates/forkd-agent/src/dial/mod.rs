@@ -111,6 +111,8 @@ async fn connect(target: &Target) -> io::Result<Box<dyn Both>> {
             let mut refusal = io::Error::from(io::ErrorKind::ConnectionRefused);
             for address in addresses {
                 match TcpStream::connect(address).await {
+                    // Where nobody listens, TCP may take the very port for this end, and connect it to itself.
+                    Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {}
                     Ok(stream) => {
                         stream.set_nodelay(true)?;
                         return Ok(Box::new(stream));
@@ -200,7 +202,10 @@ mod tests {
     #[test]
     fn a_port_that_is_not_open_is_told_apart() {
         run(async |agent| {
-            let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+            // Bound, so that no other test gets the port, and not listening.
+            let silent = tokio::net::TcpSocket::new_v4().unwrap();
+            silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let free = silent.local_addr().unwrap();
             assert_eq!(answer(&agent, &format!("tcp {free}\n")).await, "ERR closed nobody listens there\n");
             assert_eq!(answer(&agent, "unix /nowhere/at/all\n").await, "ERR closed nobody listens there\n");
             for line in ["\n", "udp 1.2.3.4:5\n", "tcp x\n", &"t".repeat(600)] {

@@ -9,6 +9,23 @@ pub const RETRIES: &str = "Acquire::Retries=3";
 /// The same for mmdebstrap.
 pub const MMDEBSTRAP_RETRIES: &str = "--aptopt=Acquire::Retries \"3\"";
 
+/// Versions of Debian's kernel that are not used, each with its reason. There is one before, and soon one after.
+const BROKEN_KERNELS: [&str; 1] = [
+    "6.1.192-1", // ext4 follows a null pointer once a page of its allocator has left the page cache
+];
+
+/// Whether this is a kernel that is better not used.
+pub fn is_broken_kernel(version: &str) -> bool {
+    BROKEN_KERNELS.contains(&version)
+}
+
+/// What apt's preferences say so that it does not install them.
+pub fn kernel_preferences() -> String {
+    let pin =
+        |version: &&str| format!("Package: linux-image-*\nPin: version {version}\nPin-Priority: -1\n\n");
+    BROKEN_KERNELS.iter().map(pin).collect()
+}
+
 /// Pauses before a whole run is repeated: apt takes the errors of a server, such as 503, for final.
 const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 

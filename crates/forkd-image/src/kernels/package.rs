@@ -55,14 +55,14 @@ pub(super) fn download(scratch: &Path, progress: &dyn Progress) -> Result<PathBu
         fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=ubuntu"));
     let meta = if is_ubuntu { "linux-image-virtual" } else { "linux-image-amd64" };
     progress.step("downloading the distribution's kernel");
-    let packages = match packages(meta) {
+    let packages = match packages(meta, progress) {
         // A new system has no lists of packages yet.
         Err(PackageError::Unknown(_)) => {
             progress.step("reading the distribution's package lists");
             let mut update = Command::new(&apt_get);
             update.args(["-q", "-o", apt::RETRIES, "-o", "APT::Update::Error-Mode=any", "update"]);
             run(&mut update, "apt-get update", DOWNLOAD, progress)?;
-            packages(meta)?
+            packages(meta, progress)?
         }
         packages => packages?,
     };
@@ -88,21 +88,37 @@ pub(super) fn download(scratch: &Path, progress: &dyn Progress) -> Result<PathBu
 }
 
 /// The packages that hold what a package without content stands for.
-fn packages(meta: &str) -> Result<Vec<String>, PackageError> {
+fn packages(meta: &str, progress: &dyn Progress) -> Result<Vec<String>, PackageError> {
     let mut show = APT_CACHE.command()?;
-    let outcome =
-        command::run(show.args(["show", "--no-all-versions", meta]).env("LC_ALL", "C"), "", LOOK_UP)?;
+    let outcome = command::run(show.args(["show", meta]).env("LC_ALL", "C"), "", LOOK_UP)?;
     let unknown = || PackageError::Unknown(meta.into());
     if !outcome.status.success() {
         return Err(unknown());
     }
-    let image = kernel_package(&outcome.stdout).ok_or_else(unknown)?;
+    let (record, is_broken) = usable(&outcome.stdout);
+    if is_broken {
+        progress.warn("the only kernel that apt knows has a fault that ends guests; run `apt-get update`, or give one by path");
+    }
+    let image = kernel_package(record).ok_or_else(unknown)?;
     // Ubuntu has the modules in a package of their own.
     let modules = image.replacen("linux-image-", "linux-modules-", 1);
     let mut show = APT_CACHE.command()?;
     let outcome = command::run(show.args(["show", "--no-all-versions", &modules]), "", LOOK_UP)?;
     let has_modules = outcome.status.success() && outcome.stdout.contains("Package:");
     Ok(if has_modules { vec![image, modules] } else { vec![image] })
+}
+
+/// The newest of a package's records whose kernel can be used; else the newest, and that it is broken.
+fn usable(records: &str) -> (&str, bool) {
+    let is_broken = |record: &&str| {
+        let version = record.lines().find_map(|line| line.strip_prefix("Version: "));
+        version.is_some_and(|version| apt::is_broken_kernel(version.trim()))
+    };
+    let mut all = records.split("\n\n");
+    match all.clone().find(|record| !is_broken(record) && record.contains("Version: ")) {
+        Some(record) => (record, false),
+        None => all.next().map_or((records, false), |record| (record, is_broken(&record))),
+    }
 }
 
 /// The kernel among a package's dependencies: `Depends: linux-image-6.1.0-40-amd64 (= 6.1.153-1), …`.
@@ -135,13 +151,27 @@ fn run(
 
 #[cfg(test)]
 mod tests {
-    use super::kernel_package;
+    use super::{kernel_package, usable};
 
     #[test]
     fn the_kernel_is_found_among_the_dependencies() {
         let debian =
             "Package: linux-image-amd64\nDepends: linux-image-6.1.0-40-amd64 (= 6.1.153-1)\nSize: 1\n";
         assert_eq!(kernel_package(debian).as_deref(), Some("linux-image-6.1.0-40-amd64"));
+        let record = |version: &str, abi: u32| {
+            format!(
+                "Package: linux-image-amd64\nVersion: {version}\nDepends: linux-image-6.1.0-{abi}-amd64 (= {version})\n\n"
+            )
+        };
+        let all = record("6.1.192-1", 55) + &record("6.1.176-1", 50);
+        let (chosen, is_broken) = usable(&all);
+        assert_eq!(
+            (kernel_package(chosen).as_deref(), is_broken),
+            (Some("linux-image-6.1.0-50-amd64"), false)
+        );
+        let broken = record("6.1.192-1", 55);
+        assert_eq!(usable(&broken), (broken.trim_end(), true));
+        assert_eq!(usable(debian), (debian, false));
         let ubuntu = "Depends: linux-base, linux-image-6.8.0-31-generic, linux-modules-extra\n";
         assert_eq!(kernel_package(ubuntu).as_deref(), Some("linux-image-6.8.0-31-generic"));
         assert_eq!(kernel_package("Depends: libc6\n"), None);

@@ -75,6 +75,9 @@ fn bootstrap(build: &Path, archive: &Path, progress: &dyn Progress) -> Result<()
     for directory in ["doc", "locale", "man", "info"] {
         mmdebstrap.arg(format!("--dpkgopt=path-exclude=/usr/share/{directory}/*"));
     }
+    // It runs when apt has its directories, and before anything is downloaded.
+    let preferences = apt::kernel_preferences();
+    mmdebstrap.arg(format!("--setup-hook=printf '%s' '{preferences}' >\"$1/etc/apt/preferences.d/forkd\""));
     // Half-written files of a host that dies are thrown away with the build: no need to wait for the disk.
     mmdebstrap.arg("--dpkgopt=force-unsafe-io");
     mmdebstrap.arg(recipe::SUITE).arg(archive);

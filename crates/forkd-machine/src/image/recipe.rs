@@ -1,6 +1,8 @@
 //! What the image is made of. Its id is a hash over all of it, so a change here is a new image and an old machine keeps
 //! the one it was made with.
 
+use forkd_host::apt;
+
 /// Debian 12.
 pub(super) const SUITE: &str = "bookworm";
 
@@ -52,6 +54,7 @@ pub(crate) fn id() -> String {
         add(content);
     }
     add(&super::ROOT_MIB.to_string());
+    add(&apt::kernel_preferences());
     let hash = hasher.finalize().to_hex();
     hash[..16].to_owned()
 }

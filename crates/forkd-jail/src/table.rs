@@ -9,8 +9,8 @@ use libc::{
     SYS_newfstatat, SYS_pidfd_open, SYS_poll, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_pwrite64, SYS_read,
     SYS_recvfrom, SYS_recvmsg, SYS_restart_syscall, SYS_rseq, SYS_rt_sigprocmask, SYS_rt_sigreturn,
     SYS_sched_getaffinity, SYS_sched_yield, SYS_seccomp, SYS_sendmsg, SYS_sendto, SYS_set_robust_list,
-    SYS_setpriority, SYS_setresgid, SYS_setresuid, SYS_shutdown, SYS_sigaltstack, SYS_statx, SYS_tgkill,
-    SYS_write,
+    SYS_setpriority, SYS_setresgid, SYS_setresuid, SYS_shutdown, SYS_sigaltstack, SYS_statx,
+    SYS_timer_create, SYS_timer_delete, SYS_timer_settime, SYS_write,
 };
 
 /// What a thread does.
@@ -175,9 +175,11 @@ pub const CALLS: &[Call] = &[
     call(SYS_sched_yield, EVERY, "locks of the standard library"),
     call(SYS_gettid, EVERY, "panics"),
     call(SYS_getpid, EVERY, "panics, and who this process is"),
-    only(SYS_tgkill, EVERY, 2, SIGNALS, "kicks of vCPU threads, and abort"),
+    call(SYS_timer_create, CONTROL, "kicks of vCPU threads: a timer is for its own process only"),
+    call(SYS_timer_settime, CONTROL, "the same"),
+    call(SYS_timer_delete, CONTROL, "the same"),
     call(SYS_pidfd_open, CONTROL, "itself, for a daemon that has found it again"),
-    call(SYS_rt_sigprocmask, EVERY, "a new thread, and abort"),
+    call(SYS_rt_sigprocmask, EVERY, "a new thread"),
     call(SYS_rt_sigreturn, EVERY, "the end of a kick"),
     call(SYS_restart_syscall, EVERY, "a wait that a signal has interrupted"),
     call(SYS_futex, EVERY, "locks"),
@@ -222,12 +224,6 @@ const PRCTL: &[Value] = &[
 ];
 
 const SECCOMP: &[Value] = &[value(libc::SECCOMP_SET_MODE_FILTER as u64, CONTROL)];
-
-const SIGNALS: &[Value] = &[
-    value(libc::SIGABRT as u64, EVERY),
-    // SIGRTMIN of glibc: the kick.
-    value(34, CONTROL),
-];
 
 /// KVM's by their names in the kernel's headers, and what makes a socket not wait.
 const IOCTL: &[Value] = &[

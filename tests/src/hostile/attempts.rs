@@ -88,6 +88,18 @@ pub const ATTEMPTS: &[Attempt] = &[
         let (daemon, signal) = (targets.daemon.into(), libc::SIGKILL.into());
         call(libc::SYS_tgkill, [daemon, daemon, signal])
     }),
+    denied("abort another VM process", "tgkill", |targets| {
+        let (victim, signal) = (targets.victim.into(), libc::SIGABRT.into());
+        call(libc::SYS_tgkill, [victim, victim, signal])
+    }),
+    denied("abort the daemon", "tgkill", |targets| {
+        let (daemon, signal) = (targets.daemon.into(), libc::SIGABRT.into());
+        call(libc::SYS_tgkill, [daemon, daemon, signal])
+    }),
+    denied("kick a thread of another VM process", "tgkill", |targets| {
+        let victim = targets.victim.into();
+        call(libc::SYS_tgkill, [victim, victim, 34.into()])
+    }),
     denied("trace another VM process", "ptrace", |targets| trace(targets.victim)),
     denied("trace the daemon", "ptrace", |targets| trace(targets.daemon)),
     denied("read another VM process' memory", "process_vm_readv", |targets| read_memory(targets.victim)),

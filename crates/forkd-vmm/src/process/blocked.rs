@@ -50,6 +50,12 @@ pub fn enter(stage: Stage) {
     STAGE.store(place.unwrap_or(0), Ordering::Relaxed);
 }
 
+/// Ends the process without running anything else of it.
+pub fn end(status: c_int) -> ! {
+    // SAFETY: it does not return.
+    unsafe { libc::_exit(status) }
+}
+
 extern "C" fn on_blocked(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel calls this for SIGSYS of a filter, with both pointers to what it has put on the stack.
     let (call, request) = unsafe { what(info, context) };
@@ -71,8 +77,7 @@ extern "C" fn on_blocked(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
             )
         };
     }
-    // SAFETY: ends the process without running anything else of it.
-    unsafe { libc::_exit(STATUS) };
+    end(STATUS);
 }
 
 fn describe(words: &mut Words, call: i32, request: u64) -> fmt::Result {

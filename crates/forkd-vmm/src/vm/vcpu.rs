@@ -13,7 +13,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{self, JoinHandle};
 
 use forkd_jail::Role;
@@ -21,12 +21,11 @@ use forkd_proto::causes::with_causes;
 use forkd_proto::control::{Event, ExitReason, Stage};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use rustix::event::EventfdFlags;
-use vmm_sys_util::signal::Killable;
 
 use super::bus::{Bus, Outcome};
 use super::devices::worker::Worker;
 use super::devices::{DeviceError, Devices};
-use super::kick::{self, Kickable};
+use super::kick::{Kickable, Kicker};
 use super::notices::Notices;
 
 /// What the threads are told to do.
@@ -142,20 +141,28 @@ impl Crew {
 pub struct Vcpu {
     slot: Arc<Mutex<Option<VcpuFd>>>,
     thread: JoinHandle<()>,
+    /// There before the thread runs the vCPU.
+    kicker: Arc<OnceLock<Kicker>>,
 }
 
 impl Vcpu {
     /// Starts the thread, parked.
     pub fn start(vcpu: VcpuFd, index: usize, crew: Arc<Crew>) -> std::io::Result<Vcpu> {
         let slot = Arc::new(Mutex::new(Some(vcpu)));
+        let kicker = Arc::new(OnceLock::new());
         let thread = thread::Builder::new().name(format!("vcpu{index}")).stack_size(256 << 10).spawn({
-            let slot = Arc::clone(&slot);
+            let (slot, kicker) = (Arc::clone(&slot), Arc::clone(&kicker));
             move || {
+                match Kicker::of_this_thread() {
+                    Ok(own) => drop(kicker.set(own)),
+                    // One that nobody can stop must not run.
+                    Err(error) => panic!("cannot make a timer: {error}"),
+                }
                 jail(Role::Vcpu);
                 work(&slot, &crew);
             }
         })?;
-        Ok(Vcpu { slot, thread })
+        Ok(Vcpu { slot, thread, kicker })
     }
 
     /// The vCPU, which is there while the thread is parked.
@@ -200,9 +207,9 @@ pub fn run(crew: &Crew) {
 pub fn pause(crew: &Crew, vcpus: &[Vcpu], threads: usize) {
     crew.lock().order = Order::Pause;
     crew.set_stop(true);
-    for vcpu in vcpus {
-        // It can only fail for a thread that has ended, and that one is parked for good.
-        let _ = vcpu.thread.kill(kick::signal());
+    // A thread without one has not run yet, and sees the order before it does.
+    for kicker in vcpus.iter().filter_map(|vcpu| vcpu.kicker.get()) {
+        kicker.kick();
     }
     let mut shared = crew.lock();
     while shared.parked < threads {
@@ -214,6 +221,9 @@ pub fn pause(crew: &Crew, vcpus: &[Vcpu], threads: usize) {
 pub fn quit(crew: &Crew, vcpus: Vec<Vcpu>, devices: JoinHandle<()>) {
     crew.lock().order = Order::Quit;
     crew.changed.notify_all();
+    for kicker in vcpus.iter().filter_map(|vcpu| vcpu.kicker.get()) {
+        kicker.remove();
+    }
     // A thread that panicked has ended too.
     for thread in vcpus.into_iter().map(|vcpu| vcpu.thread).chain([devices]) {
         let _ = thread.join();

@@ -297,6 +297,17 @@ mod tests {
         }
     }
 
+    /// A manifest as the first version wrote it, which is read for good. Another format comes with another file.
+    #[test]
+    fn manifests_of_every_version_are_read() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/records/manifest-1.json");
+        if std::env::var_os("FORKD_WRITE_RECORDS").is_some() {
+            std::fs::write(path, diff().seal().unwrap().1).unwrap();
+        }
+        let parsed = Manifest::parse(&std::fs::read(path).unwrap()).unwrap();
+        assert_eq!(parsed.manifest, diff());
+    }
+
     #[test]
     fn every_flipped_bit_and_every_truncation_is_refused() {
         for manifest in [manifest(Content::Full), diff()] {

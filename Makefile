@@ -7,6 +7,8 @@ FUZZ_SECONDS ?= 60
 # The same packages in every build of a profile: others would have other features, and all would be built again.
 RELEASE := --release --locked --workspace
 TESTED := --locked --workspace
+# What is installed, without what only tests have: see the features of forkd-vmm.
+PRODUCT := --release --locked --package forkd --package forkd-vmm --package forkd-agent
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
@@ -58,7 +60,7 @@ setup-run:
 	@scripts/setup run
 
 build: setup ## build the release binaries
-	$(CARGO) build $(RELEASE) --bins
+	$(CARGO) build $(PRODUCT) --bins
 
 build-tests: setup ## build the tests and the binaries they run
 	$(CARGO) build $(TESTED) --bins --tests

@@ -10,15 +10,11 @@ use forkd_vmm::Options;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
-    let uid = match arguments.as_slice() {
-        [] => None,
-        [name, uid] if name == "--uid" => uid.parse().ok(),
-        _ => return ExitCode::from(2),
-    };
+    let Some(options) = Options::parse(&arguments) else { return ExitCode::from(2) };
     let Ok(daemon) = std::os::unix::process::parent_id().try_into() else { return ExitCode::from(2) };
     hostile::aim(Targets { victim: daemon, daemon, port: 0 });
-    let filtered = std::env::var(hostile::FILTER).is_ok_and(|value| value == "on");
-    match forkd_vmm::run(Options { uid, filtered, attack: Some(hostile::attack) }) {
+    let unfiltered = !std::env::var(hostile::FILTER).is_ok_and(|value| value == "on");
+    match forkd_vmm::run(Options { unfiltered, attack: Some(hostile::attack), ..options }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

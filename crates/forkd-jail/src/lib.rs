@@ -56,6 +56,8 @@ fn failed<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> JailError {
 pub struct Plan {
     /// The user and group id that it has from then on. Needs whoever starts the process to be root.
     pub uid: Option<u32>,
+    /// The most bytes of a file that it writes.
+    pub file_bytes: Option<u64>,
     /// Whether system calls are filtered. A test of the other walls has to do without.
     pub filtered: bool,
 }
@@ -65,7 +67,7 @@ pub fn enter(plan: Plan) -> Result<(), JailError> {
     let standing = rights::Standing::find(plan.uid)?;
     filter::prepare(plan.filtered)?;
     world::leave(&standing)?;
-    limits::set()?;
+    limits::set(plan.file_bytes)?;
     rights::give_up(&standing)?;
     first_thread()?;
     paths::forbid()?;

@@ -9,7 +9,11 @@ use crate::{JailError, failed};
 const NONE: [Resource; 5] =
     [Resource::Core, Resource::Memlock, Resource::Msgqueue, Resource::Nice, Resource::Rtprio];
 
-pub fn set() -> Result<(), JailError> {
+pub fn set(file_bytes: Option<u64>) -> Result<(), JailError> {
+    if let Some(most) = file_bytes {
+        let most = Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(Resource::Fsize, most).map_err(failed("limits"))?;
+    }
     for resource in NONE {
         let none = Rlimit { current: Some(0), maximum: Some(0) };
         setrlimit(resource, none).map_err(failed("limits"))?;

@@ -9,4 +9,5 @@ mod snapshot;
 mod vm;
 
 pub use process::{ControlError, Options, run};
+#[cfg(feature = "attacks")]
 pub use vm::bus::{Attack, Say};

@@ -7,7 +7,7 @@ use forkd_vmm::{ControlError, Options, floor, probe};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: forkd-vmm run [--uid ID] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm floor CHILDREN MEMORY-MIB";
+const USAGE: &str = "usage: forkd-vmm run [--uid ID] [--file-bytes N] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm floor CHILDREN MEMORY-MIB";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,12 +31,8 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<ExitCode, RunError> {
     match arguments.split_first() {
         Some((role, options)) if role == "run" => {
-            let uid = match options {
-                [] => None,
-                [name, id] if name == "--uid" => Some(id.parse().map_err(|_| RunError::Usage)?),
-                _ => return Err(RunError::Usage),
-            };
-            forkd_vmm::run(Options { uid, ..Options::default() }).map_err(RunError::Control)?;
+            let options = Options::parse(options).ok_or(RunError::Usage)?;
+            forkd_vmm::run(options).map_err(RunError::Control)?;
             Ok(ExitCode::SUCCESS)
         }
         Some((role, [children, memory_mib])) if role == "floor" => {

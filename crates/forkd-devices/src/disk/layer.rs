@@ -78,6 +78,20 @@ impl Layer {
         (self.map.data_blocks() * GRAIN) as u64
     }
 
+    pub(super) fn data_blocks(&self) -> usize {
+        self.map.data_blocks()
+    }
+
+    /// Takes what this layer knows into a map of what older ones know.
+    pub(super) fn add_to(&self, older: &mut Option<AllocationMap>) {
+        older.get_or_insert_with(|| AllocationMap::new(&self.geometry)).overlay(&self.map);
+    }
+
+    /// The length of the file of a layer, for a disk of this size.
+    pub fn file_length(size: u64) -> Result<u64, LayerError> {
+        Ok(Geometry::of(size)?.file_length())
+    }
+
     /// Whether nothing was ever written to, discarded from or zeroed in this layer.
     pub fn is_empty(&self) -> bool {
         !self.map.is_used()

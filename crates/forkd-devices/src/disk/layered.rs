@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::error::{DiskError, StackError, is_out_of_space};
 use super::layer::Layer;
-use super::map::BlockState;
+use super::map::{AllocationMap, BlockState};
 use super::stack::{DiskState, LayerStack, MAX_LAYERS, Source, check_size};
 use super::{GRAIN, SECTOR};
 
@@ -15,7 +15,13 @@ use super::{GRAIN, SECTOR};
 pub struct LayeredDisk {
     stack: LayerStack,
     top: Layer,
+    /// The bytes of data that are this disk's own: in the top, and in tops that were frozen since.
     limit: u64,
+    /// Its own blocks.
+    held: usize,
+    /// Those of them that are in frozen layers, unless the top says otherwise. Kept only where the limit could be reached: where it
+    /// is as large as the disk, no blocks of it are too many.
+    earlier: Option<AllocationMap>,
 }
 
 /// What became of the old top when it was frozen.
@@ -32,11 +38,12 @@ pub enum Frozen {
 pub struct NewTop(Layer);
 
 impl LayeredDisk {
-    /// Puts a top layer above a stack. The top may hold `limit` bytes of data at most; a layer that holds more already is
-    /// taken as it is and gets no more.
+    /// Puts a top layer above a stack. The disk may hold `limit` bytes of data of its own at most, also when its top is frozen and
+    /// it gets another; a layer that holds more already is taken as it is and gets no more.
     pub fn new(stack: LayerStack, top: Layer, limit: u64) -> Result<LayeredDisk, StackError> {
         check_size(&top, stack.size(), || "the top layer".to_owned())?;
-        Ok(LayeredDisk { stack, top, limit })
+        let held = top.data_blocks();
+        Ok(LayeredDisk { stack, top, limit, held, earlier: None })
     }
 
     /// Puts a new, empty top layer above a stack.
@@ -50,9 +57,9 @@ impl LayeredDisk {
         self.stack.size()
     }
 
-    /// The bytes of data in the top layer, in whole blocks.
+    /// The bytes of data that are this disk's own, in whole blocks.
     pub fn allocated(&self) -> u64 {
-        self.top.allocated()
+        (self.held * GRAIN) as u64
     }
 
     /// The layers that a branch shares with this disk.
@@ -127,6 +134,7 @@ impl LayeredDisk {
         let range = self.check(offset, length)?;
         let (first, end) = (range.start.div_ceil(GRAIN), range.end / GRAIN);
         if first < end {
+            self.held -= self.own_in(first, end - first);
             self.top.mark_zero(first, end - first);
         }
         Ok(())
@@ -178,6 +186,9 @@ impl LayeredDisk {
         if old_top.is_empty() {
             return Frozen::Nothing;
         }
+        if self.limit < self.size() {
+            old_top.add_to(&mut self.earlier);
+        }
         self.stack.push(old_top);
         Frozen::Layer
     }
@@ -195,6 +206,22 @@ impl LayeredDisk {
         }
     }
 
+    /// How many of these blocks are the disk's own.
+    fn own_in(&self, first: usize, count: usize) -> usize {
+        let Some(earlier) = &self.earlier else { return self.top.count_data(first, count) };
+        let (mut block, end, mut own) = (first, first + count, 0);
+        while block < end {
+            let (state, run) = self.top.run(block, end - block);
+            own += match state {
+                BlockState::Data => run,
+                BlockState::Zero => 0,
+                BlockState::Absent => earlier.count_data(block, run),
+            };
+            block += run;
+        }
+        own
+    }
+
     /// Refuses a write that would need more room than there is.
     fn reserve(&self, range: &Range<usize>) -> Result<(), DiskError> {
         if range.is_empty() {
@@ -202,8 +229,8 @@ impl LayeredDisk {
         }
         let first = range.start / GRAIN;
         let count = range.end.div_ceil(GRAIN) - first;
-        let new = count - self.top.count_data(first, count);
-        if new > 0 && self.top.allocated() + (new * GRAIN) as u64 > self.limit {
+        let new = count - self.own_in(first, count);
+        if new > 0 && self.allocated() + (new * GRAIN) as u64 > self.limit {
             return Err(self.out_of_space());
         }
         Ok(())
@@ -212,7 +239,9 @@ impl LayeredDisk {
     fn write_blocks(&mut self, block: usize, data: &[u8]) -> Result<(), DiskError> {
         let written = self.top.write_data((block * GRAIN) as u64, data);
         written.map_err(|source| self.write_failed(source))?;
-        self.top.mark_data(block, data.len() / GRAIN);
+        let count = data.len() / GRAIN;
+        self.held += count - self.own_in(block, count);
+        self.top.mark_data(block, count);
         Ok(())
     }
 
@@ -237,7 +266,7 @@ impl LayeredDisk {
     }
 
     fn out_of_space(&self) -> DiskError {
-        DiskError::OutOfSpace { allocated: self.top.allocated(), limit: self.limit }
+        DiskError::OutOfSpace { allocated: self.allocated(), limit: self.limit }
     }
 
     fn check(&self, offset: u64, length: u64) -> Result<Range<usize>, DiskError> {
@@ -281,6 +310,32 @@ mod tests {
         let mut buffer = vec![0xee; length];
         disk.read_at(offset, &mut buffer).unwrap();
         buffer
+    }
+
+    #[test]
+    fn a_limit_holds_across_freezes() {
+        let full = |result: Result<(), DiskError>| matches!(result, Err(DiskError::OutOfSpace { .. }));
+        let mut disk = disk(4 * BLOCK);
+        disk.write_at(0, &[1; 3 * GRAIN]).unwrap();
+        disk.freeze_top(file()).unwrap();
+        assert_eq!(disk.allocated(), 3 * BLOCK);
+        assert!(full(disk.write_at(8 * BLOCK, &[2; 2 * GRAIN])));
+        // What is written again is held already, whole or in part.
+        disk.write_at(0, &[2; 3 * GRAIN]).unwrap();
+        disk.freeze_top(file()).unwrap();
+        disk.write_at(BLOCK + 512, &[3; 512]).unwrap();
+        assert_eq!(disk.allocated(), 3 * BLOCK);
+        disk.write_at(8 * BLOCK, &[4; GRAIN]).unwrap();
+        assert!(full(disk.write_at(9 * BLOCK, &[4; GRAIN])));
+        // What is given up makes room, also after another freeze, and once.
+        disk.discard(0, 2 * BLOCK).unwrap();
+        assert_eq!(disk.allocated(), 2 * BLOCK);
+        disk.freeze_top(file()).unwrap();
+        disk.discard(0, 2 * BLOCK).unwrap();
+        disk.write_at(9 * BLOCK, &[5; 2 * GRAIN]).unwrap();
+        assert!(full(disk.write_at(0, &[6; GRAIN])));
+        assert_eq!(read(&disk, 2 * BLOCK, GRAIN), [2; GRAIN]);
+        assert_eq!(read(&disk, 0, GRAIN), [0; GRAIN]);
     }
 
     #[test]
@@ -337,9 +392,10 @@ mod tests {
         disk.discard(0, BLOCK).unwrap();
         disk.write_at(5 * BLOCK, &[5; GRAIN]).unwrap();
         assert_eq!(disk.allocated(), 2 * BLOCK);
-        // The limit is the top layer's: a new one begins with nothing.
+        // The limit is the disk's: a new top layer is no new room.
         assert_eq!(disk.freeze_top(file()).unwrap(), Frozen::Layer);
-        disk.write_at(0, &[6; 2 * GRAIN]).unwrap();
+        full(disk.write_at(0, &[6; 2 * GRAIN]));
+        disk.write_at(5 * BLOCK, &[6; GRAIN]).unwrap();
     }
 
     #[test]

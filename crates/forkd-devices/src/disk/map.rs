@@ -161,6 +161,25 @@ impl AllocationMap {
         }
     }
 
+    /// Takes over what a newer map knows: where it has data, there is data, and where it has zeroes, there is nothing. Only for a
+    /// map that is in no file.
+    pub fn overlay(&mut self, newer: &AllocationMap) {
+        for (old, new) in self.bytes.chunks_mut(GRAIN).zip(newer.bytes.chunks(GRAIN)) {
+            // Most of it is untouched.
+            if new.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            for (old, new) in old.iter_mut().zip(new).filter(|(_, new)| **new != 0) {
+                let known = (new | new >> 1) & LOW_BITS;
+                let merged = (*old & !(known | known << 1)) | (new & LOW_BITS);
+                self.data -= (*old & LOW_BITS).count_ones() as usize;
+                self.data += (merged & LOW_BITS).count_ones() as usize;
+                *old = merged;
+            }
+        }
+        self.used |= newer.used;
+    }
+
     pub fn data_blocks(&self) -> usize {
         self.data
     }

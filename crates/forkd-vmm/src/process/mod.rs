@@ -34,6 +34,7 @@ use serde::Deserialize;
 
 use crate::boot;
 use crate::snapshot::load;
+#[cfg(feature = "attacks")]
 use crate::vm::bus::{self, Attack};
 use crate::vm::devices::{Descriptors, DeviceError};
 use crate::vm::hardware::{self, KvmError};
@@ -53,19 +54,40 @@ pub enum ControlError {
 }
 
 /// How a process is started.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// The user id that it has, if root starts it.
     pub uid: Option<u32>,
-    /// Whether its system calls are filtered. They always are, but in a test of the other walls.
-    pub filtered: bool,
-    /// A test's.
+    /// The most bytes of a file that it and its children write.
+    pub file_bytes: Option<u64>,
+    /// Whether its system calls are not filtered, in a test of the other walls.
+    #[cfg(feature = "attacks")]
+    pub unfiltered: bool,
+    #[cfg(feature = "attacks")]
     pub attack: Option<Attack>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { uid: None, filtered: true, attack: None }
+impl Options {
+    /// The words behind `run`.
+    pub fn parse(words: &[String]) -> Option<Options> {
+        let mut options = Options::default();
+        let mut words = words.iter();
+        while let Some(name) = words.next() {
+            let value = words.next()?;
+            match name.as_str() {
+                "--uid" => options.uid = Some(value.parse().ok()?),
+                "--file-bytes" => options.file_bytes = Some(value.parse().ok()?),
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+
+    fn filtered(&self) -> bool {
+        #[cfg(feature = "attacks")]
+        return !self.unfiltered;
+        #[cfg(not(feature = "attacks"))]
+        true
     }
 }
 
@@ -79,6 +101,7 @@ pub fn run(options: Options) -> Result<(), ControlError> {
     kick::install();
     last_words::install();
     blocked::install();
+    #[cfg(feature = "attacks")]
     if let Some(attack) = options.attack {
         // It is set once, here.
         let _ = bus::ATTACK.set(attack);
@@ -86,7 +109,11 @@ pub fn run(options: Options) -> Result<(), ControlError> {
     // What else it says is nobody's log, and its words go over the control socket.
     silence().map_err(ControlError::Stdin)?;
     let kvm = hardware::open();
-    let jail = forkd_jail::enter(Plan { uid: options.uid, filtered: options.filtered });
+    let jail = forkd_jail::enter(Plan {
+        uid: options.uid,
+        file_bytes: options.file_bytes,
+        filtered: options.filtered(),
+    });
     let standing = jail.map(|()| Standing::Trusted);
     let (mending, pagemap) = (None, None);
     let mut process = Process { control, kvm, standing, state: State::Empty, mending, pagemap };

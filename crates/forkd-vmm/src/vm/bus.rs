@@ -1,7 +1,6 @@
 //! Which device answers at which port and address.
 
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 
 use vm_memory::GuestMemoryMmap;
 
@@ -15,13 +14,15 @@ const PANIC_EVENTS: u8 = 1 << 0 | 1 << 1;
 const CONSOLE: std::ops::RangeInclusive<u16> = 0x3f8..=0x3ff;
 
 /// Where an [`Attack`] says what became of it: the console.
+#[cfg(feature = "attacks")]
 pub type Say<'a> = &'a dyn Fn(u8);
 /// Called by a vCPU's thread with a port that no device has, and what the guest writes to it. A test's idea of what a guest
 /// that has taken over its VM process does next.
+#[cfg(feature = "attacks")]
 pub type Attack = fn(u16, &[u8], Say<'_>);
 
-/// Never set in the product.
-pub static ATTACK: OnceLock<Attack> = OnceLock::new();
+#[cfg(feature = "attacks")]
+pub static ATTACK: std::sync::OnceLock<Attack> = std::sync::OnceLock::new();
 
 /// All that vCPUs reach beside memory. Their threads share it.
 pub struct Bus {
@@ -70,11 +71,14 @@ impl Bus {
             (port, [value], _) if CONSOLE.contains(&port) => {
                 self.devices.console_write(console_offset(port), *value);
             }
+            #[cfg(feature = "attacks")]
             (port, _, _) => {
                 if let Some(attack) = ATTACK.get() {
                     attack(port, data, &|byte| self.devices.console_write(0, byte));
                 }
             }
+            #[cfg(not(feature = "attacks"))]
+            _ => {}
         }
         Outcome::Continue
     }

@@ -150,7 +150,7 @@ fn reads() -> Result<(), Failure> {
 }
 
 async fn fork(engine: &Engine, tag: &str) -> Result<SandboxHandle, Failure> {
-    let created = engine.create(tiny::request(Source::Snapshot(tag.into()), 1)).await?;
+    let created = engine.create(tiny::request(Source::Snapshot(engine.snapshot(tag)?), 1)).await?;
     let view = created.sandboxes.first().ok_or("no sandbox")?;
     Ok(engine.sandbox(view.id().as_str())?)
 }

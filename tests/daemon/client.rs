@@ -1,6 +1,7 @@
 //! HTTP over the daemon's socket, one connection a request.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +24,23 @@ pub fn send(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -
     answer(begin(socket, request, headers, body)?)
 }
 
-fn answer(mut stream: UnixStream) -> Result<Answer, Failure> {
+/// The same over TCP, where a token says who asks.
+pub fn send_tcp(address: &str, request: &str, headers: &str, body: &str) -> Result<Answer, Failure> {
+    answer(begin_tcp(address, request, headers, body)?)
+}
+
+fn begin_tcp(address: &str, request: &str, headers: &str, body: &str) -> Result<TcpStream, Failure> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let whole = format!(
+        "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    );
+    stream.write_all(whole.as_bytes())?;
+    Ok(stream)
+}
+
+fn answer(mut stream: impl Read) -> Result<Answer, Failure> {
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| format!("no answer: {text:?}"))?;
@@ -85,12 +102,21 @@ pub fn abandon(socket: &Path, request: &str, body: &Value, patience: Duration) -
 }
 
 /// A stream of lines that goes on.
-pub struct Lines(BufReader<UnixStream>);
+pub struct Lines(BufReader<Box<dyn Read>>);
 
 impl Lines {
     /// Asks, and waits for the head of the answer.
     pub fn open(socket: &Path, request: &str, headers: &str, body: Option<&Value>) -> Result<Lines, Failure> {
-        let mut lines = Lines(BufReader::new(begin(socket, request, headers, body)?));
+        Lines::of(begin(socket, request, headers, body)?)
+    }
+
+    /// The same over TCP.
+    pub fn open_tcp(address: &str, request: &str, headers: &str) -> Result<Lines, Failure> {
+        Lines::of(begin_tcp(address, request, headers, "")?)
+    }
+
+    fn of(stream: impl Read + 'static) -> Result<Lines, Failure> {
+        let mut lines = Lines(BufReader::new(Box::new(stream)));
         while lines.line()?.ok_or("no answer")? != "\r\n" {}
         Ok(lines)
     }

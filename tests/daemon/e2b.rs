@@ -305,20 +305,7 @@ fn keys_are_tokens_and_scopes_hold() -> Result<(), Failure> {
     world.end(Signal::TERM)?;
     world.start(&["--listen", "127.0.0.1:0"])?;
     let address = world.address()?;
-    let ask = |request: &str, headers: &str, body: &str| -> Result<Answer, Failure> {
-        let mut stream = TcpStream::connect(&address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(
-            stream,
-            "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n{body}",
-            body.len()
-        )?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer")?;
-        let status = head.split(' ').nth(1).ok_or("no status")?.parse()?;
-        Ok(Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
-    };
+    let ask = |request: &str, headers: &str, body: &str| client::send_tcp(&address, request, headers, body);
     let new = r#"{"templateID": "base"}"#;
     for nobody in [String::new(), KEY.to_owned(), "x-api-key: nonsense\r\n".into()] {
         refused(ask("POST /v2/sandboxes", &nobody, new)?, 401)?;

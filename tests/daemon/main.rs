@@ -17,6 +17,7 @@ mod lifecycle;
 mod memory;
 mod network;
 mod packaging;
+mod projects;
 mod proxy;
 mod recovery;
 mod refusals;

@@ -116,10 +116,18 @@ impl World {
 
     /// A new token of the daemon's.
     pub fn token(&self, name: &str, scope: &str) -> Result<String, Failure> {
-        let arguments = ["token", "create", name, "--scope", scope];
-        let made = binaries::forkd(self.home.path(), &arguments).output()?;
-        assert!(made.status.success(), "{}", binaries::transcript(&made));
-        Ok(String::from_utf8(made.stdout)?.trim().to_owned())
+        self.token_with(name, &["--scope", scope])
+    }
+
+    pub fn token_with(&self, name: &str, options: &[&str]) -> Result<String, Failure> {
+        self.forkd(&[&["token", "create", name], options].concat())
+    }
+
+    /// What a command prints.
+    pub fn forkd(&self, arguments: &[&str]) -> Result<String, Failure> {
+        let run = binaries::forkd(self.home.path(), arguments).output()?;
+        assert!(run.status.success(), "{}", binaries::transcript(&run));
+        Ok(String::from_utf8(run.stdout)?.trim().to_owned())
     }
 
     pub fn pid(&self) -> Result<u32, Failure> {

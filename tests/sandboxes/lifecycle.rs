@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forkd_engine::engine::{EndReason, EngineError, Happened, Refusal, SandboxState, Source};
+use forkd_engine::engine::{EndReason, EngineError, Happened, Refusal, SandboxState};
 use forkd_tests::engine::process::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -53,7 +53,7 @@ fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
     let world = World::new()?;
     world.make("base")?;
     let mut happened = world.engine.happenings();
-    let mut wanted = request(Source::Snapshot("base".into()), 2);
+    let mut wanted = request(world.source("base")?, 2);
     wanted.ttl = Some(Duration::from_secs(1));
     let created = world.run(world.engine.create(wanted))?;
     let [short, long] = &created.sandboxes[..] else { return Err("not two".into()) };
@@ -68,7 +68,7 @@ fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
     assert_eq!(world.engine.sandbox(long.id().as_str())?.view().state, SandboxState::Running);
     let mut told = Vec::new();
     while let Ok(event) = happened.try_recv() {
-        told.push(event);
+        told.push(event.what);
     }
     assert!(told.contains(&Happened::Sandbox(short.id().clone(), SandboxState::Ended)), "{told:?}");
     Ok(())
@@ -94,9 +94,9 @@ fn a_killed_vm_is_noticed_and_hurts_nobody() -> Result<(), Failure> {
 fn what_is_too_much_is_refused_by_name_and_nothing_is_left() -> Result<(), Failure> {
     let world = World::new()?;
     world.make("base")?;
-    let error = world.create(Source::Snapshot("base".into()), 251).unwrap_err();
+    let error = world.create(world.source("base")?, 251).unwrap_err();
     assert!(matches!(error, EngineError::Refused(Refusal::Sandboxes { wanted: 251, .. })), "{error}");
-    let error = world.create(Source::Snapshot("other".into()), 1).unwrap_err();
+    let error = world.source("other").map(drop).unwrap_err();
     assert!(matches!(error, EngineError::NoSnapshot(_)), "{error}");
     let error = world.make("base").unwrap_err();
     assert!(matches!(error, EngineError::NameTaken(_)), "{error}");

@@ -36,7 +36,7 @@ fn copies_of_a_running_sandbox_are_made_in_one_call() -> Result<(), Failure> {
     let world = World::new()?;
     world.make("base")?;
     let id = world.fork("base", 1)?.remove(0);
-    let created = world.create(Source::Sandbox(id.clone()), 4)?;
+    let created = world.create(Source::Sandbox(world.engine.sandbox(&id)?), 4)?;
     assert_eq!(created.sandboxes.len(), 4);
     assert!(created.restored <= created.ready);
     let branch = format!("{id}-1");
@@ -88,7 +88,7 @@ fn what_is_beyond_the_budget_is_evicted_by_use_and_never_while_needed() -> Resul
     assert_eq!(world.names("zygotes"), ["one"]);
     let mut told = Vec::new();
     while let Ok(event) = happened.try_recv() {
-        told.push(event);
+        told.push(event.what);
     }
     assert!(told.contains(&Happened::Evicted("two".parse()?)), "{told:?}");
 
@@ -164,10 +164,12 @@ fn what_a_branch_keeps_counts_against_its_owner() -> Result<(), Failure> {
     let owner = |memory_bytes| Owner {
         name: "token:a".into(),
         allowance: Allowance { memory_bytes: Some(memory_bytes), ..Allowance::default() },
+        project: Default::default(),
+        project_allowance: Allowance::default(),
     };
     // Enough for a sandbox, and not for anything beside it.
     let exact = owner(shape.memory_bytes);
-    let request = NewSandboxes { owner: Some(exact.clone()), ..request(Source::Snapshot("base".into()), 1) };
+    let request = NewSandboxes { owner: Some(exact.clone()), ..request(world.source("base")?, 1) };
     let created = world.run(world.engine.create(request.clone()))?;
     let sandbox = world.engine.sandbox(created.sandboxes[0].id().as_str())?;
     let pid = sandbox.view().pid;
@@ -254,5 +256,19 @@ fn branches_that_are_gone_are_forgotten_before_they_are_too_many() -> Result<(),
     world.run(sandbox.branch(Some("next".parse()?)))?;
     assert_eq!(sandbox.view().record.branches, ["there".parse()?, "next".parse()?]);
     world.run(sandbox.rollback("there".parse()?))?;
+    Ok(())
+}
+
+/// A name is free again when its snapshot is gone, also for a branch of what was forked from it.
+#[test]
+fn a_branch_may_have_the_name_of_what_it_comes_from() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    world.run(world.engine.remove_snapshot("base", false))?;
+    let branch = world.run(world.engine.sandbox(&id)?.branch(Some("base".parse()?)))?;
+    assert_eq!(branch.view().record.parent, None);
+    world.fork("base", 1)?;
+    assert_eq!(world.run(world.engine.remove_snapshot("base", true))?, ["base".parse()?]);
     Ok(())
 }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use forkd_engine::engine::EngineError;
+use forkd_engine::lasting::LastingError;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
@@ -41,6 +43,27 @@ fn check(world: &World, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Who would believe it would end this test's own process.
+#[test]
+fn a_process_that_names_another_as_its_child_is_not_believed() -> Result<(), Failure> {
+    let is_refused = |error: EngineError| {
+        let refused = matches!(error, EngineError::Process(LastingError::Impostor { .. }));
+        assert!(refused, "{error:?}");
+    };
+    let forking = World::with_program("liar-vmm", b"fork")?;
+    forking.make("base")?;
+    is_refused(forking.fork("base", 1).unwrap_err());
+    assert_eq!(forking.names("sandboxes"), [""; 0]);
+    let branching = World::with_program("liar-vmm", b"branch")?;
+    branching.make("base")?;
+    let id = branching.fork("base", 1)?.remove(0);
+    let sandbox = branching.engine.sandbox(&id)?;
+    is_refused(branching.run(sandbox.branch(None)).map(drop).unwrap_err());
+    branching.run(sandbox.remove())?;
+    assert_eq!(branching.names("sandboxes"), [""; 0]);
+    Ok(())
+}
+
 #[test]
 fn frozen_layers_cannot_be_written() -> Result<(), Failure> {
     let world = World::with_guest(&ticking::elf())?;
@@ -54,4 +77,40 @@ fn frozen_layers_cannot_be_written() -> Result<(), Failure> {
         check(&world, &id)?;
     }
     check(&world, &first)
+}
+
+/// The most bytes that a file of a process may have, as the kernel keeps it.
+fn file_limit(pid: i32) -> Result<u64, Failure> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file size")).ok_or("no line")?;
+    Ok(line.split_whitespace().nth(1).ok_or("no limit")?.parse().map_err(|_| format!("no limit: {line}"))?)
+}
+
+/// The quota of a disk is kept by the process that writes it. One that does not keep it any more is stopped by the kernel: it has
+/// one file to write to, and that is not larger than the disk.
+#[test]
+fn no_process_makes_files_larger_than_its_disk() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let base = world.make("base")?;
+    world.run(base.durable())?;
+    let most = base.view().record.shape.largest_file();
+    let check = |world: &World| -> Result<(), Failure> {
+        let id = world.fork("base", 1)?.remove(0);
+        let sandbox = world.engine.sandbox(&id)?;
+        assert_eq!(file_limit(sandbox.view().pid)?, most);
+        let branch = world.run(sandbox.branch(None))?;
+        let id = world.fork(branch.tag().as_str(), 1)?.remove(0);
+        assert_eq!(file_limit(world.engine.sandbox(&id)?.view().pid)?, most);
+        Ok(())
+    };
+    check(&world)?;
+    // Nothing is held in memory: it is loaded from disk.
+    world.restart_with(0)?;
+    world.run(async {
+        while world.engine.snapshot("base")?.view().loaded {
+            world.engine.trim().await;
+        }
+        Ok::<_, Failure>(())
+    })?;
+    check(&world)
 }

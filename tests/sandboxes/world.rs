@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{Created, Engine, EngineError, Recovered, SnapshotHandle, Source};
+use forkd_engine::engine::{Created, Engine, EngineError, Networking, Recovered, SnapshotHandle, Source};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny::{self, PATIENCE, start, start_with};
@@ -31,6 +31,14 @@ impl World {
         fs::write(directory.path().join("kernel"), elf)?;
         let (runtime, engine, recovered) = start(directory.path())?;
         assert_eq!(recovered, Recovered::default());
+        Ok(World { directory, runtime: Some(runtime), engine })
+    }
+
+    /// One whose VM processes are another program's.
+    pub fn with_program(program: &str, kernel: &[u8]) -> Result<World, Failure> {
+        let directory = tempfile::tempdir()?;
+        fs::write(directory.path().join("kernel"), kernel)?;
+        let (runtime, engine, _) = tiny::start_program(program, directory.path(), 1 << 40, Networking::None)?;
         Ok(World { directory, runtime: Some(runtime), engine })
     }
 
@@ -72,13 +80,18 @@ impl World {
         self.run(self.engine.make(new, &steps))
     }
 
+    /// A snapshot to make sandboxes of.
+    pub fn source(&self, tag: &str) -> Result<Source, EngineError> {
+        self.engine.snapshot(tag).map(Source::Snapshot)
+    }
+
     pub fn create(&self, source: Source, count: u32) -> Result<Created, EngineError> {
         self.run(self.engine.create(request(source, count)))
     }
 
     /// The ids of new sandboxes of a snapshot.
     pub fn fork(&self, tag: &str, count: u32) -> Result<Vec<String>, EngineError> {
-        let created = self.create(Source::Snapshot(tag.into()), count)?;
+        let created = self.create(self.source(tag)?, count)?;
         assert!(created.failures.is_empty(), "{:?}", created.failures);
         Ok(created.sandboxes.iter().map(|view| view.id().to_string()).collect())
     }

@@ -23,6 +23,19 @@ pub struct ImageSummary {
     pub disk_bytes: u64,
     /// Who processes belong to when nobody says otherwise.
     pub default_user: String,
+    /// The projects that it belongs to, as far as the caller sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projects: Vec<String>,
+    /// Whether every project may make snapshots of it.
+    #[serde(default)]
+    pub public: bool,
+}
+
+/// Whether every project may use something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Publish {
+    pub public: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

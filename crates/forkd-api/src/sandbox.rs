@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::token::default_project;
+
 use crate::error::ErrorBody;
 
 /// The longest time until a sandbox is ended by itself: ten years.
@@ -31,6 +33,9 @@ pub struct Sandbox {
     /// Who asked for it: `token:NAME`, `unix:UID`, or `local`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The project that it belongs to.
+    #[serde(default = "default_project")]
+    pub project: String,
     /// What it may use of the host, as it is kept.
     #[serde(default)]
     pub limits: Limits,

@@ -5,12 +5,20 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::token::default_project;
+
 use crate::code::Language;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub tag: String,
+    /// The project that it belongs to.
+    #[serde(default = "default_project")]
+    pub project: String,
+    /// Whether every project may fork from it.
+    #[serde(default)]
+    pub public: bool,
     pub status: SnapshotStatus,
     pub created_at_unix: u64,
     /// The snapshot that this one is a change of.

@@ -3,15 +3,18 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// The project of what nobody has said otherwise of.
+pub const DEFAULT_PROJECT: &str = "default";
+
 /// What a token allows. Each scope has all of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// To look at everything.
+    /// To look at all of its project.
     Read,
     /// To make sandboxes and snapshots, to run things in them, and to remove them.
     Run,
-    /// All else: images, kernels, and what is the host's.
+    /// All else: images, kernels, what is the host's, and every project.
     Admin,
 }
 
@@ -31,8 +34,11 @@ impl Scope {
 pub struct Token {
     pub name: String,
     pub scope: Scope,
+    /// Whose sandboxes, snapshots and images it is for.
+    #[serde(default = "default_project")]
+    pub project: String,
     pub created_at_unix: u64,
-    /// What its sandboxes may be together.
+    /// What is made with it may be so much together.
     #[serde(default, skip_serializing_if = "TokenLimits::is_nothing")]
     pub limits: TokenLimits,
     /// Behind the truth by a minute at most; nothing if it was never used.
@@ -40,21 +46,38 @@ pub struct Token {
     pub last_used_at_unix: Option<u64>,
 }
 
-/// What the sandboxes of a token may be at once, together. What is not said is as much as the host gives.
+pub(crate) fn default_project() -> String {
+    DEFAULT_PROJECT.to_owned()
+}
+
+/// A project that has limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Project {
+    pub name: String,
+    /// What all of its tokens make may be so much together.
+    pub limits: TokenLimits,
+}
+
+/// What there may be at once of a token's, or of a project's, together. What is not said is as much as the host gives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenLimits {
+    /// Guests that make snapshots and images count as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandboxes: Option<u64>,
-    /// Of their guests.
+    /// Of their guests, and what their branches keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u64>,
+    /// Branches are snapshots, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<u64>,
 }
 
 impl TokenLimits {
-    fn is_nothing(&self) -> bool {
+    pub fn is_nothing(&self) -> bool {
         *self == TokenLimits::default()
     }
 }

@@ -3,7 +3,7 @@
 use forkd_api::file::TAR;
 use forkd_api::library::{
     BuildImage, DebianImage, Image, ImageList, ImageSummary, ImportImage, LibraryProgress, PruneImages,
-    PrunedImages, PullImage, RemovedImage,
+    PrunedImages, Publish, PullImage, RemovedImage,
 };
 use hyper::Method;
 
@@ -21,6 +21,12 @@ impl Client {
     /// An image by a name, its id, or the beginning of its id.
     pub async fn image(&self, image: &str) -> Result<Image, ClientError> {
         self.ask(Request::get(format!("/v1/images/{}", part(image)))).await
+    }
+
+    /// Lets every project make snapshots of an image, or only those that have made it.
+    pub async fn publish_image(&self, image: &str, public: bool) -> Result<Image, ClientError> {
+        let path = format!("/v1/images/{}/public", part(image));
+        self.ask(Request::new(Method::PUT, path).json(&Publish { public })).await
     }
 
     /// Pulls an image from a registry. What is done is told as it is done; giving up ends it.

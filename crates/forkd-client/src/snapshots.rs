@@ -1,5 +1,6 @@
 //! Snapshots.
 
+use forkd_api::library::Publish;
 use forkd_api::snapshot::{CreateSnapshot, Progress, RemovedSnapshots, Snapshot, SnapshotList};
 use hyper::Method;
 
@@ -31,6 +32,12 @@ impl Client {
 
     pub async fn snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
         self.ask(Request::get(format!("/v1/snapshots/{}", part(tag)))).await
+    }
+
+    /// Lets every project fork from a snapshot, or only its own.
+    pub async fn publish_snapshot(&self, tag: &str, public: bool) -> Result<Snapshot, ClientError> {
+        let path = format!("/v1/snapshots/{}/public", part(tag));
+        self.ask(Request::new(Method::PUT, path).json(&Publish { public })).await
     }
 
     /// Removes a snapshot, with those that are changes of it if they shall go too.

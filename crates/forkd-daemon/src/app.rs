@@ -11,10 +11,11 @@ use tracing::Instrument;
 use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::config::{Config, Limits};
-use crate::e2b::{E2b, KeyError};
+use crate::e2b::{E2b, KeyError, TemplatesError};
 use crate::error::ApiError;
 use crate::idempotency::Idempotency;
 use crate::metrics::Metrics;
+use crate::sharing::{Sharing, SharingError};
 
 /// The state of every handler: `State(app): State<Shared>`.
 pub type Shared = Arc<App>;
@@ -32,6 +33,7 @@ pub struct App {
     /// Whether the TCP port is for TLS.
     pub tls: bool,
     pub(crate) e2b: E2b,
+    pub(crate) sharing: Sharing,
     /// Places for long work on the library.
     pub(crate) jobs: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
@@ -50,6 +52,10 @@ pub enum AppError {
     Audit(#[from] AuditError),
     #[error(transparent)]
     Keys(#[from] KeyError),
+    #[error(transparent)]
+    Sharing(#[from] SharingError),
+    #[error(transparent)]
+    Templates(#[from] TemplatesError),
 }
 
 impl App {
@@ -70,6 +76,7 @@ impl App {
             limits: config.limits,
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             e2b: E2b::open(&config.home)?,
+            sharing: Sharing::open(&config.home)?,
             jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),
             busy: Arc::default(),

@@ -1,11 +1,11 @@
 //! The audit log: who did what, a line of JSON a request.
 //!
 //! ```json
-//! {"time":"2026-01-02T03:04:05.678Z","who":"token:ci","from":"10.0.0.7:51234","method":"POST",
+//! {"time":"2026-01-02T03:04:05.678Z","who":"token:ci","project":"default","from":"10.0.0.7:51234","method":"POST",
 //!  "path":"/v1/sandboxes/sb-1/exec","sandboxes":["sb-1"],"status":200,"latency_us":1234,"request_id":"…"}
 //! ```
 //!
-//! `who` is `-` when nobody was recognised, `status` is missing when the caller went away before there was one, and
+//! `who` is `-` when nobody was recognised, and there is no project then; `status` is missing when the caller went away before there was one, and
 //! `latency_us` ends when the answer's head is ready. Queries, headers and bodies are never in it, and a token that
 //! somebody has put into a path or an id is taken out.
 //!
@@ -48,6 +48,9 @@ pub struct AuditError {
 pub struct Line {
     pub time: String,
     pub who: String,
+    /// Whose sandboxes and snapshots it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
     pub from: String,
     pub method: String,
     pub path: String,
@@ -251,6 +254,7 @@ mod tests {
         Line {
             time: timestamp(),
             who: "unix:0".into(),
+            project: None,
             from: "unix".into(),
             method: "GET".into(),
             path: path.into(),

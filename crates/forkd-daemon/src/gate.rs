@@ -53,6 +53,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
             let caller = link.map_or_else(|| recognise(&app, route, &request), Ok);
             if let Ok(caller) = &caller {
                 record.line.who.clone_from(&caller.name);
+                record.line.project = Some(caller.project.to_string());
             }
             let allowed = caller.and_then(|caller| caller.require(auth::least(&method)).map(|()| caller));
             let response = match allowed {
@@ -153,6 +154,7 @@ impl Record {
         let line = Line {
             time: audit::timestamp(),
             who: "-".into(),
+            project: None,
             from,
             method,
             path: audit::short(path),
@@ -169,6 +171,8 @@ impl Record {
         if let Aim::Port { id, port, .. } = aim {
             self.line.who = format!("port:{port}");
             self.line.sandboxes = vec![id.clone()];
+            let sandbox = self.app.engine.sandbox(id).ok();
+            self.line.project = sandbox.map(|sandbox| sandbox.view().record.project.into());
         }
     }
 

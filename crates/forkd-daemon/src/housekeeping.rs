@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use forkd_engine::engine::{Happened, SandboxState, SnapshotStatus, Swept};
+use forkd_engine::engine::{Happened, SandboxState, SnapshotStatus, Swept, Told};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::{App, Shared};
+use crate::e2b;
 use crate::error::chain;
 
 /// Between two sweeps.
@@ -25,6 +26,8 @@ pub fn start(app: &Shared) {
     let (sweeping, trimming, counting) = (app.clone(), app.clone(), app.clone());
     // Before anything happens that counts.
     let happened = app.engine.happenings();
+    let cleaning = app.clone();
+    tokio::spawn(async move { e2b::clean_up(&cleaning).await });
     tokio::spawn(async move {
         tokio::select! {
             () = sweep(&sweeping) => {}
@@ -103,9 +106,9 @@ async fn trim(app: &App) {
 }
 
 /// A snapshot was loaded, or can be given up from now on.
-async fn memory_taken(happened: &mut Receiver<Happened>) {
+async fn memory_taken(happened: &mut Receiver<Told>) {
     loop {
-        match happened.recv().await {
+        match happened.recv().await.map(|told| told.what) {
             Ok(Happened::Loaded(_) | Happened::Snapshot(_, SnapshotStatus::Ready)) => return,
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => return,
@@ -114,9 +117,9 @@ async fn memory_taken(happened: &mut Receiver<Happened>) {
     }
 }
 
-async fn count(app: &App, mut happened: Receiver<Happened>) {
+async fn count(app: &App, mut happened: Receiver<Told>) {
     loop {
-        match happened.recv().await {
+        match happened.recv().await.map(|told| told.what) {
             Ok(Happened::Loaded(_)) => app.metrics.engine.zygote_loaded(),
             Ok(Happened::Evicted(_)) => app.metrics.engine.zygote_evicted(),
             Ok(Happened::Busy(id, contexts)) => {

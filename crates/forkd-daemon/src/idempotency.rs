@@ -137,8 +137,10 @@ async fn keyed(app: &Shared, key: HeaderValue, request: Request, next: Next) -> 
         let text = format!("an idempotency key has 1 to {MAX_KEY} visible ASCII characters");
         ApiError::new(ErrorCode::Malformed, text)
     })?;
-    let caller = request.extensions().get::<Caller>().map_or("", |caller| caller.name.as_str());
-    let key = (caller.to_owned(), key.to_owned());
+    // A token that was made anew for another project is another caller.
+    let caller = request.extensions().get::<Caller>();
+    let caller = caller.map(|caller| format!("{} {}", caller.project, caller.name)).unwrap_or_default();
+    let key = (caller, key.to_owned());
     let (parts, body) = request.into_parts();
     let body = extract::read(body, app.limits.json_bytes, app.limits.body_time).await?;
     let mut digest = Sha256::new();

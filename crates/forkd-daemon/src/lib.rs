@@ -36,9 +36,12 @@ mod proxy;
 pub mod request_id;
 pub mod routes;
 pub mod server;
+mod sharing;
 pub mod signals;
+mod tenancy;
 mod upload;
 mod views;
+mod whole_file;
 
 pub use app::{App, Shared};
 pub use server::Server;

@@ -16,8 +16,10 @@ use forkd_image::import::ImportError;
 use forkd_image::kernels::{DependsError, KernelStoreError, PackageError};
 use forkd_image::registry::PullError;
 
+use crate::e2b::TemplatesError;
 use crate::engine_error::shortened;
 use crate::error::{ApiError, chain};
+use crate::sharing::SharingError;
 
 /// The words of an error that has no paths in it, with its causes.
 fn of(code: ErrorCode, error: &dyn Error) -> ApiError {
@@ -76,6 +78,18 @@ impl From<ImageError> for ApiError {
                 internal(&error)
             }
         }
+    }
+}
+
+impl From<SharingError> for ApiError {
+    fn from(error: SharingError) -> ApiError {
+        internal(&error)
+    }
+}
+
+impl From<TemplatesError> for ApiError {
+    fn from(error: TemplatesError) -> ApiError {
+        internal(&error)
     }
 }
 

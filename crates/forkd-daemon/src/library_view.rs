@@ -17,6 +17,8 @@ pub fn summary(image: &images::Image) -> ImageSummary {
         size_bytes: metadata.size,
         disk_bytes: image.disk,
         default_user: metadata.default_user.clone(),
+        projects: Vec::new(),
+        public: false,
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
         egress: record.network.as_ref().map(|network| egress::show(&network.policy.egress)),
         owner: record.owner.clone(),
+        project: record.project.to_string(),
         limits: limits(record),
         pid: (*state != seen::SandboxState::Ended).then_some(*pid),
         branches: record.branches.iter().map(ToString::to_string).collect(),
@@ -54,12 +55,19 @@ fn cpu(model: CpuModel) -> Cpu {
     }
 }
 
-/// A snapshot among all that there are.
-pub(crate) fn snapshot(view: &SnapshotView, size: StoredSize, all: &[SnapshotView]) -> Snapshot {
+/// A snapshot among all that the caller sees.
+pub(crate) fn snapshot(
+    view: &SnapshotView,
+    public: bool,
+    size: StoredSize,
+    all: &[SnapshotView],
+) -> Snapshot {
     let SnapshotView { record, status, loaded, error } = view;
     let children = all.iter().filter(|other| other.record.parent.as_ref() == Some(&record.tag));
     Snapshot {
         tag: record.tag.to_string(),
+        project: record.project.to_string(),
+        public,
         status: snapshot_status(*status),
         created_at_unix: seconds(record.created_unix_ms),
         parent: record.parent.as_ref().map(ToString::to_string),

@@ -99,12 +99,18 @@ fn connect_in(directory: &Path) -> Result<Channel, LastingError> {
 }
 
 impl Lasting {
-    /// Starts `forkd-vmm`, without a VM yet, in a directory of its own.
-    pub fn start(program: &Path, directory: &Path, user: Option<User>) -> Result<WithEvents, LastingError> {
+    /// Starts `forkd-vmm`, without a VM yet, in a directory of its own. Neither it nor what it forks can make a file larger than
+    /// `file_bytes`, whoever has taken it over: the kernel ends what tries.
+    pub fn start(
+        program: &Path,
+        directory: &Path,
+        user: Option<User>,
+        file_bytes: u64,
+    ) -> Result<WithEvents, LastingError> {
         let failed = |source| LastingError::Program { program: program.into(), source };
         let listener = listen_in(directory)?;
         let mut child = tokio::process::Command::new(program)
-            .arg("run")
+            .args(["run", "--file-bytes", &file_bytes.to_string()])
             .args(user.iter().flat_map(|user| ["--uid".to_owned(), user.uid().to_string()]))
             .stdin(Stdio::from(listener))
             .stdout(Stdio::null())

@@ -25,6 +25,7 @@ pub mod library;
 pub mod page_table;
 pub mod places;
 pub mod process;
+pub mod project;
 pub mod record;
 pub mod shutdown;
 pub mod small;

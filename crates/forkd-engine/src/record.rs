@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use forkd_devices::disk::Layer;
 use forkd_image::digest::Digest;
 use forkd_net::{Policy, Slot};
 use forkd_proto::control::{CpuModel, Devices};
@@ -21,6 +22,7 @@ use crate::cgroup::Quota;
 use crate::fault;
 use crate::ids::{LayerId, SandboxId};
 use crate::places::PlaceError;
+use crate::project::Project;
 use crate::users::UserRecord;
 
 const FILE: &str = "record.json";
@@ -46,6 +48,17 @@ pub struct Shape {
     pub image: Option<Digest>,
 }
 
+/// What files may have beside a VM's memory and disk: a console's log, a VM's state.
+const SMALL_FILES: u64 = 64 << 20;
+
+impl Shape {
+    /// The largest file that a process of such a VM writes: a layer of its disk, or its memory.
+    pub fn largest_file(&self) -> u64 {
+        let layer = self.devices.disk.and_then(|disk| Layer::file_length(disk.bytes).ok());
+        self.memory_bytes.max(layer.unwrap_or(0)).saturating_add(SMALL_FILES)
+    }
+}
+
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,6 +77,8 @@ pub struct SandboxRecord {
     /// Who has asked for it.
     #[serde(default)]
     pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Project::is_default")]
+    pub project: Project,
     pub shape: Shape,
     pub disk: Option<DiskRecord>,
     /// Whose its process is.
@@ -170,6 +185,11 @@ pub struct ZygoteRecord {
     /// Of a branch: whose memory limit its frozen memory counts against.
     #[serde(default)]
     pub owner: Option<String>,
+    /// Who has asked for it. Other than its process' owner, it is kept on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maker: Option<String>,
+    #[serde(default, skip_serializing_if = "Project::is_default")]
+    pub project: Project,
     /// Of a branch: the memory that only the sandbox had when it was made, which the branch keeps.
     #[serde(default)]
     pub frozen_bytes: u64,
@@ -341,6 +361,29 @@ mod tests {
         assert_eq!((zygote.cgroup.as_ref(), zygote.owner.as_ref(), zygote.frozen_bytes), (None, None, 0));
         let branch = ZygoteRecord { cgroup: Some("x".into()), frozen_bytes: 1, ..zygote.clone() };
         assert_eq!(branch.without_process(), zygote);
+    }
+
+    /// Each file is a record as some daemon has written it. What is read once is read for good: when records change, the change comes
+    /// with a file more, and no file changes or goes.
+    #[test]
+    fn records_of_every_daemon_are_read() {
+        fn check<T: DeserializeOwned + Serialize>(kind: &str) {
+            let file = |number: u32| format!("{}/records/{kind}-{number}.json", env!("CARGO_MANIFEST_DIR"));
+            let mut newest = None;
+            for path in (1..).map(file).take_while(|path| Path::new(path).exists()) {
+                let object: Object = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+                let record: T = from_object(object.clone()).unwrap_or_else(|error| panic!("{path}: {error}"));
+                newest = Some((object, record));
+            }
+            let (object, record) = newest.expect("there is one");
+            assert_eq!(
+                to_object(&record).unwrap(),
+                object,
+                "{kind}: the newest file has not all that is written"
+            );
+        }
+        check::<SandboxRecord>("sandbox");
+        check::<ZygoteRecord>("zygote");
     }
 
     #[test]

@@ -120,6 +120,11 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// Projects: whose sandboxes, snapshots and images are whose. A token belongs to one.
+    Project {
+        #[command(subcommand)]
+        command: ProjectCommand,
+    },
     /// A Linux host with KVM in software, for hosts whose own KVM cannot run sandboxes.
     Machine {
         #[command(subcommand)]

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use arguments::{
     Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand,
-    SnapshotCommand, TokenCommand,
+    ProjectCommand, SnapshotCommand, TokenCommand,
 };
 use clap::Parser;
 use error::CliError;
@@ -44,6 +44,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             None => commands::snapshot::create::run(&options.create),
             Some(SnapshotCommand::Ls(options)) => commands::snapshot::ls::run(options),
             Some(SnapshotCommand::Inspect(options)) => commands::snapshot::inspect::run(options),
+            Some(SnapshotCommand::Share(options)) => commands::snapshot::share::run(options),
             Some(SnapshotCommand::Rm(options)) => commands::snapshot::rm::run(options),
         },
         Command::Fork(options) => commands::fork::run(&options),
@@ -83,6 +84,10 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             TokenCommand::Ls(options) => commands::token::ls::run(&options),
             TokenCommand::Rm(options) => commands::token::rm::run(&options),
         },
+        Command::Project { command } => match command {
+            ProjectCommand::Ls(options) => commands::project::ls::run(&options),
+            ProjectCommand::Limit(options) => commands::project::limit::run(&options),
+        },
         Command::Machine { command } => match command {
             MachineCommand::Init(options) => commands::machine::init::run(&options),
             MachineCommand::Start(options) => commands::machine::start::run(&options),
@@ -109,6 +114,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             ImageCommand::Ls(options) => commands::image::ls::run(&options),
             ImageCommand::Inspect(options) => commands::image::inspect::run(&options),
             ImageCommand::Rm(options) => commands::image::rm::run(&options),
+            ImageCommand::Share(options) => commands::image::share::run(&options),
             ImageCommand::Prune(options) => commands::image::prune::run(&options),
         },
         Command::BuildGuest(options) => commands::build_guest::run(&options),

@@ -4,6 +4,7 @@ template is. A sandbox of it has all of this, and one of its snapshots does.
 
 import os
 import tempfile
+import threading
 import uuid
 
 from e2b import Sandbox, Template, wait_for_port
@@ -51,8 +52,39 @@ def main():
     assert sandbox.commands.run("id -un; pwd").stdout == "user\n/srv\n"
     owners = sandbox.commands.run("stat -c %U /home/user/who /srv/site/index.html /srv/built").stdout
     assert owners == "user\nuser\nroot\n", owners
+    built_again(sandbox)
     sandbox.kill()
     print("templates are built")
+
+
+def built_again(before):
+    """While a template is built again, its name means one build or the other, and sandboxes of the first go on."""
+    again = Template().from_template("code-interpreter-v1").run_cmd("echo again > /srv/built", user="root")
+    done, seen, failures = threading.Event(), [], []
+
+    def use():
+        while not done.is_set():
+            try:
+                sandbox = Sandbox.create(NAME, timeout=120)
+                seen.append(sandbox.files.read("/srv/built"))
+                sandbox.kill()
+            except Exception as error:
+                failures.append(error)
+                return
+
+    user = threading.Thread(target=use)
+    user.start()
+    try:
+        Template.build(again, NAME, cpu_count=1, memory_mb=512)
+    finally:
+        done.set()
+        user.join()
+    assert not failures, failures
+    assert set(seen) <= {"built\n", "again\n"} and "built\n" in seen, seen
+    after = Sandbox.create(NAME, timeout=120)
+    assert after.files.read("/srv/built") == "again\n"
+    after.kill()
+    assert before.files.read("/srv/built") == "built\n"
 
 
 if __name__ == "__main__":

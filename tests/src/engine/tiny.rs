@@ -41,9 +41,19 @@ pub fn start_networked(
     zygote_bytes: u64,
     networking: Networking,
 ) -> Result<(Runtime, Engine, Recovered), Failure> {
+    start_program("forkd-vmm", root, zygote_bytes, networking)
+}
+
+/// The same with another program for VM processes.
+pub fn start_program(
+    program: &str,
+    root: &Path,
+    zygote_bytes: u64,
+    networking: Networking,
+) -> Result<(Runtime, Engine, Recovered), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let settings = Settings {
-        program: binaries::directory().join("forkd-vmm"),
+        program: binaries::directory().join(program),
         root: root.into(),
         images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },

@@ -1,23 +1,26 @@
 //! The file that tokens are kept in.
 //!
 //! ```json
-//! {"version": 1, "tokens": [{"name": "ci", "scope": "run", "sha256": "…", "created_at_unix": 1760000000}]}
+//! {"version": 1, "tokens": [{"name": "ci", "scope": "run", "project": "default", "sha256": "…", "created_at_unix": 1760000000}],
+//!  "projects": [{"name": "default", "limits": {"sandboxes": 100}}]}
 //! ```
 //!
 //! Both the command line and the daemon write it: the whole file each time, under a lock, with a rename at the end. Whoever
 //! reads it sees one version or the next.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forkd_api::token::{Scope, Token, TokenLimits};
+use forkd_api::token::{Project as Limited, Scope, Token, TokenLimits};
+use forkd_engine::project::{Project, ProjectError};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::secret::{Fingerprint, NoRandomness, Secret};
+use crate::whole_file;
 
 const VERSION: u32 = 1;
 /// Thousands of tokens. A larger file is not ours.
@@ -40,6 +43,10 @@ pub enum TokenError {
     BadName(String),
     #[error("there are {MAX_TOKENS} tokens already; remove some (forkd token rm)")]
     TooMany,
+    #[error("{MAX_TOKENS} projects have limits already")]
+    TooManyProjects,
+    #[error(transparent)]
+    BadProject(#[from] ProjectError),
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
 }
@@ -53,12 +60,14 @@ pub enum Damage {
     Json(#[from] serde_json::Error),
     #[error("it has version {0}, and this forkd knows version {VERSION}")]
     Version(u32),
-    #[error("it has more than {MAX_TOKENS} tokens")]
+    #[error("it has more than {MAX_TOKENS} tokens, or projects")]
     TooMany,
     #[error("{0:?} is no name for a token")]
     Name(String),
-    #[error("two tokens are named {0}")]
+    #[error("two tokens, or two projects, are named {0}")]
     Twice(String),
+    #[error(transparent)]
+    Project(#[from] ProjectError),
 }
 
 /// A token as it is kept.
@@ -69,10 +78,13 @@ pub struct Entry {
     pub sha256: Fingerprint,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Content {
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Content {
     version: u32,
-    tokens: Vec<Entry>,
+    pub tokens: Vec<Entry>,
+    /// Those with limits. There are others: a token's project need not be here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projects: Vec<Limited>,
 }
 
 /// One version of a file: no two have the same while one of them is held open, since only then its inode is not used again.
@@ -102,6 +114,7 @@ impl Stamp {
 pub struct Version {
     pub stamp: Option<Stamp>,
     pub entries: Vec<Entry>,
+    pub projects: Vec<Limited>,
     _file: Option<File>,
 }
 
@@ -112,7 +125,9 @@ impl Version {
             let unused = |token: &Token| Token { last_used_at_unix: None, ..token.clone() };
             unused(&one.token) == unused(&two.token) && one.sha256.matches(&two.sha256)
         };
-        self.entries.len() == other.entries.len() && self.entries.iter().zip(&other.entries).all(same)
+        self.projects == other.projects
+            && self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(&other.entries).all(same)
     }
 }
 
@@ -151,9 +166,9 @@ impl TokenFile {
         let metadata = file.metadata().map_err(self.failed("read"))?;
         let mut text = Vec::new();
         (&file).take(MAX_BYTES + 1).read_to_end(&mut text).map_err(self.failed("read"))?;
-        let entries =
+        let Content { tokens, projects, .. } =
             parse(&text).map_err(|source| TokenError::Damaged { path: self.path.clone(), source })?;
-        Ok(Version { stamp: Some(Stamp::of(&metadata)), entries, _file: Some(file) })
+        Ok(Version { stamp: Some(Stamp::of(&metadata)), entries: tokens, projects, _file: Some(file) })
     }
 
     /// The tokens, in the order of their names.
@@ -167,6 +182,7 @@ impl TokenFile {
     pub fn create(
         &self,
         name: &str,
+        project: &Project,
         scope: Scope,
         limits: TokenLimits,
     ) -> Result<(Token, Secret), TokenError> {
@@ -177,11 +193,12 @@ impl TokenFile {
         let token = Token {
             name: name.to_owned(),
             scope,
+            project: project.to_string(),
             created_at_unix: now_unix(),
             limits,
             last_used_at_unix: None,
         };
-        self.change(|entries| {
+        self.change(|Content { tokens: entries, .. }| {
             if entries.iter().any(|entry| entry.token.name == name) {
                 return Err(TokenError::NameTaken(name.to_owned()));
             }
@@ -196,17 +213,41 @@ impl TokenFile {
 
     /// Removes a token. A daemon that runs refuses it from its next request on.
     pub fn remove(&self, name: &str) -> Result<(), TokenError> {
-        self.change(|entries| {
+        self.change(|Content { tokens: entries, .. }| {
             let before = entries.len();
             entries.retain(|entry| entry.token.name != name);
             if entries.len() == before { Err(TokenError::NoSuchToken(name.to_owned())) } else { Ok(()) }
         })
     }
 
+    /// The projects that tokens belong to or that have limits, in the order of their names.
+    pub fn projects(&self) -> Result<Vec<Limited>, TokenError> {
+        let Version { entries, projects, .. } = self.read()?;
+        let mut all: std::collections::BTreeMap<String, TokenLimits> =
+            entries.into_iter().map(|entry| (entry.token.project, TokenLimits::default())).collect();
+        all.insert(Project::default().into(), TokenLimits::default());
+        all.extend(projects.into_iter().map(|project| (project.name, project.limits)));
+        Ok(all.into_iter().map(|(name, limits)| Limited { name, limits }).collect())
+    }
+
+    /// Sets what a project's tokens may have together, from the daemon's next request on.
+    pub fn limit_project(&self, project: &Project, limits: TokenLimits) -> Result<(), TokenError> {
+        self.change(|Content { projects, .. }| {
+            projects.retain(|other| other.name != project.as_str());
+            if !limits.is_nothing() {
+                if projects.len() >= MAX_TOKENS {
+                    return Err(TokenError::TooManyProjects);
+                }
+                projects.push(Limited { name: project.to_string(), limits });
+            }
+            Ok(())
+        })
+    }
+
     /// Reads, changes and replaces the file, while nobody else does.
     pub(super) fn change(
         &self,
-        change: impl FnOnce(&mut Vec<Entry>) -> Result<(), TokenError>,
+        change: impl FnOnce(&mut Content) -> Result<(), TokenError>,
     ) -> Result<(), TokenError> {
         let home = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(home).map_err(self.failed("make the directory of"))?;
@@ -214,20 +255,13 @@ impl TokenFile {
         let lock = File::create(home.join("tokens.lock")).map_err(self.failed("lock"))?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)
             .map_err(|errno| self.failed("lock")(errno.into()))?;
-        let mut tokens = self.read()?.entries;
-        change(&mut tokens)?;
-        let mut text = serde_json::to_vec_pretty(&Content { version: VERSION, tokens })
-            .map_err(|error| self.failed("write")(error.into()))?;
+        let Version { entries, projects, .. } = self.read()?;
+        let mut content = Content { version: VERSION, tokens: entries, projects };
+        change(&mut content)?;
+        let mut text =
+            serde_json::to_vec_pretty(&content).map_err(|error| self.failed("write")(error.into()))?;
         text.push(b'\n');
-        let replace = || {
-            // Readable by its owner only, as temporary files are.
-            let mut file = tempfile::NamedTempFile::with_prefix_in(".tokens-", home)?;
-            file.write_all(&text)?;
-            file.as_file().sync_all()?;
-            file.persist(&self.path)?;
-            File::open(home)?.sync_all()
-        };
-        replace().map_err(self.failed("write"))
+        whole_file::replace(&self.path, &text).map_err(self.failed("write"))
     }
 
     fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> TokenError {
@@ -235,7 +269,7 @@ impl TokenFile {
     }
 }
 
-fn parse(text: &[u8]) -> Result<Vec<Entry>, Damage> {
+fn parse(text: &[u8]) -> Result<Content, Damage> {
     if u64::try_from(text.len()).is_ok_and(|length| length > MAX_BYTES) {
         return Err(Damage::TooLarge);
     }
@@ -243,7 +277,7 @@ fn parse(text: &[u8]) -> Result<Vec<Entry>, Damage> {
     if content.version != VERSION {
         return Err(Damage::Version(content.version));
     }
-    if content.tokens.len() > MAX_TOKENS {
+    if content.tokens.len() > MAX_TOKENS || content.projects.len() > MAX_TOKENS {
         return Err(Damage::TooMany);
     }
     let mut names = std::collections::BTreeSet::new();
@@ -254,8 +288,15 @@ fn parse(text: &[u8]) -> Result<Vec<Entry>, Damage> {
         if !names.insert(&token.name) {
             return Err(Damage::Twice(token.name.clone()));
         }
+        token.project.parse::<Project>()?;
     }
-    Ok(content.tokens)
+    let mut names = std::collections::BTreeSet::new();
+    for Limited { name, .. } in &content.projects {
+        if !names.insert(name.parse::<Project>()?) {
+            return Err(Damage::Twice(name.clone()));
+        }
+    }
+    Ok(content)
 }
 
 fn is_name(name: &str) -> bool {
@@ -280,15 +321,19 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
         assert!(file.list().unwrap().is_empty());
-        let (token, secret) = file.create("ci", Scope::Run, TokenLimits::default()).unwrap();
-        file.create("a.b-c_1", Scope::Read, TokenLimits::default()).unwrap();
+        let (token, secret) =
+            file.create("ci", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
+        file.create("a.b-c_1", &Project::default(), Scope::Read, TokenLimits::default()).unwrap();
         assert!(matches!(
-            file.create("ci", Scope::Read, TokenLimits::default()),
+            file.create("ci", &Project::default(), Scope::Read, TokenLimits::default()),
             Err(TokenError::NameTaken(_))
         ));
         for name in ["", "a b", "ü", "a/b", &"x".repeat(65)] {
             assert!(
-                matches!(file.create(name, Scope::Read, TokenLimits::default()), Err(TokenError::BadName(_))),
+                matches!(
+                    file.create(name, &Project::default(), Scope::Read, TokenLimits::default()),
+                    Err(TokenError::BadName(_))
+                ),
                 "{name}"
             );
         }
@@ -301,6 +346,26 @@ mod tests {
         file.remove("ci").unwrap();
         assert!(matches!(file.remove("ci"), Err(TokenError::NoSuchToken(_))));
         assert_eq!(file.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn projects_are_those_of_tokens_and_those_with_limits() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        let (one, two): (Project, Project) = ("one".parse().unwrap(), "two".parse().unwrap());
+        file.create("ci", &one, Scope::Run, TokenLimits::default()).unwrap();
+        let limits = TokenLimits { sandboxes: Some(3), ..TokenLimits::default() };
+        file.limit_project(&two, limits).unwrap();
+        let listed = |file: &TokenFile| -> Vec<(String, Option<u64>)> {
+            file.projects().unwrap().into_iter().map(|it| (it.name, it.limits.sandboxes)).collect()
+        };
+        let with = |two| vec![("default".into(), None), ("one".into(), None), ("two".into(), two)];
+        assert_eq!(listed(&file), with(Some(3)));
+        file.limit_project(&two, TokenLimits { sandboxes: Some(4), ..limits }).unwrap();
+        assert_eq!(listed(&file), with(Some(4)));
+        file.limit_project(&two, TokenLimits::default()).unwrap();
+        assert_eq!(listed(&file).len(), 2);
+        assert_eq!(file.list().unwrap()[0].project, "one");
     }
 
     #[test]
@@ -326,7 +391,7 @@ mod tests {
         let content = |version: u32, entries: &[String]| {
             format!(r#"{{"version":{version},"tokens":[{}]}}"#, entries.join(","))
         };
-        assert_eq!(parse(content(1, &[entry("a"), entry("b")]).as_bytes()).unwrap().len(), 2);
+        assert_eq!(parse(content(1, &[entry("a"), entry("b")]).as_bytes()).unwrap().tokens.len(), 2);
         let check = |text: String| parse(text.as_bytes()).unwrap_err();
         assert!(matches!(check("{".into()), Damage::Json(_)));
         assert!(matches!(check(content(2, &[])), Damage::Version(2)));
@@ -334,6 +399,19 @@ mod tests {
         assert!(matches!(check(content(1, &[entry("a"), entry("a")])), Damage::Twice(_)));
         assert!(matches!(check(content(1, &[entry("a").replace("run", "root")])), Damage::Json(_)));
         assert!(matches!(check(" ".repeat(1 << 21)), Damage::TooLarge));
+        let of_project = |project: &str| {
+            content(1, &[entry("a").replace("\"scope\"", &format!("\"project\":\"{project}\",\"scope\""))])
+        };
+        assert_eq!(parse(of_project("one").as_bytes()).unwrap().tokens[0].token.project, "one");
+        assert!(matches!(check(of_project("a b")), Damage::Project(_)));
+        let limited = |names: &[&str]| {
+            let projects: Vec<_> =
+                names.iter().map(|name| format!(r#"{{"name":"{name}","limits":{{}}}}"#)).collect();
+            format!(r#"{{"version":1,"tokens":[],"projects":[{}]}}"#, projects.join(","))
+        };
+        assert_eq!(parse(limited(&["a", "b"]).as_bytes()).unwrap().projects.len(), 2);
+        assert!(matches!(check(limited(&["a", "a"])), Damage::Twice(_)));
+        assert!(matches!(check(limited(&["a b"])), Damage::Project(_)));
         let many: Vec<String> = (0..=MAX_TOKENS).map(|i| entry(&i.to_string())).collect();
         assert!(matches!(check(content(1, &many)), Damage::TooMany));
     }
@@ -353,14 +431,15 @@ mod tests {
                 token: Token {
                     name: name.clone(),
                     scope: Scope::Admin,
+                    project: "default".into(),
                     created_at_unix: 7,
                     limits: TokenLimits::default(),
                     last_used_at_unix: (name.len() % 2 == 0).then_some(9),
                 },
                 sha256: Secret::generate().unwrap().fingerprint(),
             }).collect();
-            let text = serde_json::to_vec(&Content { version: VERSION, tokens: entries.clone() }).unwrap();
-            let read = parse(&text).unwrap();
+            let text = serde_json::to_vec(&Content { version: VERSION, tokens: entries.clone(), projects: Vec::new() }).unwrap();
+            let read = parse(&text).unwrap().tokens;
             prop_assert_eq!(read.len(), entries.len());
             for (read, written) in read.iter().zip(&entries) {
                 prop_assert_eq!(&read.token, &written.token);

@@ -21,6 +21,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_api::token::{Scope, TokenLimits};
+use forkd_engine::project::Project;
 
 use crate::error::ApiError;
 
@@ -52,19 +53,32 @@ pub struct Caller {
     /// `token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token.
     pub name: String,
     pub scope: Scope,
-    /// What its sandboxes may be together.
+    /// What it makes belongs to it.
+    pub project: Project,
+    /// What it makes may be so much together.
     pub limits: TokenLimits,
 }
 
 impl Caller {
     /// Somebody of this host who may do everything.
     fn unlimited(name: String) -> Caller {
-        Caller { name, scope: Scope::Admin, limits: TokenLimits::default() }
+        Caller { name, scope: Scope::Admin, project: Project::default(), limits: TokenLimits::default() }
     }
 
     /// Somebody who may only look at what everybody may.
     pub(crate) fn nobody() -> Caller {
-        Caller { name: "-".into(), scope: Scope::Read, limits: TokenLimits::default() }
+        let (project, limits) = (Project::default(), TokenLimits::default());
+        Caller { name: "-".into(), scope: Scope::Read, project, limits }
+    }
+
+    /// Whether every project is this caller's business.
+    pub fn sees_all(&self) -> bool {
+        self.scope >= Scope::Admin
+    }
+
+    /// Whether what a project has is this caller's.
+    pub fn owns(&self, project: &Project) -> bool {
+        self.sees_all() || self.project == *project
     }
 
     /// Refuses what is beyond the caller's scope.
@@ -98,13 +112,20 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
     };
     // An unknown token and a removed one are the same to the caller.
     let holder = holder.ok_or_else(|| unauthorized("the token is not known"))?;
-    Ok(Caller { name: format!("token:{}", holder.name), scope: holder.scope, limits: holder.limits })
+    let Holder { name, scope, project, limits } = holder;
+    Ok(Caller { name: format!("token:{name}"), scope, project, limits })
 }
 
 fn unauthorized(text: &str) -> ApiError {
     ApiError::new(ErrorCode::Unauthorized, text).hint(
         "send authorization: Bearer TOKEN; make a token on the daemon's host: forkd token create NAME --scope run",
     )
+}
+
+/// For what a caller sees, but may not change.
+pub(crate) fn not_yours(what: &str) -> ApiError {
+    ApiError::new(ErrorCode::Forbidden, format!("{what} belongs to another project"))
+        .hint("it is public, so it can be used; to change it needs a token of its project, or one with the scope admin")
 }
 
 /// The least scope that a method needs. Routes that need more say so with [`require`].
@@ -231,11 +252,15 @@ mod tests {
     #[test]
     fn a_scope_has_those_before_it() {
         for (index, has) in [Scope::Read, Scope::Run, Scope::Admin].into_iter().enumerate() {
-            let caller = Caller { name: "token:x".into(), scope: has, limits: TokenLimits::default() };
+            let caller = Caller { scope: has, ..Caller::nobody() };
             for (needed, scope) in [Scope::Read, Scope::Run, Scope::Admin].into_iter().enumerate() {
                 assert_eq!(caller.require(scope).is_ok(), needed <= index);
             }
         }
+        let other: Project = "other".parse().unwrap();
+        let own = |scope| Caller { scope, ..Caller::nobody() }.owns(&other);
+        assert!(!own(Scope::Read) && !own(Scope::Run) && own(Scope::Admin));
+        assert!(Caller::nobody().owns(&Project::default()));
         assert_eq!((least(&Method::GET), least(&Method::POST)), (Scope::Read, Scope::Run));
         assert_eq!((least(&Method::HEAD), least(&Method::DELETE)), (Scope::Read, Scope::Run));
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forkd_api::token::{Scope, TokenLimits};
+use forkd_engine::project::Project;
 
 use super::file::{Stamp, TokenError, TokenFile, Version, now_unix};
 use super::secret::Secret;
@@ -35,6 +36,7 @@ enum Complaint {
 pub struct Holder {
     pub name: String,
     pub scope: Scope,
+    pub project: Project,
     pub limits: TokenLimits,
 }
 
@@ -65,7 +67,16 @@ impl Tokens {
         })?;
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         used.insert(found.name.clone(), now_unix());
-        Some(Holder { name: found.name.clone(), scope: found.scope, limits: found.limits })
+        // It was checked when it was read.
+        let project = found.project.parse().ok()?;
+        Some(Holder { name: found.name.clone(), scope: found.scope, project, limits: found.limits })
+    }
+
+    /// What all of a project's may have together.
+    pub fn limits_of(&self, project: &Project) -> TokenLimits {
+        let version = self.current();
+        let found = version.projects.iter().find(|limited| limited.name == project.as_str());
+        found.map(|limited| limited.limits).unwrap_or_default()
     }
 
     /// The newest version that can be read. One that cannot leaves what was: no token becomes good by damage, and those
@@ -106,8 +117,8 @@ impl Tokens {
         if used.is_empty() {
             return Ok(());
         }
-        self.file.change(|entries| {
-            for entry in entries {
+        self.file.change(|content| {
+            for entry in &mut content.tokens {
                 let last = used.get(&entry.token.name).copied();
                 entry.token.last_used_at_unix = entry.token.last_used_at_unix.max(last);
             }
@@ -126,10 +137,17 @@ mod tests {
         let file = TokenFile::new(home.path());
         let tokens = Tokens::open(file.clone()).unwrap();
         assert!(!tokens.any());
-        let (_, secret) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
-        let (_, other) = file.create("two", Scope::Read, TokenLimits::default()).unwrap();
+        let (_, secret) =
+            file.create("one", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
+        let (_, other) =
+            file.create("two", &Project::default(), Scope::Read, TokenLimits::default()).unwrap();
         let limits = TokenLimits::default();
-        assert_eq!(tokens.holder(&secret), Some(Holder { name: "one".into(), scope: Scope::Run, limits }));
+        let project = Project::default();
+        let holder = Holder { name: "one".into(), scope: Scope::Run, project: project.clone(), limits };
+        assert_eq!(tokens.holder(&secret), Some(holder));
+        assert!(tokens.limits_of(&project).is_nothing());
+        file.limit_project(&project, TokenLimits { vcpus: Some(2), ..limits }).unwrap();
+        assert_eq!(tokens.limits_of(&project).vcpus, Some(2));
         assert_eq!(tokens.holder(&Secret::generate().unwrap()), None);
         file.remove("one").unwrap();
         assert_eq!(tokens.holder(&secret), None);
@@ -142,7 +160,7 @@ mod tests {
         let file = TokenFile::new(home.path());
         let tokens = Tokens::open(file.clone()).unwrap();
         assert!(!tokens.needed());
-        file.create("one", Scope::Run, TokenLimits::default()).unwrap();
+        file.create("one", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
         assert!(tokens.needed());
         file.remove("one").unwrap();
         assert!(tokens.needed() && !tokens.any());
@@ -154,19 +172,20 @@ mod tests {
     fn use_of_a_token_is_not_a_change() {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
-        let (_, secret) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
+        let (_, secret) =
+            file.create("one", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
         let tokens = Tokens::open(file.clone()).unwrap();
         let before = tokens.current();
         assert!(tokens.holder(&secret).is_some());
         tokens.write_usage().unwrap();
         let used = tokens.current();
         assert!(used.stamp != before.stamp && used.has_same_tokens(&before));
-        file.create("two", Scope::Read, TokenLimits::default()).unwrap();
+        file.create("two", &Project::default(), Scope::Read, TokenLimits::default()).unwrap();
         let more = tokens.current();
         assert!(!more.has_same_tokens(&used));
         // The same name with another secret is another token.
         file.remove("two").unwrap();
-        file.create("two", Scope::Read, TokenLimits::default()).unwrap();
+        file.create("two", &Project::default(), Scope::Read, TokenLimits::default()).unwrap();
         assert!(!tokens.current().has_same_tokens(&more));
     }
 
@@ -174,7 +193,8 @@ mod tests {
     fn damage_leaves_what_was() {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
-        let (_, secret) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
+        let (_, secret) =
+            file.create("one", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
         let tokens = Tokens::open(file.clone()).unwrap();
         std::fs::write(file.path(), "{").unwrap();
         assert!(tokens.holder(&secret).is_some());
@@ -188,8 +208,8 @@ mod tests {
     fn usage_is_written_and_removed_tokens_stay_removed() {
         let home = tempfile::tempdir().unwrap();
         let file = TokenFile::new(home.path());
-        let (_, one) = file.create("one", Scope::Run, TokenLimits::default()).unwrap();
-        let (_, two) = file.create("two", Scope::Run, TokenLimits::default()).unwrap();
+        let (_, one) = file.create("one", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
+        let (_, two) = file.create("two", &Project::default(), Scope::Run, TokenLimits::default()).unwrap();
         let tokens = Tokens::open(file.clone()).unwrap();
         assert!(tokens.holder(&one).is_some() && tokens.holder(&two).is_some());
         file.remove("two").unwrap();

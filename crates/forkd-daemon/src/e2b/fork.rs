@@ -19,7 +19,7 @@ use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
 use crate::routes::checks::within;
-use crate::routes::sandboxes::create::{MOST, fork_all, owner};
+use crate::routes::sandboxes::create::{MOST, fork_all};
 
 /// Makes as many as are asked for, beyond E2B's twenty too. Those that do not come up are told as errors in their places.
 pub(super) async fn fork(
@@ -31,11 +31,11 @@ pub(super) async fn fork(
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<Vec<Forked>>)> {
     let count = within("count", wanted.count.unwrap_or(1), 1..=MOST)?;
     let timeout = time("timeout", wanted.timeout, TIMEOUT)?;
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let record = sandbox.view().record;
     let about = About { timeout, ..About::of(&record) };
     let new = NewSandboxes {
-        source: Source::Sandbox(id),
+        source: Source::Sandbox(sandbox),
         count,
         partial: true,
         ttl: Some(Duration::from_secs(timeout)),
@@ -46,7 +46,7 @@ pub(super) async fn fork(
         account: Some(Account::e2b()),
         network: NetworkOrder::default(),
         limits: WantedLimits::default(),
-        owner: Some(owner(caller)),
+        owner: Some(app.owner(&caller, record.project)),
     };
     let made = fork_all(&app, new).await?;
     let ids = made.sandboxes.iter().map(|view| view.record.id.to_string()).collect();

@@ -17,6 +17,7 @@ use super::models::{Body, Connect, Refresh, Sandbox, SetTimeout};
 use super::sandboxes::{Made, find, time};
 use crate::app::Shared;
 use crate::audit::Sandboxes;
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
 use crate::routes::checks::malformed;
@@ -30,12 +31,13 @@ const ACCOUNT: Duration = Duration::from_secs(30);
 /// From now on, it lives so long.
 pub(super) async fn set_timeout(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(wanted): Body<SetTimeout>,
 ) -> Answer<StatusCode> {
     let seconds = wanted.timeout.ok_or_else(|| malformed("timeout is missing"))?;
     let seconds = time("timeout", Some(seconds), TIMEOUT)?;
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let _turn = app.e2b.turns.take(&id).await;
     if sandbox.view().state == SandboxState::Paused {
         return Err(
@@ -49,11 +51,12 @@ pub(super) async fn set_timeout(
 /// It lives so long at least.
 pub(super) async fn refresh(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(wanted): Body<Refresh>,
 ) -> Answer<StatusCode> {
     let seconds = time("duration", wanted.duration, TIMEOUT)?;
-    extend(&find(&app, &id)?, seconds).await?;
+    extend(&find(&app, &caller, &id)?, seconds).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -69,10 +72,11 @@ async fn extend(sandbox: &SandboxHandle, seconds: u64) -> Answer<()> {
 /// Stops it where it is. It has no end from then on, and its memory stays.
 pub(super) async fn pause(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(_): Body<Value>,
 ) -> Answer<StatusCode> {
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let work = app.clone();
     // Whoever goes away in between leaves neither half a pause nor a sandbox without an end.
     app.to_its_end(async move {
@@ -89,6 +93,7 @@ pub(super) async fn pause(
 /// A sandbox that runs goes on at least so long (200); one that stands still goes on (201).
 pub(super) async fn connect(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Path(id): Path<String>,
     Body(wanted): Body<Connect>,
@@ -97,7 +102,7 @@ pub(super) async fn connect(
         return Err(malformed("a paused sandbox always keeps its memory: it cannot be booted anew"));
     }
     let seconds = time("timeout", wanted.timeout, TIMEOUT)?;
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let status = match wake(&app, &id, &sandbox, seconds).await? {
         true => StatusCode::CREATED,
         false => {
@@ -114,12 +119,13 @@ pub(super) async fn connect(
 
 /// As the first clients asked: one that runs is not resumed.
 pub(super) async fn resume(
-    State(app): State<Shared>,
+    state: State<Shared>,
+    caller: Extension<Caller>,
     headers: HeaderMap,
     Path(id): Path<String>,
-    Body(wanted): Body<Connect>,
+    wanted: Body<Connect>,
 ) -> Answer<Made> {
-    let (status, ids, shown) = connect(State(app), headers, Path(id.clone()), Body(wanted)).await?;
+    let (status, ids, shown) = connect(state, caller, headers, Path(id.clone()), wanted).await?;
     match status {
         StatusCode::OK => {
             Err(ApiError::new(ErrorCode::WrongState, format!("sandbox {id} is already running")))

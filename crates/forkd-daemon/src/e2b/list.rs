@@ -1,5 +1,6 @@
 //! Sandboxes are listed by pages: those that run and those that stand still.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
@@ -10,6 +11,7 @@ use super::about::About;
 use super::models::{ListedSandbox, template};
 use super::{paging, query};
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Query};
 use crate::routes::checks::malformed;
@@ -32,16 +34,21 @@ pub(super) struct Wanted {
 /// When it was made, and its id.
 type Place = (u64, String);
 
-pub(super) async fn list(State(app): State<Shared>, Query(wanted): Query<Wanted>) -> Answer<Response> {
-    answer(app.engine.sandboxes(), &wanted)
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(wanted): Query<Wanted>,
+) -> Answer<Response> {
+    answer(app.sandboxes(&caller), &wanted)
 }
 
 /// As the first clients asked: all that run, at once.
 pub(super) async fn list_running(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<Response> {
-    let mut views = app.engine.sandboxes();
+    let mut views = app.sandboxes(&caller);
     views.retain(|view| view.state == SandboxState::Running);
     let wanted = Wanted { state: None, next_token: None, ..wanted };
     let (views, _) = page(views, &wanted, usize::MAX)?;

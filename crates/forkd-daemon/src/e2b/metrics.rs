@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::Extension;
 use axum::extract::State;
 use forkd_engine::engine::SandboxState;
 use serde::Deserialize;
@@ -9,6 +10,7 @@ use serde::Deserialize;
 use super::models::{Metric, date};
 use super::sandboxes::find;
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query};
 
@@ -37,10 +39,11 @@ struct Said {
 /// As of now, if that is in the time that is asked about. Nothing is measured before somebody asks.
 pub(super) async fn metrics(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(when): Query<When>,
 ) -> Answer<Json<Vec<Metric>>> {
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // Clocks differ by a little.
     let asked = when.start.is_none_or(|start| start <= now + 1) && when.end.is_none_or(|end| end + 5 >= now);

@@ -21,6 +21,7 @@ mod life;
 mod list;
 mod metrics;
 mod models;
+mod names;
 mod network;
 mod paging;
 mod query;
@@ -39,14 +40,17 @@ use axum::http::{HeaderMap, header};
 use axum::middleware::from_fn;
 use axum::routing::{delete, get, post, put};
 
-use crate::app::{App, Shared};
+use crate::app::{App, AppError, Shared};
 use crate::idempotency;
+use forkd_store::Tag;
 
 pub(crate) use builds::upload_caller;
 pub(crate) use data::serve;
 pub(crate) use error::dress;
 pub use keys::KeyError;
+pub use names::TemplatesError;
 pub(crate) use routing::{Aim, Plane};
+pub(crate) use templates::clean_up;
 
 /// What E2B's side of the daemon remembers.
 #[derive(Debug)]
@@ -55,16 +59,23 @@ pub(crate) struct E2b {
     turns: turns::Turns,
     templates: templates::Making,
     builds: builds::Builds,
+    names: names::Names,
 }
 
 impl E2b {
-    pub fn open(home: &Path) -> Result<E2b, KeyError> {
+    pub fn open(home: &Path) -> Result<E2b, AppError> {
         Ok(E2b {
             keys: keys::Keys::open(home)?,
             turns: turns::Turns::default(),
             templates: templates::Making::default(),
             builds: builds::Builds::default(),
+            names: names::Names::open(home)?,
         })
+    }
+
+    /// The snapshot that the name of a built template means.
+    pub fn current(&self, template: &str) -> Option<Tag> {
+        self.names.current(&template.parse().ok()?)
     }
 }
 

@@ -3,10 +3,12 @@
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::MAX_TTL_SECS;
 use forkd_api::token::Scope;
 use forkd_engine::engine::{
-    EngineError, NetworkChange, NetworkOrder, NewSandboxes, SandboxHandle, SandboxState, Source, WantedLimits,
+    EngineError, NetworkChange, NetworkOrder, NewSandboxes, SandboxHandle, SandboxState, SnapshotHandle,
+    Source, WantedLimits,
 };
 use forkd_proto::agent::account::Account;
 use serde_json::Value;
@@ -23,14 +25,14 @@ use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
 use crate::routes::checks::{self, malformed, within};
-use crate::routes::sandboxes::create::{fork_all, owner};
+use crate::routes::sandboxes::create::fork_all;
 
 /// What a new sandbox is answered with.
 pub(super) type Made = (StatusCode, Extension<Sandboxes>, Json<Sandbox>);
 
 /// The sandbox of this id, if it has not ended: to E2B's clients, one that has is gone.
-pub(super) fn find(app: &App, id: &str) -> Answer<SandboxHandle> {
-    let sandbox = app.engine.sandbox(id)?;
+pub(super) fn find(app: &App, caller: &Caller, id: &str) -> Answer<SandboxHandle> {
+    let sandbox = app.sandbox(caller, id)?;
     match sandbox.view().state {
         SandboxState::Ended => Err(EngineError::NoSandbox(id.to_owned()).into()),
         _ => Ok(sandbox),
@@ -60,29 +62,40 @@ pub(super) async fn create(
     Body(wanted): Body<NewSandbox>,
 ) -> Answer<Made> {
     let new = convert(wanted)?;
-    let snapshot = templates::resolve(&app, new.about.template.as_deref().unwrap_or_default()).await?;
-    let devices = snapshot.view().record.shape.devices;
+    let template = new.about.template.clone().unwrap_or_default();
+    let snapshot = templates::resolve(&app, &caller, &template).await?;
+    let created = match fork_all(&app, order(&app, &caller, &new, &snapshot)).await {
+        // It was built again meanwhile: the name means another one.
+        Err(error) if error.code() == ErrorCode::NotFound => {
+            let again = templates::resolve(&app, &caller, &template).await?;
+            fork_all(&app, order(&app, &caller, &new, &again)).await?
+        }
+        created => created?,
+    };
+    let view = created.sandboxes.first().ok_or(EngineError::Removed)?;
+    let sandbox = Sandbox::of(view, &app.e2b.keys, domain(&headers));
+    Ok((StatusCode::CREATED, Extension(Sandboxes(vec![sandbox.sandbox_id.clone()])), Json(sandbox)))
+}
+
+fn order(app: &App, caller: &Caller, new: &Wanted, snapshot: &SnapshotHandle) -> NewSandboxes {
+    let view = snapshot.view();
     // A guest without a network is as isolated as can be.
-    let nothing = devices.net.is_none() && new.egress == Some(forkd_net::Egress::Deny);
-    let network = NetworkOrder { egress: new.egress.filter(|_| !nothing), ..NetworkOrder::default() };
-    let new = NewSandboxes {
-        source: Source::Snapshot(snapshot.tag().to_string()),
+    let nothing = view.record.shape.devices.net.is_none() && new.egress == Some(forkd_net::Egress::Deny);
+    let egress = new.egress.clone().filter(|_| !nothing);
+    NewSandboxes {
+        source: Source::Snapshot(snapshot.clone()),
         count: 1,
         partial: false,
         ttl: Some(Duration::from_secs(new.about.timeout)),
         pause_at_expiry: new.auto_pause,
-        metadata: new.metadata,
-        about: new.about.kept(),
-        env: new.env,
+        metadata: new.metadata.clone(),
+        about: new.about.clone().kept(),
+        env: new.env.clone(),
         account: Some(Account::e2b()),
-        network,
+        network: NetworkOrder { egress, ..NetworkOrder::default() },
         limits: WantedLimits::default(),
-        owner: Some(owner(caller)),
-    };
-    let created = fork_all(&app, new).await?;
-    let view = created.sandboxes.first().ok_or(EngineError::Removed)?;
-    let sandbox = Sandbox::of(view, &app.e2b.keys, domain(&headers));
-    Ok((StatusCode::CREATED, Extension(Sandboxes(vec![sandbox.sandbox_id.clone()])), Json(sandbox)))
+        owner: Some(app.owner(caller, app.project_for(caller, &view))),
+    }
 }
 
 /// What a body asks for.
@@ -133,21 +146,26 @@ pub(super) async fn get(
     Path(id): Path<String>,
 ) -> Answer<Json<SandboxDetail>> {
     let may_use = caller.require(Scope::Run).is_ok();
-    Ok(Json(SandboxDetail::of(&find(&app, &id)?.view(), &app.e2b.keys, domain(&headers), may_use)))
+    Ok(Json(SandboxDetail::of(&find(&app, &caller, &id)?.view(), &app.e2b.keys, domain(&headers), may_use)))
 }
 
-pub(super) async fn kill(State(app): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
-    find(&app, &id)?.remove().await?;
+pub(super) async fn kill(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<StatusCode> {
+    find(&app, &caller, &id)?.remove().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Replaces what it may reach: what is not said is as it is for a new one.
 pub(super) async fn set_network(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(wanted): Body<Network>,
 ) -> Answer<StatusCode> {
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let egress = wanted.egress(wanted.allow_internet_access)?.unwrap_or_default();
     let unconnected = sandbox.view().record.network.is_none();
     if unconnected && egress == forkd_net::Egress::Deny {

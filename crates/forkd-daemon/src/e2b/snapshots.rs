@@ -24,9 +24,9 @@ pub(super) async fn create(
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewSnapshot>,
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
-    let sandbox = find(&app, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let tag = wanted.name.filter(|name| !name.is_empty()).map(|name| templates::tag_of(&name)).transpose()?;
-    let branch = branch_of(&app, &sandbox, tag, caller).await?;
+    let branch = branch_of(&app, &sandbox, tag, &caller).await?;
     Ok((StatusCode::CREATED, Json(shown(&branch.view()))))
 }
 
@@ -40,8 +40,12 @@ pub(super) struct ListSnapshots {
     next_token: Option<String>,
 }
 
-pub(super) async fn list(State(app): State<Shared>, Query(wanted): Query<ListSnapshots>) -> Answer<Response> {
-    let (page, next) = page(app.engine.snapshots(), &wanted)?;
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(wanted): Query<ListSnapshots>,
+) -> Answer<Response> {
+    let (page, next) = page(app.snapshots(&caller), &wanted)?;
     Ok(paging::with_next(Json(page).into_response(), next))
 }
 

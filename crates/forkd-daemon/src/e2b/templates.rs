@@ -9,21 +9,26 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::Progress;
 use forkd_engine::engine::{EngineError, SnapshotHandle, SnapshotStatus};
 use forkd_engine::library::{DefaultAccount, Recipe};
+use forkd_engine::project::Project;
+use forkd_image::digest::Digest;
 use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
 use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
 use tokio::sync::{mpsc, watch};
 
-use crate::app::Shared;
+use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
+use crate::routes::images::look;
 use crate::routes::snapshots::create::make;
 
 /// The templates that clients take if nothing else is said.
@@ -53,14 +58,14 @@ pub(super) fn tag_of(name: &str) -> Answer<Tag> {
 }
 
 /// The snapshot that a template means. One of an image is made the first time, which takes as long as its guest to boot.
-pub(super) async fn resolve(app: &Shared, template: &str) -> Answer<SnapshotHandle> {
-    if let Some(found) = find(app, template).await? {
+pub(super) async fn resolve(app: &Shared, caller: &Caller, template: &str) -> Answer<SnapshotHandle> {
+    if let Some(found) = find(app, caller, template).await? {
         return Ok(found);
     }
     let own = template.split(':').next().unwrap_or(template);
     if USUAL.contains(&own) {
         for other in USUAL.iter().filter(|name| **name != own) {
-            if let Some(found) = find(app, other).await? {
+            if let Some(found) = find(app, caller, other).await? {
                 return Ok(found);
             }
         }
@@ -73,40 +78,63 @@ pub(super) async fn resolve(app: &Shared, template: &str) -> Answer<SnapshotHand
     })
 }
 
-async fn find(app: &Shared, template: &str) -> Answer<Option<SnapshotHandle>> {
-    let exact = app.engine.snapshot(template).ok();
-    let mapped = || tag_of(template).ok().and_then(|tag| app.engine.snapshot(tag.as_str()).ok());
-    if let Some(found) = exact.or_else(mapped) {
+async fn find(app: &Shared, caller: &Caller, template: &str) -> Answer<Option<SnapshotHandle>> {
+    if let Some(found) = named(app, caller, template) {
         return Ok(Some(found));
     }
     let Ok(name) = template.parse::<Name>() else { return Ok(None) };
-    let images = app.library.images.clone();
-    let named = tokio::task::spawn_blocking(move || images.named(&name)).await;
-    let named =
-        named.map_err(|error| ApiError::internal(&error))?.map_err(|error| ApiError::internal(&error))?;
-    let Some(image) = named else { return Ok(None) };
-    let tag = image_tag(template, &image.to_string())?;
-    make_once(app, &tag, template).await?;
-    Ok(Some(app.engine.snapshot(tag.as_str())?))
+    let (work, asked) = (app.clone(), caller.clone());
+    let named = look(app, move |_| {
+        let id = work.library.images.named(&name).map_err(|error| ApiError::internal(&error))?;
+        Ok(id.and_then(|id| work.image(&asked, &id.to_string()).ok()))
+    });
+    let Some(image) = named.await? else { return Ok(None) };
+    let image = image.id().to_string();
+    let tag = image_tag(template, &image, &caller.project)?;
+    make_once(app, caller, &tag, &image).await?;
+    Ok(Some(app.snapshot(caller, tag.as_str())?))
 }
 
-/// One for each content of an image: a name that means another image later is another snapshot.
-fn image_tag(name: &str, digest: &str) -> Answer<Tag> {
+/// The snapshot that a name means by itself: that of its newest build, or the one whose tag it is.
+pub(super) fn named(app: &App, caller: &Caller, template: &str) -> Option<SnapshotHandle> {
+    let exact = template.parse().ok();
+    let mapped = || tag_of(template).ok();
+    exact.or_else(mapped).and_then(|tag: Tag| {
+        let built = app.e2b.names.current(&tag).and_then(|build| app.snapshot(caller, build.as_str()).ok());
+        // One of a build that the name does not mean any more is not found by the name.
+        let plain = || app.snapshot(caller, tag.as_str()).ok().filter(|_| !app.e2b.names.is_other(&tag));
+        built.or_else(plain)
+    })
+}
+
+/// One for each content of an image: a name that means another image later is another snapshot. And one for each project: what
+/// is made for one is not another's.
+fn image_tag(name: &str, digest: &str, project: &Project) -> Answer<Tag> {
     let plain = |character: char| {
         if character.is_ascii_alphanumeric() { character.to_ascii_lowercase() } else { '-' }
     };
-    let name: String = name.chars().map(plain).take(40).collect();
-    let digest: String = digest.rsplit(':').next().unwrap_or(digest).chars().take(12).collect();
-    Ok(format!("e2b-{name}-{digest}").parse().map_err(EngineError::Tag)?)
+    let digits =
+        |text: &str, count| text.rsplit(':').next().unwrap_or(text).chars().take(count).collect::<String>();
+    let digest = digits(digest, 12);
+    let name = |most| name.chars().map(plain).take(most).collect::<String>();
+    let tag = match project.is_default() {
+        true => format!("e2b-{}-{digest}", name(40)),
+        false => format!(
+            "e2b-{}-{digest}-{}",
+            name(32),
+            digits(&Digest::of(project.as_str().as_bytes()).hex(), 12)
+        ),
+    };
+    Ok(tag.parse().map_err(EngineError::Tag)?)
 }
 
 /// Makes a snapshot of an image, unless there is one, or somebody makes it right now.
-async fn make_once(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
-    if let Ok(snapshot) = app.engine.snapshot(tag.as_str()) {
+async fn make_once(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Answer<()> {
+    if let Ok(snapshot) = app.snapshot(caller, tag.as_str()) {
         if snapshot.view().status != SnapshotStatus::Failed {
             return Ok(());
         }
-        app.engine.remove_snapshot(tag.as_str(), false).await?;
+        app.remove_snapshot(caller, tag.as_str(), false).await?;
     }
     let mut outcome = {
         let mut making = app.e2b.templates.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,10 +143,11 @@ async fn make_once(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
             None => {
                 let (told, outcome) = watch::channel(None);
                 making.insert(tag.clone(), outcome.clone());
-                let (app, tag, image) = (app.clone(), tag.clone(), image.to_owned());
+                let (app, caller) = (app.clone(), caller.clone());
+                let (tag, image) = (tag.clone(), image.to_owned());
                 // It goes on when its first caller goes away: others may wait, and the next one will want it.
                 tokio::spawn(async move {
-                    let made = warm(&app, &tag, &image).await;
+                    let made = warm(&app, &caller, &tag, &image).await;
                     let made = made.map_err(|error| (error.code(), error.to_string()));
                     app.e2b.templates.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&tag);
                     told.send_replace(Some(made));
@@ -136,7 +165,7 @@ async fn make_once(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
 }
 
 /// With its interpreter warm, if the image has one.
-async fn warm(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
+async fn warm(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Answer<()> {
     let recipe = Recipe {
         tag: tag.clone(),
         image: image.to_owned(),
@@ -154,17 +183,23 @@ async fn warm(app: &Shared, tag: &Tag, image: &str) -> Answer<()> {
         network: app.engine.networks().is_ok(),
     };
     let _busy = app.busy().await;
-    let warm = made_and_told(app, recipe.clone(), |_| ()).await;
+    let warm = made_and_told(app, caller, recipe.clone(), false, |_| ()).await;
     match warm {
         Err(error) if error.code() == ErrorCode::GuestFailed => {
-            made_and_told(app, Recipe { warm_up: Vec::new(), ..recipe }, |_| ()).await
+            made_and_told(app, caller, Recipe { warm_up: Vec::new(), ..recipe }, false, |_| ()).await
         }
         warm => warm,
     }
 }
 
 /// Makes a snapshot, and says what happens on the way.
-pub(super) async fn made_and_told(app: &Shared, recipe: Recipe, say: impl Fn(&str)) -> Answer<()> {
+pub(super) async fn made_and_told(
+    app: &Shared,
+    caller: &Caller,
+    recipe: Recipe,
+    wait: bool,
+    say: impl Fn(&str),
+) -> Answer<()> {
     let (told, mut heard) = mpsc::channel(QUEUE);
     let hearing = async {
         while let Some(progress) = heard.recv().await {
@@ -173,18 +208,52 @@ pub(super) async fn made_and_told(app: &Shared, recipe: Recipe, say: impl Fn(&st
             }
         }
     };
-    let (made, ()) = tokio::join!(make(app, recipe, false, told), hearing);
+    let (made, ()) = tokio::join!(make(app, caller, recipe, wait, told), hearing);
     made.map(drop)
 }
 
 /// Removes a snapshot, or a template.
-pub(super) async fn remove(State(app): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
-    let tag = match app.engine.snapshot(&id) {
-        Ok(snapshot) => snapshot.tag(),
-        Err(error) => tag_of(&id).map_err(|_| ApiError::from(error))?,
+pub(super) async fn remove(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<StatusCode> {
+    let Some(snapshot) = named(&app, &caller, &id) else {
+        return Err(EngineError::NoSnapshot(id.chars().take(80).collect()).into());
     };
-    app.engine.remove_snapshot(tag.as_str(), false).await?;
+    let tag = snapshot.tag();
+    let template = app.e2b.names.template_of(&tag);
+    app.remove_snapshot(&caller, tag.as_str(), false).await?;
+    let work = app.clone();
+    look(&app, move |_| Ok(work.e2b.names.removed(&tag)?)).await?;
+    if let Some(template) = template {
+        remove_others(&app, &template).await;
+    }
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes what no name of a template means any more. What others depend on stays until they are gone and the next build comes.
+pub(super) async fn remove_others(app: &Shared, template: &Tag) {
+    for tag in app.e2b.names.to_remove(template) {
+        match app.engine.remove_snapshot(tag.as_str(), false).await {
+            Ok(_) | Err(EngineError::NoSnapshot(_)) => {}
+            Err(error) => {
+                tracing::info!(%template, %tag, %error, "an earlier build of a template is kept");
+                continue;
+            }
+        }
+        let work = app.clone();
+        if let Err(error) = look(app, move |_| Ok(work.e2b.names.removed(&tag)?)).await {
+            tracing::warn!(%template, %error, "what a template was before cannot be forgotten");
+        }
+    }
+}
+
+/// Removes what builds have left that a daemon did not bring to their ends.
+pub(crate) async fn clean_up(app: &Shared) {
+    for template in app.e2b.names.templates() {
+        remove_others(app, &template).await;
+    }
 }
 
 #[cfg(test)]
@@ -209,16 +278,22 @@ mod tests {
 
     #[test]
     fn an_image_has_a_tag_for_what_it_is() {
-        let one = image_tag("registry.example/python:3.12-slim", "sha256:0123456789abcdef").unwrap();
+        let one =
+            image_tag("registry.example/python:3.12-slim", "sha256:0123456789abcdef", &Project::default())
+                .unwrap();
         assert_eq!(one.as_str(), "e2b-registry-example-python-3-12-slim-0123456789ab");
-        assert_ne!(image_tag("x", "sha256:1").unwrap(), image_tag("x", "sha256:2").unwrap());
-        assert!(image_tag(&"x/".repeat(100), &"f".repeat(64)).is_ok());
+        let of = |digest: &str, project: &str| image_tag("x", digest, &project.parse().unwrap()).unwrap();
+        assert_ne!(of("sha256:1", "default"), of("sha256:2", "default"));
+        assert_ne!(of("sha256:1", "one"), of("sha256:1", "two"));
+        for project in ["default", "Other"] {
+            assert!(image_tag(&"x/".repeat(100), &"f".repeat(64), &project.parse().unwrap()).is_ok());
+        }
     }
 
     proptest::proptest! {
         #[test]
         fn any_name_may_come(name in "\\PC{0,80}") {
-            let _ = (tag_of(&name), image_tag(&name, "sha256:00"));
+            let _ = (tag_of(&name), image_tag(&name, "sha256:00", &Project::default()));
         }
     }
 }

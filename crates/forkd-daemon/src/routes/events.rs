@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use forkd_api::event::{Event, What};
@@ -10,13 +11,14 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::{ndjson, views};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// What happens from now on, a line for each event.
+/// What happens from now on to the caller's sandboxes and snapshots, a line for each event.
 ///
 /// The stream has no end of its own. Who reads too slowly misses events, and is told how many.
 #[utoipa::path(
@@ -26,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     operation_id = "events",
     responses((status = 200, description = "Lines of JSON", body = Event, content_type = "application/x-ndjson"))
 )]
-async fn events(State(app): State<Shared>) -> Response {
+async fn events(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
     // From before the answer, so that whoever has its head misses nothing.
     let mut happened = app.engine.happenings();
     ndjson::answer(move |lines| async move {
@@ -36,7 +38,8 @@ async fn events(State(app): State<Shared>) -> Response {
                 () = app.stopping() => return,
             };
             let what = match received {
-                Ok(happened) => views::event(&app.engine, happened),
+                Ok(told) if !caller.owns(&told.project) => None,
+                Ok(told) => views::event(&app.engine, told.what),
                 Err(RecvError::Lagged(count)) => Some(What::Missed { count }),
                 Err(RecvError::Closed) => return,
             };

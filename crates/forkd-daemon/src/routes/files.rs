@@ -1,5 +1,6 @@
 //! Files of a sandbox. Every path is the guest's: nothing here is ever looked up on the host.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
@@ -14,6 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query, Upload, impatient};
@@ -62,12 +64,13 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
 )]
 async fn read(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(wanted): Query<FilePath>,
     headers: HeaderMap,
 ) -> Answer<Response> {
     let at = check(&wanted)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let agent = sandbox.answering_agent()?;
     if accepts(&headers, TAR) {
         let archive = during(&sandbox, files::pack(agent, at)).await?;
@@ -128,13 +131,14 @@ async fn read(
 )]
 async fn write(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(wanted): Query<FilePath>,
     headers: HeaderMap,
     Upload(body): Upload,
 ) -> Answer<StatusCode> {
     let at = check(&wanted)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let agent = sandbox.answering_agent()?;
     let bounds = Bounds { bytes: app.limits.file_bytes, guest_time: app.limits.guest_time };
     if is_tar(&headers) {
@@ -167,11 +171,12 @@ async fn write(
 )]
 async fn remove(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(wanted): Query<FilePath>,
 ) -> Answer<StatusCode> {
     let at = check(&wanted)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     during(&sandbox, files::remove(sandbox.answering_agent()?, at)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -195,11 +200,12 @@ async fn remove(
 )]
 async fn info(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(wanted): Query<FilePath>,
 ) -> Answer<Json<FileInfo>> {
     let at = check(&wanted)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let found = during(&sandbox, files::stat(sandbox.answering_agent()?, at)).await?;
     Ok(Json(convert(found)))
 }
@@ -224,11 +230,12 @@ async fn info(
 )]
 async fn list(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(wanted): Query<FilePath>,
 ) -> Answer<Json<FileList>> {
     let at = check(&wanted)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let found = during(&sandbox, files::list(sandbox.answering_agent()?, at)).await?;
     let truncated = found.len() > MAX_FILES;
     Ok(Json(FileList { files: found.into_iter().take(MAX_FILES).map(convert).collect(), truncated }))

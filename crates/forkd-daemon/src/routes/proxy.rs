@@ -9,11 +9,12 @@ use axum::response::Response;
 use axum::routing::any;
 use forkd_api::error::ErrorBody;
 use forkd_api::token::Scope;
+use forkd_engine::engine::SandboxHandle;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Shared;
-use crate::auth::{self, Peer};
+use crate::auth::{self, Caller, Peer};
 use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
@@ -63,9 +64,11 @@ async fn proxy(
     State(app): State<Shared>,
     Path((id, port, _)): Path<(String, u16, String)>,
     Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Answer<Response> {
-    pass(&app, &id, port, &peer, request).await
+    let sandbox = app.sandbox(&caller, &id)?;
+    pass(&app, &sandbox, port, &peer, request).await
 }
 
 /// The same for the guest's root.
@@ -73,16 +76,23 @@ async fn root(
     State(app): State<Shared>,
     Path((id, port)): Path<(String, u16)>,
     Extension(peer): Extension<Peer>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Answer<Response> {
-    pass(&app, &id, port, &peer, request).await
+    let sandbox = app.sandbox(&caller, &id)?;
+    pass(&app, &sandbox, port, &peer, request).await
 }
 
-async fn pass(app: &Shared, id: &str, port: u16, peer: &Peer, mut request: Request) -> Answer<Response> {
+async fn pass(
+    app: &Shared,
+    sandbox: &SandboxHandle,
+    port: u16,
+    peer: &Peer,
+    mut request: Request,
+) -> Answer<Response> {
     if port == 0 {
         return Err(malformed("port is 0, expected 1 to 65535"));
     }
-    let sandbox = app.engine.sandbox(id)?;
     let agent = sandbox.answering_agent()?;
     let path = request.uri().path();
     // As it was written: what is decoded cannot be told from what was not encoded.
@@ -101,7 +111,7 @@ async fn pass(app: &Shared, id: &str, port: u16, peer: &Peer, mut request: Reque
     };
     let forwarded = Forwarded { address, encrypted: app.tls && address.is_some(), prefix: Some(prefix) };
     let to = Destination { agent, port, target, host, forwarded };
-    let mut response = during(&sandbox, forward(app, to, request)).await?;
+    let mut response = during(sandbox, forward(app, to, request)).await?;
     response.headers_mut().append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FOREIGN));
     Ok(response)
 }

@@ -113,7 +113,7 @@ async fn an_address_of_others_needs_a_token_before_it_starts_and_ever_after() {
 
     let home = directory.path().to_owned();
     let tokens = forkd_daemon::auth::TokenFile::new(&home);
-    let secret = tokens.create("one", Scope::Run, TokenLimits::default()).unwrap().1;
+    let secret = tokens.create("one", &Default::default(), Scope::Run, TokenLimits::default()).unwrap().1;
     let daemon = Daemon::start_with(|config| {
         config.home = home;
         config.tcp = Some(anywhere());

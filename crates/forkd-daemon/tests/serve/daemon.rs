@@ -77,7 +77,12 @@ impl Daemon {
 
     /// A new token's secret.
     pub fn token(&self, name: &str, scope: Scope) -> String {
-        self.tokens.create(name, scope, TokenLimits::default()).expect("a token").1.expose().to_owned()
+        self.tokens
+            .create(name, &Default::default(), scope, TokenLimits::default())
+            .expect("a token")
+            .1
+            .expose()
+            .to_owned()
     }
 
     /// The audit log, when it has this many lines.

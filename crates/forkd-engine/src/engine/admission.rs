@@ -1,5 +1,7 @@
 //! Whether there is room: a function of what is there, what is wanted and what is allowed, and of nothing else.
 
+use super::owner::Who;
+
 /// What this host gives away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -40,8 +42,8 @@ pub enum Refusal {
     Memory { wanted_mib: u64, available_mib: u64 },
     #[error("a branch that keeps {wanted_mib} MiB of memory: this host has {available_mib} MiB left")]
     Branch { wanted_mib: u64, available_mib: u64 },
-    #[error("{wanted} more {what} beside {held}: the token allows {most}")]
-    Owner { what: &'static str, wanted: u64, held: u64, most: u64 },
+    #[error("{wanted} more {what} beside {held}: the {who} allows {most}")]
+    Owner { what: &'static str, wanted: u64, held: u64, most: u64, who: Who },
     #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
     Disk { free_mib: u64, kept_mib: u64 },
 }

@@ -46,7 +46,7 @@ impl Sandbox {
             None => self.free_name()?,
         };
         let frozen_bytes = self.own_memory().await;
-        let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes).await?;
+        let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes, order.kept).await?;
         let owner = order.owner.map(|owner| owner.name).or_else(|| self.record.owner.clone());
         let directory = shared.places.zygote(&tag);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
@@ -116,9 +116,12 @@ impl Sandbox {
             next = Some(disk.instead.clone());
         }
         let lent = self.lend_cgroup()?;
+        // Its name may be this one's by now.
+        let parent = Some(self.record.snapshot.clone());
+        let parent = parent.filter(|parent| self.shared.snapshots.get(parent).is_some());
         let mut record = ZygoteRecord {
             tag: tag.clone(),
-            parent: Some(self.record.snapshot.clone()),
+            parent,
             branched_from: Some(self.record.id.clone()),
             created_unix_ms: unix_ms(),
             pause_us: None,
@@ -128,6 +131,8 @@ impl Sandbox {
             generation: self.record.generation,
             policy: self.record.network.as_ref().map(|network| network.policy.clone()),
             cgroup: lent.clone(),
+            maker: owner.clone(),
+            project: self.record.project.clone(),
             owner,
             frozen_bytes,
             promised: false,

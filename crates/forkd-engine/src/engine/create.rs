@@ -19,7 +19,7 @@ use super::forked::{Forked, Name, Prepared};
 use super::network::NetworkOrder;
 use super::owner::{self, Claim, Holding, Owner};
 use super::quota::WantedLimits;
-use super::sandbox::SandboxView;
+use super::sandbox::{SandboxHandle, SandboxView};
 use super::snapshot::{SnapshotHandle, Zygote};
 use super::{Engine, EngineError, Shared};
 use crate::fault;
@@ -27,12 +27,12 @@ use crate::ids::SandboxId;
 use crate::places::PlaceError;
 use crate::record;
 
-/// What sandboxes are made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What sandboxes are made of: that very one, not another one which has its name later.
+#[derive(Debug, Clone)]
 pub enum Source {
-    Snapshot(String),
+    Snapshot(SnapshotHandle),
     /// It is branched first. The branch goes when they are there.
-    Sandbox(String),
+    Sandbox(SandboxHandle),
 }
 
 /// What is asked for. The daemon has checked the number.
@@ -72,11 +72,10 @@ pub struct Created {
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
         let _claim = self.claim(&new).await?;
-        let id = match &new.source {
-            Source::Snapshot(tag) => return self.create_from(&new, &self.snapshot(tag)?).await,
-            Source::Sandbox(id) => id,
+        let sandbox = match &new.source {
+            Source::Snapshot(snapshot) => return self.create_from(&new, snapshot).await,
+            Source::Sandbox(sandbox) => sandbox,
         };
-        let sandbox = self.sandbox(id)?;
         // Before there is a branch.
         self.admit(&new, &sandbox.view().record.shape, None).await?;
         let branch = sandbox.branch_for_copies(new.owner.clone()).await?;
@@ -130,16 +129,10 @@ impl Engine {
     async fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
         let Some(owner) = &new.owner else { return Ok(None) };
         let shape = match &new.source {
-            Source::Snapshot(tag) => self.snapshot(tag)?.view().record.shape,
-            Source::Sandbox(id) => self.sandbox(id)?.view().record.shape,
+            Source::Snapshot(snapshot) => snapshot.view().record.shape,
+            Source::Sandbox(sandbox) => sandbox.view().record.shape,
         };
-        let count = u64::from(new.count);
-        let wanted = Holding {
-            sandboxes: count,
-            memory_bytes: shape.memory_bytes.saturating_mul(count),
-            vcpus: u64::from(shape.vcpus) * count,
-        };
-        Ok(Some(self.shared.claim(owner, wanted).await?))
+        Ok(Some(self.shared.claim(owner, Holding::of(&shape).times(new.count)).await?))
     }
 
     async fn admit(
@@ -224,13 +217,14 @@ impl Shared {
     }
 
     /// Whether there is room for a branch that keeps so much memory, in the host and in what its owner may have. It is taken
-    /// until the branch is there or given up.
+    /// until the branch is there or given up. One that is not kept is none of its owner's snapshots.
     pub(super) async fn admit_branch(
         &self,
         owner: Option<&Owner>,
         frozen_bytes: u64,
+        kept: bool,
     ) -> Result<Option<Claim>, EngineError> {
-        let wanted = Holding { memory_bytes: frozen_bytes, ..Holding::default() };
+        let wanted = Holding { memory_bytes: frozen_bytes, snapshots: kept.into(), ..Holding::default() };
         let claim = match owner {
             Some(owner) => Some(self.claim(owner, wanted).await?),
             None => None,
@@ -245,20 +239,36 @@ impl Shared {
         Ok(claim)
     }
 
-    /// Takes room of an owner's for what is being made. Its branches that are on disk give up their processes for it.
-    async fn claim(&self, owner: &Owner, wanted: Holding) -> Result<Claim, EngineError> {
-        let sandboxes = || self.sandboxes.all().iter().map(|handle| handle.view()).collect::<Vec<_>>();
-        // Nobody has to look at processes for an owner whose memory has no limit.
-        let frozen =
-            |limited: bool| async move { if limited { self.frozen_memory_of(&owner.name).await } else { 0 } };
-        let limited = owner.allowance.memory_bytes.is_some();
-        match owner::claim(&self.claims, owner, &sandboxes(), frozen(limited).await, wanted) {
-            Err(Refusal::Owner { what: owner::MEMORY, .. }) if self.evict_branches_of(&owner.name).await => {
-                let frozen = frozen(limited).await;
-                Ok(owner::claim(&self.claims, owner, &sandboxes(), frozen, wanted)?)
+    /// Takes room of an owner's and its project's for what is being made. Branches that are on disk give up their processes for
+    /// it.
+    pub(super) async fn claim(&self, owner: &Owner, wanted: Holding) -> Result<Claim, EngineError> {
+        let claim = |frozen| owner::claim(&self.claims, owner, || self.held(), frozen, wanted);
+        match claim(self.frozen_of(owner).await) {
+            Err(Refusal::Owner { what: owner::MEMORY, who, .. })
+                if self.evict_branches_of(&owner.account(who)).await =>
+            {
+                Ok(claim(self.frozen_of(owner).await)?)
             }
             claimed => Ok(claimed?),
         }
+    }
+
+    fn held(&self) -> owner::Present {
+        owner::Present {
+            sandboxes: self.sandboxes.all().iter().map(SandboxHandle::view).collect(),
+            snapshots: self.snapshots.all().iter().map(SnapshotHandle::view).collect(),
+        }
+    }
+
+    /// What the branches of an owner's accounts keep. Nobody has to look at processes where memory has no limit.
+    async fn frozen_of(&self, owner: &Owner) -> [u64; 2] {
+        let mut frozen = [0, 0];
+        for (frozen, account) in frozen.iter_mut().zip(owner.accounts()) {
+            if account.has_memory_limit() {
+                *frozen = self.frozen_memory_of(&account).await;
+            }
+        }
+        frozen
     }
 
     fn present(&self) -> Result<Present, EngineError> {

@@ -6,6 +6,7 @@ use std::fs;
 
 use forkd_store::Tag;
 
+use super::owner::Account;
 use super::retention::{self, Kept};
 use super::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 use super::{Engine, Shared};
@@ -39,18 +40,18 @@ impl Shared {
         !evict(retention::making_room(kept, bytes)).await.is_empty()
     }
 
-    /// Ends the processes of an owner's branches that are on disk and that nobody forks from. Says whether any has ended.
-    pub(super) async fn evict_branches_of(&self, owner: &str) -> bool {
+    /// Ends the processes of an account's branches that are on disk and that nobody forks from. Says whether any has ended.
+    pub(super) async fn evict_branches_of(&self, account: &Account<'_>) -> bool {
         let mut kept = self.kept(None).await;
-        kept.retain(|one| !one.needed && is_branch_of(&one.name.view(), owner));
+        kept.retain(|one| !one.needed && is_branch_of(&one.name.view(), account));
         !evict(kept).await.is_empty()
     }
 
-    /// What an owner's branches have kept of the memory of sandboxes: at least what they may come to hold alone, when the sandbox
+    /// What an account's branches have kept of the memory of sandboxes: at least what they may come to hold alone, when the sandbox
     /// has written to all of its memory; more, if a branch before them is gone whose memory they shared.
-    pub(super) async fn frozen_memory_of(&self, owner: &str) -> u64 {
+    pub(super) async fn frozen_memory_of(&self, account: &Account<'_>) -> u64 {
         let handles = self.snapshots.all().into_iter().map(|handle| (handle.view(), handle));
-        let branches = handles.filter(|(view, _)| is_branch_of(view, owner));
+        let branches = handles.filter(|(view, _)| is_branch_of(view, account));
         let branches: Vec<_> = branches
             .filter_map(|(view, handle)| Some((view.record.frozen_bytes, handle.resident()?.pid)))
             .collect();
@@ -83,8 +84,8 @@ impl Shared {
     }
 }
 
-fn is_branch_of(view: &SnapshotView, owner: &str) -> bool {
-    view.loaded && view.record.owner.as_deref() == Some(owner)
+fn is_branch_of(view: &SnapshotView, account: &Account<'_>) -> bool {
+    view.loaded && account.keeps(&view.record)
 }
 
 async fn evict(chosen: Vec<Kept<SnapshotHandle>>) -> Vec<Kept<SnapshotHandle>> {

@@ -71,6 +71,7 @@ impl Prepared {
             metadata: new.metadata,
             about: new.about,
             pauses_at_expiry: new.pause_at_expiry,
+            project: new.owner.as_ref().map(|owner| owner.project.clone()).unwrap_or_default(),
             owner: new.owner.map(|owner| owner.name),
             disk: None,
             user: user.as_ref().map(User::record),
@@ -154,7 +155,7 @@ impl Forked {
         let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
         let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
         let given = identity::give(&agent, &identity, PATIENCE).await?;
-        self.shared.tell_of(&self.record.id, given);
+        self.shared.tell_of(&self.record, given);
         Ok(())
     }
 

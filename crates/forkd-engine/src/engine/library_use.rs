@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use forkd_image::digest::Digest;
 
 use super::admission::{Refusal, Wanted};
+use super::owner::{Claim, Holding, Owner};
 use super::{Engine, EngineError};
 use crate::places::PlaceError;
 
@@ -19,9 +20,18 @@ impl Engine {
         self.shared.places.passing()
     }
 
-    /// Whether this host has memory for a guest that is no sandbox.
-    pub async fn admit_guest(&self, memory_bytes: u64) -> Result<(), EngineError> {
-        self.shared.admit(Wanted { sandboxes: 0, memory_bytes }, None).await
+    /// Whether this host, and what somebody may have, has room for a guest that is no sandbox. It counts as one until the claim
+    /// is dropped.
+    pub async fn admit_guest(
+        &self,
+        owner: &Owner,
+        vcpus: u8,
+        memory_bytes: u64,
+    ) -> Result<Claim, EngineError> {
+        let wanted = Holding { sandboxes: 1, memory_bytes, vcpus: vcpus.into(), snapshots: 0 };
+        let claim = self.shared.claim(owner, wanted).await?;
+        self.shared.admit(Wanted { sandboxes: 0, memory_bytes }, None).await?;
+        Ok(claim)
     }
 
     /// Whether so many bytes can be written to a directory, and what is kept free still is.

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::admission::Wanted;
 use super::network::NetworkOrder;
+use super::owner::{Holding, Owner};
 use super::quota::of_tag;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
@@ -61,9 +62,25 @@ const QUEUE: usize = 4;
 impl Engine {
     /// Boots, and freezes what came up. The snapshot can be forked from when this returns, and is on disk later.
     pub async fn make(&self, new: NewSnapshot, steps: &Steps) -> Result<SnapshotHandle, EngineError> {
+        self.make_for(new, None, steps).await
+    }
+
+    /// The same for somebody. While it boots, its guest counts as a sandbox against what that one may have.
+    pub async fn make_for(
+        &self,
+        new: NewSnapshot,
+        owner: Option<&Owner>,
+        steps: &Steps,
+    ) -> Result<SnapshotHandle, EngineError> {
         let shared = &self.shared;
         let name =
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
+        let _claim = match owner {
+            Some(owner) => {
+                Some(shared.claim(owner, Holding { snapshots: 1, ..Holding::of(&new.shape) }).await?)
+            }
+            None => None,
+        };
         shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
         shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.places.zygote(&new.tag);
@@ -77,7 +94,7 @@ impl Engine {
             top: None,
             done: false,
         };
-        let (zygote, events) = making.boot_and_freeze(&new, steps).await?;
+        let (zygote, events) = making.boot_and_freeze(&new, owner, steps).await?;
         making.done = true;
         let handle = snapshot::own(shared, Arc::new(zygote), events, SnapshotStatus::Live);
         name.fill(handle.clone());
@@ -121,6 +138,7 @@ impl Making {
     async fn boot_and_freeze(
         &mut self,
         new: &NewSnapshot,
+        owner: Option<&Owner>,
         steps: &Steps,
     ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
         let user = self.shared.users.new_user(false).map_err(LastingError::from)?;
@@ -142,11 +160,14 @@ impl Making {
             policy: None,
             cgroup: None,
             owner: None,
+            maker: owner.map(|owner| owner.name.clone()),
+            project: owner.map(|owner| owner.project.clone()).unwrap_or_default(),
             frozen_bytes: 0,
             promised: false,
         };
         record::write(&self.directory, &record)?;
-        let (process, events) = Lasting::start(&self.shared.program, &self.directory, user)?;
+        let (process, events) =
+            Lasting::start(&self.shared.program, &self.directory, user, new.shape.largest_file())?;
         self.process = Some(process.clone());
         self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;

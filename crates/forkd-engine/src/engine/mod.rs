@@ -44,7 +44,7 @@ pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
 pub use network::{NetworkChange, NetworkOrder, Networking, NetworksFound};
-pub use owner::{Allowance, Owner};
+pub use owner::{Allowance, Claim, Owner};
 pub use quota::{WantedLimits, default_quota};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
@@ -68,7 +68,8 @@ use crate::cgroup::Cgroups;
 use crate::identity::Given;
 use crate::ids::SandboxId;
 use crate::places::Places;
-use crate::record::Unreadable;
+use crate::project::Project;
+use crate::record::{SandboxRecord, Unreadable};
 use crate::users::{UidRange, Users};
 use network::Networks;
 use registry::Registry;
@@ -115,7 +116,7 @@ struct Shared {
     claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
     snapshots: Registry<Tag, SnapshotHandle>,
-    happened: broadcast::Sender<Happened>,
+    happened: broadcast::Sender<Told>,
     /// Turns for guests that take their identities. All of a thousand at once would share the host's CPUs until none of them
     /// has answered in time.
     identities: Semaphore,
@@ -124,6 +125,13 @@ struct Shared {
     /// What could not be read when it was last looked at.
     unreadable: Mutex<Vec<Unreadable>>,
     being_merged: merge::BeingMerged,
+}
+
+/// Something has happened to a project's sandbox or snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub project: Project,
+    pub what: Happened,
 }
 
 /// Something has happened. What a thing is now is asked of its handle.
@@ -201,7 +209,7 @@ impl Engine {
     }
 
     /// What happens from now on.
-    pub fn happenings(&self) -> broadcast::Receiver<Happened> {
+    pub fn happenings(&self) -> broadcast::Receiver<Told> {
         self.shared.happened.subscribe()
     }
 
@@ -222,15 +230,15 @@ impl Shared {
         self.uses.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn tell_of(&self, id: &SandboxId, given: Given) {
+    fn tell_of(&self, record: &SandboxRecord, given: Given) {
         if !given.busy.is_empty() {
-            self.tell(Happened::Busy(id.clone(), given.busy));
+            self.tell(&record.project, Happened::Busy(record.id.clone(), given.busy));
         }
     }
 
-    fn tell(&self, happened: Happened) {
+    fn tell(&self, project: &Project, what: Happened) {
         // Nobody may be listening.
-        let _ = self.happened.send(happened);
+        let _ = self.happened.send(Told { project: project.clone(), what });
     }
 }
 

@@ -283,7 +283,10 @@ async fn hand_on(shared: Weak<Shared>, mut told: mpsc::Receiver<Notice>) {
             held.iter().find(|(_, network)| network.slot() == slot).map(|(id, _)| id.clone())
         };
         if let Some(id) = holder {
-            shared.tell(Happened::Dropped(id, dropped));
+            // One that is being made has told nobody of itself yet.
+            if let Some(sandbox) = shared.sandboxes.get(&id) {
+                shared.tell(&sandbox.view().record.project, Happened::Dropped(id, dropped));
+            }
         }
         drop(shared);
         tokio::time::sleep(BETWEEN).await;

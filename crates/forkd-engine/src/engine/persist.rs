@@ -262,7 +262,7 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         disk_layers: u8::try_from(record.layers.len()).unwrap_or(u8::MAX),
         memory_limit_bytes: shared.limits.memory_bytes,
     });
-    let (process, events) = Lasting::start(&shared.program, &directory, user)?;
+    let (process, events) = Lasting::start(&shared.program, &directory, user, record.shape.largest_file())?;
     fault::place("load.started");
     let descriptors = named.for_command(&command);
     let loaded = async {

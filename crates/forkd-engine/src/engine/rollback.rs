@@ -56,7 +56,7 @@ impl Sandbox {
         self.record.back_to(&tag, generation);
         self.save()?;
         self.become_(SandboxState::Running);
-        self.shared.tell(Happened::RolledBack(self.record.id.clone(), tag));
+        self.tell(Happened::RolledBack(self.record.id.clone(), tag));
         identified
     }
 
@@ -73,7 +73,7 @@ impl Sandbox {
             let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
             let identity = Identity { generation, ..identity_of(&self.record, 0, Default::default())? };
             let given = identity::give(&agent, &identity, PATIENCE).await?;
-            self.shared.tell_of(&self.record.id, given);
+            self.shared.tell_of(&self.record, given);
         }
         Ok(())
     }

@@ -506,7 +506,11 @@ impl Sandbox {
     pub fn become_(&mut self, state: SandboxState) {
         self.state = state;
         self.show();
-        self.shared.tell(Happened::Sandbox(self.record.id.clone(), state));
+        self.tell(Happened::Sandbox(self.record.id.clone(), state));
+    }
+
+    pub(super) fn tell(&self, what: Happened) {
+        self.shared.tell(&self.record.project, what);
     }
 
     /// What its process says by itself.
@@ -515,9 +519,9 @@ impl Sandbox {
         match event {
             Event::Panicked => {
                 self.panicked = true;
-                self.shared.tell(Happened::Panicked(id()));
+                self.tell(Happened::Panicked(id()));
             }
-            Event::OutOfDisk { limit_bytes } => self.shared.tell(Happened::OutOfDisk(id(), limit_bytes)),
+            Event::OutOfDisk { limit_bytes } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
             Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
                 let described = kernel_panic::described(&self.directory.join(CONSOLE));
                 let detail = described.unwrap_or_else(|| "its console does not say why".into());
@@ -595,7 +599,7 @@ impl Sandbox {
         }
         shared.leave(of_sandbox(&self.record)).await;
         shared.sandboxes.remove(&id);
-        shared.tell(Happened::SandboxRemoved(id));
+        shared.tell(&self.record.project, Happened::SandboxRemoved(id));
     }
 }
 

@@ -315,7 +315,7 @@ impl Snapshot {
         self.zygote = Some(Arc::clone(&zygote));
         self.used();
         self.show();
-        self.shared.tell(Happened::Loaded(self.record.tag.clone()));
+        self.happened(Happened::Loaded(self.record.tag.clone()));
         Ok(zygote)
     }
 
@@ -345,7 +345,7 @@ impl Snapshot {
         fault::place("evict.ended");
         self.end_process().await;
         self.show();
-        self.shared.tell(Happened::Evicted(self.record.tag.clone()));
+        self.happened(Happened::Evicted(self.record.tag.clone()));
         true
     }
 
@@ -389,7 +389,7 @@ impl Snapshot {
         }
         self.end_process().await;
         self.shared.snapshots.remove(&self.record.tag);
-        self.shared.tell(Happened::SnapshotRemoved(self.record.tag.clone()));
+        self.happened(Happened::SnapshotRemoved(self.record.tag.clone()));
     }
 
     fn show(&self) {
@@ -399,7 +399,11 @@ impl Snapshot {
     }
 
     fn tell(&self) {
-        self.shared.tell(Happened::Snapshot(self.record.tag.clone(), self.status));
+        self.happened(Happened::Snapshot(self.record.tag.clone(), self.status));
+    }
+
+    fn happened(&self, what: Happened) {
+        self.shared.tell(&self.record.project, what);
     }
 
     fn become_(&mut self, status: SnapshotStatus) {

@@ -31,6 +31,8 @@ pub enum ImageCommand {
     Ls(ImageLsOptions),
     /// Show what is known of an image, as JSON.
     Inspect(ImageInspectOptions),
+    /// Let every project make snapshots of an image. Without it, only those do that have made it.
+    Share(ImageShareOptions),
     /// Remove names, and images when those were their last; given an id, the image with all its names.
     ///
     /// An image that snapshots or sandboxes need stays.
@@ -156,6 +158,19 @@ pub struct ImageLsOptions {
     /// Print ids only.
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct ImageShareOptions {
+    /// A name, an id, or the beginning of an id.
+    pub image: String,
+    /// Take it back. Snapshots that others have made of it stay.
+    #[arg(long)]
+    pub off: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

@@ -22,6 +22,8 @@ pub enum SnapshotCommand {
     Ls(SnapshotLsOptions),
     /// Show what is known of a snapshot.
     Inspect(SnapshotInspectOptions),
+    /// Let every project fork from a snapshot. Without it, only its own does.
+    Share(SnapshotShareOptions),
     /// Remove snapshots. Sandboxes that were forked from them go on.
     Rm(SnapshotRmOptions),
 }
@@ -111,6 +113,19 @@ pub struct SnapshotLsOptions {
 pub struct SnapshotInspectOptions {
     /// The snapshot.
     pub tag: String,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotShareOptions {
+    /// The snapshot.
+    pub tag: String,
+    /// Take it back: only its own project uses it from now on. Sandboxes that others have forked from it go on.
+    #[arg(long)]
+    pub off: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

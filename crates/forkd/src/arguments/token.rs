@@ -1,7 +1,8 @@
 //! `forkd token …`.
 
 use clap::{Args, Subcommand, ValueEnum};
-use forkd_api::token::Scope;
+use forkd_api::token::{Scope, TokenLimits};
+use forkd_engine::project::Project;
 
 use super::{LsOptions, Output};
 use crate::size::parse_mib;
@@ -23,7 +24,19 @@ pub struct TokenCreateOptions {
     /// What it allows; each has all of those before it.
     #[arg(long, value_enum, default_value = "run")]
     pub scope: ScopeArgument,
-    /// The most sandboxes that it may have at once.
+    /// The project whose sandboxes, snapshots and images it is for. It sees no other's, unless its scope is admin.
+    #[arg(long, value_name = "PROJECT", default_value_t)]
+    pub project: Project,
+    #[command(flatten)]
+    pub limits: AllowanceOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What there may be at once.
+#[derive(Debug, Args)]
+pub struct AllowanceOptions {
+    /// The most sandboxes at once. Guests that make snapshots and images count as well.
     #[arg(long, value_name = "COUNT")]
     pub max_sandboxes: Option<u64>,
     /// The most memory of their guests and of what their branches keep in memory, together.
@@ -32,6 +45,36 @@ pub struct TokenCreateOptions {
     /// The most vCPUs of theirs, together.
     #[arg(long, value_name = "COUNT")]
     pub max_vcpus: Option<u64>,
+    /// The most snapshots, branches too.
+    #[arg(long, value_name = "COUNT")]
+    pub max_snapshots: Option<u64>,
+}
+
+impl From<&AllowanceOptions> for TokenLimits {
+    fn from(options: &AllowanceOptions) -> TokenLimits {
+        TokenLimits {
+            sandboxes: options.max_sandboxes,
+            memory_mib: options.max_memory,
+            vcpus: options.max_vcpus,
+            snapshots: options.max_snapshots,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ProjectCommand {
+    /// List the projects that tokens belong to or that have limits.
+    Ls(LsOptions),
+    /// Set what all tokens of a project may have together, in the place of what was set before.
+    Limit(ProjectLimitOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct ProjectLimitOptions {
+    /// The project's name.
+    pub project: Project,
+    #[command(flatten)]
+    pub limits: AllowanceOptions,
     #[command(flatten)]
     pub output: Output,
 }
@@ -46,11 +89,11 @@ pub struct TokenRmOptions {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ScopeArgument {
-    /// To look at everything.
+    /// To look at all of its project.
     Read,
     /// To make, use and remove sandboxes and snapshots.
     Run,
-    /// Everything.
+    /// Everything, of every project.
     Admin,
 }
 

@@ -25,6 +25,7 @@ pub mod machine;
 pub mod man;
 pub mod pause;
 pub mod ping;
+pub mod project;
 pub mod resume;
 pub mod rollback;
 pub mod run;

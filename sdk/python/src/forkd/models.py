@@ -63,6 +63,7 @@ __all__ = [
     "Progress",
     "PruneImages",
     "PrunedImages",
+    "Publish",
     "PullImage",
     "ReadyProbe",
     "RemovedImage",
@@ -616,6 +617,12 @@ class ImageInfo(Model):
 
     source: ImageSource
 
+    projects: list[str] = field(default_factory=list)
+    """The projects that it belongs to, as far as the caller sees them."""
+
+    public: bool = False
+    """Whether every project may make snapshots of it."""
+
     recipe: Optional[ImageRecipe] = None
     """What its snapshots get unless something else is asked for."""
 
@@ -704,6 +711,12 @@ class ImageSummary(Model):
 
     size_bytes: int
     """The size of its file system."""
+
+    projects: list[str] = field(default_factory=list)
+    """The projects that it belongs to, as far as the caller sees them."""
+
+    public: bool = False
+    """Whether every project may make snapshots of it."""
 
 
 @dataclass(frozen=True)
@@ -874,6 +887,13 @@ class PrunedImages(Model):
 
 
 @dataclass(frozen=True)
+class Publish(Model):
+    """Whether every project may use something."""
+
+    public: bool
+
+
+@dataclass(frozen=True)
 class PullImage(Model):
     """Pulls an image from a registry."""
 
@@ -978,6 +998,9 @@ class SandboxInfo(SandboxNames, Model):
     pid: Optional[int] = None
     """Its VM process on the host."""
 
+    project: Optional[str] = None
+    """The project that it belongs to."""
+
 
 @dataclass(frozen=True)
 class SandboxList(Model):
@@ -1075,6 +1098,12 @@ class SnapshotInfo(Model):
 
     pause_us: Optional[int] = None
     """How long the sandbox stood still for it."""
+
+    project: Optional[str] = None
+    """The project that it belongs to."""
+
+    public: bool = False
+    """Whether every project may fork from it."""
 
     resident: Optional[SnapshotMemory] = None
     """The memory that this process holds."""

@@ -1,7 +1,7 @@
 //! Files of a build: sent once, under the hash of what they are.
 //!
-//! The client asks for a link and sends the archive there, without its key. So the link has a token for just this hash. What no
-//! build has asked for in a week goes, and of more than fits, what was asked for longest ago.
+//! The client asks for a link and sends the archive there, without its key. So the link has a token for just this hash. Each
+//! project has its own files. What no build has asked for in a week goes, and of more than fits, what was asked for longest ago.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,13 +12,16 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use forkd_api::error::ErrorCode;
-use forkd_api::token::{Scope, TokenLimits};
+use forkd_api::token::Scope;
+use forkd_engine::project::Project;
 use serde_json::{Value, json};
 
 use super::super::keys::Purpose;
+use super::project_of;
 use super::steps::is_hash;
 use crate::app::{App, Shared};
 use crate::auth::Caller;
+use crate::e2b::templates;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Upload};
 use crate::routes::checks::malformed;
@@ -36,33 +39,51 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const MOST_BYTES: u64 = 8 << 30;
 
 /// Where the files of a hash are, which are needed now.
-pub(super) fn needed(app: &App, hash: &str) -> PathBuf {
-    let path = path(app, hash);
+pub(super) fn needed(app: &App, project: &Project, hash: &str) -> PathBuf {
+    let path = path(app, &file_name(project, hash));
     // A missing file is reported by the caller. If the time cannot be set, the file is removed earlier.
     let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
     path
 }
 
-/// Where the files of a hash are.
-fn path(app: &App, hash: &str) -> PathBuf {
-    app.library.directory().join(DIRECTORY).join(hash)
+/// The name of the files of a hash, which is also the end of the link to them.
+fn file_name(project: &Project, hash: &str) -> String {
+    match project.is_default() {
+        true => hash.to_owned(),
+        false => format!("{project}.{hash}"),
+    }
+}
+
+/// Whether it is such a name.
+fn is_file_name(name: &str) -> bool {
+    match name.rsplit_once('.') {
+        Some((project, hash)) => project.parse::<Project>().is_ok() && is_hash(hash),
+        None => is_hash(name),
+    }
+}
+
+fn path(app: &App, name: &str) -> PathBuf {
+    app.library.directory().join(DIRECTORY).join(name)
 }
 
 /// Whether the files are there already, and if not, where they are to be sent.
 pub(super) async fn link(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    Path((_, hash)): Path<(String, String)>,
+    Path((template, hash)): Path<(String, String)>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     if !is_hash(&hash) {
         return Err(malformed("the hash of files has 64 hexadecimal digits"));
     }
-    let present = needed(&app, &hash).is_file();
+    let project = project_of(&app, &caller, &templates::tag_of(&template)?);
+    let present = needed(&app, &project, &hash).is_file();
+    let name = file_name(&project, &hash);
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let host = host.ok_or_else(|| malformed("the request names no host"))?;
     let scheme = if app.tls { "https" } else { "http" };
     let url =
-        format!("{scheme}://{host}{UPLOADS}{hash}?{TOKEN}{}", app.e2b.keys.token(Purpose::Upload, &hash));
+        format!("{scheme}://{host}{UPLOADS}{name}?{TOKEN}{}", app.e2b.keys.token(Purpose::Upload, &name));
     // Without a link, clients send nothing.
     let answer = if present { json!({ "present": true }) } else { json!({ "present": false, "url": url }) };
     Ok((StatusCode::CREATED, Json(answer)))
@@ -70,25 +91,25 @@ pub(super) async fn link(
 
 /// Who sends files to a link: whoever was given it.
 pub(crate) fn caller(app: &App, uri: &Uri) -> Option<Caller> {
-    let hash = uri.path().strip_prefix(UPLOADS).filter(|hash| is_hash(hash))?;
+    let name = uri.path().strip_prefix(UPLOADS).filter(|name| is_file_name(name))?;
     // In the query, which no log has.
     let token = uri.query()?.strip_prefix(TOKEN)?;
-    if !app.e2b.keys.is_right(Purpose::Upload, hash, token.as_bytes()) {
+    if !app.e2b.keys.is_right(Purpose::Upload, name, token.as_bytes()) {
         return None;
     }
-    Some(Caller { name: LINK.into(), scope: Scope::Run, limits: TokenLimits::default() })
+    Some(Caller { name: LINK.into(), scope: Scope::Run, ..Caller::nobody() })
 }
 
 pub(super) async fn upload(
     State(app): State<Shared>,
     Extension(sender): Extension<Caller>,
-    Path(hash): Path<String>,
+    Path(name): Path<String>,
     Upload(body): Upload,
 ) -> Answer<StatusCode> {
-    if sender.name != LINK || !is_hash(&hash) {
+    if sender.name != LINK || !is_file_name(&name) {
         return Err(ApiError::new(ErrorCode::Forbidden, "this link is not one of this daemon's"));
     }
-    let path = path(&app, &hash);
+    let path = path(&app, &name);
     let directory = path.parent().map(std::path::Path::to_owned).unwrap_or_default();
     let mut file = upload::to_file(&app, body, directory.clone(), app.limits.context_bytes).await?;
     // A file without a name cannot get one everywhere, so what has come is copied to one that has.

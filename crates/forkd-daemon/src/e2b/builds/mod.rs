@@ -15,6 +15,7 @@ mod steps;
 
 use std::fs::File;
 
+use axum::Extension;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -23,7 +24,9 @@ use axum::routing::{get, post, put};
 use forkd_api::error::ErrorCode;
 use forkd_api::token::Scope;
 use forkd_build::{Build as ImageBuild, CONTEXT_LIMITS};
+use forkd_engine::engine::EngineError;
 use forkd_engine::library::{DefaultAccount, Recipe};
+use forkd_engine::project::Project;
 use forkd_image::archive::unpack;
 use forkd_image::builds::BuildCache;
 use forkd_image::dockerfile::Context;
@@ -40,7 +43,7 @@ use self::steps::{Begins, Start, Step};
 use super::models::{Body, ENVD_VERSION, date};
 use super::templates;
 use crate::app::{App, Shared};
-use crate::auth::{self, hex, random};
+use crate::auth::{self, Caller, hex, random};
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query};
 use crate::jobs::Place;
@@ -89,6 +92,7 @@ struct NewTemplate {
 /// A build is wanted. It begins when its steps come.
 async fn request(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewTemplate>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let name = if wanted.name.is_empty() { wanted.alias.unwrap_or_default() } else { wanted.name };
@@ -98,21 +102,37 @@ async fn request(
         [tag] => format!("{}:{tag}", name.split(':').next().unwrap_or_default()),
         _ => return Err(malformed("a build gets one tag")),
     };
-    let template = templates::tag_of(&named)?.to_string();
+    let template = templates::tag_of(&named)?;
+    let id = new_id()?;
+    let snapshot = build_tag(&template, &id)?;
+    let project = project_of(&app, &caller, &template);
     let build = Build {
         template: template.clone(),
+        snapshot,
+        project,
         vcpus: wanted.cpu_count.map(|count| within("cpuCount", count, 1..=MAX_VCPUS)).transpose()?,
         memory_mib: wanted.memory_mb.map(|mib| within("memoryMB", mib, 64..=MAX_MIB)).transpose()?,
         status: Status::Waiting,
         lines: Vec::new(),
         reason: None,
     };
-    let id = new_id()?;
     app.e2b.builds.add(&id, build);
     let answer = json!({
         "templateID": template, "buildID": id, "public": false, "names": [named], "tags": tags, "aliases": [template]
     });
     Ok((StatusCode::ACCEPTED, Json(answer)))
+}
+
+/// Whose a template's builds are: what a name means stays its project's.
+fn project_of(app: &App, caller: &Caller, template: &Tag) -> Project {
+    let before = templates::named(app, caller, template.as_str());
+    before.map_or_else(|| caller.project.clone(), |before| before.view().record.project)
+}
+
+/// The snapshot of a build.
+fn build_tag(template: &Tag, id: &str) -> Answer<Tag> {
+    let digits: String = id.chars().take(8).collect();
+    Ok(format!("{template}-{digits}").parse().map_err(EngineError::Tag)?)
 }
 
 /// In the form of a UUID, which clients expect.
@@ -131,30 +151,37 @@ fn unknown(id: &str) -> ApiError {
 
 async fn start(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path((template, id)): Path<(String, String)>,
     Body(wanted): Body<Start>,
 ) -> Answer<StatusCode> {
-    let build = app.e2b.builds.get(&template, &id).ok_or_else(|| unknown(&id))?;
-    let (from, begins) = base(&app, &wanted)?;
+    let build = find(&app, &caller, &template, &id)?;
+    let (from, begins) = base(&app, &caller, &wanted)?;
     let dockerfile = steps::dockerfile(&from, &begins, &wanted.steps)?;
     if let Some(Value::Object(_)) = &wanted.from_image_registry {
         return Err(malformed("fromImageRegistry is not supported by forkd")
             .hint("pull the image first: forkd image pull"));
     }
     let place = Place::take(&app).await?;
+    let owner = app.owner(&caller, build.project.clone());
+    let room = app.engine.admit_guest(&owner, 1, MEMORY_MIB << 20).await?;
     if !app.e2b.builds.begin(&id) {
         return Err(ApiError::new(ErrorCode::WrongState, "the build has begun already"));
     }
     tokio::spawn(async move {
         let (work, told) = (app.clone(), Saying { app: app.clone(), id: id.clone() });
-        let (steps, force, tag) = (wanted.steps, wanted.force, template.clone());
+        let (steps, force, of) = (wanted.steps, wanted.force, build.clone());
         let image = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            image(&work, &tag, dockerfile, &steps, force, &told)
+            let (_place, _room) = (place, room);
+            image(&work, &of, dockerfile, &steps, force, &told)
         });
         let image = image.await.unwrap_or_else(|error| Err(ApiError::internal(&error)));
         let made = match image {
-            Ok(image) => snapshot(&app, &build, &image, wanted.start_cmd, wanted.ready_cmd, &id).await,
+            Ok(image) => {
+                let caller = Caller { project: build.project.clone(), ..caller };
+                let starts = (wanted.start_cmd, wanted.ready_cmd);
+                snapshot(&app, &caller, &build, &image, starts, &id).await
+            }
             Err(error) => Err(error),
         };
         let result = made.map_err(|error| {
@@ -169,11 +196,18 @@ async fn start(
     Ok(StatusCode::ACCEPTED)
 }
 
+/// The build of this id, if it is one of this template's, and the caller's.
+fn find(app: &App, caller: &Caller, template: &str, id: &str) -> Answer<Build> {
+    let build = app.e2b.builds.get(template, id).filter(|build| caller.owns(&build.project));
+    build.ok_or_else(|| unknown(id))
+}
+
 /// The image that the steps stand on, and as whom they begin.
-fn base(app: &App, wanted: &Start) -> Answer<(String, Begins)> {
+fn base(app: &App, caller: &Caller, wanted: &Start) -> Answer<(String, Begins)> {
     let of_template = |template: &str| -> Answer<(String, Begins)> {
         let tag = templates::tag_of(template)?;
-        let record = app.engine.snapshot(tag.as_str())?.view().record;
+        let found = templates::named(app, caller, template);
+        let record = found.ok_or_else(|| EngineError::NoSnapshot(tag.to_string()))?.view().record;
         match (record.shape.image, record.branched_from) {
             (Some(image), None) => Ok((image.to_string(), begins(app, &image.to_string()))),
             _ => Err(malformed(format!(
@@ -209,13 +243,14 @@ fn begins(app: &App, image: &str) -> Begins {
 /// Builds the image. Blocks.
 fn image(
     app: &App,
-    template: &str,
+    build: &Build,
     dockerfile: forkd_image::dockerfile::Dockerfile,
     steps: &[Step],
     force: bool,
     told: &Saying,
 ) -> Answer<String> {
     app.admit_image()?;
+    let (template, project) = (&build.template, &build.project);
     let cache = BuildCache::new(&app.library.directory());
     let draft = cache.draft().map_err(|error| ApiError::internal(&error))?;
     let directory = draft.path().join("context");
@@ -224,7 +259,7 @@ fn image(
     hashes.sort_unstable();
     hashes.dedup();
     for hash in hashes {
-        let file = File::open(files::needed(app, hash))
+        let file = File::open(files::needed(app, project, hash))
             .map_err(|_| ApiError::new(ErrorCode::NotFound, format!("the files {hash} were not sent")))?;
         unpack(&directory.join(hash), file, &CONTEXT_LIMITS, told)
             .map_err(|error| malformed(format!("the files {hash}: {error}")))?;
@@ -233,38 +268,38 @@ fn image(
     let name: Name =
         format!("{BUILT}{template}:latest").parse().map_err(|error| ApiError::internal(&error))?;
     let build = ImageBuild {
-        path: template.into(),
+        path: template.as_str().into(),
         dockerfile,
         recipe: steps::no_recipe(),
         context,
         arguments: Default::default(),
         target: None,
-        name: Some(name.clone()),
+        name: Some(name),
         uses_cache: !force,
         host: None,
         account: Some(Account::e2b()),
     };
     let network = app.engine.networks().is_ok();
-    carry_out(app, build, 1, MEMORY_MIB << 20, network, told)?;
-    Ok(name.to_string())
+    let built = carry_out(app, project, build, 1, MEMORY_MIB << 20, network, told)?;
+    Ok(built.id().to_string())
 }
 
-/// Boots the image and freezes it under the template's name. One that had the name goes; its sandboxes go on.
+/// Boots the image and freezes it. When it is on disk, the template's name means it; what the name meant before goes, and its
+/// sandboxes go on.
 async fn snapshot(
     app: &Shared,
+    caller: &Caller,
     build: &Build,
     image: &str,
-    start: Option<String>,
-    ready: Option<String>,
+    (start, ready): (Option<String>, Option<String>),
     id: &str,
 ) -> Answer<()> {
-    let tag: Tag = build.template.parse().map_err(forkd_engine::engine::EngineError::Tag)?;
-    if app.engine.snapshot(tag.as_str()).is_ok() {
-        app.engine.remove_snapshot(tag.as_str(), false).await?;
-    }
+    let names = &app.e2b.names;
+    let (template, tag) = (&build.template, &build.snapshot);
+    let making = tokio::task::block_in_place(|| names.begin(template, tag))?;
     let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
     let recipe = Recipe {
-        tag,
+        tag: tag.clone(),
         image: image.to_owned(),
         kernel: None,
         vcpus: build.vcpus,
@@ -280,7 +315,20 @@ async fn snapshot(
         network: app.engine.networks().is_ok(),
     };
     let told = Saying { app: app.clone(), id: id.to_owned() };
-    templates::made_and_told(app, recipe, |line| told.say("info", line)).await
+    let made = templates::made_and_told(app, caller, recipe, true, |line| told.say("info", line)).await;
+    let swapped = made.and_then(|()| {
+        let before = templates::named(app, caller, template.as_str());
+        let was_public = before.is_some_and(|before| app.sharing.is_public(&before.view().record));
+        tokio::task::block_in_place(|| {
+            if was_public {
+                app.sharing.set_snapshot(&app.engine.snapshot(tag.as_str())?.view().record, true)?;
+            }
+            let plain = app.engine.snapshot(template.as_str()).is_ok().then(|| template.clone());
+            Ok(making.swap(plain)?)
+        })
+    });
+    templates::remove_others(app, template).await;
+    swapped
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -305,10 +353,11 @@ struct Shown {
 
 async fn status(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path((template, id)): Path<(String, String)>,
     Query(wanted): Query<Offset>,
 ) -> Answer<Json<Shown>> {
-    let build = app.e2b.builds.get(&template, &id).ok_or_else(|| unknown(&id))?;
+    let build = find(&app, &caller, &template, &id)?;
     let log_entries: Vec<_> =
         build.lines.into_iter().skip(wanted.logs_offset.unwrap_or(0)).take(PAGE).collect();
     Ok(Json(Shown {
@@ -322,16 +371,19 @@ async fn status(
 }
 
 /// The snapshots of images.
-async fn list(State(app): State<Shared>) -> Answer<Json<Vec<Value>>> {
-    let own = app.engine.snapshots().into_iter().filter(|view| view.record.branched_from.is_none());
-    let shown = own.map(|view| {
+async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Answer<Json<Vec<Value>>> {
+    let names = &app.e2b.names;
+    let own = app.snapshots(&caller).into_iter().filter(|view| view.record.branched_from.is_none());
+    let shown = own.filter(|view| !names.is_other(&view.record.tag)).map(|view| {
         let (record, created) = (&view.record, date(view.record.created_unix_ms));
-        let tag = record.tag.to_string();
+        let (tag, build) =
+            (names.template_of(&record.tag).unwrap_or_else(|| record.tag.clone()), &record.tag);
+        let public = app.sharing.is_public(record);
         json!({
-            "templateID": tag, "buildID": tag, "cpuCount": record.shape.vcpus,
+            "templateID": tag, "buildID": build, "cpuCount": record.shape.vcpus,
             "memoryMB": record.shape.memory_bytes >> 20,
             "diskSizeMB": record.shape.devices.disk.map_or(0, |disk| disk.limit_bytes >> 20),
-            "public": false, "aliases": [tag], "names": [tag], "createdAt": created, "updatedAt": created,
+            "public": public, "aliases": [tag], "names": [tag], "createdAt": created, "updatedAt": created,
             "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 1,
             "envdVersion": ENVD_VERSION, "buildStatus": "ready",
         })
@@ -339,8 +391,13 @@ async fn list(State(app): State<Shared>) -> Answer<Json<Vec<Value>>> {
     Ok(Json(shown.collect()))
 }
 
-async fn alias(State(app): State<Shared>, Path(alias): Path<String>) -> Answer<Json<Value>> {
+async fn alias(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(alias): Path<String>,
+) -> Answer<Json<Value>> {
     let tag = templates::tag_of(&alias)?;
-    let found = app.engine.snapshot(tag.as_str())?;
-    Ok(Json(json!({ "templateID": found.tag().to_string(), "public": false })))
+    let found = templates::named(&app, &caller, &alias);
+    let found = found.ok_or_else(|| EngineError::NoSnapshot(tag.to_string()))?;
+    Ok(Json(json!({ "templateID": tag, "public": app.sharing.is_public(&found.view().record) })))
 }

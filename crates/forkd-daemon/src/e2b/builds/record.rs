@@ -3,7 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use forkd_engine::project::Project;
 use forkd_image::Progress;
+use forkd_store::Tag;
 use serde::Serialize;
 
 use crate::app::Shared;
@@ -29,7 +31,10 @@ struct Memory {
 /// One.
 #[derive(Debug, Clone)]
 pub(super) struct Build {
-    pub template: String,
+    pub template: Tag,
+    /// What it makes.
+    pub snapshot: Tag,
+    pub project: Project,
     pub vcpus: Option<u8>,
     pub memory_mib: Option<u64>,
     pub status: Status,
@@ -71,7 +76,7 @@ impl Builds {
 
     /// The build of this id, if it is one of this template's.
     pub(super) fn get(&self, template: &str, id: &str) -> Option<Build> {
-        self.lock().builds.get(id).filter(|build| build.template == template).cloned()
+        self.lock().builds.get(id).filter(|build| build.template.as_str() == template).cloned()
     }
 
     /// Whether it was waiting. It is building from now on.
@@ -136,7 +141,9 @@ mod tests {
 
     fn build() -> Build {
         Build {
-            template: "t".into(),
+            template: "t".parse().unwrap(),
+            snapshot: "t-1".parse().unwrap(),
+            project: Project::default(),
             vcpus: None,
             memory_mib: None,
             status: Status::Waiting,

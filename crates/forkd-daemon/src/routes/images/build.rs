@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -10,6 +11,7 @@ use forkd_api::library::{Archive, BuildImage, Image, LibraryProgress};
 use forkd_build::{
     Build, CONTEXT_LIMITS, Guests, GuestsError, Machinery, MachineryOptions, UnpackedContext, build_image,
 };
+use forkd_engine::project::Project;
 use forkd_image::Progress;
 use forkd_image::builds::BuildCache;
 use forkd_image::host_environment::HostEnvironment;
@@ -17,11 +19,12 @@ use forkd_image::images::Name;
 
 use super::{MAX_MIB, make};
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError, chain};
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
 use crate::routes::checks::{malformed, within};
-use crate::{library_view as view, upload};
+use crate::upload;
 
 const DOCKERFILE: &str = "Dockerfile";
 const MAX_VCPUS: u8 = 32;
@@ -58,16 +61,21 @@ const MAX_ARGUMENTS: usize = 1000;
 )]
 pub(super) async fn build(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Query(pairs): Query<Vec<(String, String)>>,
     Upload(body): Upload,
 ) -> Answer<Response> {
     let wanted = convert(BuildImage::of_pairs(pairs).map_err(malformed)?)?;
     let place = Place::take(&app).await?;
-    app.engine.admit_guest(wanted.memory_bytes).await?;
+    let room = app.engine.admit_guest(&app.own(&caller), wanted.vcpus, wanted.memory_bytes).await?;
     let archive = upload::to_file(&app, body, app.library.directory(), app.limits.context_bytes).await?;
     let shared = app.clone();
-    jobs::answer(&app, place, &headers, move |progress| make(&shared, wanted, archive, progress)).await
+    jobs::answer(&app, place, &headers, move |progress| {
+        let _room = room;
+        make(&shared, &caller, wanted, archive, progress)
+    })
+    .await
 }
 
 /// A build as it is asked for, checked.
@@ -114,7 +122,7 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
     })
 }
 
-fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> Answer<Made> {
+fn make(app: &App, caller: &Caller, wanted: Wanted, archive: File, progress: &dyn Progress) -> Answer<Made> {
     app.admit_image()?;
     let library = app.library.directory();
     let cache = BuildCache::new(&library);
@@ -138,13 +146,15 @@ fn make(app: &App, wanted: Wanted, archive: File, progress: &dyn Progress) -> An
         host,
         account: None,
     };
-    let image = carry_out(app, build, wanted.vcpus, wanted.memory_bytes, !wanted.no_network, progress)?;
-    Ok(Made::Image(Box::new(view::image(&image))))
+    let (vcpus, memory_bytes, network) = (wanted.vcpus, wanted.memory_bytes, !wanted.no_network);
+    let image = carry_out(app, &caller.project, build, vcpus, memory_bytes, network, progress)?;
+    Ok(Made::Image(Box::new(app.shown_image(caller, &image))))
 }
 
-/// Builds an image, in guests of this size. Blocks.
+/// Builds an image for a project, in guests of this size. Blocks.
 pub(crate) fn carry_out(
     app: &App,
+    project: &Project,
     build: Build,
     vcpus: u8,
     memory_bytes: u64,
@@ -164,7 +174,8 @@ pub(crate) fn carry_out(
     let find = |progress: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
         Ok(Box::new(Machinery::find(&options, progress)?))
     };
-    Ok(build_image(&app.library.directory(), &app.library.images, build, &find, progress)?)
+    let library = app.library.directory();
+    app.make_image(project, || Ok(build_image(&library, &app.library.images, build, &find, progress)?))
 }
 
 #[cfg(test)]

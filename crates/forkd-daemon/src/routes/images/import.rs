@@ -1,5 +1,6 @@
 //! Images from archives that are sent.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -10,10 +11,11 @@ use forkd_image::import::{Import, import_from};
 
 use super::make::{name, size};
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
-use crate::{library_view as view, upload};
+use crate::upload;
 
 /// What an image says of where it came from, beside its name.
 const FILE: &str = "upload";
@@ -41,6 +43,7 @@ const FILE: &str = "upload";
 )]
 pub(super) async fn import(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Query(wanted): Query<ImportImage>,
     Upload(body): Upload,
@@ -56,8 +59,10 @@ pub(super) async fn import(
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| {
         shared.admit_image()?;
-        let image = import_from(&shared.library.images, &import, file, progress)?;
-        Ok(Made::Image(Box::new(view::image(&image))))
+        let image = shared.make_image(&caller.project, || {
+            Ok(import_from(&shared.library.images, &import, file, progress)?)
+        })?;
+        Ok(Made::Image(Box::new(shared.shown_image(&caller, &image))))
     })
     .await
 }

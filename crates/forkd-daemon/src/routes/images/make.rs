@@ -1,5 +1,6 @@
 //! Images from registries, and from Debian's packages.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -12,10 +13,10 @@ use forkd_image::registry::{self, Credentials, Pull};
 
 use super::MAX_MIB;
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::Json;
 use crate::jobs::{self, Made, Place};
-use crate::library_view as view;
 use crate::routes::checks::{malformed, within};
 
 pub(super) fn name(text: Option<String>) -> Answer<Option<Name>> {
@@ -49,6 +50,7 @@ pub(super) fn size(mib: Option<u64>) -> Answer<Option<u64>> {
 )]
 pub(super) async fn pull(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Json(wanted): Json<PullImage>,
 ) -> Answer<Response> {
@@ -64,8 +66,9 @@ pub(super) async fn pull(
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| {
         shared.admit_image()?;
-        let image = registry::pull(&shared.library.images, &pull, progress)?;
-        Ok(Made::Image(Box::new(view::image(&image))))
+        let image = shared
+            .make_image(&caller.project, || Ok(registry::pull(&shared.library.images, &pull, progress)?))?;
+        Ok(Made::Image(Box::new(shared.shown_image(&caller, &image))))
     })
     .await
 }
@@ -92,6 +95,7 @@ pub(super) async fn pull(
 )]
 pub(super) async fn debian(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Json(wanted): Json<DebianImage>,
 ) -> Answer<Response> {
@@ -101,8 +105,9 @@ pub(super) async fn debian(
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| {
         shared.admit_image()?;
-        let image = debian::debian(&shared.library.images, &debian, progress)?;
-        Ok(Made::Image(Box::new(view::image(&image))))
+        let image = shared
+            .make_image(&caller.project, || Ok(debian::debian(&shared.library.images, &debian, progress)?))?;
+        Ok(Made::Image(Box::new(shared.shown_image(&caller, &image))))
     })
     .await
 }

@@ -8,10 +8,11 @@ pub(crate) mod build;
 mod import;
 mod make;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::middleware::from_fn;
 use forkd_api::error::{ErrorBody, ErrorCode};
-use forkd_api::library::{Image, ImageList, PruneImages, PrunedImages, RemovedImage};
+use forkd_api::library::{Image, ImageList, PruneImages, PrunedImages, Publish, RemovedImage};
 use forkd_api::token::Scope;
 use forkd_image::builds::BuildCache;
 use forkd_image::images::{ImageStore, Removal};
@@ -19,10 +20,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::engine_error::shortened;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
-use crate::{auth, idempotency, library_view as view};
+use crate::{auth, idempotency};
 
 /// A TiB.
 const MAX_MIB: u64 = 1 << 20;
@@ -39,12 +41,13 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(build::build))
         .routes(routes!(prune))
         .routes(routes!(remove))
+        .routes(routes!(publish))
         .route_layer(admin());
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get)).merge(repeatable).merge(changing)
 }
 
 /// Asks the library, which is on disk.
-pub(super) async fn look<T: Send + 'static>(
+pub(crate) async fn look<T: Send + 'static>(
     app: &Shared,
     work: impl FnOnce(&App) -> Answer<T> + Send + 'static,
 ) -> Answer<T> {
@@ -58,11 +61,12 @@ pub(super) async fn look<T: Send + 'static>(
     path = "/v1/images",
     tag = "images",
     operation_id = "list_images",
-    responses((status = 200, description = "All of them", body = ImageList))
+    responses((status = 200, description = "Those of the caller's project, and public ones", body = ImageList))
 )]
-async fn list(State(app): State<Shared>) -> Answer<Json<ImageList>> {
-    look(&app, |app| {
-        let images = app.library.images.list()?.iter().map(view::summary).collect();
+async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Answer<Json<ImageList>> {
+    look(&app, move |app| {
+        let images = app.images(&caller)?;
+        let images = images.iter().map(|image| app.shown_summary(&caller, image)).collect();
         Ok(Json(ImageList { images }))
     })
     .await
@@ -81,8 +85,43 @@ async fn list(State(app): State<Shared>) -> Answer<Json<ImageList>> {
         (status = 404, description = "There is none of this name", body = ErrorBody),
     )
 )]
-async fn get(State(app): State<Shared>, Path(image): Path<String>) -> Answer<Json<Image>> {
-    look(&app, move |app| Ok(Json(view::image(&app.library.images.find(&image)?)))).await
+async fn get(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(image): Path<String>,
+) -> Answer<Json<Image>> {
+    look(&app, move |app| Ok(Json(app.shown_image(&caller, &app.image(&caller, &image)?)))).await
+}
+
+/// Lets every project make snapshots of an image, or only its own.
+///
+/// Needs the scope admin.
+#[utoipa::path(
+    put,
+    path = "/v1/images/{image}/public",
+    tag = "images",
+    operation_id = "publish_image",
+    params(("image" = String, Path, description = "A name, encoded (`team%2Fapp:v1`), an id or its beginning")),
+    request_body = Publish,
+    responses(
+        (status = 200, description = "The image", body = Image),
+        (status = 400, description = "The beginning of more than one id", body = ErrorBody),
+        (status = 403, description = "The token's scope is not admin", body = ErrorBody),
+        (status = 404, description = "There is none of this name", body = ErrorBody),
+    )
+)]
+async fn publish(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(image): Path<String>,
+    Json(wanted): Json<Publish>,
+) -> Answer<Json<Image>> {
+    look(&app, move |app| {
+        let image = app.image(&caller, &image)?;
+        app.sharing.set_image(image.id(), wanted.public)?;
+        Ok(Json(app.shown_image(&caller, &image)))
+    })
+    .await
 }
 
 /// Removes a name and, when that was its last, the image; given an id, the image with all its names.
@@ -111,6 +150,9 @@ async fn remove(State(app): State<Shared>, Path(image): Path<String>) -> Answer<
             return Err(ApiError::new(ErrorCode::HasDependents, shortened(text)).hint("remove them first"));
         }
         let freed_bytes = images.remove(&image)?;
+        if whole {
+            app.sharing.forget_image(found.id())?;
+        }
         let names = names.iter().map(ToString::to_string).collect();
         Ok(Json(RemovedImage { id: found.id().to_string(), names, removed: whole, freed_bytes }))
     })
@@ -150,6 +192,7 @@ fn remove_nameless(app: &App, images: &ImageStore, answer: &mut PrunedImages) ->
     for image in images.list()?.iter().filter(|image| image.names.is_empty() && !image.shared) {
         if app.engine.users_of(image.id()).is_empty() {
             answer.freed_bytes += images.remove(&image.id().hex())?;
+            app.sharing.forget_image(image.id())?;
             answer.images += 1;
         }
     }

@@ -11,7 +11,7 @@ use forkd_api::snapshot::Snapshot;
 use forkd_engine::engine::{EngineError, NetworkChange, SandboxHandle, SnapshotHandle};
 use forkd_store::Tag;
 
-use super::create::{MAX_BANDWIDTH_MIB, owner};
+use super::create::MAX_BANDWIDTH_MIB;
 use crate::app::{App, Shared};
 use crate::auth::Caller;
 use crate::egress;
@@ -38,8 +38,12 @@ fn shown(sandbox: &SandboxHandle) -> Json<Sandbox> {
         (status = 409, description = "It has ended", body = ErrorBody),
     )
 )]
-pub(super) async fn pause(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<Sandbox>> {
-    let sandbox = app.engine.sandbox(&id)?;
+pub(super) async fn pause(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<Json<Sandbox>> {
+    let sandbox = app.sandbox(&caller, &id)?;
     sandbox.pause().await?;
     Ok(shown(&sandbox))
 }
@@ -57,8 +61,12 @@ pub(super) async fn pause(State(app): State<Shared>, Path(id): Path<String>) -> 
         (status = 409, description = "It has ended", body = ErrorBody),
     )
 )]
-pub(super) async fn resume(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<Sandbox>> {
-    let sandbox = app.engine.sandbox(&id)?;
+pub(super) async fn resume(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<Json<Sandbox>> {
+    let sandbox = app.sandbox(&caller, &id)?;
     sandbox.resume().await?;
     Ok(shown(&sandbox))
 }
@@ -89,14 +97,14 @@ pub(super) async fn branch(
     Extension(caller): Extension<Caller>,
     Json(wanted): Json<BranchSandbox>,
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let tag = wanted.tag.map(|tag| tag.parse()).transpose().map_err(EngineError::Tag)?;
-    let branch = branch_of(&app, &sandbox, tag, caller).await?;
+    let branch = branch_of(&app, &sandbox, tag, &caller).await?;
     let view = match wanted.wait {
         true => branch.durable().await?,
         false => branch.view(),
     };
-    Ok((StatusCode::CREATED, Json(snapshots::describe(&app, view).await?)))
+    Ok((StatusCode::CREATED, Json(snapshots::describe(&app, &caller, view).await?)))
 }
 
 /// Branches a sandbox, and counts how long it stood still.
@@ -104,9 +112,10 @@ pub(crate) async fn branch_of(
     app: &App,
     sandbox: &SandboxHandle,
     tag: Option<Tag>,
-    caller: Caller,
+    caller: &Caller,
 ) -> Answer<SnapshotHandle> {
-    let branch = sandbox.branch_for(tag, Some(owner(caller))).await?;
+    let owner = app.owner(caller, sandbox.view().record.project);
+    let branch = sandbox.branch_for(tag, Some(owner)).await?;
     if let Some(pause_us) = branch.view().record.pause_us {
         app.metrics.engine.branched(Duration::from_micros(pause_us));
     }
@@ -131,11 +140,14 @@ pub(crate) async fn branch_of(
 )]
 pub(super) async fn rollback(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(wanted): Json<Rollback>,
 ) -> Answer<Json<Sandbox>> {
-    let sandbox = app.engine.sandbox(&id)?;
-    sandbox.rollback(wanted.tag.parse().map_err(EngineError::Tag)?).await?;
+    let sandbox = app.sandbox(&caller, &id)?;
+    let tag: Tag = wanted.tag.parse().map_err(EngineError::Tag)?;
+    app.snapshot(&caller, tag.as_str())?;
+    sandbox.rollback(tag).await?;
     Ok(shown(&sandbox))
 }
 
@@ -157,10 +169,11 @@ pub(super) async fn rollback(
 )]
 pub(super) async fn set_egress(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(wanted): Json<Egress>,
 ) -> Answer<Json<Sandbox>> {
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     sandbox.change_network(NetworkChange::Egress(egress::convert(wanted)?)).await?;
     Ok(shown(&sandbox))
 }
@@ -183,10 +196,11 @@ pub(super) async fn set_egress(
 )]
 pub(super) async fn set_bandwidth(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(wanted): Json<SetBandwidth>,
 ) -> Answer<Json<Sandbox>> {
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let mib =
         wanted.bandwidth_mib.map(|mib| within("bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB)).transpose()?;
     sandbox.change_network(NetworkChange::Bandwidth(mib.map(|mib| mib << 20))).await?;
@@ -210,10 +224,11 @@ pub(super) async fn set_bandwidth(
 )]
 pub(super) async fn set_ttl(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(wanted): Json<SetTtl>,
 ) -> Answer<Json<Sandbox>> {
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let seconds = wanted.ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
     sandbox.set_expiry(seconds.map(from_now)).await?;
     Ok(shown(&sandbox))

@@ -8,9 +8,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
-use forkd_api::token::TokenLimits;
 use forkd_engine::cgroup::IoQuota;
-use forkd_engine::engine::{Allowance, Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
+use forkd_engine::engine::{Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
@@ -42,12 +41,12 @@ const MAX_MEMORY_MIB: u64 = 1 << 24;
     request_body = CreateSandboxes,
     responses(
         (status = 201, description = "They are ready", body = CreatedSandboxes),
-        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        (status = 400, description = "The request makes no sense, or the daemon cannot keep such limits", body = ErrorBody),
         (status = 404, description = "There is no such snapshot or sandbox", body = ErrorBody),
         (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
-        (status = 429, description = "This host, or the token, has too many sandboxes", body = ErrorBody),
+        (status = 429, description = "This host, the project or the token has too many sandboxes", body = ErrorBody),
         (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
-        (status = 503, description = "This daemon cannot keep such limits, or gives no network, which the snapshot has", body = ErrorBody),
+        (status = 503, description = "This daemon gives no network, which the snapshot has", body = ErrorBody),
         (status = 504, description = "A guest did not answer in time", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
@@ -57,7 +56,20 @@ pub(super) async fn create(
     Extension(caller): Extension<Caller>,
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
-    let new = NewSandboxes { owner: Some(owner(caller)), ..convert(wanted)? };
+    let (of, order) = convert(wanted)?;
+    let (source, project) = match of {
+        Of::Snapshot(tag) => {
+            let snapshot = app.snapshot(&caller, &tag)?;
+            let project = app.project_for(&caller, &snapshot.view());
+            (Source::Snapshot(snapshot), project)
+        }
+        Of::Sandbox(id) => {
+            let sandbox = app.sandbox(&caller, &id)?;
+            let project = sandbox.view().record.project;
+            (Source::Sandbox(sandbox), project)
+        }
+    };
+    let new = order(source, app.owner(&caller, project));
     let created = answer(fork_all(&app, new).await?);
     let ids = created.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
     Ok((StatusCode::CREATED, Extension(Sandboxes(ids)), Json(created)))
@@ -71,12 +83,19 @@ pub(crate) async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
     Ok(created)
 }
 
-fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
+/// What sandboxes are to be made of, by name.
+enum Of {
+    Snapshot(String),
+    Sandbox(String),
+}
+
+/// What a body names, and what it asks for once that is found.
+fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) -> NewSandboxes)> {
     let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits, egress } =
         wanted;
-    let source = match (snapshot_tag, from_sandbox) {
-        (Some(tag), None) => Source::Snapshot(tag),
-        (None, Some(id)) => Source::Sandbox(id),
+    let of = match (snapshot_tag, from_sandbox) {
+        (Some(tag), None) => Of::Snapshot(tag),
+        (None, Some(id)) => Of::Sandbox(id),
         _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
     };
     let bandwidth =
@@ -90,7 +109,7 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
-    Ok(NewSandboxes {
+    let order = move |source, owner| NewSandboxes {
         source,
         count,
         partial,
@@ -102,15 +121,9 @@ fn convert(wanted: CreateSandboxes) -> Answer<NewSandboxes> {
         account: None,
         limits,
         network,
-        owner: None,
-    })
-}
-
-/// Whose sandboxes they are, and how many that one may have.
-pub(crate) fn owner(caller: Caller) -> Owner {
-    let TokenLimits { sandboxes, memory_mib, vcpus } = caller.limits;
-    let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
-    Owner { name: caller.name, allowance: Allowance { sandboxes, memory_bytes, vcpus } }
+        owner: Some(owner),
+    };
+    Ok((of, order))
 }
 
 fn wanted_limits(limits: &Limits) -> Answer<WantedLimits> {
@@ -187,7 +200,7 @@ mod tests {
             ),
             (CreateSandboxes { env: [("A=".into(), String::new())].into(), ..wanted() }, "env has"),
         ] {
-            let error = convert(wrong).unwrap_err();
+            let error = convert(wrong).err().unwrap();
             assert_eq!(error.code().status(), 400);
             assert!(error.to_string().contains(says), "{error}");
         }

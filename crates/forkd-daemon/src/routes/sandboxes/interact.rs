@@ -17,6 +17,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -37,6 +38,7 @@ use tracing::Instrument;
 
 use super::run::{GRACE, LONGEST_SECS, Watch, check, in_time};
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
@@ -76,10 +78,11 @@ const TERMINAL: &str = "xterm-256color";
 )]
 pub(super) async fn interact(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     sandbox.answering_agent()?;
     let upgrade = upgrade.map_err(|rejection| {
         malformed("this path is for WebSockets")

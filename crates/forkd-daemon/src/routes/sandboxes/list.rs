@@ -3,12 +3,14 @@
 //! A page goes on behind the last sandbox of the one before, by its time and its id. So nothing is listed twice or left out
 //! when sandboxes come and go between two pages.
 
+use axum::Extension;
 use axum::extract::State;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{ListSandboxes, SandboxList};
 use forkd_engine::engine::SandboxView;
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Query};
 use crate::routes::checks::{malformed, within};
@@ -34,9 +36,10 @@ type Place = (u64, String);
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Query(wanted): Query<ListSandboxes>,
 ) -> Answer<Json<SandboxList>> {
-    Ok(Json(page(app.engine.sandboxes(), &wanted)?))
+    Ok(Json(page(app.sandboxes(&caller), &wanted)?))
 }
 
 fn page(mut views: Vec<SandboxView>, wanted: &ListSandboxes) -> Answer<SandboxList> {
@@ -113,6 +116,7 @@ mod tests {
             cgroup: None,
             cpu_us_before: 0,
             owner: None,
+            project: Default::default(),
             branches: vec![],
             branches_made: 0,
             generation: 2,

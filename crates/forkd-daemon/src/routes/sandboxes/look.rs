@@ -1,5 +1,6 @@
 //! What a sandbox prints and uses.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::IntoResponse;
@@ -7,6 +8,7 @@ use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{ReadConsole, SandboxStats};
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Path, Query};
 use crate::routes::checks::within;
@@ -30,10 +32,12 @@ const LONGEST: u64 = 1 << 20;
 )]
 pub(super) async fn console(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(wanted): Query<ReadConsole>,
 ) -> Answer<impl IntoResponse> {
     let bytes = within("bytes", wanted.bytes.unwrap_or(TAIL), 1..=LONGEST)?;
+    app.sandbox(&caller, &id)?;
     let text = app.engine.console(&id, bytes).await?;
     // A guest's words are shown by no browser as a page.
     let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
@@ -53,7 +57,12 @@ pub(super) async fn console(
         (status = 409, description = "It has ended", body = ErrorBody),
     )
 )]
-pub(super) async fn stats(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<SandboxStats>> {
+pub(super) async fn stats(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<Json<SandboxStats>> {
+    app.sandbox(&caller, &id)?;
     let usage = app.engine.usage(&id).await?;
     Ok(Json(views::stats(usage, app.engine.traffic(&id).await?)))
 }

@@ -7,6 +7,7 @@ mod list;
 mod look;
 mod run;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn;
@@ -17,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
 use crate::{auth, idempotency, views};
@@ -59,8 +61,12 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         (status = 404, description = "There is none with this id", body = ErrorBody),
     )
 )]
-async fn get(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<Sandbox>> {
-    Ok(Json(views::sandbox(&app.engine.sandbox(&id)?.view())))
+async fn get(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<Json<Sandbox>> {
+    Ok(Json(views::sandbox(&app.sandbox(&caller, &id)?.view())))
 }
 
 /// Ends a sandbox and forgets it. Its branches stay.
@@ -75,7 +81,11 @@ async fn get(State(app): State<Shared>, Path(id): Path<String>) -> Answer<Json<S
         (status = 404, description = "There is none with this id", body = ErrorBody),
     )
 )]
-async fn remove(State(app): State<Shared>, Path(id): Path<String>) -> Answer<StatusCode> {
-    app.engine.sandbox(&id)?.remove().await?;
+async fn remove(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<StatusCode> {
+    app.sandbox(&caller, &id)?.remove().await?;
     Ok(StatusCode::NO_CONTENT)
 }

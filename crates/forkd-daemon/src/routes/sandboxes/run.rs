@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
@@ -16,6 +17,7 @@ use forkd_engine::eval::{self, Code};
 use forkd_engine::exec::{self, Ended, Program, Running, Stream, Told};
 
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
@@ -55,12 +57,13 @@ const MAX_NAME: usize = 256;
 )]
 pub(super) async fn exec(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     headers: HeaderMap,
     Json(wanted): Json<Exec>,
 ) -> Answer<Response> {
     let limit = check(&wanted)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let agent = sandbox.answering_agent()?;
     let program = Program {
         arguments: &wanted.args,
@@ -102,12 +105,13 @@ pub(super) async fn exec(
 )]
 pub(super) async fn eval(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Json(wanted): Json<Eval>,
 ) -> Answer<Json<Evaluated>> {
     let seconds = within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?;
     checks::env(&wanted.env)?;
-    let sandbox = app.engine.sandbox(&id)?;
+    let sandbox = app.sandbox(&caller, &id)?;
     let language = wanted.context.is_none().then_some(wanted.language.name());
     let code = Code { code: &wanted.code, language, context: wanted.context.as_deref(), env: wanted.env };
     let begun = Instant::now();

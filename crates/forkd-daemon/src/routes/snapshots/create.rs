@@ -19,10 +19,11 @@ use tokio::sync::mpsc;
 
 use crate::app::Shared;
 use crate::auth::Caller;
-use crate::error::{Answer, ApiError};
+use crate::error::Answer;
 use crate::extract::Json;
 use crate::ndjson;
 use crate::routes::checks::{self, malformed, within};
+use crate::routes::images::look;
 use crate::routes::snapshots::describe;
 
 const MAX_VCPUS: u8 = 32;
@@ -56,6 +57,7 @@ type Told = mpsc::Sender<Progress>;
         (status = 400, description = "The request makes no sense", body = ErrorBody),
         (status = 404, description = "There is no such image or kernel", body = ErrorBody),
         (status = 409, description = "The tag is in use", body = ErrorBody),
+        (status = 429, description = "The project or the token has too many snapshots, or too little room for the guest", body = ErrorBody),
         (status = 502, description = "The guest did not come up, or its warm-up failed", body = ErrorBody),
         (status = 504, description = "The guest was not ready in time", body = ErrorBody),
         (status = 503, description = "This daemon gives guests no network", body = ErrorBody),
@@ -76,7 +78,7 @@ pub(super) async fn create(
     let (told, mut heard) = mpsc::channel(QUEUE);
     if !ndjson::is_wanted(&headers) {
         let unheard = async { while heard.recv().await.is_some() {} };
-        let (made, ()) = tokio::join!(make(&app, recipe, wait, told), unheard);
+        let (made, ()) = tokio::join!(make(&app, &caller, recipe, wait, told), unheard);
         return Ok((StatusCode::CREATED, Json(made?)).into_response());
     }
     Ok(ndjson::answer(move |lines| async move {
@@ -87,7 +89,7 @@ pub(super) async fn create(
                 }
             }
         };
-        let (made, ()) = tokio::join!(make(&app, recipe, wait, told), tell);
+        let (made, ()) = tokio::join!(make(&app, &caller, recipe, wait, told), tell);
         let last = match made {
             Ok(snapshot) => Progress::Snapshot(Box::new(snapshot)),
             Err(error) => {
@@ -101,11 +103,22 @@ pub(super) async fn create(
 }
 
 /// Makes a snapshot, and tells what it does.
-pub(crate) async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -> Answer<Snapshot> {
-    let library = app.library.clone();
+pub(crate) async fn make(
+    app: &Shared,
+    caller: &Caller,
+    recipe: Recipe,
+    wait: bool,
+    told: Told,
+) -> Answer<Snapshot> {
     let preparing = Preparing(told.clone());
-    let prepared = tokio::task::spawn_blocking(move || library.prepare(recipe, &preparing));
-    let new = prepared.await.map_err(|error| ApiError::internal(&error))??;
+    let asked = caller.clone();
+    let new = look(app, move |app| {
+        // By its id from here on: a name may mean another one in the next moment.
+        let image = app.image(&asked, &recipe.image)?.id().to_string();
+        Ok(app.library.prepare(Recipe { image, ..recipe }, &preparing)?)
+    });
+    let new = new.await?;
+    let owner = app.own(caller);
     let (steps, mut taken) = mpsc::channel(QUEUE);
     let telling = async {
         let mut output = Output::default();
@@ -120,7 +133,7 @@ pub(crate) async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -
         }
         say(&told, output.finish()).await;
     };
-    let making = async move { app.engine.make(new, &steps).await };
+    let making = async move { app.engine.make_for(new, Some(&owner), &steps).await };
     let (made, ()) = tokio::join!(making, telling);
     let made = made?;
     let view = match wait {
@@ -130,7 +143,7 @@ pub(crate) async fn make(app: &Shared, recipe: Recipe, wait: bool, told: Told) -
         }
         false => made.view(),
     };
-    describe(app, view).await
+    describe(app, caller, view).await
 }
 
 async fn tell(told: &Told, step: &str) {

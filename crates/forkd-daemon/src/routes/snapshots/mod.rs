@@ -2,30 +2,38 @@
 
 pub(crate) mod create;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::middleware::from_fn;
 use forkd_api::error::ErrorBody;
+use forkd_api::library::Publish;
 use forkd_api::snapshot::{RemoveSnapshot, RemovedSnapshots, Snapshot, SnapshotList};
+use forkd_api::token::Scope;
 use forkd_engine::engine::SnapshotView;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::{App, Shared};
+use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Path, Query};
-use crate::{idempotency, views};
+use crate::routes::images::look;
+use crate::{auth, idempotency, views};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let creating =
         OpenApiRouter::new().routes(routes!(create::create)).route_layer(from_fn(idempotency::once));
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, remove)).merge(creating)
+    let publishing =
+        OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, remove)).merge(creating).merge(publishing)
 }
 
 /// A snapshot as the API says it, with what only the others and the disk know.
-pub(super) async fn describe(app: &App, view: SnapshotView) -> Answer<Snapshot> {
+pub(super) async fn describe(app: &App, caller: &Caller, view: SnapshotView) -> Answer<Snapshot> {
     let sizes = app.engine.stored_sizes(vec![view.clone()]).await?;
     let size = sizes.into_iter().next().unwrap_or_default();
-    Ok(views::snapshot(&view, size, &app.engine.snapshots()))
+    let public = app.sharing.is_public(&view.record);
+    Ok(views::snapshot(&view, public, size, &app.snapshots(caller)))
 }
 
 /// The snapshots, by tag.
@@ -34,13 +42,15 @@ pub(super) async fn describe(app: &App, view: SnapshotView) -> Answer<Snapshot> 
     path = "/v1/snapshots",
     tag = "snapshots",
     operation_id = "list_snapshots",
-    responses((status = 200, description = "All of them", body = SnapshotList))
+    responses((status = 200, description = "Those of the caller's project, and public ones", body = SnapshotList))
 )]
-async fn list(State(app): State<Shared>) -> Answer<Json<SnapshotList>> {
-    let all = app.engine.snapshots();
+async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Answer<Json<SnapshotList>> {
+    let all = app.snapshots(&caller);
     let sizes = app.engine.stored_sizes(all.clone()).await?;
-    let snapshots = all.iter().zip(sizes).map(|(view, size)| views::snapshot(view, size, &all)).collect();
-    Ok(Json(SnapshotList { snapshots }))
+    let show = |(view, size): (&SnapshotView, _)| {
+        views::snapshot(view, app.sharing.is_public(&view.record), size, &all)
+    };
+    Ok(Json(SnapshotList { snapshots: all.iter().zip(sizes).map(show).collect() }))
 }
 
 /// A snapshot.
@@ -55,9 +65,41 @@ async fn list(State(app): State<Shared>) -> Answer<Json<SnapshotList>> {
         (status = 404, description = "There is none with this tag", body = ErrorBody),
     )
 )]
-async fn get(State(app): State<Shared>, Path(tag): Path<String>) -> Answer<Json<Snapshot>> {
-    let view = app.engine.snapshot(&tag)?.view();
-    Ok(Json(describe(&app, view).await?))
+async fn get(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(tag): Path<String>,
+) -> Answer<Json<Snapshot>> {
+    let view = app.snapshot(&caller, &tag)?.view();
+    Ok(Json(describe(&app, &caller, view).await?))
+}
+
+/// Lets every project fork from a snapshot, or only its own.
+///
+/// Needs the scope admin.
+#[utoipa::path(
+    put,
+    path = "/v1/snapshots/{tag}/public",
+    tag = "snapshots",
+    operation_id = "publish_snapshot",
+    params(("tag" = String, Path)),
+    request_body = Publish,
+    responses(
+        (status = 200, description = "The snapshot", body = Snapshot),
+        (status = 403, description = "The token's scope is not admin", body = ErrorBody),
+        (status = 404, description = "There is none with this tag", body = ErrorBody),
+    )
+)]
+async fn publish(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(tag): Path<String>,
+    Json(wanted): Json<Publish>,
+) -> Answer<Json<Snapshot>> {
+    let view = app.own_snapshot(&caller, &tag)?.view();
+    let record = view.record.clone();
+    look(&app, move |app| Ok(app.sharing.set_snapshot(&record, wanted.public)?)).await?;
+    Ok(Json(describe(&app, &caller, view).await?))
 }
 
 /// Removes a snapshot. Sandboxes that were forked from it go on.
@@ -69,15 +111,17 @@ async fn get(State(app): State<Shared>, Path(tag): Path<String>) -> Answer<Json<
     params(("tag" = String, Path), RemoveSnapshot),
     responses(
         (status = 200, description = "It is gone, with those that were removed with it", body = RemovedSnapshots),
+        (status = 403, description = "It is public, and another project's", body = ErrorBody),
         (status = 404, description = "There is none with this tag", body = ErrorBody),
         (status = 409, description = "Others are changes of it; the error names them", body = ErrorBody),
     )
 )]
 async fn remove(
     State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
     Path(tag): Path<String>,
     Query(wanted): Query<RemoveSnapshot>,
 ) -> Answer<Json<RemovedSnapshots>> {
-    let removed = app.engine.remove_snapshot(&tag, wanted.cascade).await?;
+    let removed = app.remove_snapshot(&caller, &tag, wanted.cascade).await?;
     Ok(Json(RemovedSnapshots { removed: removed.iter().map(ToString::to_string).collect() }))
 }

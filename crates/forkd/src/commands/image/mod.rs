@@ -8,6 +8,7 @@ pub mod ls;
 pub mod prune;
 pub mod pull;
 pub mod rm;
+pub mod share;
 
 use forkd_api::library::Image;
 

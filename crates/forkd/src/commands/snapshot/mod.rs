@@ -4,3 +4,4 @@ pub mod create;
 pub mod inspect;
 pub mod ls;
 pub mod rm;
+pub mod share;

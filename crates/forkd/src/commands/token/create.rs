@@ -17,12 +17,8 @@ struct Created<'a> {
 }
 
 pub fn run(options: &TokenCreateOptions) -> Result<Exit, CliError> {
-    let limits = TokenLimits {
-        sandboxes: options.max_sandboxes,
-        memory_mib: options.max_memory,
-        vcpus: options.max_vcpus,
-    };
-    let (about, secret) = tokens()?.create(&options.name, options.scope.into(), limits)?;
+    let limits = TokenLimits::from(&options.limits);
+    let (about, secret) = tokens()?.create(&options.name, &options.project, options.scope.into(), limits)?;
     let token = secret.expose();
     if options.output.json {
         print_json(&Created { about, token })?;

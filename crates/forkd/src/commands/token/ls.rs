@@ -2,13 +2,14 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use forkd_api::token::{Token, TokenLimits};
+use forkd_api::token::Token;
 
-use super::tokens;
+use super::{limits, tokens};
 use crate::arguments::LsOptions;
 use crate::commands::{print, print_json};
 use crate::error::CliError;
 use crate::exit::Exit;
+use crate::table::{Side, Table};
 
 pub fn run(options: &LsOptions) -> Result<Exit, CliError> {
     let tokens = tokens()?.list()?;
@@ -21,22 +22,26 @@ pub fn run(options: &LsOptions) -> Result<Exit, CliError> {
 }
 
 fn render(tokens: &[Token]) -> String {
-    let mut text = format!("{:<32} {:<6} {:<21} {:<21} LIMITS\n", "NAME", "SCOPE", "CREATED", "LAST USED");
+    let mut table = Table::new([
+        ("NAME", Side::Left),
+        ("SCOPE", Side::Left),
+        ("PROJECT", Side::Left),
+        ("CREATED", Side::Left),
+        ("LAST USED", Side::Left),
+        ("LIMITS", Side::Left),
+    ]);
     for token in tokens {
         let last = token.last_used_at_unix.map_or_else(|| "never".to_owned(), time);
-        let created = time(token.created_at_unix);
-        let limits = limits(&token.limits);
-        text += &format!("{:<32} {:<6} {created:<21} {last:<21} {limits}\n", token.name, token.scope.name());
+        table.row([
+            token.name.clone(),
+            token.scope.name().into(),
+            token.project.clone(),
+            time(token.created_at_unix),
+            last,
+            limits(&token.limits),
+        ]);
     }
-    text
-}
-
-fn limits(limits: &TokenLimits) -> String {
-    let sandboxes = limits.sandboxes.map(|count| format!("{count} sandboxes"));
-    let memory = limits.memory_mib.map(|mib| format!("{mib} MiB"));
-    let vcpus = limits.vcpus.map(|count| format!("{count} vCPUs"));
-    let all: Vec<String> = [sandboxes, memory, vcpus].into_iter().flatten().collect();
-    if all.is_empty() { "none".into() } else { all.join(", ") }
+    table.render()
 }
 
 fn time(unix: u64) -> String {
@@ -47,7 +52,7 @@ fn time(unix: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forkd_api::token::Scope;
+    use forkd_api::token::{Scope, TokenLimits};
 
     use super::*;
 
@@ -56,6 +61,7 @@ mod tests {
         let token = |name: &str, last: Option<u64>| Token {
             name: name.into(),
             scope: Scope::Run,
+            project: "default".into(),
             created_at_unix: 1_700_000_000,
             limits: TokenLimits { sandboxes: last.map(|_| 3), ..TokenLimits::default() },
             last_used_at_unix: last,
@@ -64,7 +70,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1].split_whitespace().collect::<Vec<_>>(),
-            ["ci", "run", "2023-11-14T22:13:20Z", "never", "none"]
+            ["ci", "run", "default", "2023-11-14T22:13:20Z", "never", "none"]
         );
         assert!(lines[2].ends_with("9999-12-31T23:59:59Z  3 sandboxes"));
     }

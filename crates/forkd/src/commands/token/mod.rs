@@ -4,11 +4,22 @@ pub mod create;
 pub mod ls;
 pub mod rm;
 
+use forkd_api::token::TokenLimits;
 use forkd_daemon::auth::TokenFile;
 use forkd_host::home;
 
 use crate::error::CliError;
 
-fn tokens() -> Result<TokenFile, CliError> {
+pub fn tokens() -> Result<TokenFile, CliError> {
     Ok(TokenFile::new(&home::directory()?))
+}
+
+/// Limits as words.
+pub fn limits(limits: &TokenLimits) -> String {
+    let sandboxes = limits.sandboxes.map(|count| format!("{count} sandboxes"));
+    let memory = limits.memory_mib.map(|mib| format!("{mib} MiB"));
+    let vcpus = limits.vcpus.map(|count| format!("{count} vCPUs"));
+    let snapshots = limits.snapshots.map(|count| format!("{count} snapshots"));
+    let all: Vec<String> = [sandboxes, memory, vcpus, snapshots].into_iter().flatten().collect();
+    if all.is_empty() { "none".into() } else { all.join(", ") }
 }

@@ -1,0 +1,166 @@
+//! What each caller sees of a daemon that others use too.
+//!
+//! ```text
+//!   of its own project           all of it
+//!   of another one               what an admin has made public: snapshots to fork, images to make snapshots of
+//!   with the scope admin         everything
+//! ```
+//!
+//! What a caller does not see is not there: it is answered as what does not exist. Handlers find sandboxes, snapshots and images
+//! here, never at the engine or in the library.
+
+use std::collections::BTreeSet;
+
+use forkd_api::library as seen;
+use forkd_api::token::TokenLimits;
+use forkd_engine::engine::{
+    Allowance, EngineError, Owner, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView,
+};
+use forkd_engine::project::Project;
+use forkd_image::images::{Image, ImageError};
+use forkd_store::Tag;
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::Answer;
+use crate::library_view;
+use crate::sharing::ImageAccess;
+
+/// What is repeated of a name that means nothing.
+const SHOWN: usize = 80;
+
+impl App {
+    pub(crate) fn sandbox(&self, caller: &Caller, id: &str) -> Answer<SandboxHandle> {
+        let sandbox = self.engine.sandbox(id)?;
+        match caller.owns(&sandbox.view().record.project) {
+            true => Ok(sandbox),
+            false => Err(EngineError::NoSandbox(shown(id)).into()),
+        }
+    }
+
+    pub(crate) fn sandboxes(&self, caller: &Caller) -> Vec<SandboxView> {
+        let mut views = self.engine.sandboxes();
+        views.retain(|view| caller.owns(&view.record.project));
+        views
+    }
+
+    /// A snapshot that the caller may fork from, by its tag or by the name of a template that was built.
+    pub(crate) fn snapshot(&self, caller: &Caller, name: &str) -> Answer<SnapshotHandle> {
+        let exact = self.engine.snapshot(name).ok();
+        let found = exact.or_else(|| self.engine.snapshot(self.e2b.current(name)?.as_str()).ok());
+        let visible = found.filter(|snapshot| self.sees(caller, &snapshot.view()));
+        visible.ok_or_else(|| EngineError::NoSnapshot(shown(name)).into())
+    }
+
+    /// One that is the caller's to change.
+    pub(crate) fn own_snapshot(&self, caller: &Caller, name: &str) -> Answer<SnapshotHandle> {
+        let snapshot = self.snapshot(caller, name)?;
+        match caller.owns(&snapshot.view().record.project) {
+            true => Ok(snapshot),
+            false => Err(crate::auth::not_yours(&format!("snapshot {}", snapshot.tag()))),
+        }
+    }
+
+    pub(crate) fn snapshots(&self, caller: &Caller) -> Vec<SnapshotView> {
+        let mut views = self.engine.snapshots();
+        views.retain(|view| self.sees(caller, view));
+        views
+    }
+
+    fn sees(&self, caller: &Caller, view: &SnapshotView) -> bool {
+        caller.owns(&view.record.project) || self.sharing.is_public(&view.record)
+    }
+
+    /// Removes a snapshot of the caller's.
+    pub(crate) async fn remove_snapshot(
+        &self,
+        caller: &Caller,
+        name: &str,
+        cascade: bool,
+    ) -> Answer<Vec<Tag>> {
+        let snapshot = self.own_snapshot(caller, name)?;
+        let tag = snapshot.tag();
+        Ok(match caller.sees_all() {
+            true => self.engine.remove_snapshot(tag.as_str(), cascade).await?,
+            false => self.engine.remove_snapshot_of(&caller.project, tag.as_str(), cascade).await?,
+        })
+    }
+
+    /// An image that the caller may use, by a name, an id or its beginning. Blocks.
+    pub(crate) fn image(&self, caller: &Caller, name: &str) -> Answer<Image> {
+        let image = self.library.images.find(name)?;
+        match self.sees_image(caller, &image) {
+            true => Ok(image),
+            false => Err(ImageError::Unknown(shown(name)).into()),
+        }
+    }
+
+    /// Those that the caller may use. Blocks.
+    pub(crate) fn images(&self, caller: &Caller) -> Answer<Vec<Image>> {
+        let mut images = self.library.images.list()?;
+        images.retain(|image| self.sees_image(caller, image));
+        Ok(images)
+    }
+
+    /// An image as the API says it.
+    pub(crate) fn shown_image(&self, caller: &Caller, image: &Image) -> seen::Image {
+        seen::Image { summary: self.shown_summary(caller, image), ..library_view::image(image) }
+    }
+
+    pub(crate) fn shown_summary(&self, caller: &Caller, image: &Image) -> seen::ImageSummary {
+        let ImageAccess { projects, public } = self.sharing.image(image.id());
+        let projects =
+            projects.into_iter().filter(|project| caller.owns(project)).map(String::from).collect();
+        seen::ImageSummary { projects, public, ..library_view::summary(image) }
+    }
+
+    /// Makes an image, which is a project's from then on. Blocks.
+    pub(crate) fn make_image(
+        &self,
+        project: &Project,
+        make: impl FnOnce() -> Answer<Image>,
+    ) -> Answer<Image> {
+        let before: BTreeSet<_> = self.library.images.list()?.iter().map(Image::id).collect();
+        let image = make()?;
+        self.sharing.made(image.id(), project, before.contains(&image.id()))?;
+        Ok(image)
+    }
+
+    fn sees_image(&self, caller: &Caller, image: &Image) -> bool {
+        // The library that daemons share is everybody's.
+        image.shared || {
+            let access = self.sharing.image(image.id());
+            access.public || access.projects.iter().any(|project| caller.owns(project))
+        }
+    }
+
+    /// Which project a sandbox belongs to that a caller makes of a snapshot: its own, if the snapshot is its own or public. What
+    /// an admin makes of others' stays theirs.
+    pub(crate) fn project_for(&self, caller: &Caller, snapshot: &SnapshotView) -> Project {
+        match self.sharing.is_public(&snapshot.record) {
+            true => caller.project.clone(),
+            false => snapshot.record.project.clone(),
+        }
+    }
+
+    /// Who makes something for a project, and how much that may be.
+    pub(crate) fn owner(&self, caller: &Caller, project: Project) -> Owner {
+        let project_allowance = allowance(self.tokens.limits_of(&project));
+        Owner { name: caller.name.clone(), allowance: allowance(caller.limits), project, project_allowance }
+    }
+
+    /// The same for what is the caller's own.
+    pub(crate) fn own(&self, caller: &Caller) -> Owner {
+        self.owner(caller, caller.project.clone())
+    }
+}
+
+fn allowance(limits: TokenLimits) -> Allowance {
+    let TokenLimits { sandboxes, memory_mib, vcpus, snapshots } = limits;
+    let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
+    Allowance { sandboxes, memory_bytes, vcpus, snapshots }
+}
+
+fn shown(name: &str) -> String {
+    name.chars().take(SHOWN).collect()
+}

@@ -83,6 +83,10 @@ exit: 0
   "size_bytes": [..],
   "disk_bytes": [..],
   "default_user": "user",
+  "projects": [
+    "default"
+  ],
+  "public": false,
   "source": {
     "kind": "archive",
     "file": "upload"
@@ -139,7 +143,11 @@ exit: 0
     "created_at_unix": [..],
     "size_bytes": [..],
     "disk_bytes": [..],
-    "default_user": "user"
+    "default_user": "user",
+    "projects": [
+      "default"
+    ],
+    "public": false
   }
 ]
 
@@ -161,6 +169,10 @@ exit: 0
   "size_bytes": [..],
   "disk_bytes": [..],
   "default_user": "user",
+  "projects": [
+    "default"
+  ],
+  "public": false,
   "source": {
     "kind": "archive",
     "file": "upload"

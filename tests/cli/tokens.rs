@@ -132,3 +132,85 @@ fn clients_of_e2b_are_told_where_the_daemon_is_and_with_which_key() -> Result<()
     assert!(told.contains("E2B_API_KEY=e2b_0"), "{told}");
     Ok(())
 }
+
+#[test]
+fn a_token_belongs_to_a_project_and_sees_what_is_shared() -> Result<(), Failure> {
+    let world = World::with(&["--listen", "127.0.0.1:0"])?;
+    let address = format!("http://{}", world.address()?);
+    let secret = world.stdout(&["token", "create", "agents", "--project", "team"])?;
+    let with = |arguments: &[&str]| -> Result<String, Failure> {
+        Ok(outcome(&over_tcp(&world, &address, arguments, Some(&secret)).output()?, world.path()))
+    };
+    assert_data_eq!(
+        with(&["fork", "base"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: there is neither a snapshot nor a sandbox base
+hint: forkd snapshot ls and forkd ls list what there is
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["snapshot", "share", "base"])?,
+        str![[r#"
+exit: 0
+--- stderr
+Every project can fork from base.
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["project", "limit", "team", "--max-sandboxes", "1"])?,
+        str![[r#"
+exit: 0
+--- stderr
+Limits of project team: 1 sandboxes.
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["project", "ls"])?,
+        str![[r#"
+exit: 0
+--- stdout
+NAME     TOKENS  LIMITS
+default       0  none
+team          1  1 sandboxes
+
+"#]]
+    );
+    let made = with(&["fork", "base", "--json"])?;
+    assert!(made.contains(r#""project": "team""#), "{made}");
+    assert_data_eq!(
+        with(&["fork", "base"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: 1 more sandboxes beside 1: the project allows 1
+hint: remove some of its sandboxes or branches first, or raise its limits on the daemon's host: forkd project limit
+
+"#]]
+    );
+    assert_data_eq!(
+        with(&["snapshot", "rm", "base"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: snapshot base belongs to another project
+hint: it is public, so it can be used; to change it needs a token of its project, or one with the scope admin
+
+"#]]
+    );
+    assert_data_eq!(
+        world.run(&["snapshot", "share", "base", "--off"])?,
+        str![[r#"
+exit: 0
+--- stderr
+Only project default can fork from base.
+
+"#]]
+    );
+    assert!(world.run(&["token", "create", "x", "--project", "a b"])?.contains("no name for a project"));
+    Ok(())
+}

@@ -7,7 +7,7 @@ use forkd_engine::bring_up::BringUpError;
 use forkd_engine::cgroup::CgroupError;
 use forkd_engine::control::CallError;
 use forkd_engine::dial::DialError;
-use forkd_engine::engine::{EngineError, Refusal};
+use forkd_engine::engine::{EngineError, Refusal, Who};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
@@ -75,6 +75,8 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
                 .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
+            EngineError::Refused(Refusal::Owner { who: Who::Project, .. }) => ApiError::new(Code::TooMany, text)
+                .hint("remove some of its sandboxes or branches first, or raise its limits on the daemon's host: forkd project limit"),
             EngineError::Refused(Refusal::Owner { .. }) => ApiError::new(Code::TooMany, text)
                 .hint("remove some of its sandboxes or branches first, or use a token that allows more"),
             EngineError::Refused(Refusal::Memory { .. } | Refusal::Branch { .. }) => {

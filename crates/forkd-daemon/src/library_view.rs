@@ -3,6 +3,7 @@
 use forkd_api::code::Language;
 use forkd_api::library::{Image, ImageConfig, ImageRecipe, ImageSource, ImageSummary, Kernel};
 use forkd_api::snapshot::{ReadyProbe, WarmUp};
+use forkd_api::token::DEFAULT_PROJECT;
 use forkd_image::images::{self, Source};
 use forkd_image::kernels::StoredKernel;
 use forkd_image::recipe::{self, Probe, Recipe};
@@ -17,8 +18,9 @@ pub fn summary(image: &images::Image) -> ImageSummary {
         size_bytes: metadata.size,
         disk_bytes: image.disk,
         default_user: metadata.default_user.clone(),
-        projects: Vec::new(),
-        public: false,
+        // Until somebody says otherwise.
+        projects: vec![DEFAULT_PROJECT.to_owned()],
+        public: image.shared,
     }
 }
 

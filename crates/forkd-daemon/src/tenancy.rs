@@ -111,7 +111,7 @@ impl App {
         let ImageAccess { projects, public } = self.sharing.image(image.id());
         let projects =
             projects.into_iter().filter(|project| caller.owns(project)).map(String::from).collect();
-        seen::ImageSummary { projects, public, ..library_view::summary(image) }
+        seen::ImageSummary { projects, public: public || image.shared, ..library_view::summary(image) }
     }
 
     /// Makes an image, which is a project's from then on. Blocks.

@@ -44,7 +44,7 @@ pub use error::EngineError;
 pub use evict::Trimmed;
 pub use make::{NewSnapshot, Step, Steps};
 pub use network::{NetworkChange, NetworkOrder, Networking, NetworksFound};
-pub use owner::{Allowance, Claim, Owner};
+pub use owner::{Allowance, Claim, Owner, Who};
 pub use quota::{WantedLimits, default_quota};
 pub use recover::Recovered;
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};

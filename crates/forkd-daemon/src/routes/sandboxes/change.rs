@@ -146,8 +146,13 @@ pub(super) async fn rollback(
 ) -> Answer<Json<Sandbox>> {
     let sandbox = app.sandbox(&caller, &id)?;
     let tag: Tag = wanted.tag.parse().map_err(EngineError::Tag)?;
-    app.snapshot(&caller, tag.as_str())?;
-    sandbox.rollback(tag).await?;
+    if let Err(error) = sandbox.rollback(tag.clone()).await {
+        // Of what is another's, not even that it is not a branch.
+        if matches!(error, EngineError::NotItsBranch { .. }) {
+            app.snapshot(&caller, tag.as_str())?;
+        }
+        return Err(error.into());
+    }
     Ok(shown(&sandbox))
 }
 

@@ -101,7 +101,8 @@ pub(crate) fn command(
 
     qemu.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.initrd());
     let arguments = accelerator.kernel_arguments(tsc_khz);
-    qemu.args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1{arguments}")]);
+    // A kernel that has lost a thread hangs whoever waits for it: it ends instead, which everybody sees.
+    qemu.args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1 oops=panic{arguments}")]);
 
     qemu.args(["-chardev", "file,id=console,path=console.log"]);
     qemu.args(["-device", "isa-serial,index=0,chardev=console"]);

@@ -11,11 +11,12 @@ use tracing::Instrument;
 use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::config::{Config, Limits};
-use crate::e2b::{E2b, KeyError, TemplatesError};
+use crate::e2b::{E2b, KeyError};
 use crate::error::ApiError;
 use crate::idempotency::Idempotency;
+use crate::kept::KeptError;
 use crate::metrics::Metrics;
-use crate::sharing::{Sharing, SharingError};
+use crate::sharing::Sharing;
 
 /// The state of every handler: `State(app): State<Shared>`.
 pub type Shared = Arc<App>;
@@ -53,9 +54,7 @@ pub enum AppError {
     #[error(transparent)]
     Keys(#[from] KeyError),
     #[error(transparent)]
-    Sharing(#[from] SharingError),
-    #[error(transparent)]
-    Templates(#[from] TemplatesError),
+    Kept(#[from] KeptError),
 }
 
 impl App {

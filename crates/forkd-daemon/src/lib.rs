@@ -26,6 +26,7 @@ mod gate;
 pub mod housekeeping;
 pub mod idempotency;
 mod jobs;
+mod kept;
 mod library_error;
 pub mod library_view;
 pub mod metrics;

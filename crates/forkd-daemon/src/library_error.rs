@@ -16,10 +16,9 @@ use forkd_image::import::ImportError;
 use forkd_image::kernels::{DependsError, KernelStoreError, PackageError};
 use forkd_image::registry::PullError;
 
-use crate::e2b::TemplatesError;
 use crate::engine_error::shortened;
 use crate::error::{ApiError, chain};
-use crate::sharing::SharingError;
+use crate::kept::KeptError;
 
 /// The words of an error that has no paths in it, with its causes.
 fn of(code: ErrorCode, error: &dyn Error) -> ApiError {
@@ -81,14 +80,8 @@ impl From<ImageError> for ApiError {
     }
 }
 
-impl From<SharingError> for ApiError {
-    fn from(error: SharingError) -> ApiError {
-        internal(&error)
-    }
-}
-
-impl From<TemplatesError> for ApiError {
-    fn from(error: TemplatesError) -> ApiError {
+impl From<KeptError> for ApiError {
+    fn from(error: KeptError) -> ApiError {
         internal(&error)
     }
 }

@@ -9,9 +9,7 @@
 //! and with the time at which it was made, so that another one that gets its name later is not public. An image of which nothing
 //! is said here belongs to the default project.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::Path;
 
 use forkd_engine::project::Project;
 use forkd_engine::record::ZygoteRecord;
@@ -19,30 +17,13 @@ use forkd_image::digest::Digest;
 use forkd_store::Tag;
 use serde::{Deserialize, Serialize};
 
-use crate::whole_file;
+use crate::kept::{Kept, KeptError};
 
 const FILE: &str = "sharing.json";
-const VERSION: u32 = 1;
-/// Ten thousands of entries. A larger file is not ours.
-const MAX_BYTES: u64 = 8 << 20;
 
-/// The file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SharingError {
-    #[error("cannot {verb} {}", path.display())]
-    Io { verb: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is damaged; repair it, or remove it and share anew", path.display())]
-    Damaged { path: PathBuf, source: serde_json::Error },
-    #[error("{} has version {found}, and this forkd knows version {VERSION}", path.display())]
-    Version { path: PathBuf, found: u32 },
-    #[error("{} would have more than {MAX_BYTES} bytes", path.display())]
-    TooLarge { path: PathBuf },
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Content {
-    version: u32,
     snapshots: Vec<PublicSnapshot>,
     images: Vec<KnownImage>,
 }
@@ -75,41 +56,24 @@ pub(crate) struct ImageAccess {
     pub public: bool,
 }
 
-/// The file, and what it has.
+/// What is shared.
 #[derive(Debug)]
-pub(crate) struct Sharing {
-    path: PathBuf,
-    content: Mutex<Content>,
-}
+pub(crate) struct Sharing(Kept<Content>);
 
 impl Sharing {
-    /// A file that cannot be read is an error: what it says of others must not be forgotten with the next change.
-    pub fn open(home: &Path) -> Result<Sharing, SharingError> {
-        let path = home.join(FILE);
-        let content = match whole_file::read(&path, MAX_BYTES) {
-            Err(source) => return Err(SharingError::Io { verb: "read", path, source }),
-            Ok(None) => Content { version: VERSION, snapshots: Vec::new(), images: Vec::new() },
-            Ok(Some(text)) if text.len() as u64 > MAX_BYTES => return Err(SharingError::TooLarge { path }),
-            Ok(Some(text)) => match serde_json::from_slice::<Content>(&text) {
-                Err(source) => return Err(SharingError::Damaged { path, source }),
-                Ok(Content { version, .. }) if version != VERSION => {
-                    return Err(SharingError::Version { path, found: version });
-                }
-                Ok(content) => content,
-            },
-        };
-        Ok(Sharing { path, content: Mutex::new(content) })
+    pub fn open(home: &Path) -> Result<Sharing, KeptError> {
+        Kept::open(home.join(FILE)).map(Sharing)
     }
 
     /// Whether every project may use a snapshot.
     pub fn is_public(&self, record: &ZygoteRecord) -> bool {
-        self.lock().snapshots.contains(&PublicSnapshot::of(record))
+        self.0.look().snapshots.contains(&PublicSnapshot::of(record))
     }
 
     /// Blocks, as everything that changes something here does.
-    pub fn set_snapshot(&self, record: &ZygoteRecord, public: bool) -> Result<(), SharingError> {
+    pub fn set_snapshot(&self, record: &ZygoteRecord, public: bool) -> Result<(), KeptError> {
         let entry = PublicSnapshot::of(record);
-        self.change(|content| {
+        self.0.change(|content| {
             // Also of an older one that had the name.
             content.snapshots.retain(|other| other.tag != entry.tag);
             if public {
@@ -119,19 +83,19 @@ impl Sharing {
     }
 
     pub fn image(&self, id: Digest) -> ImageAccess {
-        let content = self.lock();
+        let content = self.0.look();
         let known = content.images.iter().find(|image| image.id == id);
         let own = || ImageAccess { projects: vec![Project::default()], public: false };
         known.map_or_else(own, |image| ImageAccess { projects: image.projects.clone(), public: image.public })
     }
 
-    pub fn set_image(&self, id: Digest, public: bool) -> Result<(), SharingError> {
-        self.change(|content| content.image(id).public = public)
+    pub fn set_image(&self, id: Digest, public: bool) -> Result<(), KeptError> {
+        self.0.change(|content| content.image(id).public = public)
     }
 
     /// A project has made an image, which may have been there before.
-    pub fn made(&self, id: Digest, project: &Project, was_there: bool) -> Result<(), SharingError> {
-        self.change(|content| {
+    pub fn made(&self, id: Digest, project: &Project, was_there: bool) -> Result<(), KeptError> {
+        self.0.change(|content| {
             let known = content.images.iter().any(|image| image.id == id);
             let image = content.image(id);
             if !known && !was_there {
@@ -144,30 +108,11 @@ impl Sharing {
     }
 
     /// An image is gone.
-    pub fn forget_image(&self, id: Digest) -> Result<(), SharingError> {
-        if !self.lock().images.iter().any(|image| image.id == id) {
+    pub fn forget_image(&self, id: Digest) -> Result<(), KeptError> {
+        if !self.0.look().images.iter().any(|image| image.id == id) {
             return Ok(());
         }
-        self.change(|content| content.images.retain(|image| image.id != id))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nothing has changed when the file could not be written.
-    fn change(&self, change: impl FnOnce(&mut Content)) -> Result<(), SharingError> {
-        let mut content = self.lock();
-        let mut changed = content.clone();
-        change(&mut changed);
-        let failed = |source| SharingError::Io { verb: "write", path: self.path.clone(), source };
-        let text = serde_json::to_vec_pretty(&changed).map_err(|error| failed(error.into()))?;
-        if text.len() as u64 > MAX_BYTES {
-            return Err(SharingError::TooLarge { path: self.path.clone() });
-        }
-        whole_file::replace(&self.path, &text).map_err(failed)?;
-        *content = changed;
-        Ok(())
+        self.0.change(|content| content.images.retain(|image| image.id != id))
     }
 }
 
@@ -232,20 +177,5 @@ mod tests {
         assert!(Sharing::open(home.path()).unwrap().image(one).public);
         sharing.forget_image(one).unwrap();
         assert_eq!(sharing.image(one), ImageAccess { projects: vec![Project::default()], public: false });
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_not_forgotten() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join(FILE);
-        for text in [
-            "{",
-            r#"{"version":2,"snapshots":[],"images":[]}"#,
-            r#"{"version":1,"snapshots":[],"images":[],"x":1}"#,
-        ] {
-            std::fs::write(&path, text).unwrap();
-            assert!(Sharing::open(home.path()).is_err(), "{text}");
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-        }
     }
 }

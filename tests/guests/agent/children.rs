@@ -30,6 +30,7 @@ const COLD: &str = "import numpy\nnumpy.zeros(5).tolist()";
 const DIFFERENT: &str = "print(json.dumps({
     'hostname': socket.gethostname(),
     'machine_id': open('/etc/machine-id').read(),
+    'boot_id': open('/proc/sys/kernel/random/boot_id').read(),
     'urandom': open('/dev/urandom', 'rb').read(16).hex(),
     'getrandom': os.getrandom(16).hex(),
     'secrets': secrets.token_hex(16),

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::time::{ClockId, Timespec, clock_settime};
 
-use super::entropy;
+use super::{boot_id, entropy};
 use forkd_proto::agent::Network;
 use forkd_proto::agent::account::Account;
 
@@ -92,7 +92,7 @@ impl Guest for Own {
         for path in ["/etc/machine-id", "/run/machine-id"] {
             replace(Path::new(path), &format!("{id}\n"))?;
         }
-        Ok(())
+        Ok(boot_id::renew()?)
     }
 
     fn set_network(&self, network: &Network) -> Result<(), GuestError> {

@@ -4,6 +4,7 @@
 //! The host's connection to the guest is the only way here: the daemon refuses `/forkd/` from outside.
 
 mod apply;
+pub mod boot_id;
 mod entropy;
 mod gate;
 mod guest;

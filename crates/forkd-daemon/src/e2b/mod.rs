@@ -48,7 +48,6 @@ pub(crate) use builds::upload_caller;
 pub(crate) use data::serve;
 pub(crate) use error::dress;
 pub use keys::KeyError;
-pub use names::TemplatesError;
 pub(crate) use routing::{Aim, Plane};
 pub(crate) use templates::clean_up;
 

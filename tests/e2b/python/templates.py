@@ -71,6 +71,8 @@ def built_again(before):
             except Exception as error:
                 failures.append(error)
                 return
+            # The build has the same CPU.
+            done.wait(10)
 
     user = threading.Thread(target=use)
     user.start()

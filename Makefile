@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -61,6 +61,9 @@ setup-run:
 
 build: setup ## build the release binaries
 	$(CARGO) build $(PRODUCT) --bins
+
+build-bench: setup
+	$(CARGO) build $(RELEASE) --bins
 
 build-tests: setup ## build the tests and the binaries they run
 	$(CARGO) build $(TESTED) --bins --tests
@@ -119,13 +122,13 @@ sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Py
 bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine
 
-bench-fork: build ## children of one zygote, beside the floor (and Firecracker, if on PATH)
+bench-fork: build-bench ## children of one zygote, beside the floor (and Firecracker, if on PATH)
 	@target/release/bench-fork
 
-bench-branch: build ## how long a VM stands still while it is branched
+bench-branch: build-bench ## how long a VM stands still while it is branched
 	@target/release/bench-branch
 
-bench-chain: build ## what a child costs, and how fast it reads its disk, against the depth of its snapshot's chain
+bench-chain: build-bench ## what a child costs, and how fast it reads its disk, against the depth of its snapshot's chain
 	@target/release/bench-chain
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each

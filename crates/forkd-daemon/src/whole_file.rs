@@ -1,4 +1,4 @@
-//! Small files that are read and replaced whole: whoever reads one sees one version or the next.
+//! Small files that are read and replaced atomically: a reader sees the old content or the new.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -99,8 +99,8 @@ fn connect_in(directory: &Path) -> Result<Channel, LastingError> {
 }
 
 impl Lasting {
-    /// Starts `forkd-vmm`, without a VM yet, in a directory of its own. Neither it nor what it forks can make a file larger than
-    /// `file_bytes`, whoever has taken it over: the kernel ends what tries.
+    /// Starts `forkd-vmm`, without a VM yet, in a directory of its own. Neither it nor its children can make a file larger than
+    /// `file_bytes`: the kernel enforces that, also when a guest has taken the process over.
     pub fn start(
         program: &Path,
         directory: &Path,

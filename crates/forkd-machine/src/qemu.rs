@@ -101,7 +101,7 @@ pub(crate) fn command(
 
     qemu.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.initrd());
     let arguments = accelerator.kernel_arguments(tsc_khz);
-    // A kernel that has lost a thread hangs whoever waits for it: it ends instead, which everybody sees.
+    // After an oops, anything that waits for the lost thread hangs. A panic ends the machine, which is noticed.
     qemu.args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1 oops=panic{arguments}")]);
 
     qemu.args(["-chardev", "file,id=console,path=console.log"]);

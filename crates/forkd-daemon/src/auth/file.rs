@@ -46,8 +46,6 @@ pub enum TokenError {
     #[error("{MAX_TOKENS} projects have limits already")]
     TooManyProjects,
     #[error(transparent)]
-    BadProject(#[from] ProjectError),
-    #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
 }
 
@@ -78,7 +76,7 @@ pub struct Entry {
     pub sha256: Fingerprint,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Content {
     version: u32,
     pub tokens: Vec<Entry>,

@@ -8,15 +8,15 @@
 //! The digits are made of the id and of a key that only this daemon has, in a file. So nothing has to be kept for a sandbox, a
 //! token is the same as long as its sandbox lives, no two are equal, and a token says whose it is.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::auth::{NoRandomness, hex, random};
+use crate::whole_file;
 
 const FILE: &str = "e2b-key";
 const LENGTH: usize = 32;
@@ -77,14 +77,7 @@ impl Keys {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = random::<LENGTH>()?;
-                fs::create_dir_all(home).map_err(at)?;
-                // It appears whole, or not at all.
-                let new = home.join(format!("{FILE}.new"));
-                let _ = fs::remove_file(&new);
-                let mut file =
-                    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(at)?;
-                file.write_all(&key).and_then(|()| file.sync_all()).map_err(at)?;
-                fs::rename(&new, &path).map_err(at)?;
+                whole_file::replace(&path, &key).map_err(at)?;
                 Ok(Keys(key))
             }
             Err(error) => Err(at(error)),
@@ -122,7 +115,7 @@ mod tests {
         let token = Keys::open(home.path()).unwrap().token(Purpose::Access, "i1");
         assert_eq!(Keys::open(home.path()).unwrap().token(Purpose::Access, "i1"), token);
         for damage in [&b""[..], b"short", &[0; LENGTH + 1]] {
-            fs::write(home.path().join(FILE), damage).unwrap();
+            std::fs::write(home.path().join(FILE), damage).unwrap();
             assert!(matches!(Keys::open(home.path()), Err(KeyError::Damaged { .. })));
         }
     }

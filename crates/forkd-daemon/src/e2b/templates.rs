@@ -83,10 +83,10 @@ async fn find(app: &Shared, caller: &Caller, template: &str) -> Answer<Option<Sn
         return Ok(Some(found));
     }
     let Ok(name) = template.parse::<Name>() else { return Ok(None) };
-    let (work, asked) = (app.clone(), caller.clone());
-    let named = look(app, move |_| {
-        let id = work.library.images.named(&name).map_err(|error| ApiError::internal(&error))?;
-        Ok(id.and_then(|id| work.image(&asked, &id.to_string()).ok()))
+    let asked = caller.clone();
+    let named = look(app, move |app| {
+        let id = app.library.images.named(&name).map_err(|error| ApiError::internal(&error))?;
+        Ok(id.and_then(|id| app.image(&asked, &id.to_string()).ok()))
     });
     let Some(image) = named.await? else { return Ok(None) };
     let image = image.id().to_string();
@@ -95,7 +95,7 @@ async fn find(app: &Shared, caller: &Caller, template: &str) -> Answer<Option<Sn
     Ok(Some(app.snapshot(caller, tag.as_str())?))
 }
 
-/// The snapshot that a name means by itself: that of its newest build, or the one whose tag it is.
+/// The snapshot that a template name refers to: the newest build of that name, or else the snapshot with that tag.
 pub(super) fn named(app: &App, caller: &Caller, template: &str) -> Option<SnapshotHandle> {
     let exact = template.parse().ok();
     let mapped = || tag_of(template).ok();
@@ -224,8 +224,7 @@ pub(super) async fn remove(
     let tag = snapshot.tag();
     let template = app.e2b.names.template_of(&tag);
     app.remove_snapshot(&caller, tag.as_str(), false).await?;
-    let work = app.clone();
-    look(&app, move |_| Ok(work.e2b.names.removed(&tag)?)).await?;
+    look(&app, move |app| Ok(app.e2b.names.removed(&tag)?)).await?;
     if let Some(template) = template {
         remove_others(&app, &template).await;
     }
@@ -242,8 +241,7 @@ pub(super) async fn remove_others(app: &Shared, template: &Tag) {
                 continue;
             }
         }
-        let work = app.clone();
-        if let Err(error) = look(app, move |_| Ok(work.e2b.names.removed(&tag)?)).await {
+        if let Err(error) = look(app, move |app| Ok(app.e2b.names.removed(&tag)?)).await {
             tracing::warn!(%template, %error, "what a template was before cannot be forgotten");
         }
     }

@@ -67,14 +67,14 @@ impl Engine {
             .into_iter()
             .map(|handle| (handle.view().record.parent, handle))
             .collect();
+        // A record may say anything, also that it is its own parent.
+        let mut known = BTreeSet::from([snapshot.tag()]);
         let mut family = vec![snapshot];
         let mut next = 0;
         while let Some(parent) = family.get(next).map(SnapshotHandle::tag) {
             let children =
                 all.iter().filter(|(of, _)| of.as_ref() == Some(&parent)).map(|(_, handle)| handle);
-            // A record may say anything, also that it is its own parent.
-            let known: BTreeSet<Tag> = family.iter().map(SnapshotHandle::tag).collect();
-            family.extend(children.filter(|child| !known.contains(&child.tag())).cloned());
+            family.extend(children.filter(|child| known.insert(child.tag())).cloned());
             next += 1;
         }
         family

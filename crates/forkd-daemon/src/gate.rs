@@ -4,10 +4,7 @@
 //! Handlers find [`RequestId`] and [`Caller`] among the request's extensions, and middlewares find the daemon's state there.
 
 use std::any::Any;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -15,6 +12,7 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
+use futures_util::FutureExt;
 use tracing::Instrument;
 
 use crate::app::Shared;
@@ -113,14 +111,7 @@ fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Cal
 
 /// A handler that panics is an answer, too, and does not take the connection with it.
 async fn guarded(handler: impl Future<Output = Response>) -> Response {
-    let mut handler = pin!(handler);
-    let result = poll_fn(|context| {
-        match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            // It is not polled again.
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
-    });
+    let result = AssertUnwindSafe(handler).catch_unwind();
     result.await.unwrap_or_else(|panic| {
         ApiError::new(ErrorCode::Internal, "the daemon failed")
             .hint("the daemon's log has the reason, under this answer's x-request-id")

@@ -25,6 +25,7 @@ use forkd_engine::dial::{dial, is_agents};
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use percent_encoding::percent_decode_str;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
@@ -222,27 +223,8 @@ fn is_private(path: &str) -> bool {
 
 /// Without %XX, also where it was written twice.
 fn decoded(path: &str) -> String {
-    let mut text = path.to_owned();
-    for _ in 0..3 {
-        let bytes = text.as_bytes();
-        let mut next = Vec::with_capacity(bytes.len());
-        let mut at = 0;
-        while let Some(byte) = bytes.get(at) {
-            let hex = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-            match hex.filter(|_| *byte == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-                Some(value) => {
-                    next.push(value);
-                    at += 3;
-                }
-                None => {
-                    next.push(*byte);
-                    at += 1;
-                }
-            }
-        }
-        text = String::from_utf8_lossy(&next).into_owned();
-    }
-    text
+    let once = |text: String, _| percent_decode_str(&text).decode_utf8_lossy().into_owned();
+    (0..3).fold(path.to_owned(), once)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::auth::{hex, random, redact};
+use crate::auth::{random, redact};
 
 /// The header that has it, in requests and in answers.
 pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
@@ -29,7 +29,7 @@ impl RequestId {
             let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             since.map_or(0, |elapsed| elapsed.as_nanos()).to_be_bytes()
         });
-        RequestId(hex(&bytes).into())
+        RequestId(hex::encode(bytes).into())
     }
 
     pub fn as_str(&self) -> &str {

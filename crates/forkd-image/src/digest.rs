@@ -1,6 +1,6 @@
 //! SHA-256 digests, as registries write them: `sha256:` and 64 hexadecimal digits.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Read};
 use std::str::FromStr;
 
@@ -22,11 +22,7 @@ impl Digest {
 
     /// The digits alone, as names of directories have them.
     pub fn hex(&self) -> String {
-        self.0.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex::encode(self.0)
     }
 
     /// Enough of the digits to tell a few from each other.
@@ -39,20 +35,13 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Digest, DigestError> {
-        let hex = text.strip_prefix("sha256:").ok_or(DigestError)?;
-        let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-        if pairs.len() != 32 || !rest.is_empty() {
+        let digits = text.strip_prefix("sha256:").ok_or(DigestError)?;
+        // One digest has one name.
+        if digits.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(DigestError);
         }
-        let nibble = |digit: u8| match digit {
-            b'0'..=b'9' => Ok(digit - b'0'),
-            b'a'..=b'f' => Ok(digit - b'a' + 10),
-            _ => Err(DigestError),
-        };
         let mut bytes = [0; 32];
-        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-            *byte = nibble(*high)? << 4 | nibble(*low)?;
-        }
+        hex::decode_to_slice(digits, &mut bytes).map_err(|_| DigestError)?;
         Ok(Digest(bytes))
     }
 }

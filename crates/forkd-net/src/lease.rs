@@ -243,9 +243,7 @@ const UNMARKED: u32 = 0;
 
 /// None is [`UNMARKED`].
 fn generation() -> io::Result<u32> {
-    let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u32::from_ne_bytes(bytes) | 1)
+    Ok(getrandom::u32()? | 1)
 }
 
 /// Removes both ends of the calling thread's namespace.

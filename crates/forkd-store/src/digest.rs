@@ -36,23 +36,13 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Digest, DigestError> {
-        let (digits, rest) = text.as_bytes().as_chunks::<2>();
-        if digits.len() != Digest::LENGTH || !rest.is_empty() {
+        // One digest has one name.
+        if text.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(DigestError);
         }
         let mut bytes = [0; Digest::LENGTH];
-        for (byte, [high, low]) in bytes.iter_mut().zip(digits) {
-            *byte = nibble(*high)? << 4 | nibble(*low)?;
-        }
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| DigestError)?;
         Ok(Digest(bytes))
-    }
-}
-
-fn nibble(digit: u8) -> Result<u8, DigestError> {
-    match digit {
-        b'0'..=b'9' => Ok(digit - b'0'),
-        b'a'..=b'f' => Ok(digit - b'a' + 10),
-        _ => Err(DigestError),
     }
 }
 
@@ -72,7 +62,7 @@ impl From<Digest> for String {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::error::ApiError;
 pub(crate) use file::Stamp;
 pub use file::{Damage, TokenError, TokenFile};
 pub use secret::{NoRandomness, Secret};
-pub(crate) use secret::{hex, random, redact};
+pub(crate) use secret::{random, redact};
 pub use tokens::{Holder, Tokens};
 
 const API_KEY: &str = "x-api-key";

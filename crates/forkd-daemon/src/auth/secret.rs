@@ -8,7 +8,6 @@
 
 use std::fmt;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -24,7 +23,7 @@ pub struct Secret(String);
 impl Secret {
     /// A new one, from the kernel's generator.
     pub fn generate() -> Result<Secret, NoRandomness> {
-        Ok(Secret(format!("{PREFIX}{}", hex(&random::<RANDOM_BYTES>()?))))
+        Ok(Secret(format!("{PREFIX}{}", hex::encode(random::<RANDOM_BYTES>()?))))
     }
 
     /// What somebody says is a secret: `None` if it cannot be one.
@@ -71,16 +70,13 @@ impl fmt::Debug for Fingerprint {
 
 impl Serialize for Fingerprint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&hex(&self.0))
+        hex::serde::serialize(self.0, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Fingerprint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fingerprint, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        unhex(&text)
-            .map(Fingerprint)
-            .ok_or_else(|| serde::de::Error::custom("a fingerprint has 64 hexadecimal digits"))
+        hex::serde::deserialize(deserializer).map(Fingerprint)
     }
 }
 
@@ -103,29 +99,8 @@ pub struct NoRandomness(#[source] std::io::Error);
 /// Random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        filled += match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Err(rustix::io::Errno::INTR) => 0,
-            result => result.map_err(|errno| NoRandomness(errno.into()))?,
-        };
-    }
+    getrandom::fill(&mut bytes).map_err(|error| NoRandomness(error.into()))?;
     Ok(bytes)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

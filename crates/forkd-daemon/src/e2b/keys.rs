@@ -12,14 +12,17 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::auth::{NoRandomness, hex, random};
+use crate::auth::{NoRandomness, random};
 use crate::whole_file;
 
 const FILE: &str = "e2b-key";
 const LENGTH: usize = 32;
+/// Bytes of a block of SHA-256.
+const BLOCK: usize = 64;
 /// Hexadecimal digits of a token.
 const DIGITS: usize = 40;
 
@@ -86,11 +89,12 @@ impl Keys {
 
     /// The token of a sandbox.
     pub fn token(&self, purpose: Purpose, id: &str) -> String {
-        let digest = |text: &[u8]| Sha256::new().chain_update(self.0).chain_update(text).finalize();
-        // Twice: what follows from one digest about longer texts does not follow from the second.
-        let inner = digest(format!("{}{id}", purpose.prefix()).as_bytes());
-        let digits: String = hex(&digest(&inner)).chars().take(DIGITS).collect();
-        format!("{}{id}_{digits}", purpose.prefix())
+        let named = format!("{}{id}", purpose.prefix());
+        // HMAC's own padding of a key that is shorter than a block.
+        let mut block = [0; BLOCK];
+        block[..LENGTH].copy_from_slice(&self.0);
+        let digest = Hmac::<Sha256>::new(&block.into()).chain_update(&named).finalize().into_bytes();
+        format!("{named}_{}", hex::encode(&digest[..DIGITS / 2]))
     }
 
     /// Whether this is the token of a sandbox. Takes the same time wherever the two differ.

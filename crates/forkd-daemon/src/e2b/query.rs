@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use percent_encoding::percent_decode_str;
+
 /// Metadata that is searched for: `key=value&key2=value2`, each part encoded, and the whole encoded again.
 pub(crate) fn metadata(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
@@ -17,23 +19,7 @@ pub(crate) fn metadata(text: &str) -> BTreeMap<String, String> {
 
 /// Without `%XX` and with spaces for `+`. What is not encoded rightly stays as it is.
 fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let digits = bytes.get(at + 1..at + 3).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
-        let value = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        match (byte, value) {
-            (b'%', Some(value)) => {
-                plain.push(value);
-                at += 2;
-            }
-            (b'+', _) => plain.push(b' '),
-            _ => plain.push(*byte),
-        }
-        at += 1;
-    }
-    String::from_utf8_lossy(&plain).into_owned()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 /// A time as clients write it: RFC 3339, in UTC or with an offset.

@@ -33,7 +33,6 @@ const LAYER: &str = "layer";
 const STEP: &str = "step.json";
 const IN_USE: &str = ".in-use";
 const FORMAT: u32 = 1;
-const UNIQUE_BYTES: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildCacheError {
@@ -140,10 +139,8 @@ impl BuildCache {
         ground: Ground,
         default_user: String,
     ) -> Result<KeptStep, BuildCacheError> {
-        let mut unique = [0; UNIQUE_BYTES];
-        let random = rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty());
-        random.map_err(|errno| BuildCacheError::Random(errno.into()))?;
-        let name = format!("{}-{:016x}", key.hex(), u64::from_le_bytes(unique));
+        let unique = getrandom::u64().map_err(|error| BuildCacheError::Random(error.into()))?;
+        let name = format!("{}-{unique:016x}", key.hex());
         let inner = draft.path().join("step");
         fs::create_dir(&inner).map_err(FileError::at("make", &inner))?;
         fs::rename(layer, inner.join(LAYER)).map_err(FileError::at("move", layer))?;

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::cidr::Cidr;
+use ipnet::IpNet;
 
 /// Networks with their prefixes.
 pub const NOT_THE_INTERNET4: [(Ipv4Addr, u8); 15] = [
@@ -65,7 +65,7 @@ pub fn not_the_internet() -> impl Iterator<Item = (IpAddr, u8)> {
 
 /// Whether an address is one of the internet.
 pub fn is_internet(address: IpAddr) -> bool {
-    !not_the_internet().any(|(network, prefix)| Cidr::covers(network, prefix, address))
+    !not_the_internet().any(|(network, prefix)| IpNet::new_assert(network, prefix).contains(&address))
 }
 
 #[cfg(test)]

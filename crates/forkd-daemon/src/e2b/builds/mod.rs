@@ -43,7 +43,7 @@ use self::steps::{Begins, Start, Step};
 use super::models::{Body, ENVD_VERSION, date};
 use super::templates;
 use crate::app::{App, Shared};
-use crate::auth::{self, Caller, hex, random};
+use crate::auth::{self, Caller, random};
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query};
 use crate::jobs::Place;
@@ -137,9 +137,8 @@ fn build_tag(template: &Tag, id: &str) -> Answer<Tag> {
 
 /// In the form of a UUID, which clients expect.
 fn new_id() -> Answer<String> {
-    let digits = hex(&random::<16>().map_err(|error| ApiError::internal(&error))?);
-    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-    Ok(parts.join("-"))
+    let bytes = random().map_err(|error| ApiError::internal(&error))?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -20,6 +20,8 @@ struct Seat {
     socket: WebSocket<UnixStream>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
+    /// Bytes of stdin that the daemon has reported as taken.
+    taken: u64,
 }
 
 impl Seat {
@@ -28,7 +30,7 @@ impl Seat {
         stream.set_read_timeout(Some(PATIENCE))?;
         let (socket, _) = tungstenite::client(format!("ws://localhost/v1/sandboxes/{id}/exec"), stream)
             .map_err(|error| format!("no WebSocket: {error}"))?;
-        Ok(Seat { socket, stdout: Vec::new(), stderr: Vec::new() })
+        Ok(Seat { socket, stdout: Vec::new(), stderr: Vec::new(), taken: 0 })
     }
 
     /// With a program that has said that it runs.
@@ -49,10 +51,13 @@ impl Seat {
         Ok(self.socket.send(Message::binary(bytes.to_vec()))?)
     }
 
-    /// What the daemon says next. Output is kept, and is `None`.
+    /// What the daemon says next. Output is kept, taken stdin is counted, and both are `None`.
     fn next(&mut self) -> Result<Option<ExecEvent>, Failure> {
         match self.socket.read()? {
-            Message::Text(text) => return Ok(Some(serde_json::from_str(&text)?)),
+            Message::Text(text) => match serde_json::from_str(&text)? {
+                ExecEvent::StdinTaken { bytes } => self.taken += bytes,
+                event => return Ok(Some(event)),
+            },
             Message::Binary(bytes) => match bytes.split_first() {
                 Some((1, rest)) => self.stdout.extend_from_slice(rest),
                 Some((2, rest)) => self.stderr.extend_from_slice(rest),
@@ -208,6 +213,48 @@ fn much_goes_through_and_little_is_kept() -> Result<(), Failure> {
     assert_eq!(String::from_utf8(seat.stdout)?.trim(), INPUT.to_string());
     let grown = world.peak_kib()? - before;
     assert!(grown < 32 << 10, "the daemon has grown by {grown} KiB");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_does_not_read_gets_signals_and_sizes() -> Result<(), Failure> {
+    const WINDOW: usize = 1 << 20;
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let full = |seat: &mut Seat| -> Result<(), Failure> {
+        seat.until("ready")?;
+        (0..4).try_for_each(|_| seat.write(&vec![b'x'; WINDOW / 4]))
+    };
+    let wait = "echo ready; while :; do sleep 0.05; done";
+    let script = format!("trap 'exit 3' INT; {wait}");
+    let mut seat = Seat::start(&world, &id, json!({ "args": ["sh", "-c", script] }))?;
+    full(&mut seat)?;
+    seat.text(&json!({ "signal": "SIGINT" }))?;
+    assert_eq!((seat.until_last()?, seat.taken), (exited(3), 0));
+
+    let script = format!("stty raw -echo; trap 'stty size; exit 4' WINCH; {wait}");
+    let tty = json!({ "cols": 80, "rows": 24 });
+    let wanted = json!({ "args": ["sh", "-c", script], "tty": tty, "stdin_window": true });
+    let mut seat = Seat::start(&world, &id, wanted)?;
+    full(&mut seat)?;
+    seat.text(&json!({ "resize": { "cols": 132, "rows": 50 } }))?;
+    seat.until("50 132")?;
+    assert_eq!(seat.until_last()?, exited(4));
+
+    // What it takes is reported, and then there is room for as much again.
+    let directory = tempfile::tempdir()?;
+    let go = directory.path().join("go");
+    let script = format!("echo ready; until [ -e {} ]; do sleep 0.05; done; exec wc -c", go.display());
+    let mut seat = Seat::start(&world, &id, json!({ "args": ["sh", "-c", script], "stdin_window": true }))?;
+    full(&mut seat)?;
+    fs::write(&go, "")?;
+    while seat.taken < WINDOW as u64 {
+        assert_eq!(seat.next()?, None);
+    }
+    seat.write(b"y")?;
+    seat.text(&json!("close_stdin"))?;
+    assert_eq!(seat.until_last()?, exited(0));
+    assert_eq!(String::from_utf8(seat.stdout)?.trim(), (WINDOW + 1).to_string());
     Ok(())
 }
 

@@ -15,6 +15,10 @@ pub const STDERR: u8 = 2;
 /// The largest message that is taken from the client of an interactive program.
 pub const MAX_INPUT_MESSAGE: usize = 256 << 10;
 
+/// How much stdin may be on its way to an interactive program that does not read. The daemon reads messages of a client that
+/// keeps to it at any time, so that its signals arrive.
+pub const STDIN_WINDOW: usize = 1 << 20;
+
 /// Runs a program and waits for its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +64,11 @@ pub enum ExecEvent {
     },
     Stdout(String),
     Stderr(String),
+    /// The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and only
+    /// for a client that asked with `stdin_window`.
+    StdinTaken {
+        bytes: u64,
+    },
     /// The last line: it has ended.
     Exited {
         exit_code: i32,
@@ -93,6 +102,11 @@ pub struct ExecStart {
     /// With it, the program has a terminal of this size; `TERM` is `xterm-256color` if `env` does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tty: Option<TerminalSize>,
+    /// Whether the client wants `stdin_taken` events. One that sends at most 1 MiB in binary messages more than these report
+    /// is listened to while its program reads nothing: signals, sizes and its going away arrive at once. Without them, a client
+    /// that has sent more than that is not listened to until the program reads.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin_window: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

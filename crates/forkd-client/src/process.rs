@@ -5,18 +5,25 @@
 //!   text    {"args": …, "tty": …}  ──▶
 //!                                  ◀──  text    {"started": {"pid": 7}}
 //!   binary  stdin                  ──▶
+//!                                  ◀──  text    {"stdin_taken": {"bytes": 5}}, if it was asked for
 //!   text    {"resize": …} | {"signal": "SIGINT"} | "close_stdin"  ──▶
 //!                                  ◀──  binary  1 and bytes of stdout, or 2 and bytes of stderr
 //!                                  ◀──  text    {"exited": …} or {"error": …}, then it closes
 //! ```
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf, Bytes};
-use forkd_api::exec::{Exec, ExecEvent, ExecInput, ExecStart, STDERR, STDOUT, Signal, TerminalSize};
+use forkd_api::exec::{
+    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDIN_WINDOW, STDOUT, Signal,
+    TerminalSize,
+};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -47,14 +54,22 @@ impl Following {
     }
 }
 
-/// What goes to the program.
+/// What goes to the program. With `stdin_window`, it sends stdin as fast as `Output::next` hears that the program takes it, so
+/// both must be followed at the same time; signals arrive at any time.
 #[derive(Debug)]
-pub struct Input(SplitSink<Socket, Message>);
+pub struct Input {
+    socket: SplitSink<Socket, Message>,
+    /// A permit for each byte that may be sent.
+    window: Option<Arc<Semaphore>>,
+    /// Bytes that have their permits and are not sent.
+    reserved: usize,
+}
 
 /// What comes from the program.
 #[derive(Debug)]
 pub struct Output {
     socket: SplitStream<Socket>,
+    window: Option<Arc<Semaphore>>,
     client: Client,
 }
 
@@ -76,8 +91,13 @@ impl Client {
     /// Starts a program to talk to. Its input ends when nobody follows it any more.
     pub async fn start(&self, id: &str, wanted: &ExecStart) -> Result<(Input, Output), ClientError> {
         let limit = QUICK;
-        let (mut input, output) =
+        let (mut input, mut output) =
             timeout(limit, self.open_socket(id)).await.map_err(|_| ClientError::TimedOut(limit))??;
+        if wanted.stdin_window {
+            let window = Arc::new(Semaphore::new(STDIN_WINDOW));
+            input.window = Some(Arc::clone(&window));
+            output.window = Some(window);
+        }
         input.text(wanted).await?;
         Ok((input, output))
     }
@@ -101,14 +121,34 @@ impl Client {
             error => lost(error),
         })?;
         let (sink, socket) = socket.split();
-        Ok((Input(sink), Output { socket, client: self.clone() }))
+        let input = Input { socket: sink, window: None, reserved: 0 };
+        Ok((input, Output { socket, window: None, client: self.clone() }))
     }
 }
 
 impl Input {
-    /// Sends what the program reads.
-    pub async fn stdin(&mut self, bytes: Bytes) -> Result<(), ClientError> {
-        self.0.send(Message::Binary(bytes)).await.map_err(lost)
+    /// Sends what the program reads, once it has taken enough of what was sent before.
+    pub async fn stdin(&mut self, mut bytes: Bytes) -> Result<(), ClientError> {
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(MAX_INPUT_MESSAGE));
+            self.room(piece.len()).await;
+            self.reserved = self.reserved.saturating_sub(piece.len());
+            self.socket.send(Message::Binary(piece)).await.map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until this many bytes, of those a message may have, can be sent without waiting for the program. May be given up
+    /// at any time.
+    pub async fn room(&mut self, bytes: usize) {
+        let Some(window) = &self.window else { return };
+        let missing = bytes.min(MAX_INPUT_MESSAGE).saturating_sub(self.reserved);
+        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+        // Nobody closes the semaphore.
+        if let Ok(permits) = window.acquire_many(missing).await {
+            permits.forget();
+            self.reserved += missing as usize;
+        }
     }
 
     /// The program has read everything that there is.
@@ -128,7 +168,7 @@ impl Input {
 
     async fn text(&mut self, value: &impl Serialize) -> Result<(), ClientError> {
         let text = serde_json::to_string(value).map_err(ClientError::broken)?;
-        self.0.send(Message::text(text)).await.map_err(lost)
+        self.socket.send(Message::text(text)).await.map_err(lost)
     }
 }
 
@@ -147,7 +187,10 @@ impl Output {
                     let event = event.map_err(|error| {
                         self.client.foreign(&format!("a message of its cannot be read ({error})"))
                     })?;
-                    return heard(&self.client, event);
+                    match event {
+                        ExecEvent::StdinTaken { bytes } => self.taken(bytes)?,
+                        event => return heard(&self.client, event),
+                    }
                 }
                 Message::Binary(bytes) => {
                     return output(bytes).ok_or_else(|| self.client.foreign("it sent output of no stream"));
@@ -156,6 +199,17 @@ impl Output {
                 _ => {}
             }
         }
+    }
+
+    fn taken(&self, bytes: u64) -> Result<(), ClientError> {
+        let foreign = || self.client.foreign("it took more stdin than it was sent");
+        let window = self.window.as_ref().ok_or_else(foreign)?;
+        let bytes = usize::try_from(bytes).map_err(|_| foreign())?;
+        if bytes > STDIN_WINDOW.saturating_sub(window.available_permits()) {
+            return Err(foreign());
+        }
+        window.add_permits(bytes);
+        Ok(())
     }
 }
 
@@ -169,6 +223,7 @@ fn heard(client: &Client, event: ExecEvent) -> Result<Heard, ClientError> {
         ExecEvent::Stdout(text) => Heard::Stdout(decoded(text)?),
         ExecEvent::Stderr(text) => Heard::Stderr(decoded(text)?),
         ExecEvent::Exited { exit_code, timed_out } => Heard::Exited { exit_code, timed_out },
+        ExecEvent::StdinTaken { .. } => return Err(client.foreign("it reported stdin of a program without")),
         ExecEvent::Error(error) => return Err(error.into()),
     })
 }

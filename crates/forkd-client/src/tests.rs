@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
-use forkd_api::exec::{Exec, ExecStart, Signal, TerminalSize};
+use forkd_api::exec::{Exec, ExecStart, STDIN_WINDOW, Signal, TerminalSize};
 use forkd_api::library::{AddKernel, ImportImage, PullImage};
 use forkd_api::sandbox::{CreateSandboxes, ListSandboxes};
 use futures_util::{SinkExt, StreamExt};
@@ -272,6 +272,47 @@ async fn programs_are_talked_to_over_a_websocket() {
     let heard = daemon.await.unwrap();
     assert!(heard[0].to_text().unwrap().contains(r#""tty":{"cols":80,"rows":24}"#), "{heard:?}");
     assert_eq!(heard[1], Message::binary(&b"ls\n"[..]));
+}
+
+#[tokio::test]
+async fn signals_overtake_stdin_that_a_program_has_not_taken() {
+    let (_directory, listener, path) = socket();
+    let daemon = tokio::spawn(async move {
+        let stream = listener.accept().await.unwrap().0;
+        let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+        assert!(socket.next().await.unwrap().unwrap().is_text());
+        let (mut taken, mut signalled) = (0, false);
+        while let Some(Ok(message)) = socket.next().await {
+            match message {
+                Message::Binary(bytes) => taken += bytes.len(),
+                Message::Text(_) => signalled = true,
+                _ => break,
+            }
+            if signalled && taken == STDIN_WINDOW {
+                let event = format!(r#"{{"stdin_taken":{{"bytes":{STDIN_WINDOW}}}}}"#);
+                socket.send(Message::text(event)).await.unwrap();
+            }
+            if taken > STDIN_WINDOW {
+                let much = r#"{"stdin_taken":{"bytes":18446744073709551615}}"#;
+                socket.send(Message::text(much)).await.unwrap();
+            }
+        }
+        (taken, signalled)
+    });
+    let client = Client::new(Address::Unix(path), None).unwrap();
+    let wanted = ExecStart { args: vec!["sh".into()], stdin_window: true, ..Default::default() };
+    let (mut input, mut output) = client.start("i", &wanted).await.unwrap();
+    input.stdin(vec![0; STDIN_WINDOW].into()).await.unwrap();
+    let full = tokio::time::timeout(Duration::from_millis(50), input.room(1)).await;
+    assert!(full.is_err());
+    input.signal(Signal::Int).await.unwrap();
+    let more = async { input.stdin("x".into()).await };
+    // A daemon that takes more than it was sent is not believed.
+    let (sent, heard) = tokio::join!(more, output.next());
+    sent.unwrap();
+    assert!(matches!(heard, Err(ClientError::Foreign { .. })), "{heard:?}");
+    drop((input, output));
+    assert_eq!(daemon.await.unwrap(), (STDIN_WINDOW + 1, true));
 }
 
 #[tokio::test]

@@ -113,7 +113,8 @@ pub async fn run(
 fn begin(exec: &Exec, manner: Manner) -> ExecStart {
     let Exec { args, env, cwd, user, stdin, timeout_secs } = exec.clone();
     let tty = manner.tty.then(|| terminal::size().unwrap_or(USUAL));
-    ExecStart { args, env, cwd, user, stdin, timeout_secs: Some(timeout_secs), tty }
+    let timeout_secs = Some(timeout_secs);
+    ExecStart { args, env, cwd, user, stdin, timeout_secs, tty, stdin_window: manner.stdin }
 }
 
 fn signal(asked: Asked) -> Signal {
@@ -151,12 +152,13 @@ fn read_stdin() -> mpsc::Receiver<Bytes> {
     receiver
 }
 
-/// Sends what there is to send. Signals overtake what waits to be read.
+/// Sends what there is to send. Signals overtake what the program has not made room for.
 async fn send(
     mut input: Input,
     mut stdin: Option<mpsc::Receiver<Bytes>>,
     mut controls: mpsc::UnboundedReceiver<ExecInput>,
 ) -> Result<(), ClientError> {
+    let mut unsent = Bytes::new();
     loop {
         let next = async {
             match &mut stdin {
@@ -172,8 +174,11 @@ async fn send(
                 Some(ExecInput::CloseStdin) => input.close_stdin().await?,
                 None => return Ok(()),
             },
-            bytes = next => match bytes {
-                Some(bytes) => input.stdin(bytes).await?,
+            () = input.room(unsent.len()), if !unsent.is_empty() => {
+                input.stdin(std::mem::take(&mut unsent)).await?;
+            }
+            bytes = next, if unsent.is_empty() => match bytes {
+                Some(bytes) => unsent = bytes,
                 None => {
                     stdin = None;
                     input.close_stdin().await?;

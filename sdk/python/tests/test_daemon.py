@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -170,6 +171,28 @@ def test_commands_in_the_background(agent: Sandbox) -> None:
     assert not agent.commands.kill(4_000_000)
 
 
+def test_a_command_that_does_not_read_can_be_killed(agent: Sandbox) -> None:
+    handle = agent.commands.run("echo ready; exec sleep 60", background=True, stdin=True)
+    sending = threading.Thread(target=_send_much, args=(handle,))
+    sending.start()
+    time.sleep(0.5)
+    assert sending.is_alive()
+    assert handle.kill() is True
+    assert handle.ended().exit_code == 137
+    sending.join()
+    assert handle.stdout == "ready\n"
+    # Its output is read while it is written to: neither waits for the other.
+    echo = agent.commands.run("cat", background=True, stdin=True)
+    echo.send_stdin(b"x" * 8_000_000)
+    echo.close_stdin()
+    assert len(echo.wait().stdout) == 8_000_000
+
+
+def _send_much(handle: forkd.CommandHandle) -> None:
+    with contextlib.suppress(forkd.ConnectionFailedError):
+        handle.send_stdin(b"x" * 8_000_000)
+
+
 def test_a_program_goes_on_without_its_client(agent: Sandbox, tmp_path: Path) -> None:
     handle = agent.commands.run(f"sleep 0.3; echo alive > {tmp_path}/mark", background=True)
     handle.disconnect()
@@ -291,6 +314,11 @@ async def test_everything_at_once(real: Controller, agent: Sandbox) -> None:
         await handle.send_stdin("x")
         await handle.close_stdin()
         assert [told async for told in handle] == [("x", None)]
+        echo = await sandbox.commands.run("wc -c", background=True, stdin=True)
+        waiting = asyncio.create_task(echo.wait())
+        await echo.send_stdin(b"x" * 3_000_000)
+        await echo.close_stdin()
+        assert (await waiting).stdout.strip() == "3000000"
         await sandbox.files.write("/tmp/forkd-sdk-test", "async")
         assert await sandbox.files.read("/tmp/forkd-sdk-test") == "async"
         await sandbox.files.remove("/tmp/forkd-sdk-test")

@@ -39,6 +39,7 @@ __all__ = [
     "ExecEvent",
     "ExecEventExited",
     "ExecEventStarted",
+    "ExecEventStdinTaken",
     "ExecStart",
     "Executed",
     "FileInfo",
@@ -478,6 +479,15 @@ class ExecEventStarted(Model):
 
 
 @dataclass(frozen=True)
+class ExecEventStdinTaken(Model):
+    """The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and
+    only for a client that asked with `stdin_window`.
+    """
+
+    bytes: int
+
+
+@dataclass(frozen=True)
 class ExecEventExited(Model):
     """The last line: it has ended."""
 
@@ -495,6 +505,11 @@ class ExecEvent(Model):
     stdout: Optional[str] = None
 
     stderr: Optional[str] = None
+
+    stdin_taken: Optional[ExecEventStdinTaken] = None
+    """The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and
+    only for a client that asked with `stdin_window`.
+    """
 
     exited: Optional[ExecEventExited] = None
     """The last line: it has ended."""
@@ -516,6 +531,12 @@ class ExecStart(Model):
 
     stdin: Optional[str] = None
     """What the program reads first, before what comes in binary messages."""
+
+    stdin_window: bool = False
+    """Whether the client wants `stdin_taken` events. One that sends at most 1 MiB in binary messages more than these
+    report is listened to while its program reads nothing: signals, sizes and its going away arrive at once. Without
+    them, a client that has sent more than that is not listened to until the program reads.
+    """
 
     timeout_secs: Optional[int] = None
     """Without it, 30 seconds; with a terminal, a day."""

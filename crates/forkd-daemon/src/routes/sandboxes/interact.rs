@@ -4,17 +4,18 @@
 //!   client                                   daemon
 //!     │ text: ExecStart ────────────────────▶ │ starts the program
 //!     │ ◀──────────── text: {"started": …}    │
-//!     │ binary: what it reads ──────────────▶ │ ─▶ queue ─▶ feed: waits until the program has taken it
+//!     │ binary: what it reads ──────────────▶ │ ─▶ stdin ─▶ feed: waits until the program has taken it
 //!     │ text: ExecInput ────────────────────▶ │ size, signal, end of its input
+//!     │ ◀─── text: {"stdin_taken": …}         │ for a client that asked for it
 //!     │ ◀── binary: 1 or 2, then its output   │ tell: waits until the client has read it
 //!     │ ◀──────────── text: {"exited": …}     │
 //! ```
 //!
-//! Nothing is kept but a few messages: a program that does not read makes its client wait, a client that does not read makes
-//! the program wait, and is given up after a while.
+//! Little is kept: a program that does not read makes its client wait once a window of stdin is full (`stdin.rs`), a client that
+//! does not read makes the program wait, and is given up after a while.
 
-use std::convert::Infallible;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
@@ -31,12 +32,12 @@ use forkd_engine::engine::SandboxHandle;
 use forkd_engine::exec::{self, Input, Program, Remote, Stream, Told};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument;
 
 use super::run::{GRACE, LONGEST_SECS, Watch, check, in_time};
+use super::stdin::{Stdin, Typed};
 use crate::app::{App, Shared};
 use crate::auth::Caller;
 use crate::during::during;
@@ -44,8 +45,6 @@ use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::routes::checks::malformed;
 
-/// Messages that wait for the program to read.
-const QUEUE: usize = 2;
 /// A client that is gone without a word is noticed when it cannot be written to.
 const PING: Duration = Duration::from_secs(30);
 /// What a client gets to close its side, and a program to take what a client has left.
@@ -59,6 +58,10 @@ const TERMINAL: &str = "xterm-256color";
 /// messages are ExecInput. The daemon's text messages are ExecEvent (`started` first, `exited` or `error` last); its binary
 /// messages are output: one byte that is 1 for stdout (or a terminal) or 2 for stderr, and then the bytes. A message of a client
 /// has at most 256 KiB.
+///
+/// The daemon keeps 1 MiB that the program has not read. A client that wants its signals to arrive at a program that reads
+/// nothing sends `stdin_window` in its ExecStart, and in binary messages never more than 1 MiB beyond what `stdin_taken` events
+/// have reported.
 ///
 /// A program goes on when its client goes away, until its time is over; its input ends. One at a terminal gets SIGHUP. A client
 /// that reads nothing for a minute has gone away.
@@ -105,12 +108,6 @@ pub(super) async fn interact(
 type ToClient = SplitSink<WebSocket, Message>;
 type FromClient = SplitStream<WebSocket>;
 
-/// What a client gives a program to read.
-enum Typed {
-    Bytes(Bytes),
-    End,
-}
-
 /// Why a session is over.
 enum Over {
     /// The program has ended, or cannot be followed any more: the last word to the client.
@@ -127,6 +124,8 @@ struct Session {
     remote: Remote,
     terminal: bool,
     first: Option<Bytes>,
+    /// Whether the client wants to know what the program has taken.
+    window: bool,
 }
 
 async fn serve(app: &App, sandbox: &SandboxHandle, socket: WebSocket) {
@@ -190,7 +189,7 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Answer<T> {
 
 /// The program, its time and its terminal.
 fn convert(start: ExecStart) -> Answer<(Exec, Duration, Option<TerminalSize>)> {
-    let ExecStart { args, mut env, cwd, user, stdin, timeout_secs, tty } = start;
+    let ExecStart { args, mut env, cwd, user, stdin, timeout_secs, tty, stdin_window: _ } = start;
     if tty.is_some() {
         env.entry("TERM".into()).or_insert_with(|| TERMINAL.into());
     }
@@ -201,6 +200,7 @@ fn convert(start: ExecStart) -> Answer<(Exec, Duration, Option<TerminalSize>)> {
 }
 
 async fn begin(sandbox: &SandboxHandle, start: ExecStart) -> Answer<Session> {
+    let window = start.stdin_window;
     let (wanted, limit, tty) = convert(start)?;
     let program = Program {
         arguments: &wanted.args,
@@ -214,7 +214,8 @@ async fn begin(sandbox: &SandboxHandle, start: ExecStart) -> Answer<Session> {
     let starting = exec::interact(sandbox.agent(), &program, tty.map(size));
     let (running, input, remote) = in_time(GRACE, during(sandbox, starting)).await??;
     let watch = Watch { running, begun, limit, sandbox: sandbox.clone() };
-    Ok(Session { watch, input, remote, terminal: tty.is_some(), first: wanted.stdin.map(Into::into) })
+    let first = wanted.stdin.map(Into::into);
+    Ok(Session { watch, input, remote, terminal: tty.is_some(), first, window })
 }
 
 fn size(size: TerminalSize) -> exec::TerminalSize {
@@ -229,21 +230,21 @@ impl Session {
         to_client: &mut ToClient,
         from_client: &mut FromClient,
     ) -> Option<ExecEvent> {
-        let Session { mut watch, input, remote, terminal, first } = self;
-        let (queue, typed) = mpsc::channel(QUEUE);
+        let Session { mut watch, input, remote, terminal, first, window } = self;
+        let stdin = Arc::new(Stdin::default());
         // Ends with this function, except where it is waited for.
         let mut feeding = JoinSet::new();
-        feeding.spawn(feed(input, first, typed).in_current_span());
+        feeding.spawn(feed(input, first, Arc::clone(&stdin)).in_current_span());
         let over = tokio::select! {
-            over = tell(app, &mut watch, to_client) => match over {
+            over = tell(app, &mut watch, window.then_some(&stdin), to_client) => match over {
                 // What it has sent before is for the program.
                 Over::Gone => {
-                    let rest = listen(&remote, from_client, &queue);
+                    let rest = listen(&remote, from_client, &stdin);
                     tokio::time::timeout(LEAVING, rest).await.unwrap_or(Over::Gone)
                 }
                 over => over,
             },
-            over = listen(&remote, from_client, &queue) => over,
+            over = listen(&remote, from_client, &stdin) => over,
             () = app.stopping() => Over::Last(ExecEvent::Error(stopping().logged())),
         };
         let (gone, last) = match over {
@@ -253,7 +254,7 @@ impl Session {
             Over::Gone => (true, None),
         };
         if gone {
-            drop(queue);
+            stdin.close();
             leave(&remote, terminal, feeding).await;
         }
         last
@@ -278,50 +279,51 @@ fn stopping() -> ApiError {
 }
 
 /// Gives the program what it reads, in order. After it has had enough, nothing is kept for it.
-async fn feed(mut input: Input, first: Option<Bytes>, mut typed: mpsc::Receiver<Typed>) {
+async fn feed(mut input: Input, first: Option<Bytes>, stdin: Arc<Stdin>) {
     let mut reads = match first {
         Some(bytes) => input.write(&bytes).await.is_ok(),
         None => true,
     };
-    while let Some(next) = typed.recv().await {
-        reads = reads
-            && match next {
-                Typed::Bytes(bytes) => input.write(&bytes).await.is_ok(),
-                Typed::End => input.close().await.is_ok(),
-            };
-    }
-}
-
-/// Takes what the client says, until it has gone.
-async fn listen(remote: &Remote, from_client: &mut FromClient, queue: &mpsc::Sender<Typed>) -> Over {
-    loop {
-        let typed = match from_client.next().await {
-            Some(Ok(Message::Binary(bytes))) => Typed::Bytes(bytes),
-            Some(Ok(Message::Text(text))) => match parse(&text) {
-                Ok(ExecInput::CloseStdin) => Typed::End,
-                Ok(ExecInput::Resize(wanted)) => {
-                    // A program without a terminal has no size to change.
-                    let _ = remote.resize(size(wanted)).await;
-                    continue;
-                }
-                Ok(ExecInput::Signal(signal)) => {
-                    let _ = remote.signal(signal.name()).await;
-                    continue;
-                }
-                Err(error) => return Over::Nonsense(error),
-            },
-            Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-            Some(Ok(Message::Close(_)) | Err(_)) | None => return Over::Gone,
-        };
-        if queue.send(typed).await.is_err() {
-            // Whoever feeds the program has gone with it, and that is told.
-            std::future::pending::<Infallible>().await;
+    while let Some(next) = stdin.next().await {
+        match next {
+            Typed::Bytes(bytes) => {
+                reads = reads && input.write(&bytes).await.is_ok();
+                stdin.taken(bytes.len());
+            }
+            Typed::End => reads = reads && input.close().await.is_ok(),
         }
     }
 }
 
-/// Tells the client what the program does, until it has ended.
-async fn tell(app: &App, watch: &mut Watch, to_client: &mut ToClient) -> Over {
+/// Takes what the client says, until it has gone.
+async fn listen(remote: &Remote, from_client: &mut FromClient, stdin: &Stdin) -> Over {
+    loop {
+        stdin.room().await;
+        match from_client.next().await {
+            Some(Ok(Message::Binary(bytes))) => stdin.push(&bytes),
+            Some(Ok(Message::Text(text))) => match parse(&text) {
+                Ok(ExecInput::CloseStdin) => stdin.end(),
+                Ok(ExecInput::Resize(wanted)) => {
+                    // A program without a terminal has no size to change.
+                    let _ = remote.resize(size(wanted)).await;
+                }
+                Ok(ExecInput::Signal(signal)) => {
+                    let _ = remote.signal(signal.name()).await;
+                }
+                Err(error) => return Over::Nonsense(error),
+            },
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+            Some(Ok(Message::Close(_)) | Err(_)) | None => return Over::Gone,
+        }
+    }
+}
+
+/// Tells the client what the program does, until it has ended; with `window`, also what it has taken of its stdin.
+async fn tell(app: &App, watch: &mut Watch, window: Option<&Arc<Stdin>>, to_client: &mut ToClient) -> Over {
+    let progress = async || match window {
+        Some(stdin) => stdin.progress().await,
+        None => std::future::pending().await,
+    };
     let mut ping = tokio::time::interval_at(tokio::time::Instant::now() + PING, PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -333,6 +335,11 @@ async fn tell(app: &App, watch: &mut Watch, to_client: &mut ToClient) -> Over {
                     told = next.as_mut() => break told,
                     _ = ping.tick() => {
                         if to_client.send(Message::Ping(Bytes::new())).await.is_err() {
+                            return Over::Gone;
+                        }
+                    }
+                    bytes = progress() => {
+                        if say(to_client, &ExecEvent::StdinTaken { bytes }).await.is_err() {
                             return Over::Gone;
                         }
                     }

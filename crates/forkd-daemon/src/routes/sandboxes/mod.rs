@@ -6,6 +6,7 @@ mod interact;
 mod list;
 mod look;
 mod run;
+mod stdin;
 
 use axum::Extension;
 use axum::extract::State;

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import deque
 from collections.abc import AsyncIterator
-from typing import Literal, Optional, Union, overload
+from functools import partial
+from typing import Callable, Literal, Optional, Union, overload
 
 from websockets.exceptions import ConnectionClosed
 
@@ -22,6 +24,8 @@ from .transport import AsyncLines
 _STDERR = 2
 # What a client may send at once.
 _LARGEST_INPUT = 256 << 10
+# What a client may send before the program has taken any of it. The daemon listens for signals meanwhile.
+_WINDOW = 1 << 20
 _KILL = 'kill -KILL -- "-$1" 2>/dev/null || kill -KILL "$1" 2>/dev/null'
 
 
@@ -90,6 +94,7 @@ class AsyncCommands:
             cwd=cwd,
             env=envs or {},
             stdin=stdin if isinstance(stdin, str) else None,
+            stdin_window=background and stdin is True,
             timeout_secs=limit(timeout),
             tty=tty,
             user=user,
@@ -119,6 +124,13 @@ class AsyncCommandHandle:
         self._stdout = Text()
         self._stderr = Text()
         self._result: Optional[CommandResult] = None
+        self._messages: deque[Union[models.ExecEvent, tuple[int, bytes]]] = deque()
+        self._over = False
+        # Bytes that were sent and that the program has not taken; nothing if the daemon does not report it.
+        self._unread: Optional[int] = None
+        # One at a time may receive, and those who wait for something hear of it from that one.
+        self._receiving = False
+        self._changed = io.Condition()
         self._on_stdout: Optional[io.Handler[str]] = None
         self._on_stderr: Optional[io.Handler[str]] = None
         self.pid = 0
@@ -138,6 +150,7 @@ class AsyncCommandHandle:
         socket = await controller.transport.websocket(_api.interact(sandbox_id))
         handle = cls(socket, body.timeout_secs or 0)
         handle._on_stdout, handle._on_stderr = on_stdout, on_stderr
+        handle._unread = 0 if body.stdin_window else None
         await handle._send(json.dumps(body.to_json()))
         if not open_stdin:
             await handle._send('"close_stdin"')
@@ -187,10 +200,12 @@ class AsyncCommandHandle:
                 yield told
 
     async def send_stdin(self, data: Union[str, bytes]) -> None:
-        """What it reads next."""
+        """What it reads next. Waits while the command has more than 1 MiB to read; signals are sent meanwhile."""
         data = data.encode() if isinstance(data, str) else data
         for begin in range(0, len(data), _LARGEST_INPUT):
-            await self._send(data[begin : begin + _LARGEST_INPUT])
+            piece = data[begin : begin + _LARGEST_INPUT]
+            await self._until(partial(self._reserve, len(piece)))
+            await self._send(piece)
 
     async def close_stdin(self) -> None:
         """It reads the end of its input."""
@@ -244,18 +259,53 @@ class AsyncCommandHandle:
 
     async def _next(self) -> Union[models.ExecEvent, tuple[int, bytes]]:
         """A message of the daemon's: an event, or output."""
+        await self._until(lambda: len(self._messages) > 0)
+        event = self._messages.popleft()
+        if isinstance(event, models.ExecEvent) and event.error is not None:
+            await self._socket.close()
+            response = self._socket.response
+            raise _error(event, None if response is None else response.headers.get("x-request-id"))
+        return event
+
+    def _reserve(self, size: int) -> bool:
+        """Whether so much may be sent now; it counts as sent then."""
+        if self._unread is not None and not self._over:
+            if self._unread + size > _WINDOW:
+                return False
+            self._unread += size
+        return True
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Receives messages until something is so, or waits while another does."""
+        while True:
+            async with self._changed:
+                while not (done := reached()) and self._receiving:
+                    await self._changed.wait()
+                if done:
+                    return
+                self._receiving = True
+            try:
+                await self._receive()
+            finally:
+                async with self._changed:
+                    self._receiving = False
+                    self._changed.notify_all()
+
+    async def _receive(self) -> None:
         try:
             message = await self._socket.recv()
         except ConnectionClosed as error:
             raise ConnectionFailedError("the daemon ended the connection before the program's end") from error
         if isinstance(message, bytes):
-            return (message[0], message[1:]) if message else (0, b"")
+            self._messages.append((message[0], message[1:]) if message else (0, b""))
+            return
         event = models.ExecEvent.from_json(parsed(message.encode()))
-        if event.error is not None:
-            await self._socket.close()
-            response = self._socket.response
-            raise _error(event, None if response is None else response.headers.get("x-request-id"))
-        return event
+        if event.stdin_taken is not None:
+            async with self._changed:
+                self._unread = max(0, (self._unread or 0) - event.stdin_taken.bytes)
+            return
+        self._over = event.exited is not None or event.error is not None
+        self._messages.append(event)
 
 
 async def follow(

@@ -20,6 +20,7 @@ T = TypeVar("T")
 Handler = Callable[[T], object]
 WebSocket = ClientConnection
 
+Condition = asyncio.Condition
 sleep = asyncio.sleep
 
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = weakref.WeakKeyDictionary()

@@ -20,6 +20,7 @@ T = TypeVar("T")
 Handler = Callable[[T], object]
 WebSocket = ClientConnection
 
+Condition = threading.Condition
 sleep = time.sleep
 
 _lock = threading.Lock()

@@ -43,6 +43,7 @@ impl Terminal {
     pub(super) async fn read(&self, limit: usize) -> io::Result<Bytes> {
         loop {
             let mut ready = self.0.readable().await?;
+            let is_hung_up = ready.ready().is_read_closed();
             let mut buffer = Vec::with_capacity(limit);
             let read =
                 ready.try_io(|master| Ok(rustix::io::read(master.get_ref(), spare_capacity(&mut buffer))?));
@@ -53,6 +54,8 @@ impl Terminal {
                     return Ok(Bytes::new());
                 }
                 Ok(Err(error)) => return Err(error),
+                // Somebody has opened the other side again, for whom the child's output has ended all the same.
+                Err(_would_block) if is_hung_up => return Ok(Bytes::new()),
                 Err(_would_block) => {}
             }
         }
@@ -61,9 +64,15 @@ impl Terminal {
     pub(super) async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let mut ready = self.0.writable().await?;
+            let is_hung_up = ready.ready().is_write_closed();
             match ready.try_io(|master| Ok(rustix::io::write(master.get_ref(), bytes)?)) {
                 Ok(Ok(written)) => bytes = bytes.get(written..).unwrap_or_default(),
                 Ok(Err(error)) => return Err(error),
+                // Nobody has the other side open, and its buffer is full. The kernel still reports the master as writable, and
+                // tokio never forgets a hang-up: waiting again would be a loop that holds up the whole agent.
+                Err(_would_block) if is_hung_up => {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
                 Err(_would_block) => {}
             }
         }
@@ -77,4 +86,37 @@ impl Terminal {
 
 fn window(size: Size) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+
+    use super::*;
+
+    /// Without an answer, the thread that waits for it runs in circles.
+    #[test]
+    fn who_writes_to_a_terminal_that_is_hung_up_is_told() {
+        let (told, answer) = mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            told.send(runtime.block_on(async {
+                let (master, child) = open(Size { columns: 80, rows: 24 }).unwrap();
+                let mut raw = tcgetattr(&child).unwrap();
+                raw.make_raw();
+                tcsetattr(&child, OptionalActions::Now, &raw).unwrap();
+                let terminal = Terminal::new(master).unwrap();
+                let much = vec![b'x'; 1 << 20];
+                let full = tokio::time::timeout(Duration::from_millis(50), terminal.write(&much)).await;
+                assert!(full.is_err(), "{full:?}");
+                drop(child);
+                terminal.write(&much).await
+            }))
+        });
+        let written = answer.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
 }

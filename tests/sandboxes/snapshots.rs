@@ -272,3 +272,32 @@ fn a_branch_may_have_the_name_of_what_it_comes_from() -> Result<(), Failure> {
     assert_eq!(world.run(world.engine.remove_snapshot("base", true))?, ["base".parse()?]);
     Ok(())
 }
+
+/// A line of `/proc/PID/status`, in KiB.
+fn kib(pid: i32, name: &str) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Ok(line.and_then(|line| line.split_whitespace().next()).ok_or("no such line")?.parse()?)
+}
+
+#[test]
+fn the_twentieth_branch_of_a_branch_is_no_larger_than_the_first() -> Result<(), Failure> {
+    const GENERATIONS: usize = 20;
+    let world = World::new()?;
+    world.make("warm")?;
+    let (mut tag, mut sizes) = ("warm".to_owned(), Vec::new());
+    for _ in 0..GENERATIONS {
+        let id = world.fork(&tag, 1)?.remove(0);
+        let sandbox = world.engine.sandbox(&id)?;
+        let branch = world.run(sandbox.branch(None))?;
+        tag = branch.tag().to_string();
+        let pid = world.run(branch.lease())?.process.pid;
+        sizes.push((kib(pid, "VmSize")?, kib(pid, "RssAnon")?));
+    }
+    let (first, last) = (sizes[0], sizes[GENERATIONS - 1]);
+    // Of each thread, the page with glibc's descriptor and its guard stay; its stack is 256 KiB.
+    let per_generation = last.0.saturating_sub(first.0) / GENERATIONS as u64;
+    assert!(per_generation <= 64, "{per_generation} KiB a generation: {sizes:?}");
+    assert!(last.1.saturating_sub(first.1) <= 24 * GENERATIONS as u64, "{sizes:?}");
+    Ok(())
+}

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use forkd_devices::disk::{DiskError, Layer};
 use forkd_memory::GuestRam;
@@ -16,6 +15,7 @@ use super::bus::Bus;
 use super::devices::{Descriptors, DeviceError, Devices, FrozenDevices};
 use super::hardware::{Hardware, KvmError};
 use super::state::{StateError, VmState};
+use super::thread::Thread;
 use super::vcpu::{self, Crew, Vcpu};
 
 /// A VM with its threads. It is running or paused; whoever has it knows which.
@@ -24,7 +24,7 @@ pub struct LiveVm {
     wanted: control::Devices,
     crew: Arc<Crew>,
     vcpus: Vec<Vcpu>,
-    device_thread: JoinHandle<()>,
+    device_thread: Thread,
     vm: VmFd,
     kvm: Arc<Kvm>,
     /// Readable while there are notices.

@@ -10,5 +10,7 @@ pub mod live;
 pub mod long_mode;
 pub mod mailbox;
 pub mod notices;
+pub mod stack;
 pub mod state;
+pub mod thread;
 pub mod vcpu;

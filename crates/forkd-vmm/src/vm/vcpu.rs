@@ -14,7 +14,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::thread::{self, JoinHandle};
 
 use forkd_jail::Role;
 use forkd_proto::causes::with_causes;
@@ -27,6 +26,7 @@ use super::devices::worker::Worker;
 use super::devices::{DeviceError, Devices};
 use super::kick::{Kickable, Kicker};
 use super::notices::Notices;
+use super::thread::Thread;
 
 /// What the threads are told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Crew {
 /// A vCPU and the thread that runs it.
 pub struct Vcpu {
     slot: Arc<Mutex<Option<VcpuFd>>>,
-    thread: JoinHandle<()>,
+    thread: Thread,
     /// There before the thread runs the vCPU.
     kicker: Arc<OnceLock<Kicker>>,
 }
@@ -150,7 +150,7 @@ impl Vcpu {
     pub fn start(vcpu: VcpuFd, index: usize, crew: Arc<Crew>) -> std::io::Result<Vcpu> {
         let slot = Arc::new(Mutex::new(Some(vcpu)));
         let kicker = Arc::new(OnceLock::new());
-        let thread = thread::Builder::new().name(format!("vcpu{index}")).stack_size(256 << 10).spawn({
+        let thread = Thread::start(format!("vcpu{index}"), {
             let (slot, kicker) = (Arc::clone(&slot), Arc::clone(&kicker));
             move || {
                 match Kicker::of_this_thread() {
@@ -172,8 +172,8 @@ impl Vcpu {
 }
 
 /// Starts the thread that serves the devices, parked.
-pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("devices".into()).stack_size(256 << 10).spawn(move || {
+pub fn start_device_thread(crew: Arc<Crew>) -> std::io::Result<Thread> {
+    Thread::start("devices".into(), move || {
         jail(Role::Devices);
         let mut worker = Worker::default();
         while park(&crew) != Order::Quit {
@@ -218,25 +218,22 @@ pub fn pause(crew: &Crew, vcpus: &[Vcpu], threads: usize) {
 }
 
 /// Ends all threads and closes everything that belongs to the VM. They are parked.
-pub fn quit(crew: &Crew, vcpus: Vec<Vcpu>, devices: JoinHandle<()>) {
+pub fn quit(crew: &Crew, vcpus: Vec<Vcpu>, devices: Thread) {
     crew.lock().order = Order::Quit;
     crew.changed.notify_all();
     for kicker in vcpus.iter().filter_map(|vcpu| vcpu.kicker.get()) {
         kicker.remove();
     }
-    // A thread that panicked has ended too.
-    for thread in vcpus.into_iter().map(|vcpu| vcpu.thread).chain([devices]) {
-        let _ = thread.join();
-    }
+    vcpus.into_iter().map(|vcpu| vcpu.thread).chain([devices]).for_each(Thread::join);
 }
 
 /// Lets go of vCPUs whose threads did not come along when the process forked, and of all descriptors.
-pub fn forget(crew: &Crew, vcpus: Vec<Vcpu>, devices: JoinHandle<()>) {
-    std::mem::forget(devices);
+pub fn forget(crew: &Crew, vcpus: Vec<Vcpu>, devices: Thread) {
+    devices.forget();
     drop(crew.wiring.write().unwrap_or_else(PoisonError::into_inner).take());
     for vcpu in vcpus {
         drop(vcpu.parked().take());
-        std::mem::forget(vcpu.thread);
+        vcpu.thread.forget();
     }
 }
 

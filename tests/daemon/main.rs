@@ -9,6 +9,7 @@ mod events;
 mod fake_agent;
 mod files;
 mod guest;
+mod held_up;
 mod hostile;
 mod images;
 mod interact;

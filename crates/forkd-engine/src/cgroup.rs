@@ -23,6 +23,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::blocking::in_place;
+
 const CONTROLLERS: [&str; 4] = ["memory", "cpu", "io", "pids"];
 /// Before the number of a build's process.
 const BUILD: &str = "build-";
@@ -119,30 +121,34 @@ impl Cgroups {
 
     /// Makes a cgroup with these limits, or gives them to the one that is there, and opens it.
     pub fn make(&self, name: &str, quota: &Quota) -> Result<OwnedFd, CgroupError> {
-        let path = self.root.join(name);
-        create(&path)?;
-        let limited = self.limit(&path, quota);
-        if limited.is_err() {
-            let _ = fs::remove_dir(&path);
-        }
-        limited?;
-        open_to_jails(&path).map_err(CgroupError::at("open", &path))?;
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open(&path, flags, Mode::empty())
-            .map_err(|errno| CgroupError::at("open", &path)(errno.into()))
+        in_place(|| {
+            let path = self.root.join(name);
+            create(&path)?;
+            let limited = self.limit(&path, quota);
+            if limited.is_err() {
+                let _ = fs::remove_dir(&path);
+            }
+            limited?;
+            open_to_jails(&path).map_err(CgroupError::at("open", &path))?;
+            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+            rustix::fs::open(&path, flags, Mode::empty())
+                .map_err(|errno| CgroupError::at("open", &path)(errno.into()))
+        })
     }
 
     /// Gives a cgroup that is there these limits.
     pub fn set_limits(&self, name: &str, quota: &Quota) -> Result<(), CgroupError> {
-        self.limit(&self.root.join(name), quota)
+        in_place(|| self.limit(&self.root.join(name), quota))
     }
 
     /// Gives a cgroup that a branch keeps these limits, or as much memory as it needs.
     pub fn set_limits_of_branch(&self, name: &str, quota: &Quota) -> Result<(), CgroupError> {
-        let path = self.root.join(name);
-        let charged = number(&path.join("memory.current")).unwrap_or(0);
-        let memory_bytes = quota.memory_bytes.max(charged.saturating_add(WRITING_BYTES));
-        self.limit(&path, &Quota { memory_bytes, ..*quota })
+        in_place(|| {
+            let path = self.root.join(name);
+            let charged = number(&path.join("memory.current")).unwrap_or(0);
+            let memory_bytes = quota.memory_bytes.max(charged.saturating_add(WRITING_BYTES));
+            self.limit(&path, &Quota { memory_bytes, ..*quota })
+        })
     }
 
     fn limit(&self, path: &Path, quota: &Quota) -> Result<(), CgroupError> {
@@ -169,22 +175,24 @@ impl Cgroups {
 
     /// Moves a process that has done nothing yet.
     pub fn enter(&self, name: &str, pid: i32) -> Result<(), CgroupError> {
-        set(&self.root.join(name).join("cgroup.procs"), &pid.to_string())
+        in_place(|| set(&self.root.join(name).join("cgroup.procs"), &pid.to_string()))
     }
 
     /// Allows a cgroup more memory for a while. [`Cgroups::set_limits`] ends that.
     pub fn raise_memory(&self, name: &str, bytes: u64) -> Result<(), CgroupError> {
-        set(&self.root.join(name).join("memory.max"), &bytes.to_string())
+        in_place(|| set(&self.root.join(name).join("memory.max"), &bytes.to_string()))
     }
 
     /// Gives the limit of memory back to a cgroup that was allowed more for a while, if it uses no more than that by now.
     pub fn restore_memory(&self, name: &str, quota: &Quota) {
-        let path = self.root.join(name);
-        let limit = number(&path.join("memory.max"));
-        if limit.is_some_and(|limit| limit != memory_limit(&path, quota)) {
-            // The next sweep tries again.
-            let _ = set(&path.join("memory.max"), &memory_limit(&path, quota).to_string());
-        }
+        in_place(|| {
+            let path = self.root.join(name);
+            let limit = number(&path.join("memory.max"));
+            if limit.is_some_and(|limit| limit != memory_limit(&path, quota)) {
+                // The next sweep tries again.
+                let _ = set(&path.join("memory.max"), &memory_limit(&path, quota).to_string());
+            }
+        });
     }
 
     /// Moves a process that runs, with the threads that the kernel has started for its VM: up to Linux 6.12, KVM's thread for
@@ -207,23 +215,25 @@ impl Cgroups {
 
     /// The cgroup of a process, if it is one of these.
     pub fn name_of(&self, pid: i32) -> Option<String> {
-        let said = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let name = last_name(&said).filter(|name| is_ours(name))?;
-        let listed = fs::read_to_string(self.root.join(name).join("cgroup.procs")).ok()?;
-        // Another daemon's cgroup may have the same name.
-        listed.lines().any(|line| line.trim().parse() == Ok(pid)).then(|| name.to_owned())
+        in_place(|| {
+            let said = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+            let name = last_name(&said).filter(|name| is_ours(name))?;
+            let listed = fs::read_to_string(self.root.join(name).join("cgroup.procs")).ok()?;
+            // Another daemon's cgroup may have the same name.
+            listed.lines().any(|line| line.trim().parse() == Ok(pid)).then(|| name.to_owned())
+        })
     }
 
     /// Ends whatever is in a cgroup: a process that was taken over may have made others.
     pub fn kill(&self, name: &str) {
         // Kernels before 5.14 cannot, and there may be no such cgroup.
-        let _ = fs::write(self.root.join(name).join("cgroup.kill"), "1");
+        let _ = in_place(|| fs::write(self.root.join(name).join("cgroup.kill"), "1"));
     }
 
     /// Removes a cgroup whose process has ended or is about to. What cannot be removed now is removed by a sweep.
     pub async fn remove(&self, name: &str) {
         for _ in 0..TRIES {
-            match fs::remove_dir(self.root.join(name)) {
+            match in_place(|| fs::remove_dir(self.root.join(name))) {
                 // The kernel's own threads of a VM leave a moment after it.
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                     tokio::time::sleep(BETWEEN).await;
@@ -262,17 +272,20 @@ impl Cgroups {
 
     /// Whether the kernel has killed what was there for want of memory.
     pub fn out_of_memory(&self, name: &str) -> Option<OutOfMemory> {
-        let path = self.root.join(name);
-        let kills = keyed(&fs::read_to_string(path.join("memory.events")).ok()?, "oom_kill")?;
-        (kills > 0).then(|| OutOfMemory {
-            limit_bytes: number(&path.join("memory.max")).unwrap_or(0),
-            peak_bytes: number(&path.join("memory.peak")).unwrap_or(0),
+        in_place(|| {
+            let path = self.root.join(name);
+            let kills = keyed(&fs::read_to_string(path.join("memory.events")).ok()?, "oom_kill")?;
+            (kills > 0).then(|| OutOfMemory {
+                limit_bytes: number(&path.join("memory.max")).unwrap_or(0),
+                peak_bytes: number(&path.join("memory.peak")).unwrap_or(0),
+            })
         })
     }
 
     /// CPU time of all that ever was there, in microseconds.
     pub fn cpu_us(&self, name: &str) -> Option<u64> {
-        keyed(&fs::read_to_string(self.root.join(name).join("cpu.stat")).ok()?, "usage_usec")
+        let said = in_place(|| fs::read_to_string(self.root.join(name).join("cpu.stat")));
+        keyed(&said.ok()?, "usage_usec")
     }
 }
 
@@ -299,12 +312,14 @@ impl Leaf {
 impl Drop for Leaf {
     /// Waits for a process that was told to end. One that does not is left to a sweep, and the cgroup with it.
     fn drop(&mut self) {
-        for _ in 0..TRIES {
-            match fs::remove_dir(self.cgroups.root.join(&self.name)) {
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(BETWEEN),
-                _ => return,
+        in_place(|| {
+            for _ in 0..TRIES {
+                match fs::remove_dir(self.cgroups.root.join(&self.name)) {
+                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(BETWEEN),
+                    _ => return,
+                }
             }
-        }
+        });
     }
 }
 

@@ -1,6 +1,7 @@
 //! What tests have go wrong in this process. Not in release builds.
 //!
 //! - `FORKD_FAULT=PLACE`: it ends at a place, as `kill -9` would end it.
+//! - `FORKD_FAULT_HANG=PLACE`: the thread that comes to a place waits there for 20 s, as for a slow disk.
 //! - `FORKD_FAULT_READ=ERRNO:END`: records, manifests and directories whose paths end with END cannot be read.
 
 use std::io;
@@ -49,6 +50,9 @@ pub(crate) fn place(name: &'static str) {
     if std::env::var_os("FORKD_FAULT").is_some_and(|wanted| wanted == name) {
         // Not an abort, which would leave last words, and not an exit, which would clean up.
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+    if std::env::var_os("FORKD_FAULT_HANG").is_some_and(|wanted| wanted == name) {
+        std::thread::sleep(std::time::Duration::from_secs(20));
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
 
+use crate::blocking::in_place;
 use crate::control::{CallError, Control};
 use crate::page_table;
 use crate::record::{self, AnyRecord, Unreadable};
@@ -81,7 +82,8 @@ pub fn listen_in(directory: &Path) -> Result<OwnedFd, LastingError> {
         listen(&socket, BACKLOG)?;
         Ok(socket)
     };
-    listening().map_err(|errno: Errno| LastingError::Socket { path: path.clone(), source: errno.into() })
+    in_place(listening)
+        .map_err(|errno: Errno| LastingError::Socket { path: path.clone(), source: errno.into() })
 }
 
 fn seqpacket() -> Result<OwnedFd, Errno> {
@@ -133,7 +135,7 @@ impl Lasting {
     /// Takes over a process that the process `parent` has just forked, and that has its socket in this directory.
     pub fn take(directory: &Path, parent: i32, pid: i32, pidfd: OwnedFd) -> Result<WithEvents, LastingError> {
         let failed = |source| LastingError::Socket { path: directory.join(CONTROL), source };
-        if !is_child(pid, &pidfd, parent) {
+        if !in_place(|| is_child(pid, &pidfd, parent)) {
             return Err(LastingError::Impostor { directory: directory.into(), pid });
         }
         let pidfd = AsyncPidfd::new(pidfd).map_err(failed)?;

@@ -3,6 +3,7 @@
 //! No HTTP server and no KVM: the daemon asks this crate, and this crate asks VM processes (`forkd-vmm`) and agents.
 
 pub mod agent;
+mod blocking;
 pub mod boot;
 pub mod bring_up;
 pub mod cgroup;

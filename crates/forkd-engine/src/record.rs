@@ -18,6 +18,7 @@ use forkd_store::Tag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::blocking::in_place;
 use crate::cgroup::Quota;
 use crate::fault;
 use crate::ids::{LayerId, SandboxId};
@@ -232,21 +233,27 @@ pub fn write(directory: &Path, record: &impl Serialize) -> Result<(), PlaceError
     if text.len() as u64 > MAX_RECORD {
         return Err(PlaceError::at("write", &path)(io::ErrorKind::FileTooLarge.into()));
     }
-    fs::write(&new, text).map_err(PlaceError::at("write", &new))?;
-    fs::rename(&new, &path).map_err(PlaceError::at("rename", &new))
+    in_place(|| {
+        fs::write(&new, text).map_err(PlaceError::at("write", &new))?;
+        fs::rename(&new, &path).map_err(PlaceError::at("rename", &new))
+    })
 }
 
 /// The record in a directory. `None` if none was ever written there.
 pub fn read<T: DeserializeOwned>(directory: &Path) -> Result<Option<T>, Unreadable> {
     let path = directory.join(FILE);
     let failed = |reason: String| Unreadable { path: path.clone(), reason };
-    let file = match fault::read(&path).and_then(|()| File::open(&path)) {
-        Ok(file) => file,
+    let read = in_place(|| {
+        fault::read(&path)?;
+        let mut text = Vec::new();
+        File::open(&path)?.take(MAX_RECORD + 1).read_to_end(&mut text)?;
+        Ok::<_, io::Error>(text)
+    });
+    let text = match read {
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error.to_string())),
     };
-    let mut text = Vec::new();
-    file.take(MAX_RECORD + 1).read_to_end(&mut text).map_err(|error| failed(error.to_string()))?;
     if text.len() as u64 > MAX_RECORD {
         return Err(failed(format!("it has more than {MAX_RECORD} bytes")));
     }

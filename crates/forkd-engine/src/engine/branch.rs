@@ -11,6 +11,7 @@ use super::registry::Reservation;
 use super::sandbox::Sandbox;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, unix_ms};
+use crate::blocking::in_place;
 use crate::descriptors::Named;
 use crate::fault;
 use crate::lasting::{Lasting, WithEvents, listen_in};
@@ -49,13 +50,13 @@ impl Sandbox {
         let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes, order.kept).await?;
         let owner = order.owner.map(|owner| owner.name).or_else(|| self.record.owner.clone());
         let directory = shared.places.zygote(&tag);
-        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
         let branched = self.branch_into(&tag, owner, frozen_bytes).await;
         let (record, process) = match branched {
             Ok(branched) => branched,
             Err(error) => {
                 // What cannot be removed now is removed by the next sweep.
-                let _ = fs::remove_dir_all(&directory);
+                let _ = in_place(|| fs::remove_dir_all(&directory));
                 return Err(error);
             }
         };
@@ -137,8 +138,10 @@ impl Sandbox {
             frozen_bytes,
             promised: false,
         };
-        record::write(&directory, &record)?;
-        self.save()?;
+        in_place(|| {
+            record::write(&directory, &record)?;
+            self.save()
+        })?;
         fault::place("branch.written");
 
         self.process.give_page_table().await;
@@ -164,7 +167,7 @@ impl Sandbox {
                 record.layers = files.as_ref().map(|files| files.frozen.clone()).unwrap_or_default();
                 settle(self, files);
                 if let Some(empty) = top.filter(|_| !disk_layer) {
-                    let _ = fs::remove_file(self.shared.places.layer(&empty));
+                    self.shared.remove_layer(&empty);
                 }
                 (pid, pidfds.pop().ok_or(EngineError::Answer(Reply::Done))?)
             }
@@ -173,7 +176,7 @@ impl Sandbox {
                 // The VM may have died between the two.
                 Lasting::end_stray(&directory).await;
                 if let Some(unused) = next.and_then(|next| next.into_iter().next()) {
-                    let _ = fs::remove_file(self.shared.places.layer(&unused.top));
+                    self.shared.remove_layer(&unused.top);
                 }
                 settle(self, None);
                 self.take_cgroup_back(lent);

@@ -22,6 +22,7 @@ use super::quota::WantedLimits;
 use super::sandbox::{SandboxHandle, SandboxView};
 use super::snapshot::{SnapshotHandle, Zygote};
 use super::{Engine, EngineError, Shared};
+use crate::blocking::in_place;
 use crate::fault;
 use crate::ids::SandboxId;
 use crate::places::PlaceError;
@@ -272,10 +273,12 @@ impl Shared {
     }
 
     fn present(&self) -> Result<Present, EngineError> {
-        Ok(Present {
-            sandboxes: self.sandboxes.len() as u64,
-            available_memory_bytes: available_memory(),
-            free_disk_bytes: free_disk(&self.places.layers())?,
+        in_place(|| {
+            Ok(Present {
+                sandboxes: self.sandboxes.len() as u64,
+                available_memory_bytes: available_memory(),
+                free_disk_bytes: free_disk(&self.places.layers())?,
+            })
         })
     }
 }

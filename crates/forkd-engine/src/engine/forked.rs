@@ -17,11 +17,12 @@ use super::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use super::snapshot::Zygote;
 use super::{EngineError, PATIENCE, Shared, unix_ms};
 use crate::agent::Agent;
+use crate::blocking::in_place;
 use crate::descriptors::{self, Named};
 use crate::fault;
 use crate::guest::Guest;
 use crate::identity::{self, Identity};
-use crate::ids::SandboxId;
+use crate::ids::{LayerId, SandboxId};
 use crate::lasting::{Lasting, LastingError, WithEvents, listen_in};
 use crate::places::PlaceError;
 use crate::record::{self, DiskRecord, SandboxRecord};
@@ -47,7 +48,7 @@ pub(super) struct Forked {
 }
 
 impl Prepared {
-    /// Its directory, disk, network and cgroup; written down before any of it can be lost.
+    /// Its network, directory, disk and cgroup; written down before any of it can be lost.
     pub async fn make(
         shared: Arc<Shared>,
         zygote: &Zygote,
@@ -56,8 +57,6 @@ impl Prepared {
         name: Name,
     ) -> Result<Prepared, EngineError> {
         let id = name.get().clone();
-        let directory = shared.places.sandbox(&id);
-        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let parent = zygote.record.clone();
         let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(LastingError::from)?;
         let now = unix_ms();
@@ -93,21 +92,17 @@ impl Prepared {
             disk.limit_bytes = bytes;
         }
         let devices = forked.record.shape.devices.clone();
-        let mut named = Named::of_vm(&devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
-        if devices.disk.is_some() {
-            let (top, file) = forked.shared.new_layer()?;
-            forked.record.disk = Some(DiskRecord::new(parent.layers, top));
-            named = named.with(Descriptor::DiskTop, file);
-        }
         let networks = &forked.shared.networks;
         let policy = networks.policy(&new.network, parent.policy.as_ref());
-        if let Some((network, tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+        let mut tap = None;
+        if let Some((network, its_tap)) = networks.take(&forked.record.id, &devices, policy).await? {
             forked.record.network = Some(network);
-            named = named.with(Descriptor::Tap, tap);
+            tap = Some(its_tap);
         }
-        record::write(&directory, &forked.record)?;
-        fault::place("create.written");
-        let (named, cgroup) = forked.shared.with_cgroup(named, &forked.record)?;
+        let shared = Arc::clone(&forked.shared);
+        // All of a thousand at once would be a thread each, which wait for the same locks of the kernel.
+        let _turn = shared.preparing.acquire().await;
+        let (named, cgroup) = in_place(|| forked.write(parent.layers, tap))?;
         let order = Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices };
         let command = Command::Fork(order);
         let descriptors = named.for_command(&command);
@@ -145,6 +140,25 @@ impl Prepared {
 }
 
 impl Forked {
+    /// All of its files, and whether a cgroup is among them.
+    fn write(&mut self, layers: Vec<LayerId>, tap: Option<OwnedFd>) -> Result<(Named, bool), EngineError> {
+        let directory = self.shared.places.sandbox(&self.record.id);
+        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        let devices = &self.record.shape.devices;
+        let mut named = Named::of_vm(devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
+        if devices.disk.is_some() {
+            let (top, file) = self.shared.new_layer()?;
+            self.record.disk = Some(DiskRecord::new(layers, top));
+            named = named.with(Descriptor::DiskTop, file);
+        }
+        if let Some(tap) = tap {
+            named = named.with(Descriptor::Tap, tap);
+        }
+        record::write(&directory, &self.record)?;
+        fault::place("create.written");
+        self.shared.with_cgroup(named, &self.record)
+    }
+
     pub async fn give_identity(
         &self,
         index: u32,
@@ -188,13 +202,15 @@ impl Drop for Forked {
         if let Some((process, _)) = &self.process {
             process.kill();
         }
-        // What cannot be removed now is removed by the next sweep.
-        let directory = self.shared.places.sandbox(&self.record.id);
-        let _ = fs::remove_dir_all(&directory);
-        self.shared.networks.give_back(&self.record.id, &directory);
-        if let Some(disk) = &self.record.disk {
-            let _ = fs::remove_file(self.shared.places.layer(&disk.files.top));
-        }
+        in_place(|| {
+            // What cannot be removed now is removed by the next sweep.
+            let directory = self.shared.places.sandbox(&self.record.id);
+            let _ = fs::remove_dir_all(&directory);
+            self.shared.networks.give_back(&self.record.id, &directory);
+            if let Some(disk) = &self.record.disk {
+                self.shared.remove_layer(&disk.files.top);
+            }
+        });
         self.shared.leave_later(of_sandbox(&self.record));
     }
 }

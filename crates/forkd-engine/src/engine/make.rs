@@ -21,6 +21,7 @@ use super::quota::of_tag;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
+use crate::blocking::in_place;
 use crate::bring_up::{ImageConfig, bring_up_aloud};
 use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
@@ -84,7 +85,7 @@ impl Engine {
         shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
         shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.places.zygote(&new.tag);
-        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
         let mut making = Making {
             shared: Arc::clone(shared),
             network: None,
@@ -126,10 +127,12 @@ impl Drop for Making {
             process.kill();
         }
         // What cannot be removed now is removed by the next sweep.
-        let _ = fs::remove_dir_all(&self.directory);
-        if let Some(top) = &self.top {
-            let _ = fs::remove_file(self.shared.places.layer(top));
-        }
+        in_place(|| {
+            let _ = fs::remove_dir_all(&self.directory);
+            if let Some(top) = &self.top {
+                self.shared.remove_layer(top);
+            }
+        });
         self.shared.leave_later(of_tag(&self.tag));
     }
 }
@@ -205,7 +208,7 @@ impl Making {
     /// An empty layer is not part of the disk.
     fn forget_top(&mut self) {
         if let Some(top) = self.top.take() {
-            let _ = fs::remove_file(self.shared.places.layer(&top));
+            self.shared.remove_layer(&top);
         }
     }
 
@@ -217,13 +220,17 @@ impl Making {
     ) -> Result<(), EngineError> {
         let open = |path: &Path| File::open(path).map_err(PlaceError::at("open", path));
         let devices = new.shape.devices.clone();
-        let mut named = Named::of_vm(&devices, &self.directory)?.with(Descriptor::Kernel, open(&new.kernel)?);
-        if let Some(initramfs) = &new.initramfs {
-            named = named.with(Descriptor::Initramfs, open(initramfs)?);
-        }
-        if let Some(image) = &new.shape.image {
-            named = named.with(Descriptor::DiskBase, self.shared.base(image)?);
-        }
+        let mut named = in_place(|| {
+            let named = Named::of_vm(&devices, &self.directory)?;
+            let mut named = named.with(Descriptor::Kernel, open(&new.kernel)?);
+            if let Some(initramfs) = &new.initramfs {
+                named = named.with(Descriptor::Initramfs, open(initramfs)?);
+            }
+            if let Some(image) = &new.shape.image {
+                named = named.with(Descriptor::DiskBase, self.shared.base(image)?);
+            }
+            Ok::<_, EngineError>(named)
+        })?;
         if let Some(top) = top {
             named = named.with(Descriptor::DiskTop, top);
         }

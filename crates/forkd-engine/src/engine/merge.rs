@@ -13,7 +13,6 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +25,7 @@ use tokio::task::JoinHandle;
 
 use super::sandbox::Sandbox;
 use super::{EngineError, Shared};
+use crate::blocking::in_place;
 use crate::descriptors::{create, open};
 use crate::fault;
 use crate::ids::LayerId;
@@ -66,7 +66,7 @@ impl Drop for Unrecorded {
     fn drop(&mut self) {
         if !self.recorded {
             // What cannot be removed now is removed by the next sweep.
-            let _ = fs::remove_file(self.shared.places.layer(&self.id));
+            self.shared.remove_layer(&self.id);
         }
         self.shared.being_merged.lock().remove(&self.id);
     }
@@ -194,7 +194,7 @@ impl Sandbox {
             return Err(error);
         }
         fault::place("merge.written");
-        let file = open(&self.shared.places.layer(&by.id))?;
+        let file = in_place(|| open(&self.shared.places.layer(&by.id)))?;
         let place = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let command = Command::ReplaceLayers { first: place(first), count: place(layers.len()) };
         let replaced = self.process.control.call(command, &[file.into()]).await;

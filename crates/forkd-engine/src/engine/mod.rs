@@ -120,6 +120,8 @@ struct Shared {
     /// Turns for guests that take their identities. All of a thousand at once would share the host's CPUs until none of them
     /// has answered in time.
     identities: Semaphore,
+    /// Turns for sandboxes whose files are made.
+    preparing: Semaphore,
     /// How often snapshots were used.
     uses: AtomicU64,
     /// What could not be read when it was last looked at.
@@ -178,7 +180,8 @@ impl Engine {
             sandboxes,
             snapshots,
             happened,
-            identities: Semaphore::new(identities_at_once()),
+            identities: Semaphore::new(at_once()),
+            preparing: Semaphore::new(at_once()),
             uses: AtomicU64::new(0),
             unreadable: Mutex::default(),
             being_merged: merge::BeingMerged::default(),
@@ -242,8 +245,8 @@ impl Shared {
     }
 }
 
-/// More than there are CPUs: a guest waits now and then, for its disk or its timers.
-fn identities_at_once() -> usize {
+/// More than there are CPUs: a guest, or the kernel, waits now and then, for a disk or a timer.
+fn at_once() -> usize {
     4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::snapshot::{SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, Shared};
+use crate::blocking::in_place;
 use crate::control::{CallError, Control};
 use crate::descriptors::Named;
 use crate::fault;
@@ -83,15 +84,18 @@ async fn prepare(
         None => None,
     };
     // A chain has an end; beyond it, and without a parent, all of the memory is written.
-    let diff = parent.and_then(|parent| {
-        let draft = shared.store.draft(&record.tag, Some(&parent)).ok()?;
-        Some((draft, shared.store.open_chain(&parent.tag).ok()?))
-    });
-    let (draft, base) = match diff {
-        Some(diff) => diff,
-        None => (shared.store.draft(&record.tag, None)?, Vec::new()),
-    };
-    let files = draft.files().map_err(EngineError::io("open the new files"))?;
+    let (draft, base, files) = in_place(|| {
+        let diff = parent.and_then(|parent| {
+            let draft = shared.store.draft(&record.tag, Some(&parent)).ok()?;
+            Some((draft, shared.store.open_chain(&parent.tag).ok()?))
+        });
+        let (draft, base) = match diff {
+            Some(diff) => diff,
+            None => (shared.store.draft(&record.tag, None)?, Vec::new()),
+        };
+        let files = draft.files().map_err(EngineError::io("open the new files"))?;
+        Ok::<_, EngineError>((draft, base, files))
+    })?;
     let persisted = write(shared, zygote, files, &base).await?;
     let description = describe(shared, record, &persisted).await?;
     Ok((draft, description, written(&persisted)?))
@@ -103,7 +107,7 @@ async fn parent_on_disk(shared: &Shared, parent: &Tag) -> Option<forkd_store::Li
     if handle.view().status != SnapshotStatus::Ready {
         handle.durable().await.ok()?;
     }
-    let listed = shared.store.list().ok()?.into_iter().find(|listed| listed.tag == *parent)?;
+    let listed = in_place(|| shared.store.list()).ok()?.into_iter().find(|listed| listed.tag == *parent)?;
     Some(listed.manifest.ok()?.link())
 }
 
@@ -240,22 +244,26 @@ fn written(persisted: &Persisted) -> Result<Written, PersistError> {
 
 /// Makes a process of a snapshot on disk.
 pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<WithEvents, EngineError> {
-    let files = shared.store.open_chain(&record.tag)?;
+    let files = in_place(|| shared.store.open_chain(&record.tag))?;
     let directory = shared.places.zygote(&record.tag);
     clear(&directory).await?;
-    fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
     let user = shared.users.new_user(true).map_err(LastingError::from)?;
     let record = &ZygoteRecord { user: user.as_ref().map(User::record), ..record.clone() };
-    // It is none to fork from until it is loaded.
-    record::write(&directory, &ZygoteRecord { promised: false, ..record.clone() })?;
-    let mut named = chain(Named::default(), &files)?;
-    if let Some(image) = &record.shape.image {
-        named = named.with(Descriptor::DiskBase, shared.base(image)?);
-    }
-    for id in &record.layers {
-        let path = shared.places.layer(id);
-        named = named.with(Descriptor::DiskLayer, File::open(&path).map_err(PlaceError::at("open", &path))?);
-    }
+    let named = in_place(|| {
+        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        // It is none to fork from until it is loaded.
+        record::write(&directory, &ZygoteRecord { promised: false, ..record.clone() })?;
+        let mut named = chain(Named::default(), &files)?;
+        if let Some(image) = &record.shape.image {
+            named = named.with(Descriptor::DiskBase, shared.base(image)?);
+        }
+        for id in &record.layers {
+            let path = shared.places.layer(id);
+            let layer = File::open(&path).map_err(PlaceError::at("open", &path))?;
+            named = named.with(Descriptor::DiskLayer, layer);
+        }
+        Ok::<_, EngineError>(named)
+    })?;
     let command = Command::Load(Load {
         chain: parts(&files),
         disk_base: record.shape.image.is_some(),
@@ -280,7 +288,7 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         Err(_) => EngineError::Timeout,
     };
     process.kill();
-    let _ = fs::remove_dir_all(&directory);
+    let _ = in_place(|| fs::remove_dir_all(&directory));
     Err(failed)
 }
 
@@ -296,6 +304,6 @@ async fn clear(directory: &Path) -> Result<(), EngineError> {
     {
         found.process.0.end().await;
     }
-    fs::remove_dir_all(directory).map_err(PlaceError::at("remove", directory))?;
+    in_place(|| fs::remove_dir_all(directory)).map_err(PlaceError::at("remove", directory))?;
     Ok(())
 }

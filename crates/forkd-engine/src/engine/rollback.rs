@@ -3,7 +3,6 @@
 //! The VM hands its place over to a child of the branch; the two of them decide which goes on (`forkd-vmm`'s hand-over). The
 //! sandbox keeps its id, its sockets and its time; its disk is the branch's, with a new top layer.
 
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
@@ -174,6 +173,6 @@ impl Sandbox {
             true => std::mem::replace(&mut disk.files, next).top,
             false => next.top,
         };
-        let _ = fs::remove_file(self.shared.places.layer(&unused));
+        self.shared.remove_layer(&unused);
     }
 }

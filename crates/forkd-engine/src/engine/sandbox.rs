@@ -29,6 +29,7 @@ use super::quota::of_sandbox;
 use super::snapshot::SnapshotHandle;
 use super::{EngineError, Happened, Shared, unix_ms};
 use crate::agent::Agent;
+use crate::blocking::in_place;
 use crate::cgroup::OutOfMemory;
 use crate::control::CallError;
 use crate::descriptors::{CONSOLE, VSOCK};
@@ -523,7 +524,7 @@ impl Sandbox {
             }
             Event::OutOfDisk { limit_bytes } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
             Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
-                let described = kernel_panic::described(&self.directory.join(CONSOLE));
+                let described = in_place(|| kernel_panic::described(&self.directory.join(CONSOLE)));
                 let detail = described.unwrap_or_else(|| "its console does not say why".into());
                 self.finish(EndReason::KernelPanic, detail);
             }
@@ -591,12 +592,14 @@ impl Sandbox {
         fault::place("remove.ended");
         let (id, shared) = (self.record.id.clone(), self.shared);
         // What cannot be removed now is removed by the next sweep.
-        let _ = std::fs::remove_dir_all(&self.directory);
-        shared.networks.give_back(&id, &self.directory);
-        if let Some(disk) = &self.record.disk {
-            let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
-            tops.for_each(|top| drop(std::fs::remove_file(shared.places.layer(top))));
-        }
+        in_place(|| {
+            let _ = std::fs::remove_dir_all(&self.directory);
+            shared.networks.give_back(&id, &self.directory);
+            if let Some(disk) = &self.record.disk {
+                let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
+                tops.for_each(|top| shared.remove_layer(top));
+            }
+        });
         shared.leave(of_sandbox(&self.record)).await;
         shared.sandboxes.remove(&id);
         shared.tell(&self.record.project, Happened::SandboxRemoved(id));

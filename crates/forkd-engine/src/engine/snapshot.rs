@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::quota::of_zygote;
 use super::{EngineError, Happened, PATIENCE, Shared, persist};
+use crate::blocking::in_place;
 use crate::fault;
 use crate::lasting::Lasting;
 use crate::record::ZygoteRecord;
@@ -360,7 +361,7 @@ impl Snapshot {
     async fn forget_process(&mut self) {
         let cgroup = of_zygote(&self.record);
         self.record = self.record.clone().without_process();
-        let _ = fs::remove_dir_all(self.shared.places.zygote(&self.record.tag));
+        let _ = in_place(|| fs::remove_dir_all(self.shared.places.zygote(&self.record.tag)));
         self.shared.kill_all(&cgroup);
         self.shared.leave(cgroup).await;
     }
@@ -371,10 +372,10 @@ impl Snapshot {
             drop(_wanted);
             let _ = task.await;
         }
-        match self.shared.store.path(&self.record.tag).exists() {
+        in_place(|| match self.shared.store.path(&self.record.tag).exists() {
             true => Ok(self.shared.store.remove(&self.record.tag)?),
             false => Ok(()),
-        }
+        })
     }
 
     /// The end of what it has in memory.

@@ -11,6 +11,7 @@ use super::recover::{Settled, is_old, promised_groups, settle_all, settle_sandbo
 use super::snapshot;
 use super::written::list;
 use super::{Engine, EngineError, Shared};
+use crate::blocking::in_place;
 use crate::ids::{LayerId, SandboxId};
 use crate::record::Unreadable;
 
@@ -42,7 +43,7 @@ impl Engine {
     pub async fn sweep(&self) -> Result<Swept, EngineError> {
         let mut swept = self.shared.sweep_directories().await;
         self.shared.sweep_networks();
-        swept.removed += self.shared.sweep_cgroups();
+        swept.removed += in_place(|| self.shared.sweep_cgroups());
         let shared = Arc::clone(&self.shared);
         let layers = tokio::task::spawn_blocking(move || shared.sweep_layers(MAKING)).await;
         let layers = layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))?;

@@ -3,11 +3,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hickory_proto::op::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::answer::Question;
@@ -18,25 +20,86 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_SERVERS: usize = 3;
 const ROUNDS: usize = 2;
 const MAX_CONFIGURATION: u64 = 64 << 10;
+/// How old what is known of the file may be.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long a question waits for the file before it goes to the servers that were there before.
+const READING: Duration = Duration::from_millis(500);
 
 /// Who is asked.
 #[derive(Debug, Clone)]
 pub enum Upstream {
-    /// The servers that this file names when a question comes.
-    Configuration(PathBuf),
+    /// The servers that a file names when a question comes.
+    Configuration(Configuration),
     Servers(Vec<SocketAddr>),
 }
 
 impl Default for Upstream {
     fn default() -> Upstream {
-        Upstream::Configuration("/etc/resolv.conf".into())
+        Upstream::Configuration(Configuration::new("/etc/resolv.conf"))
+    }
+}
+
+/// A file that names servers, read at most once a second, in a thread that may wait for it. Clones share what is known.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    path: PathBuf,
+    known: Arc<watch::Sender<Known>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// `None` until the file was read.
+    servers: Option<Vec<SocketAddr>>,
+    read_at: Option<Instant>,
+    is_being_read: bool,
+}
+
+impl Configuration {
+    pub fn new(path: impl Into<PathBuf>) -> Configuration {
+        Configuration { path: path.into(), known: Arc::new(watch::Sender::new(Known::default())) }
+    }
+
+    async fn servers(&self) -> Vec<SocketAddr> {
+        let mut known = self.known.subscribe();
+        let begins = self.known.send_if_modified(|known| {
+            let fresh = known.read_at.is_some_and(|read| read.elapsed() < FRESH);
+            let begins = !fresh && !known.is_being_read;
+            known.is_being_read |= begins;
+            begins
+        });
+        if begins {
+            let own = self.clone();
+            tokio::task::spawn_blocking(move || own.read());
+        }
+        // Only the first questions of all have nothing to go by.
+        let patience = if known.borrow().servers.is_none() { PATIENCE } else { READING };
+        if begins || known.borrow().servers.is_none() {
+            let _ = timeout(patience, known.wait_for(|known| !known.is_being_read)).await;
+        }
+        known.borrow().servers.clone().unwrap_or_default()
+    }
+
+    fn read(&self) {
+        let read = || {
+            let mut text = String::new();
+            let file = std::fs::File::open(&self.path)?;
+            io::Read::read_to_string(&mut io::Read::take(file, MAX_CONFIGURATION), &mut text)?;
+            io::Result::Ok(text)
+        };
+        let mut servers = parse(&read().unwrap_or_default());
+        if servers.is_empty() {
+            // As for the C library, a host without the file has a resolver of its own.
+            servers.push((Ipv4Addr::LOCALHOST, PORT).into());
+        }
+        let read_at = Some(Instant::now());
+        self.known.send_replace(Known { servers: Some(servers), read_at, is_being_read: false });
     }
 }
 
 impl Upstream {
     /// The answer of the first server that gives one.
     pub(super) async fn ask(&self, question: &Question) -> io::Result<Message> {
-        let servers = self.servers();
+        let servers = self.servers().await;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "there is no resolver upstream");
         for server in std::iter::repeat_n(&servers, ROUNDS).flatten() {
             match timeout(PATIENCE, ask_one(*server, question)).await {
@@ -48,20 +111,10 @@ impl Upstream {
         Err(last)
     }
 
-    fn servers(&self) -> Vec<SocketAddr> {
+    async fn servers(&self) -> Vec<SocketAddr> {
         match self {
             Upstream::Servers(servers) => servers.clone(),
-            Upstream::Configuration(path) => {
-                let read = || {
-                    let mut text = String::new();
-                    let file = std::fs::File::open(path)?;
-                    io::Read::read_to_string(&mut io::Read::take(file, MAX_CONFIGURATION), &mut text)?;
-                    io::Result::Ok(text)
-                };
-                // As for the C library, a host without the file has a resolver of its own.
-                let servers = parse(&read().unwrap_or_default());
-                if servers.is_empty() { vec![(Ipv4Addr::LOCALHOST, PORT).into()] } else { servers }
-            }
+            Upstream::Configuration(configuration) => configuration.servers().await,
         }
     }
 }
@@ -127,13 +180,51 @@ fn random() -> io::Result<u16> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_host_s_servers_are_found() {
+    #[tokio::test]
+    async fn the_host_s_servers_are_found() {
         let text = "# comment\nsearch lan\nnameserver 192.0.2.1\nnameserver\nnameserver fe80::1%eth0\n\
                     nameserver 2001:db8::1 # second\nnameserver 1.1.1.1\nnameserver 8.8.8.8\n";
         let servers: Vec<String> = parse(text).iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["192.0.2.1:53", "[2001:db8::1]:53", "1.1.1.1:53"]);
-        let missing = Upstream::Configuration("/no/such/file".into());
-        assert_eq!(missing.servers(), ["127.0.0.1:53".parse().unwrap()]);
+        let missing = Upstream::Configuration(Configuration::new("/no/such/file"));
+        assert_eq!(missing.servers().await, ["127.0.0.1:53".parse().unwrap()]);
+    }
+
+    /// A FIFO that nobody writes to is a file that cannot be opened for a while, as on a server that does not answer.
+    #[test]
+    fn a_file_that_cannot_be_read_now_keeps_nobody_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("resolv.conf");
+        let (told, heard) = std::sync::mpsc::channel();
+        let asking = path.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let configuration = Configuration::new(&asking);
+                for _ in 0..3 {
+                    told.send(configuration.servers().await).unwrap();
+                    tokio::time::sleep(FRESH).await;
+                }
+            });
+        });
+        let next = || heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        let servers = |text: &str| parse(&format!("nameserver {text}\n"));
+        std::fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
+        assert_eq!(next(), servers("192.0.2.1"));
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(next(), servers("192.0.2.1"), "those of before");
+        // It can be read now.
+        std::fs::write(&path, "nameserver 192.0.2.2\n").unwrap();
+        assert_eq!(next(), servers("192.0.2.2"));
+        // A reader may be waiting again.
+        let _ = std::fs::OpenOptions::new().read(true).write(true).open(&path);
     }
 }

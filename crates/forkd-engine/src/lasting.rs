@@ -77,7 +77,7 @@ pub struct Found {
 pub fn listen_in(directory: &Path) -> Result<OwnedFd, LastingError> {
     let path = directory.join(CONTROL);
     let listening = || {
-        let socket = seqpacket()?;
+        let socket = seqpacket(SocketFlags::CLOEXEC)?;
         bind(&socket, &SocketAddrUnix::new(&path)?)?;
         listen(&socket, BACKLOG)?;
         Ok(socket)
@@ -86,14 +86,16 @@ pub fn listen_in(directory: &Path) -> Result<OwnedFd, LastingError> {
         .map_err(|errno: Errno| LastingError::Socket { path: path.clone(), source: errno.into() })
 }
 
-fn seqpacket() -> Result<OwnedFd, Errno> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 fn connect_in(directory: &Path) -> Result<Channel, LastingError> {
     let path = directory.join(CONTROL);
     let connected = || {
-        let socket = seqpacket()?;
+        // One that does not block: a process that stands still accepts nobody, and those who have given up still wait for it
+        // in its queue. When that is full, connecting would take as long as the process stands still.
+        let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         connect(&socket, &SocketAddrUnix::new(&path)?)?;
         Ok(Channel::new(socket))
     };
@@ -274,6 +276,21 @@ mod tests {
         child.wait().unwrap();
         assert!(is_child(pid, &pidfd, own), "one that has ended is nobody else");
         assert!(!is_child(pid, &std::fs::File::open("/dev/null").unwrap().into(), own));
+    }
+
+    #[test]
+    fn who_connects_to_a_process_that_accepts_nobody_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let _listener = listen_in(directory.path()).unwrap();
+        let path = directory.path().to_owned();
+        let (told, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let refused = (0..=BACKLOG + 1).find_map(|_| connect_in(&path).err());
+            told.send(refused)
+        });
+        let refused = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        let Some(LastingError::Socket { source, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(source.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

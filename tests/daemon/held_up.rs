@@ -1,4 +1,4 @@
-//! Disks that stand still hold up those who need them, and nobody else.
+//! Disks and VM processes that stand still hold up those who need them, and nobody else.
 
 use std::fs;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::client::{self, Answer};
@@ -82,4 +82,45 @@ fn a_disk_that_is_slow_when_a_sandbox_is_made_holds_up_nobody_else() -> Result<(
     assert!(!asked.is_finished());
     assert_eq!(asked.join().map_err(|_| "it panicked")??.status, 201);
     Ok(())
+}
+
+#[test]
+fn a_daemon_that_stops_does_not_wait_for_processes_that_stand_still() -> Result<(), Failure> {
+    let signal = |pid: i32, signal| -> Result<(), Failure> {
+        Ok(kill_process(Pid::from_raw(pid).ok_or("no process")?, signal)?)
+    };
+    let mut world = World::new()?;
+    let sandbox = world.fork("base", 1)?.remove(0);
+    let (id, vm) = (sandbox.id, sandbox.pid.ok_or("no pid")?);
+    let known = tiny::vms(&world.root());
+    let zygote = zygote_of(vm)?;
+    for pid in [vm, zygote] {
+        signal(pid, Signal::STOP)?;
+    }
+    let branch = ask(&world, format!("POST /v1/sandboxes/{id}/branch"), json!({}));
+    let create = ask(&world, "POST /v1/sandboxes".into(), json!({ "snapshot_tag": "base", "n": 3 }));
+    let begun = Instant::now();
+    world.end(Signal::TERM)?;
+    assert!(begun.elapsed() < SOON, "{:?}\n{}", begun.elapsed(), world.log());
+    for asked in [branch, create] {
+        let answer = asked.join().map_err(|_| "it panicked")??;
+        assert_eq!(answer.status, 503, "{answer:?}");
+    }
+    // What they were told to do they may still do. Nobody was promised it, and the next daemon ends it.
+    for pid in [vm, zygote] {
+        signal(pid, Signal::CONT)?;
+    }
+    thread::sleep(UNDER_WAY);
+    world.start(&[])?;
+    assert_eq!(world.sandbox(&id)?.pid, Some(vm));
+    assert_eq!(tiny::vms(&world.root()), known);
+    world.fork("base", 2)?;
+    world.until_none_is_lost()
+}
+
+/// What a VM process was forked from.
+fn zygote_of(pid: i32) -> Result<i32, Failure> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(')').ok_or("no name")?.1;
+    Ok(fields.split_whitespace().nth(1).ok_or("no parent")?.parse()?)
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use forkd_engine::engine::{EndReason, EngineError, SandboxHandle, SandboxState};
 use forkd_tests::engine::process::Failure;
+use forkd_tests::measure::raise_descriptor_limit;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::world::{World, lives, request};
@@ -58,6 +59,30 @@ fn a_process_that_stands_still_ends_when_its_time_is_over() -> Result<(), Failur
     world.until("its process is gone", || !lives(pid));
     let end = sandbox.view().end.ok_or("no reason")?;
     assert!(matches!(end.reason, EndReason::Expired | EndReason::Killed), "{end:?}");
+    Ok(())
+}
+
+/// Its control socket is full, too: it holds fewer forks.
+#[test]
+fn a_zygote_that_stands_still_is_removed_with_all_that_wait_for_it() -> Result<(), Failure> {
+    const FORKS: u32 = 240;
+    raise_descriptor_limit();
+    let world = World::new()?;
+    let zygote = world.run(world.make("warm")?.lease())?.process.pid;
+    signal(zygote, Signal::STOP)?;
+    let (engine, wanted) = (world.engine.clone(), request(world.source("warm")?, FORKS));
+    let (told, answer) = std::sync::mpsc::channel();
+    world.spawn(async move { told.send(engine.create(wanted).await) });
+    world.until("all wait for the zygote", || world.names("sandboxes").len() == FORKS as usize);
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    world.run(world.engine.remove_snapshot("warm", false))?;
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(!lives(zygote));
+    let created = answer.recv_timeout(SOON)?;
+    assert!(matches!(created, Err(EngineError::Call(_))), "{created:?}");
+    assert_eq!(world.names("sandboxes"), [""; 0]);
+    assert_eq!(world.names("layers"), [""; 0]);
     Ok(())
 }
 

@@ -133,5 +133,6 @@ impl App {
 
     pub(crate) fn stop(&self) {
         self.stopping.send_replace(true);
+        self.engine.stop();
     }
 }

@@ -96,6 +96,7 @@ impl From<EngineError> for ApiError {
             EngineError::Timeout => ApiError::new(Code::GuestTimeout, text)
                 .hint("ask again; one whose process does not answer at all can still be removed"),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
+            EngineError::Stopping => ApiError::new(Code::Unavailable, text),
             EngineError::Image(error) => error.into(),
             EngineError::Process(LastingError::Record(_)) => ApiError::new(Code::Unavailable, text)
                 .hint("`forkd doctor` on the daemon's host says what it cannot read"),
@@ -319,6 +320,7 @@ mod tests {
             (refused(RefusalCode::Failed), ErrorCode::Internal, true),
             (EngineError::Call(CallError::Gone), ErrorCode::WrongState, true),
             (EngineError::Removed, ErrorCode::NotFound, false),
+            (EngineError::Stopping, ErrorCode::Unavailable, false),
             (ImageError::Unknown("x".into()).into(), ErrorCode::NotFound, true),
             (ImageError::Ambiguous("x".into()).into(), ErrorCode::Malformed, false),
             (ImageError::NeedsRoot.into(), ErrorCode::Unavailable, true),

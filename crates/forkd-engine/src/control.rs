@@ -18,6 +18,7 @@ use forkd_proto::control::{Command, Event, Message, Refusal, RefusalCode, Reply,
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::socket::AsyncChannel;
 
@@ -26,7 +27,7 @@ const MAX_EVENTS: usize = 64;
 
 /// A reply and the descriptors that came with it.
 pub type Answer = (Reply, Vec<OwnedFd>);
-type Waiting = HashMap<u64, oneshot::Sender<Result<Answer, Refusal>>>;
+type Waiting = HashMap<u64, (Instant, oneshot::Sender<Result<Answer, Refusal>>)>;
 
 /// A request had no answer that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +54,8 @@ pub struct Control {
 struct Shared {
     socket: AsyncChannel,
     waiting: Mutex<Option<Waiting>>,
-    /// Tells whenever a call is answered.
-    progress: watch::Sender<()>,
+    /// When a call was answered last.
+    progress: watch::Sender<Instant>,
 }
 
 impl Shared {
@@ -66,8 +67,8 @@ impl Shared {
 
     fn answer(&self, id: u64, result: Result<Answer, Refusal>) {
         let waiting = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
-        if let Some(call) = waiting {
-            self.progress.send_replace(());
+        if let Some((_, call)) = waiting {
+            self.progress.send_replace(Instant::now());
             // Whoever asked may have given up.
             let _ = call.send(result);
         }
@@ -85,7 +86,7 @@ impl Control {
     /// Takes over a connected socket. Events come out of the receiver, which ends with the process.
     pub fn new(channel: Channel) -> io::Result<(Control, mpsc::Receiver<Event>)> {
         let socket = AsyncChannel::new(channel)?;
-        let (progress, _) = watch::channel(());
+        let (progress, _) = watch::channel(Instant::now());
         let shared = Arc::new(Shared { socket, waiting: Mutex::new(Some(Waiting::new())), progress });
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
         let reader = tokio::spawn(read(Arc::clone(&shared), events)).abort_handle();
@@ -109,12 +110,19 @@ impl Control {
         while let Ok(Ok(())) = tokio::time::timeout(patience, progress.changed()).await {}
     }
 
+    /// How long calls have been waiting without any of them being answered.
+    pub fn stuck_for(&self) -> Duration {
+        let oldest =
+            self.shared.waiting().as_ref().and_then(|all| all.values().map(|(begun, _)| *begun).min());
+        oldest.map_or(Duration::ZERO, |begun| begun.max(*self.shared.progress.borrow()).elapsed())
+    }
+
     async fn answered(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
         let name = command.name();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         match &mut *self.shared.waiting() {
-            Some(waiting) => drop(waiting.insert(id, sender)),
+            Some(waiting) => drop(waiting.insert(id, (Instant::now(), sender))),
             None => return Err(CallError::Gone),
         }
         // Also when this call is given up.
@@ -288,6 +296,27 @@ mod tests {
             answer.unwrap();
         }
         assert!(matches!(last, Err(CallError::Timeout { .. })), "{last:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_stuck_from_its_last_answer_on() {
+        let (control, _events, process) = pair();
+        let second = Duration::from_secs(1);
+        tokio::time::sleep(second * 9).await;
+        assert_eq!(control.stuck_for(), Duration::ZERO, "nobody has asked");
+        let asked = async {
+            tokio::join!(control.call(Command::Stats, &[]), control.call(Command::Stats, &[])).0.unwrap();
+        };
+        let answered = async {
+            tokio::time::sleep(second * 2).await;
+            assert_eq!(control.stuck_for().as_secs(), 2);
+            process.send(&Message::Reply { id: 1, result: Ok(stats(1)) }, &[]).unwrap();
+            tokio::time::sleep(second).await;
+            assert_eq!(control.stuck_for().as_secs(), 1, "the second call");
+            process.send(&Message::Reply { id: 2, result: Ok(stats(2)) }, &[]).unwrap();
+        };
+        tokio::join!(asked, answered);
+        assert_eq!(control.stuck_for(), Duration::ZERO);
     }
 
     #[tokio::test]

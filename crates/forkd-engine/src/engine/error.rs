@@ -89,6 +89,8 @@ pub enum EngineError {
     /// Its owner is gone, which happens when it is removed meanwhile.
     #[error("it was removed meanwhile")]
     Removed,
+    #[error("the daemon is about to end, and the VM process does not answer")]
+    Stopping,
 }
 
 impl EngineError {

@@ -45,6 +45,8 @@ pub(super) struct Forked {
     pub record: SandboxRecord,
     process: Option<WithEvents>,
     name: Option<Name>,
+    /// Whether it stays as it is, for the next daemon: a process that does not answer may still make it.
+    is_left: bool,
 }
 
 impl Prepared {
@@ -87,7 +89,7 @@ impl Prepared {
             rolling_back: None,
             changing: None,
         };
-        let mut forked = Forked { shared, record, process: None, name: Some(name) };
+        let mut forked = Forked { shared, record, process: None, name: Some(name), is_left: false };
         if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
             disk.limit_bytes = bytes;
         }
@@ -113,9 +115,12 @@ impl Prepared {
     pub async fn start(self, zygote: &Zygote) -> Result<Forked, EngineError> {
         let Prepared { mut forked, user, command, descriptors } = self;
         let directory = forked.shared.places.sandbox(&forked.record.id);
-        let answer = zygote.process.control.call(command, &descriptors).await;
+        let shared = Arc::clone(&forked.shared);
+        let answer = shared.call(&zygote.process, command, &descriptors).await;
         drop(descriptors);
-        if answer.is_err() {
+        if let Err(EngineError::Stopping) = answer {
+            forked.is_left = true;
+        } else if answer.is_err() {
             // The zygote may have died between the two.
             Lasting::end_stray(&directory).await;
         }
@@ -196,7 +201,7 @@ impl Forked {
 
 impl Drop for Forked {
     fn drop(&mut self) {
-        if self.name.is_none() {
+        if self.name.is_none() || self.is_left {
             return;
         }
         if let Some((process, _)) = &self.process {

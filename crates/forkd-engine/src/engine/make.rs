@@ -184,7 +184,7 @@ impl Making {
             agent.post::<serde_json::Value>("/forkd/close", &(), new.limit).await?;
         }
         step(steps, "freeze").await;
-        let frozen = process.control.call(Command::Freeze, &[]).await?.0;
+        let frozen = self.shared.call(&process, Command::Freeze, &[]).await?.0;
         let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
         match disk_layer {
             true => self.shared.seal_newest(&process, &record.layers).await?,
@@ -248,7 +248,7 @@ impl Making {
             devices,
         });
         let descriptors = named.for_command(&command);
-        process.control.call(command, &descriptors).await?;
+        self.shared.call(process, command, &descriptors).await?;
         Ok(())
     }
 }

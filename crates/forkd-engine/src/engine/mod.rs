@@ -34,6 +34,7 @@ mod retention;
 mod rollback;
 mod sandbox;
 mod snapshot;
+mod stop;
 mod sweep;
 mod usage;
 mod written;
@@ -62,7 +63,7 @@ use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
 use forkd_net::Dropped;
 use forkd_store::{DiskLayer, Store, Tag};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::cgroup::Cgroups;
 use crate::identity::Given;
@@ -127,6 +128,8 @@ struct Shared {
     /// What could not be read when it was last looked at.
     unreadable: Mutex<Vec<Unreadable>>,
     being_merged: merge::BeingMerged,
+    /// Whether the daemon is about to end.
+    stopping: watch::Sender<bool>,
 }
 
 /// Something has happened to a project's sandbox or snapshot.
@@ -185,6 +188,7 @@ impl Engine {
             uses: AtomicU64::new(0),
             unreadable: Mutex::default(),
             being_merged: merge::BeingMerged::default(),
+            stopping: watch::Sender::new(false),
         });
         let mut recovered = recover::recover(&shared).await?;
         recovered.networks = network::start(&shared, networking).await?;

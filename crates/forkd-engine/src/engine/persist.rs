@@ -275,7 +275,7 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     let descriptors = named.for_command(&command);
     let loaded = async {
         shared.enter_zygote_cgroup(&record.tag, &record.shape, process.pid)?;
-        Ok::<_, EngineError>(process.control.call(command, &descriptors).await?)
+        shared.call(&process, command, &descriptors).await
     };
     let loaded = tokio::time::timeout(PATIENCE * 10, loaded).await;
     fault::place("load.loaded");

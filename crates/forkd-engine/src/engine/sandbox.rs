@@ -117,6 +117,7 @@ pub struct SandboxHandle {
     view: watch::Receiver<SandboxView>,
     /// Beside the requests, which may wait for a process that does not answer.
     doom: watch::Sender<bool>,
+    stopping: watch::Receiver<bool>,
     agent: Agent,
 }
 
@@ -239,13 +240,24 @@ impl SandboxHandle {
         let ended_before = self.view.borrow().state == SandboxState::Ended;
         let (answer, answered) = oneshot::channel();
         self.requests.send(request(answer)).await.map_err(|_| EngineError::Removed)?;
-        match answered.await.map_err(|_| EngineError::Removed)? {
+        let unanswered = |_| match *self.stopping.borrow() {
+            true => EngineError::Stopping,
+            false => EngineError::Removed,
+        };
+        match answered.await.map_err(unanswered)? {
             Err(EngineError::WrongState(ENDED)) if !ended_before => {
                 Err(EngineError::EndedMeanwhile(self.end().await))
             }
             answer => answer,
         }
     }
+}
+
+/// What became of a request.
+enum Served {
+    Done,
+    /// The daemon is to stop, and the process does not answer.
+    Stuck,
 }
 
 /// The owner.
@@ -279,6 +291,7 @@ pub(super) fn own(
     let (doom, doomed) = watch::channel(false);
     let (sender, requests) = mpsc::channel(QUEUE);
     let agent = Agent::new(Guest::new(directory.join(VSOCK)));
+    let stopping = shared.stopping.subscribe();
     let shared = Arc::clone(shared);
     let (panicked, end, merging) = (false, None, Merging::default());
     let sandbox = Sandbox {
@@ -296,7 +309,7 @@ pub(super) fn own(
         requests,
     };
     tokio::spawn(sandbox.run());
-    SandboxHandle { requests: sender, view: seen, doom, agent }
+    SandboxHandle { requests: sender, view: seen, doom, stopping, agent }
 }
 
 impl Sandbox {
@@ -313,17 +326,35 @@ impl Sandbox {
                 () = self.process.ended(), if !ended => self.ended(),
                 () = is_doomed(&mut self.doom) => return self.forget().await,
                 merged = self.merging.done(), if !ended => {
-                    self.serve_while_wanted(Request::Merged(merged)).await;
+                    if let Served::Stuck = self.serve_while_wanted(Request::Merged(merged)).await {
+                        return self.stay().await;
+                    }
                 }
                 request = self.requests.recv() => {
                     // The engine is gone; VMs are not.
                     let Some(request) = request else { return };
-                    self.serve_while_wanted(request).await;
+                    if let Served::Stuck = self.serve_while_wanted(request).await {
+                        return self.stay().await;
+                    }
                 }
                 () = timer => match ended {
                     true => return self.forget().await,
-                    false => self.serve_while_wanted(Request::Expire).await,
+                    false => {
+                        if let Served::Stuck = self.serve_while_wanted(Request::Expire).await {
+                            return self.stay().await;
+                        }
+                    }
                 },
+            }
+        }
+    }
+
+    /// Refuses everything until the daemon has ended: what the process was told to do last may be half done.
+    async fn stay(mut self) {
+        loop {
+            tokio::select! {
+                () = is_doomed(&mut self.doom) => return self.forget().await,
+                request = self.requests.recv() => if request.is_none() { return },
             }
         }
     }
@@ -347,21 +378,23 @@ impl Sandbox {
 
     /// Serves a request. If the sandbox is to be removed meanwhile, or its time is over, its process is ended first: that also
     /// ends whatever waits for it.
-    async fn serve_while_wanted(&mut self, request: Request) {
+    async fn serve_while_wanted(&mut self, request: Request) -> Served {
         let (process, mut doom) = (self.process.clone(), self.doom.clone());
         let (shared, cgroup) = (Arc::clone(&self.shared), of_sandbox(&self.record));
         let over = if self.record.pauses_at_expiry { None } else { self.next_deadline() };
         let mut serving = std::pin::pin!(self.serve(request));
         tokio::select! {
             biased;
-            () = &mut serving => return,
+            () = &mut serving => return Served::Done,
             () = is_doomed(&mut doom) => {}
             () = sleep_until(over) => {}
+            () = shared.gives_up(&process) => return Served::Stuck,
         }
         process.kill();
         // A rollback has two processes.
         shared.kill_all(&cgroup);
         let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+        Served::Done
     }
 
     /// Serves a request.

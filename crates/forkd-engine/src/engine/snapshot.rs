@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::quota::of_zygote;
+use super::stop::MUTE;
 use super::{EngineError, Happened, PATIENCE, Shared, persist};
 use crate::blocking::in_place;
 use crate::fault;
@@ -381,9 +382,9 @@ impl Snapshot {
     /// The end of what it has in memory.
     async fn close(mut self) {
         if let Some(zygote) = self.zygote.take() {
-            // Whoever forks from it comes to its end first. No new lease is given.
-            let begun = Instant::now();
-            while Arc::strong_count(&zygote) > 1 && begun.elapsed() < PATIENCE {
+            // Whoever forks from it comes to its end first, unless that would never be. No new lease is given.
+            let (begun, control) = (Instant::now(), &zygote.process.control);
+            while Arc::strong_count(&zygote) > 1 && begun.elapsed() < PATIENCE && control.stuck_for() < MUTE {
                 tokio::time::sleep(LEASED).await;
             }
             zygote.process.end().await;

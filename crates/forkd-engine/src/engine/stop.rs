@@ -1,0 +1,50 @@
+//! Stop: the daemon is about to end, and its VMs are not.
+//!
+//! What is being made comes to its end first, as long as the VM processes that make it answer. Whatever waits for one that does not
+//! is left as it is, as if the daemon had been killed: the next one finds what has become of it.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use forkd_proto::control::Command;
+
+use super::{Engine, EngineError, Shared};
+use crate::control::Answer;
+use crate::lasting::Lasting;
+
+/// A process that answers nobody for so long is not waited for. A daemon ends within five seconds then.
+pub(super) const MUTE: Duration = Duration::from_secs(3);
+/// Between two looks at a process.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+impl Engine {
+    /// Ends what waits for VM processes that do not answer, from now on.
+    pub fn stop(&self) {
+        self.shared.stopping.send_replace(true);
+    }
+}
+
+impl Shared {
+    /// Waits until the daemon is to stop and a process does not answer.
+    pub(super) async fn gives_up(&self, process: &Lasting) {
+        // The sender is here.
+        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
+        while process.control.stuck_for() < MUTE {
+            tokio::time::sleep(BETWEEN).await;
+        }
+    }
+
+    /// Has a process do something that the daemon does not wait for when it is to stop.
+    pub(super) async fn call(
+        &self,
+        process: &Lasting,
+        command: Command,
+        descriptors: &[OwnedFd],
+    ) -> Result<Answer, EngineError> {
+        tokio::select! {
+            biased;
+            answer = process.control.call(command, descriptors) => Ok(answer?),
+            () = self.gives_up(process) => Err(EngineError::Stopping),
+        }
+    }
+}

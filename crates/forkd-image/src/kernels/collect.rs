@@ -15,8 +15,8 @@ use crate::progress::Progress;
 
 /// Modules in the order in which they are loaded, and whether a guest cannot do without: its transport, its disk and the
 /// disk's file system. It would miss the others: checksums, which older kernels load for ext4 by a name that is no
-/// dependency, network, entropy, the agent's sockets, panics that are seen.
-const MODULES: [(&str, bool); 9] = [
+/// dependency, network, entropy, the agent's sockets, panics that are seen, and connections that a fork must not inherit.
+const MODULES: [(&str, bool); 11] = [
     ("virtio_mmio", true),
     ("virtio_blk", true),
     ("crc32c_generic", false),
@@ -26,6 +26,8 @@ const MODULES: [(&str, bool); 9] = [
     ("virtio_rng", false),
     ("vmw_vsock_virtio_transport", false),
     ("pvpanic_mmio", false),
+    ("tcp_diag", false),
+    ("udp_diag", false),
 ];
 
 /// Where a kernel comes from.

@@ -55,7 +55,10 @@ fn a_host_s_kernel_comes_with_its_modules_in_order() {
         kernel.metadata.modules,
         ["00-virtio.ko", "01-virtio_ring.ko", "02-virtio_mmio.ko", "03-virtio_blk.ko", "04-virtio_rng.ko"]
     );
-    assert_eq!(kernel.metadata.missing, ["crc32c_generic", "crc32c_intel", "virtio_net", "pvpanic_mmio"]);
+    assert_eq!(
+        kernel.metadata.missing,
+        ["crc32c_generic", "crc32c_intel", "virtio_net", "pvpanic_mmio", "tcp_diag", "udp_diag"]
+    );
     let blk = fs::read(kernel.path.join("modules/03-virtio_blk.ko")).unwrap();
     assert_eq!(blk, module("virtio_ring,virtio"));
     assert_eq!(fs::read(kernel.vmlinux()).unwrap(), elf("6.1.0-40-amd64"));
@@ -127,6 +130,8 @@ fn the_running_kernel_becomes_the_default_without_a_download() {
         "virtio_net",
         "vmw_vsock_virtio_transport",
         "pvpanic-mmio",
+        "tcp_diag",
+        "udp_diag",
     ];
     fs::write(builtin, others.map(|name| format!("kernel/x/{name}.ko\n")).concat()).unwrap();
     let home = tempfile::tempdir().unwrap();

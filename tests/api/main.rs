@@ -7,6 +7,7 @@ mod build;
 mod busy;
 mod docs;
 mod files;
+mod identity;
 mod life;
 mod programs;
 mod sdk;
@@ -25,6 +26,7 @@ const CORE: &[Test] = &[
 /// Part of `make test-all`.
 const REST: &[Test] = &[
     ("files::go_in_and_come_out", files::go_in_and_come_out),
+    ("identity::a_server_sees_nothing_of_its_parent", identity::a_server_sees_nothing_of_its_parent),
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
 ];

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::children::Children;
+use crate::children::{CGROUPS, Children};
 use crate::envd::{LastTimes, Processes, Watchers};
 use crate::identity::{Foreign, Gate, Guest, Own};
 use crate::interpreter::Contexts;
@@ -46,7 +46,9 @@ pub struct Settings {
 impl Agent {
     /// Starts reaping, so it must be called within the runtime, and once in a process.
     pub fn start(settings: Settings, owns_guest: bool) -> io::Result<Self> {
-        Ok(Self::with_children(Children::start()?, settings, owns_guest))
+        let children = Children::start()?;
+        let children = if owns_guest { children.below(Path::new(CGROUPS)) } else { children };
+        Ok(Self::with_children(children, settings, owns_guest))
     }
 
     pub fn with_children(children: Children, settings: Settings, owns_guest: bool) -> Self {

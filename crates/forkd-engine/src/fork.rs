@@ -17,6 +17,7 @@ use crate::boot::BootedVm;
 use crate::control::CallError;
 use crate::descriptors::{Named, TOP, VSOCK, create};
 use crate::guest::Guest;
+use crate::identity;
 use crate::places::PlaceError;
 use crate::process::{StartError, VmProcess};
 
@@ -57,7 +58,7 @@ impl Zygote {
     /// Freezes a guest for ever. Its gate is closed before, and so it is in every child: none serves anybody as its parent.
     pub async fn freeze(vm: BootedVm, limit: Duration) -> Result<Zygote, FreezeError> {
         let BootedVm { process, agent, devices } = vm;
-        agent.post::<serde_json::Value>("/forkd/close", &(), limit).await.map_err(FreezeError::Gate)?;
+        identity::close(&agent, limit).await.map_err(FreezeError::Gate)?;
         process.control.call(Command::Freeze, &[]).await?;
         Ok(Zygote { process, devices })
     }

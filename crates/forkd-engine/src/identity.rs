@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forkd_proto::agent::account::Account;
-use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse, StepName};
+use forkd_proto::agent::identity::{CloseResponse, IdentityRequest, IdentityResponse, StepName};
 use forkd_proto::agent::{Network, VERSION};
 use serde_json::Value;
 
@@ -27,6 +27,8 @@ pub struct Identity {
     pub account: Option<Account>,
     /// Base64 of 64 bytes or more that nobody else gets.
     pub seed: Option<String>,
+    /// Whether the guest is a copy of another one, whose connections and SSH host keys it must not use.
+    pub renew: bool,
 }
 
 /// A guest has its identity, with what is to be said about it.
@@ -40,6 +42,7 @@ pub struct Given {
 /// As many as an agent has.
 const MAX_BUSY: usize = 256;
 const MAX_CONTEXT_NAME: usize = 100;
+const MAX_PROBLEM: usize = 300;
 
 /// Questions before the identity. The first one finds the agent's memory cold.
 const QUESTIONS: usize = 2;
@@ -49,6 +52,14 @@ pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result
     let given = agent.patiently(limit, || try_to_give(agent, identity));
     let applied = tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
     judge(applied)
+}
+
+/// Closes a guest's gate and freezes its programs, before it is frozen itself: every child begins like this. Returns what could not
+/// be frozen.
+pub async fn close(agent: &Agent, limit: Duration) -> Result<Option<String>, AgentError> {
+    let closed: Option<CloseResponse> = agent.post("/forkd/close", &(), limit).await?;
+    let shortened = |problem: String| problem.chars().take(MAX_PROBLEM).collect();
+    Ok(closed.and_then(|closed| closed.problem).map(shortened))
 }
 
 /// What an agent's answer means. A guest is hostile, so what is passed on of it is bounded.
@@ -84,8 +95,19 @@ async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<IdentityRespo
 
 fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
     let then = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + delay;
-    let Identity { generation, id, index, hostname, machine_id, env, access_token, network, account, seed } =
-        identity.clone();
+    let Identity {
+        generation,
+        id,
+        index,
+        hostname,
+        machine_id,
+        env,
+        access_token,
+        network,
+        account,
+        seed,
+        renew,
+    } = identity.clone();
     IdentityRequest {
         version: VERSION,
         generation,
@@ -99,6 +121,7 @@ fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
         network,
         account,
         seed,
+        renew,
     }
 }
 
@@ -149,6 +172,7 @@ mod tests {
             network: serde_json::from_value(expected["network"].clone()).unwrap(),
             account: None,
             seed: word("seed"),
+            renew: false,
         };
         let mut written: Value = serde_json::to_value(request(&identity, Duration::ZERO)).unwrap();
         assert!(written["unix_time_ns"].as_u64() > expected["unix_time_ns"].as_u64());

@@ -157,6 +157,7 @@ fn identity(index: u32) -> Result<Identity, Failure> {
         hostname: Some(format!("child-{index}")),
         machine_id: Some(id.iter().map(|byte| format!("{byte:02x}")).collect()),
         seed: Some(STANDARD.encode(seed)),
+        renew: true,
         ..Identity::default()
     })
 }

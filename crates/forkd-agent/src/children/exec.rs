@@ -5,12 +5,14 @@
 #![expect(unsafe_code, reason = "code that runs between fork and exec cannot be checked by the compiler")]
 
 use std::ffi::{CString, NulError};
+use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::process::{
@@ -23,6 +25,9 @@ use crate::users::User;
 /// When memory runs out, what the agent started goes before the agent.
 const OOM_SCORE_ADJUSTMENT: &[u8] = b"100";
 
+/// To the kernel: the process that writes it.
+const MYSELF: &[u8] = b"0";
+
 const LAST_SIGNAL: i32 = 64;
 
 /// All that the child needs, allocated by the parent.
@@ -33,6 +38,8 @@ pub(super) struct BeforeExec {
     identity: Option<(Uid, Gid, Vec<Gid>)>,
     terminal: bool,
     descriptors: Rlimit,
+    /// The file that a process enters its cgroup with.
+    cgroup: Option<Arc<File>>,
 }
 
 impl BeforeExec {
@@ -41,6 +48,7 @@ impl BeforeExec {
         user: &User,
         terminal: bool,
         descriptors: Rlimit,
+        cgroup: Option<Arc<File>>,
     ) -> Result<Self, NulError> {
         let same = rustix::process::geteuid().as_raw() == user.uid && user.uid != 0;
         let groups = || user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -50,6 +58,7 @@ impl BeforeExec {
             identity,
             terminal,
             descriptors,
+            cgroup,
         })
     }
 
@@ -60,6 +69,10 @@ impl BeforeExec {
     }
 
     fn run(&self) -> io::Result<()> {
+        if let Some(cgroup) = &self.cgroup {
+            // The guest's root may have removed or changed the cgroup, which is not a reason to start nothing.
+            let _ = rustix::io::write(cgroup, MYSELF);
+        }
         // An ignored signal stays ignored over exec. An agent that was started in the background of a shell, or under nohup,
         // would have terminals in which Ctrl+C does nothing.
         for number in 1..=LAST_SIGNAL {

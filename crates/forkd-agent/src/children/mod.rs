@@ -16,22 +16,27 @@
 mod exec;
 mod exit;
 mod pipes;
+mod programs;
 mod reaper;
 mod signal;
 mod spawn;
 mod spec;
 mod terminal;
 #[cfg(test)]
+pub use programs::tests::imitation;
+#[cfg(test)]
 pub mod tests;
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
 
 pub use exit::{Exit, ExitWatch};
 pub use pipes::{Input, Output};
+pub use programs::ROOT as CGROUPS;
 pub use signal::Signal;
 pub use spawn::{Child, SpawnError};
 pub use spec::{Source, Spec, Stdio, Target};
@@ -45,14 +50,20 @@ pub struct Children {
     table: Arc<Mutex<Table>>,
     /// The limit of open files for children.
     descriptors: rustix::process::Rlimit,
+    programs: Arc<programs::Programs>,
 }
 
 impl Children {
     /// Starts reaping on the current runtime. Once in a process.
     pub fn start() -> io::Result<Self> {
         let descriptors = crate::runtime::raise_descriptor_limit();
-        let children = Self { table: Arc::default(), descriptors };
+        let children = Self { table: Arc::default(), descriptors, programs: Arc::default() };
         reaper::start(Arc::clone(&children.table))?;
         Ok(children)
+    }
+
+    /// The same children, whose programs from now on run in a cgroup below this one, and can be frozen.
+    pub fn below(self, cgroup: &Path) -> Self {
+        Self { programs: Arc::new(programs::Programs::below(cgroup)), ..self }
     }
 }

@@ -1,9 +1,11 @@
 //! Starting a child.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio as StandardStream};
+use std::sync::Arc;
 
 use rustix::fs::{Gid, Uid, fchown};
 use tokio::sync::watch;
@@ -51,16 +53,27 @@ struct Ends {
 }
 
 impl Children {
-    /// Starts a process. It is another thread that forks, because exec may wait for a disk.
+    /// Starts a program of the guest's. While programs are frozen, this waits.
     pub async fn spawn(&self, spec: Spec) -> Result<Child, SpawnError> {
+        let _may_start = self.programs.start().await;
+        self.spawn_in(spec, self.programs.members()).await
+    }
+
+    /// Starts a process of the agent's own, which runs while programs are frozen.
+    pub async fn spawn_beside(&self, spec: Spec) -> Result<Child, SpawnError> {
+        self.spawn_in(spec, None).await
+    }
+
+    /// It is another thread that forks, because exec may wait for a disk.
+    async fn spawn_in(&self, spec: Spec, cgroup: Option<Arc<File>>) -> Result<Child, SpawnError> {
         let program = spec.program.clone();
         let describe = |source: io::Error| SpawnError::from_error(program.clone(), source);
         let descriptors = self.descriptors;
-        let table = std::sync::Arc::clone(&self.table);
+        let table = Arc::clone(&self.table);
         let started = crate::runtime::blocking(move || {
             // Taken here and not before: whoever waits for a thread must not keep others from being reaped or killed.
             let mut table = table.blocking_lock();
-            let (process, ends) = start(spec, descriptors)?;
+            let (process, ends) = start(spec, descriptors, cgroup)?;
             let (sender, receiver) = watch::channel(None);
             table.insert(process, sender);
             Ok((process, ends, receiver))
@@ -89,7 +102,11 @@ impl Child {
     }
 }
 
-fn start(spec: Spec, descriptors: rustix::process::Rlimit) -> io::Result<(u32, Ends)> {
+fn start(
+    spec: Spec,
+    descriptors: rustix::process::Rlimit,
+    cgroup: Option<Arc<File>>,
+) -> io::Result<(u32, Ends)> {
     let mut command = Command::new(&spec.program);
     command.args(&spec.arguments).env_clear().envs(spec.environment);
     let mut ends = Ends::default();
@@ -113,7 +130,7 @@ fn start(spec: Spec, descriptors: rustix::process::Rlimit) -> io::Result<(u32, E
             ends.terminal = Some(master);
         }
     }
-    BeforeExec::new(&spec.directory, &spec.user, terminal, descriptors)?.attach(&mut command);
+    BeforeExec::new(&spec.directory, &spec.user, terminal, descriptors, cgroup)?.attach(&mut command);
     // The handle of the standard library is dropped: it would wait for the process.
     Ok((command.spawn()?.id(), ends))
 }

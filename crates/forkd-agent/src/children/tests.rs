@@ -21,7 +21,7 @@ pub fn children() -> Children {
     CHILDREN.get_or_init(start).clone()
 }
 
-fn shell(script: &str, stdio: Stdio) -> Spec {
+pub fn shell(script: &str, stdio: Stdio) -> Spec {
     Spec {
         program: "sh".into(),
         arguments: vec!["-c".into(), script.into()],
@@ -32,7 +32,7 @@ fn shell(script: &str, stdio: Stdio) -> Spec {
     }
 }
 
-fn pipes() -> Stdio {
+pub fn pipes() -> Stdio {
     Stdio::Streams { input: Source::Pipe, output: Target::Pipe, error: Target::Null }
 }
 

@@ -2,14 +2,19 @@
 //!
 //! A step that fails is reported and does not keep the others from being done: a child without DNS can still be asked what is
 //! wrong. The gate opens at the end in any case, and the host decides what a failure means.
+//!
+//! The guest's programs are frozen in a child of a snapshot that was made. They are thawed when everything is new and the hooks have
+//! run. Interpreters have to run to be reseeded, so theirs is the last step before the hooks that need programs. In a child of a
+//! live branch nothing is frozen, and running code is reseeded as early as can be: before keys and hooks, which take time.
 
 use std::sync::Arc;
 
 use super::guest::{self, Guest, GuestError};
 use super::hooks;
+use super::host_keys::{self, Renewed};
 use crate::account;
 use crate::agent::Agent;
-use crate::interpreter::ForkIdentity;
+use crate::interpreter::{ForkIdentity, Forked};
 use crate::runtime::blocking;
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse, Step, StepName};
@@ -30,7 +35,7 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
         return Err(IdentityError::Id);
     }
     let mut last = agent.gate.last.lock().await;
-    if let Some(last) = &*last {
+    if let Some((_, last)) = &*last {
         if last.generation == request.generation {
             return Ok(last.clone());
         }
@@ -39,18 +44,21 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
         }
     }
     agent.gate.close();
-    let (steps, busy) = take(agent, &request).await;
+    let other = last.as_ref().is_none_or(|(id, _)| *id != request.id);
+    let (steps, busy) = take(agent, &request, other).await;
     let ok = steps.iter().all(|step| step.ok);
     let (version, generation) = (VERSION, request.generation);
     let response = IdentityResponse { version, generation, ok, steps, busy: Some(busy) };
-    *last = Some(response.clone());
+    *last = Some((request.id, response.clone()));
     agent.gate.open();
     Ok(response)
 }
 
-/// The steps, and the contexts in which code was running.
-async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> (Vec<Step>, Vec<String>) {
+/// The steps, and the contexts in which code was running. Whether it is `other` than the last one: a sandbox that was rolled back
+/// keeps its keys.
+async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Vec<Step>, Vec<String>) {
     let mut steps = Vec::new();
+    let frozen = agent.children.are_frozen().await;
     // First, because every moment makes it staler, and because hooks and logs should see the right time. Here, because a
     // thread would have to be started.
     if let Some(time) = request.unix_time_ns {
@@ -88,14 +96,51 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest) -> (Vec<Step>, Vec<
     if let Some(network) = request.network.clone() {
         steps.push(system(agent, StepName::Network, move |guest| guest.set_network(&network)).await);
     }
+    if request.renew {
+        steps.push(system(agent, StepName::Connections, |guest| guest.destroy_connections()).await);
+    }
+    let mut busy = Vec::new();
+    if !frozen {
+        steps.push(interpreters(agent, request, &mut busy).await);
+    }
+    if let Some(directory) = agent.guest.host_keys().filter(|_| request.renew && other) {
+        steps.extend(host_keys_step(host_keys::renew(agent, directory).await));
+    }
+    let mut problems = match agent.guest.hooks() {
+        Some(directory) => hooks::run(agent, directory, request).await,
+        None => Vec::new(),
+    };
+    if frozen {
+        let still_frozen = agent.children.thaw().await;
+        if request.renew {
+            steps.push(done(StepName::Thaw, still_frozen));
+        }
+        steps.push(interpreters(agent, request, &mut busy).await);
+    }
+    if let Some(directory) = agent.guest.thaw_hooks() {
+        problems.extend(hooks::run(agent, directory, request).await);
+        steps.push(done(StepName::Hooks, problems));
+    }
+    (steps, busy)
+}
+
+/// Reseeds the interpreters, and adds those contexts to `busy` in which code was running.
+async fn interpreters(agent: &Agent, request: &IdentityRequest, busy: &mut Vec<String>) -> Step {
     let identity =
         ForkIdentity { id: request.id.clone(), index: request.index, generation: request.generation };
-    let forked = agent.contexts.fork(&identity, &request.env).await;
-    steps.push(done(StepName::Interpreters, forked.problems));
-    if let Some(directory) = agent.guest.hooks() {
-        steps.push(done(StepName::Hooks, hooks::run(agent, directory, request).await));
+    let Forked { busy: running, problems } = agent.contexts.fork(&identity, &request.env).await;
+    busy.extend(running);
+    done(StepName::Interpreters, problems)
+}
+
+/// An image without keys has no such step.
+fn host_keys_step(renewed: Renewed) -> Option<Step> {
+    let step = StepName::HostKeys;
+    match renewed {
+        Renewed::Nothing => None,
+        Renewed::NoProgram => Some(skipped(step, "the image has no ssh-keygen, and keeps its keys")),
+        Renewed::Done(problems) => Some(done(step, problems)),
     }
-    (steps, forked.busy)
 }
 
 /// A step that changes the guest's system, off the thread that serves.
@@ -115,8 +160,13 @@ fn outcome(step: StepName, result: Result<(), GuestError>) -> Step {
     match result {
         Ok(()) => done(step, Vec::new()),
         Err(GuestError::Foreign) => Step { step, ok: true, skipped: true, error: None },
+        Err(error @ GuestError::Unsupported(_)) => skipped(step, &error.to_string()),
         Err(error) => done(step, vec![error.to_string()]),
     }
+}
+
+fn skipped(step: StepName, why: &str) -> Step {
+    Step { step, ok: true, skipped: true, error: Some(why.to_owned()) }
 }
 
 fn done(step: StepName, problems: Vec<String>) -> Step {
@@ -133,6 +183,7 @@ mod tests {
 
     use super::*;
     use crate::agent::Settings;
+    use crate::children::imitation;
     use forkd_proto::agent::Network;
     use forkd_proto::agent::account::Account;
 
@@ -170,8 +221,17 @@ mod tests {
         fn add_account(&self, account: &Account) -> Result<(), GuestError> {
             self.note(format!("account {}", account.name))
         }
+        fn destroy_connections(&self) -> Result<(), GuestError> {
+            self.note("connections".into())
+        }
         fn hooks(&self) -> Option<PathBuf> {
             Some(self.hooks.clone())
+        }
+        fn thaw_hooks(&self) -> Option<PathBuf> {
+            Some(self.hooks.join("thaw.d"))
+        }
+        fn host_keys(&self) -> Option<PathBuf> {
+            Some(self.hooks.join("ssh"))
         }
     }
 
@@ -228,6 +288,66 @@ mod tests {
             assert!(matches!(apply(&agent, older).await, Err(IdentityError::Stale { .. })));
         });
         assert_eq!(std::fs::read_to_string(out).unwrap(), "a i4k2h8d0s9f7g6h5j4k3l 1\nb 3 red\n");
+    }
+
+    /// A snapshot that was made: programs stand still until all is new and the hooks of fork.d have run.
+    #[test]
+    fn programs_are_thawed_after_everything_that_is_new() {
+        let directory = tempfile::tempdir().unwrap();
+        let cgroups = tempfile::tempdir().unwrap();
+        let freeze = imitation(cgroups.path());
+        let out = directory.path().join("out");
+        let look = |when: &str| {
+            format!("read state < {}; echo {when} $state >> {}", freeze.display(), out.display())
+        };
+        hook(directory.path(), "10-before", &look("fork.d"));
+        std::fs::create_dir(directory.path().join("thaw.d")).unwrap();
+        hook(&directory.path().join("thaw.d"), "10-after", &look("thaw.d"));
+        std::fs::create_dir(directory.path().join("ssh")).unwrap();
+        std::fs::write(directory.path().join("ssh/ssh_host_ed25519_key"), "the image's").unwrap();
+        let names = |response: &IdentityResponse| -> Vec<StepName> {
+            response.steps.iter().map(|step| step.step).collect()
+        };
+        with_agent(directory.path(), false, async |agent, calls| {
+            let mut agent = Arc::into_inner(agent).unwrap();
+            agent.children = agent.children.clone().below(cgroups.path());
+            // Not the host's ssh-keygen.
+            agent.change(|settings| drop(settings.environment.insert("PATH".into(), "/nonexistent".into())));
+            let agent = Arc::new(agent);
+            agent.gate.close();
+            agent.children.freeze().await.unwrap();
+            let renew = IdentityRequest { renew: true, ..request() };
+            let response = apply(&agent, renew.clone()).await.unwrap();
+            assert!(response.ok && !agent.children.are_frozen().await, "{response:?}");
+            let expected = [
+                StepName::Clock,
+                StepName::Entropy,
+                StepName::Hostname,
+                StepName::MachineId,
+                StepName::Settings,
+                StepName::Network,
+                StepName::Connections,
+                StepName::HostKeys,
+                StepName::Thaw,
+                StepName::Interpreters,
+                StepName::Hooks,
+            ];
+            assert_eq!(names(&response), expected);
+            assert_eq!(calls.lock().unwrap().last().map(String::as_str), Some("connections"));
+            let keys = &response.steps[7];
+            assert!(keys.skipped && keys.error.as_ref().is_some_and(|why| why.contains("ssh-keygen")));
+
+            // The same sandbox after a rollback keeps its keys; nothing was frozen, so interpreters come before the hooks.
+            let again = IdentityRequest { generation: 8, ..renew };
+            let response = apply(&agent, again).await.unwrap();
+            assert_eq!(
+                names(&response)[6..],
+                [StepName::Connections, StepName::Interpreters, StepName::Hooks]
+            );
+            assert!(agent.gate.pass().await.is_ok());
+        });
+        let seen = std::fs::read_to_string(out).unwrap();
+        assert_eq!(seen, "fork.d 1\nthaw.d 0\nfork.d 0\nthaw.d 0\n");
     }
 
     #[test]

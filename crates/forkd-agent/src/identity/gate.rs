@@ -10,6 +10,9 @@
 //! A guest cannot see that it was forked. So the host closes the gate before it freezes, and the closed gate is part of the
 //! snapshot: a child wakes up behind it and stays there until it has an identity. A request that comes too early waits for a
 //! while and is then told to come again.
+//!
+//! With the gate, the guest's programs are frozen and thawed: see [`crate::children`]. A live branch is made without a word to the
+//! guest, so its gate is open and its programs run until the identity comes.
 
 use std::time::Duration;
 
@@ -29,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Gate {
     open: watch::Sender<bool>,
-    /// The last identity's answer. Whoever applies one holds this.
-    pub(super) last: tokio::sync::Mutex<Option<IdentityResponse>>,
+    /// The id of the last identity, and the answer. Whoever applies one holds this.
+    pub(super) last: tokio::sync::Mutex<Option<(String, IdentityResponse)>>,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -16,9 +16,12 @@ use forkd_proto::agent::Network;
 use forkd_proto::agent::account::Account;
 
 use crate::account::{self, AccountError};
+use crate::network::connections::{self, ConnectionsError};
 use crate::network::{self, NetworkError};
 
 const HOOKS: &str = "/etc/forkd/fork.d";
+const THAW_HOOKS: &str = "/etc/forkd/thaw.d";
+const SSH: &str = "/etc/ssh";
 const NANOSECONDS: u64 = 1_000_000_000;
 /// HOST_NAME_MAX.
 const MAX_HOSTNAME: usize = 64;
@@ -31,6 +34,9 @@ pub enum GuestError {
     /// Not an error: there is nothing of ours to change.
     #[error("this agent does not own the system it runs on")]
     Foreign,
+    /// Nor is this: the guest's kernel has no way to do it.
+    #[error(transparent)]
+    Unsupported(ConnectionsError),
     #[error("'{0}' is not a host name")]
     Hostname(String),
     #[error("a machine id is 32 hexadecimal digits in small letters")]
@@ -46,6 +52,8 @@ pub enum GuestError {
     #[error(transparent)]
     Network(#[from] NetworkError),
     #[error(transparent)]
+    Connections(ConnectionsError),
+    #[error(transparent)]
     Account(#[from] AccountError),
 }
 
@@ -56,8 +64,14 @@ pub trait Guest: fmt::Debug + Send + Sync {
     fn set_machine_id(&self, id: &str) -> Result<(), GuestError>;
     fn set_network(&self, network: &Network) -> Result<(), GuestError>;
     fn add_account(&self, account: &Account) -> Result<(), GuestError>;
-    /// Where the programs are that want to know of a fork.
+    /// Ends the connections to others that a fork has inherited.
+    fn destroy_connections(&self) -> Result<(), GuestError>;
+    /// Where the programs are that want to know of a fork while the others are frozen.
     fn hooks(&self) -> Option<PathBuf>;
+    /// The same, for those that need the others.
+    fn thaw_hooks(&self) -> Option<PathBuf>;
+    /// Where the SSH server's keys are.
+    fn host_keys(&self) -> Option<PathBuf>;
 }
 
 /// The system of a guest whose PID 1 this is.
@@ -110,8 +124,24 @@ impl Guest for Own {
         Ok(account::make(Path::new("/"), account, Some(Path::new("/proc/self/exe")))?)
     }
 
+    fn destroy_connections(&self) -> Result<(), GuestError> {
+        match connections::destroy() {
+            Ok(_) => Ok(()),
+            Err(error @ ConnectionsError::Unsupported(_)) => Err(GuestError::Unsupported(error)),
+            Err(error) => Err(GuestError::Connections(error)),
+        }
+    }
+
     fn hooks(&self) -> Option<PathBuf> {
         Some(HOOKS.into())
+    }
+
+    fn thaw_hooks(&self) -> Option<PathBuf> {
+        Some(THAW_HOOKS.into())
+    }
+
+    fn host_keys(&self) -> Option<PathBuf> {
+        Some(SSH.into())
     }
 }
 
@@ -144,7 +174,19 @@ impl Guest for Foreign {
         Err(GuestError::Foreign)
     }
 
+    fn destroy_connections(&self) -> Result<(), GuestError> {
+        Err(GuestError::Foreign)
+    }
+
     fn hooks(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn thaw_hooks(&self) -> Option<PathBuf> {
+        None
+    }
+
+    fn host_keys(&self) -> Option<PathBuf> {
         None
     }
 }

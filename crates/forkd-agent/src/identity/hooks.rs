@@ -1,4 +1,10 @@
-//! The image's own programs that want to know of a fork: `/etc/forkd/fork.d/*`, in the order of their names.
+//! The image's own programs that want to know of a fork, in the order of their names:
+//!
+//! - `/etc/forkd/fork.d/*` while the guest's programs are still frozen, so that a server finds the files that it should have
+//!   when it runs again. These must not wait for an answer of a frozen program.
+//! - `/etc/forkd/thaw.d/*` when programs run again and before the guest serves anybody, for what needs their answer.
+//!
+//! In a child of a live branch nothing is frozen, and both run one after the other.
 
 use std::ffi::OsString;
 use std::io;
@@ -7,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::agent::Agent;
-use crate::children::{Exit, Signal, Source, Spec, Stdio, Target};
+use crate::children::{Exit, Signal, Source, SpawnError, Spec, Stdio, Target};
 use crate::listing;
 use crate::runtime::blocking;
 use crate::users;
@@ -17,6 +23,16 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_HOOKS: usize = 100;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error("{}", .0.describe())]
+    Failed(Exit),
+    #[error("took more than {} s and was killed", .0.as_secs())]
+    Slow(Duration),
+}
+
 /// Runs them one after the other. Returns what went wrong; a failure keeps none of the others from running.
 pub async fn run(agent: &Agent, directory: PathBuf, identity: &IdentityRequest) -> Vec<String> {
     let programs = match blocking(move || programs(&directory)).await {
@@ -25,41 +41,59 @@ pub async fn run(agent: &Agent, directory: PathBuf, identity: &IdentityRequest) 
     };
     let mut problems = Vec::new();
     for program in programs {
-        if let Err(problem) = run_one(agent, &program, identity).await {
+        let environment = environment(agent, identity);
+        if let Err(problem) = run_beside(agent, program.clone().into(), Vec::new(), environment, LIMIT).await
+        {
             problems.push(format!("{}: {problem}", program.display()));
         }
     }
     problems
 }
 
-async fn run_one(agent: &Agent, program: &Path, identity: &IdentityRequest) -> Result<(), String> {
+/// Runs a program as root, outside of the cgroup that is frozen, and waits for its success.
+pub async fn run_beside(
+    agent: &Agent,
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    limit: Duration,
+) -> Result<(), RunError> {
     let spec = Spec {
-        program: program.into(),
-        arguments: Vec::new(),
-        environment: environment(agent, identity),
+        program,
+        arguments,
+        environment,
         directory: "/".into(),
         user: users::current(),
         stdio: Stdio::Streams { input: Source::Null, output: Target::Null, error: Target::Null },
     };
-    let mut child = agent.children.spawn(spec).await.map_err(|error| error.to_string())?;
-    match tokio::time::timeout(LIMIT, child.exit.wait()).await {
+    let mut child = agent.children.spawn_beside(spec).await?;
+    match tokio::time::timeout(limit, child.exit.wait()).await {
         Ok(Exit::Code(0)) => Ok(()),
-        Ok(exit) => Err(exit.describe()),
+        Ok(exit) => Err(RunError::Failed(exit)),
         Err(_) => {
             // It may have ended in this moment.
             let _ = agent.children.signal_group(child.pid, Signal::KILL).await;
-            Err(format!("took more than {} s and was killed", LIMIT.as_secs()))
+            Err(RunError::Slow(limit))
         }
     }
 }
 
-fn environment(agent: &Agent, identity: &IdentityRequest) -> Vec<(OsString, OsString)> {
+/// The environment that all programs of the sandbox have.
+pub fn settings_environment(agent: &Agent) -> Vec<(OsString, OsString)> {
     let mut all = agent.settings().environment;
     all.entry("PATH".into()).or_insert_with(|| PATH.into());
-    all.insert("FORKD_ID".into(), identity.id.clone());
-    all.insert("FORKD_INDEX".into(), identity.index.to_string());
-    all.insert("FORKD_GENERATION".into(), identity.generation.to_string());
     all.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn environment(agent: &Agent, identity: &IdentityRequest) -> Vec<(OsString, OsString)> {
+    let mut all = settings_environment(agent);
+    // Of a name that is there twice, the last counts.
+    all.extend([
+        ("FORKD_ID".into(), identity.id.clone().into()),
+        ("FORKD_INDEX".into(), identity.index.to_string().into()),
+        ("FORKD_GENERATION".into(), identity.generation.to_string().into()),
+    ]);
+    all
 }
 
 fn programs(directory: &Path) -> io::Result<Vec<PathBuf>> {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::apply::{IdentityError, apply};
 use crate::agent::Agent;
-use forkd_proto::agent::identity::IdentityRequest;
+use forkd_proto::agent::identity::{CloseResponse, IdentityRequest};
 use forkd_proto::agent::{Header, VERSION};
 
 const MAX_BODY: usize = 1 << 20;
@@ -39,12 +39,15 @@ pub async fn identity(State(agent): State<Arc<Agent>>, request: Request) -> Resu
     Ok(axum::Json(response).into_response())
 }
 
-pub async fn close(State(agent): State<Arc<Agent>>) -> StatusCode {
+/// What cannot be frozen is told, and keeps nobody from being forked.
+pub async fn close(State(agent): State<Arc<Agent>>) -> axum::Json<CloseResponse> {
     agent.gate.close();
-    StatusCode::NO_CONTENT
+    let problem = agent.children.freeze().await.err().map(|error| error.to_string());
+    axum::Json(CloseResponse { version: VERSION, frozen: problem.is_none(), problem })
 }
 
 pub async fn open(State(agent): State<Arc<Agent>>) -> StatusCode {
+    agent.children.thaw().await;
     agent.gate.open();
     StatusCode::NO_CONTENT
 }

@@ -9,6 +9,7 @@ mod entropy;
 mod gate;
 mod guest;
 mod hooks;
+mod host_keys;
 mod http;
 
 use std::sync::Arc;

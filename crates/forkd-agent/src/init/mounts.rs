@@ -13,7 +13,8 @@ pub struct Mount {
     kind: &'static str,
     pub target: &'static str,
     flags: MountFlags,
-    options: &'static str,
+    /// Tried in this order: a kernel refuses options that it does not know.
+    options: &'static [&'static str],
     /// A kernel may be built without it, and the guest still be of use.
     optional: bool,
 }
@@ -29,24 +30,41 @@ pub struct MountError {
 const QUIET: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 const NO_DEVICES: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-const fn kernel(kind: &'static str, target: &'static str, flags: MountFlags, options: &'static str) -> Mount {
+const fn kernel(
+    kind: &'static str,
+    target: &'static str,
+    flags: MountFlags,
+    options: &'static [&'static str],
+) -> Mount {
     Mount { kind, target, flags, options, optional: false }
 }
 
 /// Needed to find the root disk; they move along when the root changes.
 pub const EARLY: [Mount; 3] = [
-    kernel("proc", "/proc", QUIET, ""),
-    kernel("sysfs", "/sys", QUIET, ""),
-    kernel("devtmpfs", "/dev", MountFlags::NOSUID, "mode=755"),
+    kernel("proc", "/proc", QUIET, &[""]),
+    kernel("sysfs", "/sys", QUIET, &[""]),
+    kernel("devtmpfs", "/dev", MountFlags::NOSUID, &["mode=755"]),
 ];
 
 /// On the root disk.
 pub const LATE: [Mount; 5] = [
-    kernel("devpts", "/dev/pts", MountFlags::NOSUID.union(MountFlags::NOEXEC), "gid=5,mode=620,ptmxmode=666"),
-    kernel("tmpfs", "/dev/shm", NO_DEVICES, "mode=1777"),
-    kernel("tmpfs", "/run", NO_DEVICES, "mode=755"),
-    Mount { kind: "cgroup2", target: "/sys/fs/cgroup", flags: QUIET, options: "nsdelegate", optional: true },
-    Mount { kind: "mqueue", target: "/dev/mqueue", flags: QUIET, options: "", optional: true },
+    kernel(
+        "devpts",
+        "/dev/pts",
+        MountFlags::NOSUID.union(MountFlags::NOEXEC),
+        &["gid=5,mode=620,ptmxmode=666"],
+    ),
+    kernel("tmpfs", "/dev/shm", NO_DEVICES, &["mode=1777"]),
+    kernel("tmpfs", "/run", NO_DEVICES, &["mode=755"]),
+    Mount {
+        kind: "cgroup2",
+        target: "/sys/fs/cgroup",
+        flags: QUIET,
+        // Every program that starts enters a cgroup. Without favordynmods (Linux 6.0) that waits for RCU, some 10 ms.
+        options: &["nsdelegate,favordynmods", "nsdelegate"],
+        optional: true,
+    },
+    Mount { kind: "mqueue", target: "/dev/mqueue", flags: QUIET, options: &[""], optional: true },
 ];
 
 /// Names that programs use and that devtmpfs does not have.
@@ -70,12 +88,16 @@ pub fn mount_all(mounts: &[Mount]) -> Result<(), MountError> {
 fn mount_one(entry: &Mount) -> Result<(), MountError> {
     let fail = |source| MountError { kind: entry.kind, target: entry.target, source };
     std::fs::create_dir_all(entry.target).map_err(fail)?;
-    let options = CString::new(entry.options).map_err(|error| fail(error.into()))?;
-    match mount(entry.kind, entry.target, entry.kind, entry.flags, options.as_c_str()) {
-        // Kernels may mount devtmpfs by themselves.
-        Ok(()) | Err(Errno::BUSY) => Ok(()),
-        Err(error) => Err(fail(error.into())),
+    let mut refused = Errno::INVAL;
+    for options in entry.options {
+        let options = CString::new(*options).map_err(|error| fail(error.into()))?;
+        match mount(entry.kind, entry.target, entry.kind, entry.flags, options.as_c_str()) {
+            // Kernels may mount devtmpfs by themselves.
+            Ok(()) | Err(Errno::BUSY) => return Ok(()),
+            Err(error) => refused = error,
+        }
     }
+    Err(fail(refused.into()))
 }
 
 /// What is not worth failing for: links in /dev, and a /tmp that everybody may write to.

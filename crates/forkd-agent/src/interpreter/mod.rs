@@ -30,7 +30,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 
-pub use contexts::Contexts;
+pub use contexts::{Contexts, Forked};
 pub use message::ForkIdentity;
 
 use crate::agent::Agent;

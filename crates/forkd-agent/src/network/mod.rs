@@ -3,6 +3,7 @@
 //!
 //! All of it blocks, for as long as the kernel takes to change a table.
 
+pub mod connections;
 mod message;
 mod socket;
 

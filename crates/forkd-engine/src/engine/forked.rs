@@ -242,5 +242,6 @@ pub(super) fn identity_of(
         network: None,
         account: None,
         seed: Some(base64::engine::general_purpose::STANDARD.encode(seed)),
+        renew: true,
     })
 }

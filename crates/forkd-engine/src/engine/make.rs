@@ -1,7 +1,7 @@
 //! Make: a snapshot from a kernel and an image, by booting them.
 //!
 //! ```text
-//!   boot ─▶ agent answers ─▶ image's start is ready ─▶ warm-up ─▶ gate closed ─▶ freeze ─▶ a live snapshot
+//!   boot ─▶ agent answers ─▶ image's start is ready ─▶ warm-up ─▶ gate closed, programs frozen ─▶ freeze ─▶ a live snapshot
 //! ```
 
 use std::fs::{self, File};
@@ -25,6 +25,7 @@ use crate::blocking::in_place;
 use crate::bring_up::{ImageConfig, bring_up_aloud};
 use crate::descriptors::{Named, VSOCK};
 use crate::guest::Guest;
+use crate::identity;
 use crate::ids::LayerId;
 use crate::lasting::{Lasting, LastingError};
 use crate::places::PlaceError;
@@ -180,8 +181,14 @@ impl Making {
             agent.wait_for_answer(new.limit).await?;
             step(steps, "start").await;
             bring_up_telling(&agent, new, steps).await?;
-            // Closed here, it is closed in every child: none serves anybody as its parent.
-            agent.post::<serde_json::Value>("/forkd/close", &(), new.limit).await?;
+            // Closed here, it is closed in every child: none serves anybody as its parent, and none of its programs runs as
+            // the parent's.
+            if let Some(problem) = identity::close(&agent, new.limit).await? {
+                let warning = format!(
+                    "warning: programs of this snapshot may run in a child before it is a new one: {problem}\n"
+                );
+                let _ = steps.send(Step::Printed(warning)).await;
+            }
         }
         step(steps, "freeze").await;
         let frozen = self.shared.call(&process, Command::Freeze, &[]).await?.0;

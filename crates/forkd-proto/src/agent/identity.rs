@@ -35,6 +35,11 @@ pub struct IdentityRequest {
     /// Base64 of 64 bytes or more that nobody else gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
+    /// Whether this guest is a copy of another one: then inherited connections are destroyed, and SSH host keys are made anew for
+    /// another `id`. A host that asks for it knows the steps `connections`, `host_keys` and `thaw`. Agents that do not know it
+    /// go without.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub renew: bool,
 }
 
 /// What became of it.
@@ -55,14 +60,27 @@ pub struct IdentityResponse {
 pub struct Step {
     pub step: StepName,
     pub ok: bool,
-    /// Left out because this agent is not a guest's PID 1, and the host is not its to change.
+    /// Left out: because this agent is not a guest's PID 1, and the host is not its to change, or because the guest has no way
+    /// to do it. Then `error` says what it lacks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// In the order in which they are done.
+/// `POST /forkd/close`: no request is served before the next identity or `POST /forkd/open`, and the guest's programs are frozen.
+/// Agents that cannot freeze answer without a body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloseResponse {
+    pub version: u32,
+    /// Whether all programs stand still.
+    pub frozen: bool,
+    /// Why they do not. Those that could be frozen are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// In the order in which they are done. Interpreters come before `host_keys` if nothing was frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepName {
@@ -73,6 +91,9 @@ pub enum StepName {
     Account,
     Settings,
     Network,
+    Connections,
+    HostKeys,
+    Thaw,
     Interpreters,
     Hooks,
 }
@@ -98,6 +119,26 @@ mod tests {
         let response: IdentityResponse = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_value(&response).unwrap(), serde_json::from_str::<Value>(text).unwrap());
         assert_eq!(response.busy, Some(vec!["default".to_owned()]));
+    }
+
+    #[test]
+    fn messages_about_copies_are_understood() {
+        let text = include_str!("../../protocol/gen-1/identity-request-renew.json");
+        let request: IdentityRequest = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&request).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        assert!(request.renew);
+        let text = include_str!("../../protocol/gen-1/identity-response-renew.json");
+        let response: IdentityResponse = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_value(&response).unwrap(), serde_json::from_str::<Value>(text).unwrap());
+        for text in [
+            include_str!("../../protocol/gen-1/close-response.json"),
+            include_str!("../../protocol/gen-1/close-response-late.json"),
+        ] {
+            let response: CloseResponse = serde_json::from_str(text).unwrap();
+            let again = serde_json::to_value(&response).unwrap();
+            assert_eq!(again, serde_json::from_str::<Value>(text).unwrap());
+            assert_eq!(response.frozen, response.problem.is_none());
+        }
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub struct EngineMetrics {
     fork_time: Histogram,
     ready_time: Histogram,
     branch_pause: Histogram,
+    identity_window: Histogram,
     exec_time: Histogram,
     zygote_loads: Counter,
     zygote_evictions: Counter,
@@ -151,6 +152,7 @@ impl EngineMetrics {
             fork_time: seconds(),
             ready_time: seconds(),
             branch_pause: seconds(),
+            identity_window: seconds(),
             exec_time: seconds(),
             zygote_loads: Counter::default(),
             zygote_evictions: Counter::default(),
@@ -177,6 +179,11 @@ impl EngineMetrics {
             ("fork", "Until every VM of a request ran", &metrics.fork_time),
             ("ready", "Until every guest of a request had answered", &metrics.ready_time),
             ("branch_pause", "How long a sandbox stood still to be branched", &metrics.branch_pause),
+            (
+                "identity_window",
+                "How long programs ran in a child of a live branch before it had its identity",
+                &metrics.identity_window,
+            ),
             ("exec", "How long commands ran", &metrics.exec_time),
         ] {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -195,6 +202,11 @@ impl EngineMetrics {
 
     pub fn branched(&self, pause: Duration) {
         self.branch_pause.observe(pause.as_secs_f64());
+    }
+
+    /// A child of a live branch has its identity.
+    pub fn identified(&self, window: Duration) {
+        self.identity_window.observe(window.as_secs_f64());
     }
 
     pub fn executed(&self, time: Duration) {
@@ -255,6 +267,7 @@ mod tests {
         metrics.answered(None, &invented, StatusCode::NOT_FOUND, Duration::ZERO);
         metrics.failed(ErrorCode::NotFound);
         metrics.engine.forked(100, Duration::from_millis(30), Duration::from_millis(90));
+        metrics.engine.identified(Duration::from_millis(4));
         metrics.engine.set_sandboxes("running", 7);
         let open = metrics.connection();
         let text = metrics.text().unwrap();
@@ -265,6 +278,7 @@ mod tests {
             r#"forkd_errors_total{code="not_found"} 1"#,
             "forkd_forks_total 100",
             "forkd_fork_seconds_count 1",
+            "forkd_identity_window_seconds_count 1",
             r#"forkd_sandboxes{state="running"} 7"#,
             "forkd_http_connections 1",
             "# EOF",

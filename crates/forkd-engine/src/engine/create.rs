@@ -66,6 +66,8 @@ pub struct Created {
     /// From the admission until every VM ran, and until every guest was ready.
     pub restored: Duration,
     pub ready: Duration,
+    /// Of children of a live branch: how long programs ran in each before it had its identity.
+    pub windows: Vec<Duration>,
     /// How long the sandbox that was branched first stood still.
     pub branch_pause: Option<Duration>,
 }
@@ -100,7 +102,7 @@ impl Engine {
         let forks = self.fork_all(new, &zygote, names).await;
         let restored = begun.elapsed();
         fault::place("create.running");
-        let (mut up, mut failures) = give_identities(forks, new).await;
+        let Identified { mut up, mut failures, windows } = give_identities(forks, new).await;
         let ready = begun.elapsed();
         fault::place("create.ready");
         if !failures.is_empty() && (up.is_empty() || !new.partial) {
@@ -123,7 +125,7 @@ impl Engine {
             }
             return Err(failures.swap_remove(0));
         }
-        Ok(Created { sandboxes, failures, restored, ready, branch_pause: None })
+        Ok(Created { sandboxes, failures, restored, ready, windows, branch_pause: None })
     }
 
     /// Takes the owner's room for them, until they are there or given up.
@@ -293,34 +295,42 @@ fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// What came of giving guests their identities.
+#[derive(Default)]
+struct Identified {
+    up: Vec<Forked>,
+    failures: Vec<EngineError>,
+    windows: Vec<Duration>,
+}
+
 /// Gives every guest its identity. A VM without a way into its guest has no agent, and needs none.
-async fn give_identities(
-    forks: Vec<(u32, Result<Forked, EngineError>)>,
-    new: &NewSandboxes,
-) -> (Vec<Forked>, Vec<EngineError>) {
+async fn give_identities(forks: Vec<(u32, Result<Forked, EngineError>)>, new: &NewSandboxes) -> Identified {
     let mut tasks = JoinSet::new();
-    let mut failures = Vec::new();
+    let mut identified = Identified::default();
     for (index, forked) in forks {
         match forked {
             Ok(forked) => {
                 let (env, account) = (new.env.clone(), new.account.clone());
                 tasks.spawn(async move {
+                    let mut window = None;
                     if forked.record.shape.devices.vsock.is_some() {
                         let _turn = forked.shared.identities.acquire().await;
-                        forked.give_identity(index, env, account).await?;
+                        window = forked.give_identity(index, env, account).await?;
                     }
-                    Ok::<_, EngineError>(forked)
+                    Ok::<_, EngineError>((forked, window))
                 });
             }
-            Err(error) => failures.push(error),
+            Err(error) => identified.failures.push(error),
         }
     }
-    let mut up = Vec::new();
     for forked in tasks.join_all().await {
         match forked {
-            Ok(forked) => up.push(forked),
-            Err(error) => failures.push(error),
+            Ok((forked, window)) => {
+                identified.up.push(forked);
+                identified.windows.extend(window);
+            }
+            Err(error) => identified.failures.push(error),
         }
     }
-    (up, failures)
+    identified
 }

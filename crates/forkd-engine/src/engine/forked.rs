@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use forkd_proto::agent::account::Account;
@@ -47,6 +48,8 @@ pub(super) struct Forked {
     name: Option<Name>,
     /// Whether it stays as it is, for the next daemon: a process that does not answer may still make it.
     is_left: bool,
+    /// When its guest began to run, if programs run in it before it has an identity.
+    running_since: Option<Instant>,
 }
 
 impl Prepared {
@@ -89,7 +92,8 @@ impl Prepared {
             rolling_back: None,
             changing: None,
         };
-        let mut forked = Forked { shared, record, process: None, name: Some(name), is_left: false };
+        let (process, name) = (None, Some(name));
+        let mut forked = Forked { shared, record, process, name, is_left: false, running_since: None };
         if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
             disk.limit_bytes = bytes;
         }
@@ -137,7 +141,11 @@ impl Prepared {
         let process = forked.process.insert(taken?);
         process.0.user = user;
         match tokio::time::timeout(PATIENCE, process.1.recv()).await {
-            Ok(Some(Event::Running)) => Ok(forked),
+            Ok(Some(Event::Running)) => {
+                // Programs of a snapshot that was made are frozen.
+                forked.running_since = zygote.record.branched_from.as_ref().map(|_| Instant::now());
+                Ok(forked)
+            }
             Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
             Err(_) => Err(EngineError::Timeout),
         }
@@ -164,18 +172,19 @@ impl Forked {
         self.shared.with_cgroup(named, &self.record)
     }
 
+    /// Returns how long programs ran in its guest before.
     pub async fn give_identity(
         &self,
         index: u32,
         env: BTreeMap<String, String>,
         account: Option<Account>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Option<Duration>, EngineError> {
         let directory = self.shared.places.sandbox(&self.record.id);
         let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
         let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
         let given = identity::give(&agent, &identity, PATIENCE).await?;
         self.shared.tell_of(&self.record, given);
-        Ok(())
+        Ok(self.running_since.map(|since| since.elapsed()))
     }
 
     /// Gives it its owner, and its name to everybody.

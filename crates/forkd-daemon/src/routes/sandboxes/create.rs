@@ -148,6 +148,9 @@ fn wanted_limits(limits: &Limits) -> Answer<WantedLimits> {
 fn measure(app: &App, created: &Created) {
     let count = u64::try_from(created.sandboxes.len()).unwrap_or(u64::MAX);
     app.metrics.engine.forked(count, created.restored, created.ready);
+    for window in &created.windows {
+        app.metrics.engine.identified(*window);
+    }
     if let Some(pause) = created.branch_pause {
         app.metrics.engine.branched(pause);
     }

@@ -57,9 +57,13 @@ pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result
 /// Closes a guest's gate and freezes its programs, before it is frozen itself: every child begins like this. Returns what could not
 /// be frozen.
 pub async fn close(agent: &Agent, limit: Duration) -> Result<Option<String>, AgentError> {
-    let closed: Option<CloseResponse> = agent.post("/forkd/close", &(), limit).await?;
-    let shortened = |problem: String| problem.chars().take(MAX_PROBLEM).collect();
-    Ok(closed.and_then(|closed| closed.problem).map(shortened))
+    Ok(problem_of(agent.post("/forkd/close", &(), limit).await?))
+}
+
+/// Agents that cannot freeze answer nothing, or nothing of note. The gate is closed all the same.
+fn problem_of(answer: Value) -> Option<String> {
+    let closed: CloseResponse = serde_json::from_value(answer).ok()?;
+    Some(closed.problem?.chars().take(MAX_PROBLEM).collect())
 }
 
 /// What an agent's answer means. A guest is hostile, so what is passed on of it is bounded.
@@ -146,6 +150,20 @@ mod tests {
         old["busy"] = json!([]);
         let refused = judge(answer(&old.to_string())).unwrap_err();
         assert!(matches!(refused, AgentError::NotReady(why) if why.contains("Interpreters")));
+    }
+
+    #[test]
+    fn any_answer_to_a_close_will_do() {
+        for text in
+            ["null", "{}", "[1]", include_str!("../../forkd-proto/protocol/gen-1/close-response.json")]
+        {
+            assert_eq!(problem_of(serde_json::from_str(text).unwrap()), None, "{text}");
+        }
+        let text = include_str!("../../forkd-proto/protocol/gen-1/close-response-late.json");
+        let mut late: Value = serde_json::from_str(text).unwrap();
+        assert!(problem_of(late.clone()).is_some_and(|why| why.contains("not frozen")));
+        late["problem"] = json!("x".repeat(1000));
+        assert_eq!(problem_of(late).map(|why| why.len()), Some(MAX_PROBLEM));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
 
-use crate::world::World;
+use crate::world::{World, lives};
 
 /// The layers that a process has open for writing.
 fn writable(world: &World, pid: i32) -> Result<Vec<PathBuf>, Failure> {
@@ -64,6 +64,36 @@ fn a_process_that_names_another_as_its_child_is_not_believed() -> Result<(), Fai
     Ok(())
 }
 
+/// A process that says it has given a layer up and has not could change what its branches read of their disks.
+#[test]
+fn a_process_that_keeps_a_frozen_layer_is_ended() -> Result<(), Failure> {
+    let kept = "its process keeps layer ";
+    for lie in ["keep", "keep-empty"] {
+        let world = World::with_program("liar-vmm", lie.as_bytes())?;
+        world.make("base")?;
+        let id = world.fork("base", 1)?.remove(0);
+        let sandbox = world.engine.sandbox(&id)?;
+        let error = world.run(sandbox.branch(Some("branch".parse()?))).map(drop).unwrap_err();
+        assert!(matches!(&error, EngineError::EndedMeanwhile(reason) if reason.contains(kept)), "{error:?}");
+        let view = sandbox.view();
+        assert_eq!(view.end.map(|end| end.detail.starts_with(kept)), Some(true), "{lie}");
+        world.until("its process has ended", || !lives(view.pid));
+        assert!(world.engine.snapshot("branch").is_err(), "{lie}: the branch is promised");
+        assert_eq!(world.names("zygotes"), ["base"]);
+    }
+    let booting = World::with_program("liar-vmm", b"keep-boot")?;
+    let error = booting.make("base").map(drop).unwrap_err();
+    assert!(matches!(error, EngineError::LayerKept(_)), "{error:?}");
+    booting.until("nothing is left", || booting.names("zygotes").is_empty());
+    booting.assert_empty();
+    // What ends them is that, and nothing else about such processes.
+    let honest = World::with_program("liar-vmm", b"give")?;
+    honest.make("base")?;
+    let id = honest.fork("base", 1)?.remove(0);
+    honest.run(honest.engine.sandbox(&id)?.branch(None))?;
+    Ok(())
+}
+
 #[test]
 fn frozen_layers_cannot_be_written() -> Result<(), Failure> {
     let world = World::with_guest(&ticking::elf())?;
@@ -72,11 +102,16 @@ fn frozen_layers_cannot_be_written() -> Result<(), Failure> {
     let source = world.engine.sandbox(&first)?;
     Words::of(source.view().pid, PATIENCE)?.keep(7, PATIENCE)?;
     world.run(source.branch(Some("written".parse()?)))?;
-    world.run(world.engine.snapshot("written")?.durable())?;
+    // As early as can be, and when it is on disk.
     for id in world.fork("written", 2)? {
         check(&world, &id)?;
     }
-    check(&world, &first)
+    check(&world, &first)?;
+    world.run(world.engine.snapshot("written")?.durable())?;
+    for id in world.fork("written", 1)? {
+        check(&world, &id)?;
+    }
+    Ok(())
 }
 
 /// The most bytes that a file of a process may have, as the kernel keeps it.

@@ -110,6 +110,7 @@ impl From<EngineError> for ApiError {
             | EngineError::Chain(_)
             | EngineError::Write(_)
             | EngineError::Remove(_)
+            | EngineError::LayerKept(_)
             | EngineError::Merge(_)
             | EngineError::Persist(_) => ApiError::internal(&error),
         }

@@ -150,7 +150,7 @@ fn patience(command: &Command) -> Duration {
     Duration::from_secs(match command {
         // All of a guest's memory may have to be read.
         Command::Boot(_) | Command::Load(_) => 600,
-        // Or written by a slow disk.
+        // Or a map written to a disk that is slow and has much else to write.
         Command::SettleDisk => 300,
         _ => 60,
     })

@@ -36,3 +36,4 @@ mod testing;
 pub mod transfer;
 pub mod trust;
 pub mod users;
+mod writers;

@@ -65,7 +65,8 @@ pub enum Command {
     Load(Load),
     /// Writes a snapshot of a zygote, in a process of its own: the zygote can be forked from meanwhile.
     Persist(Persist),
-    /// Makes the files of the frozen layers of a VM's or zygote's disk complete: whoever opens them finds all that was written.
+    /// Makes the files of the frozen layers of a VM's or zygote's disk complete: whoever opens them finds all that was written. They
+    /// are not synced.
     SettleDisk,
     /// Puts one frozen layer of a VM's or zygote's disk in the place of `count`, from the `first` on. Its contents are theirs.
     ReplaceLayers { first: u16, count: u16 },

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FallocateFlags;
@@ -45,7 +46,7 @@ impl Layer {
         })
     }
 
-    /// Opens a layer that was flushed before. A descriptor for reading is enough for a frozen one.
+    /// Opens a layer that was flushed or completed before. A descriptor for reading is enough for a frozen one.
     pub fn open(file: File) -> Result<Layer, LayerError> {
         let io = |action| move |source| LayerError::Io { action, source };
         let found = length(&file)?;
@@ -157,6 +158,10 @@ impl Layer {
         }
     }
 
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
     fn unsettle(&mut self) {
         *self.settled.get_mut() = false;
     }
@@ -176,20 +181,41 @@ impl Layer {
         if self.sync_failed.load(Ordering::Acquire) {
             return Err(DiskError::SyncLost);
         }
-        if self.settled.load(Ordering::Acquire) {
+        if self.is_settled() {
             return Ok(());
         }
         self.sync("sync the data of the disk")?;
         if self.map.is_dirty() {
-            for (number, page) in self.map.dirty_pages() {
-                self.file.write_all_at(page, map_page_offset(number)).map_err(|source| DiskError::Io {
-                    action: "write the allocation map of the disk",
-                    source,
-                })?;
-            }
+            self.write_map()?;
             self.sync("sync the allocation map of the disk")?;
         }
         self.settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes the file of a frozen layer hold all that the layer does, without waiting for the disk: other processes find it there,
+    /// a host that loses power may not.
+    pub(super) fn complete(&self) -> Result<(), DiskError> {
+        if self.sync_failed.load(Ordering::Acquire) {
+            return Err(DiskError::SyncLost);
+        }
+        if self.is_settled() {
+            return Ok(());
+        }
+        self.write_map()
+    }
+
+    /// Leaves to the next flush what the layers have left to theirs in whose place this one comes.
+    pub(super) fn succeed(&mut self, layers: &[Arc<Layer>]) {
+        *self.settled.get_mut() &= layers.iter().all(|layer| layer.is_settled());
+    }
+
+    fn write_map(&self) -> Result<(), DiskError> {
+        for (number, page) in self.map.dirty_pages() {
+            self.file
+                .write_all_at(page, map_page_offset(number))
+                .map_err(|source| DiskError::Io { action: "write the allocation map of the disk", source })?;
+        }
         Ok(())
     }
 

@@ -108,7 +108,7 @@ impl LayerStack {
         self.base.as_ref().map(|base| &base.file)
     }
 
-    /// The files of the frozen layers, the oldest first. Whoever opens them anew needs a flush of the disk first.
+    /// The files of the frozen layers, the oldest first. Before they are opened anew they must be flushed or completed.
     pub fn layer_files(&self) -> impl Iterator<Item = &File> {
         self.frozen.iter().map(|layer| layer.file())
     }
@@ -116,6 +116,11 @@ impl LayerStack {
     /// Brings the frozen layers to stable storage and makes their files complete.
     pub fn flush(&self) -> Result<(), DiskError> {
         self.frozen.iter().try_for_each(|layer| layer.settle())
+    }
+
+    /// Makes the files of the frozen layers complete, for others to open. Not brought to stable storage.
+    pub fn complete(&self) -> Result<(), DiskError> {
+        self.frozen.iter().try_for_each(|layer| layer.complete())
     }
 
     pub(super) fn state(&self, limit: u64) -> DiskState {
@@ -130,11 +135,13 @@ impl LayerStack {
 
     /// Puts one layer in the place of several, which [`merge`](super::merge) has made of them; or in the place of itself, from another
     /// descriptor.
-    pub fn replace(&mut self, layers: Range<usize>, merged: Layer) -> Result<(), StackError> {
-        if layers.is_empty() || layers.end > self.frozen.len() {
-            return Err(StackError::NoSuchLayers { layers, found: self.frozen.len() });
-        }
+    pub fn replace(&mut self, layers: Range<usize>, mut merged: Layer) -> Result<(), StackError> {
+        let found = self.frozen.len();
+        let Some(replaced) = self.frozen.get(layers.clone()).filter(|replaced| !replaced.is_empty()) else {
+            return Err(StackError::NoSuchLayers { layers, found });
+        };
         check_size(&merged, self.size, || "the merged layer".to_owned())?;
+        merged.succeed(replaced);
         self.frozen.splice(layers, [Arc::new(merged)]);
         Ok(())
     }
@@ -223,6 +230,26 @@ mod tests {
         assert_eq!(error.to_string(), "frozen layer 2 is for a disk of 131072 bytes; 65536 are expected");
         let error = LayerStack::new(SIZE, base(SIZE + 1), vec![]).unwrap_err();
         assert_eq!(error.to_string(), "the base image has 65537 bytes, more than the disk of 65536");
+    }
+
+    #[test]
+    fn a_completed_layer_is_replaced_by_its_file_and_flushed_later() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut written = Layer::create(file.reopen().unwrap(), SIZE).unwrap();
+        written.write_data(0, &[7; GRAIN]).unwrap();
+        written.mark_data(0, 1);
+        let mut stack = LayerStack::new(SIZE, None, vec![]).unwrap();
+        stack.push(written);
+        let again = || Layer::open(File::open(file.path()).unwrap()).unwrap();
+        assert_eq!(again().state(0), BlockState::Absent, "its map is in memory");
+        stack.complete().unwrap();
+        assert_eq!(again().state(0), BlockState::Data);
+        assert!(stack.replace(0..2, again()).is_err());
+        assert!(stack.replace(0..0, again()).is_err());
+        stack.replace(0..1, again()).unwrap();
+        assert!(!stack.frozen[0].is_settled(), "nothing was synced yet");
+        stack.flush().unwrap();
+        assert!(stack.frozen[0].is_settled());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::sandbox::Sandbox;
 use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{EngineError, PATIENCE, unix_ms};
 use crate::blocking::in_place;
-use crate::descriptors::Named;
+use crate::descriptors::{Named, open};
 use crate::fault;
 use crate::lasting::{Lasting, WithEvents, listen_in};
 use crate::places::PlaceError;
@@ -110,7 +110,7 @@ impl Sandbox {
             let (id, file) = self.shared.new_layer()?;
             let DiskFiles { frozen, top: old } = disk.files.clone();
             let with_top = frozen.iter().chain([&old]).cloned().collect();
-            top = Some(old);
+            top = Some((open(&self.shared.places.layer(&old))?, old));
             disk.instead =
                 vec![DiskFiles { frozen, top: id.clone() }, DiskFiles { frozen: with_top, top: id }];
             named = named.with(Descriptor::DiskTop, file);
@@ -160,14 +160,16 @@ impl Sandbox {
                 disk.files = files.unwrap_or_else(|| disk.files.clone());
             }
         };
+        let left;
         let (pid, pidfd) = match answer {
             Ok((Reply::Branched { pid, pause_us, disk_layer }, mut pidfds)) => {
                 record.pause_us = Some(pause_us);
                 let files = next.and_then(|next| next.into_iter().nth(usize::from(disk_layer)));
                 record.layers = files.as_ref().map(|files| files.frozen.clone()).unwrap_or_default();
                 settle(self, files);
-                if let Some(empty) = top.filter(|_| !disk_layer) {
-                    self.shared.remove_layer(&empty);
+                left = top.filter(|_| !disk_layer);
+                if let Some((_, empty)) = &left {
+                    self.shared.remove_layer(empty);
                 }
                 (pid, pidfds.pop().ok_or(EngineError::Answer(Reply::Done))?)
             }
@@ -197,10 +199,17 @@ impl Sandbox {
         let up = async {
             self.leave_cgroup(lent.as_deref()).await?;
             match tokio::time::timeout(PATIENCE, events.recv()).await {
-                Ok(Some(Event::Zygote)) => Ok(()),
-                Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
-                Err(_) => Err(EngineError::Timeout),
+                Ok(Some(Event::Zygote)) => {}
+                Ok(other) => return Err(EngineError::Ended(format!("{other:?}"))),
+                Err(_) => return Err(EngineError::Timeout),
             }
+            // Others are forked from it as soon as it is promised, and must not be able to change each other's disks. The sandbox runs
+            // meanwhile.
+            if let Some((file, empty)) = &left {
+                self.shared.given_up(file, empty).await?;
+            }
+            let Sandbox { shared, process: source, sealed, .. } = &mut *self;
+            shared.seal(&[&*source, &process], &record.layers, sealed).await
         };
         if let Err(error) = up.await {
             // Nobody would ever end it: its directory goes.

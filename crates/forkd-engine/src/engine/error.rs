@@ -13,6 +13,7 @@ use crate::agent::AgentError;
 use crate::bring_up::BringUpError;
 use crate::cgroup::CgroupError;
 use crate::control::CallError;
+use crate::ids::LayerId;
 use crate::lasting::LastingError;
 use crate::places::PlaceError;
 
@@ -34,6 +35,8 @@ pub enum EngineError {
     TooManyBranches(usize),
     #[error("the sandbox's disk has {layers} layers, and they cannot be merged: {reason}")]
     TooManyLayers { layers: usize, reason: String },
+    #[error("its process keeps layer {} of its disk open for writing, which it was told to give up", .0.as_str())]
+    LayerKept(LayerId),
     #[error("the layers of a disk cannot be merged")]
     Merge(#[from] forkd_devices::disk::MergeError),
     #[error("the sandbox is {0}")]

@@ -1,6 +1,8 @@
 //! The files of disks: images of the library, and layers of the engine's own.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::time::{Duration, Instant};
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageError;
@@ -12,6 +14,13 @@ use crate::descriptors::{create, open};
 use crate::ids::LayerId;
 use crate::lasting::Lasting;
 use crate::places::PlaceError;
+use crate::writers::{Writers, writers};
+
+/// What a process may take to close a descriptor after it has said so: another thread may be at work with it, and a program that the
+/// daemon starts has all of the daemon's own descriptors for a moment.
+const GIVING_UP: Duration = Duration::from_secs(2);
+/// Between two looks.
+const MOST_PAUSE: Duration = Duration::from_millis(50);
 
 impl Shared {
     /// The file system of an image, which is below the disks of all that were booted from it.
@@ -22,15 +31,61 @@ impl Shared {
         })
     }
 
-    /// Has a process read the newest of its frozen layers through a descriptor with which nobody can write: all that are forked
-    /// from it inherit it.
-    pub(super) async fn seal_newest(&self, process: &Lasting, layers: &[LayerId]) -> Result<(), EngineError> {
-        let Some((newest, older)) = layers.split_last() else { return Ok(()) };
-        process.control.call(Command::SettleDisk, &[]).await?;
-        let file = in_place(|| open(&self.places.layer(newest)))?;
-        let first = u16::try_from(older.len()).unwrap_or(u16::MAX);
-        process.control.call(Command::ReplaceLayers { first, count: 1 }, &[file.into()]).await?;
+    /// Makes frozen layers ones that nobody can write to any more. The processes, which have all of them in this order, are told to read
+    /// them through descriptors that are for reading only, and to close those that they wrote them with; then the kernel is asked
+    /// whether they did. `sealed` are those that are known to be so; it gets the others.
+    pub(super) async fn seal(
+        &self,
+        processes: &[&Lasting],
+        layers: &[LayerId],
+        sealed: &mut BTreeSet<LayerId>,
+    ) -> Result<(), EngineError> {
+        let mut completed = false;
+        for (place, id) in layers.iter().enumerate().filter(|(_, id)| !sealed.contains(*id)) {
+            let file = in_place(|| open(&self.places.layer(id)))?;
+            if self.writers(&file)? != Writers::None {
+                let first = u16::try_from(place).unwrap_or(u16::MAX);
+                for process in processes {
+                    if !completed {
+                        process.control.call(Command::SettleDisk, &[]).await?;
+                    }
+                    let file = file.try_clone().map_err(EngineError::io("open a file again"))?;
+                    let command = Command::ReplaceLayers { first, count: 1 };
+                    process.control.call(command, &[file.into()]).await?;
+                }
+                completed = true;
+                self.given_up(&file, id).await?;
+            }
+        }
+        sealed.clone_from(&layers.iter().cloned().collect());
         Ok(())
+    }
+
+    /// Waits until nobody can write to a layer any more, which all were told to give up.
+    pub(super) async fn given_up(&self, file: &File, id: &LayerId) -> Result<(), EngineError> {
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        while self.writers(file)? == Writers::Some {
+            if begun.elapsed() > GIVING_UP {
+                return Err(EngineError::LayerKept(id.clone()));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(MOST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel can say who can write to a layer.
+    pub(super) fn knows_writers(&self) -> Result<bool, EngineError> {
+        let (id, file) = self.new_layer()?;
+        let writers = self.writers(&file);
+        let path = self.places.layer(&id);
+        fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
+        Ok(writers? != Writers::Unknown)
+    }
+
+    fn writers(&self, file: &File) -> Result<Writers, EngineError> {
+        writers(file).map_err(EngineError::io("find out who can write to a disk layer"))
     }
 
     /// Makes the names of layers as safe as their contents. Called before a manifest or a record relies on them.

@@ -4,6 +4,7 @@
 //!   boot ─▶ agent answers ─▶ image's start is ready ─▶ warm-up ─▶ gate closed, programs frozen ─▶ freeze ─▶ a live snapshot
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -194,7 +195,7 @@ impl Making {
         let frozen = self.shared.call(&process, Command::Freeze, &[]).await?.0;
         let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
         match disk_layer {
-            true => self.shared.seal_newest(&process, &record.layers).await?,
+            true => self.shared.seal(&[&process], &record.layers, &mut BTreeSet::new()).await?,
             false => record.layers.clear(),
         }
         record.promised = true;

@@ -113,14 +113,6 @@ fn next_run(frozen: &[LayerId]) -> Option<Range<usize>> {
 }
 
 impl Sandbox {
-    /// Has the VM process read what a branch has frozen, and not write it: so do all that are forked from later branches.
-    pub(super) async fn seal_layers(&mut self) {
-        let Some(disk) = &self.record.disk else { return };
-        if let Err(error) = self.shared.seal_newest(&self.process, &disk.files.frozen).await {
-            self.merging.failed = Some(with_causes(&error));
-        }
-    }
-
     /// Begins to merge layers, if there are enough and it is not done already.
     pub(super) async fn begin_merge(&mut self) {
         if self.merging.task.is_some() {
@@ -129,7 +121,7 @@ impl Sandbox {
         let Some(disk) = &self.record.disk else { return };
         let Some(run) = next_run(&disk.files.frozen) else { return };
         let layers = disk.files.frozen[run].to_vec();
-        // What is sealed is settled already; a branch whose layer could not be sealed may have left one that is not.
+        // What is sealed is complete; a branch that came to nothing may have left a layer that is not.
         if let Err(error) = self.process.control.call(Command::SettleDisk, &[]).await {
             self.merging.failed = Some(with_causes(&error));
             return;

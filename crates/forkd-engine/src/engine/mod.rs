@@ -220,6 +220,11 @@ impl Engine {
         self.shared.happened.subscribe()
     }
 
+    /// Whether it is checked that VM processes give up disk layers that were frozen. It cannot be on a file system without leases.
+    pub fn checks_layers(&self) -> Result<bool, EngineError> {
+        self.shared.knows_writers()
+    }
+
     pub fn root(&self) -> &Path {
         self.shared.places.root()
     }

@@ -12,6 +12,7 @@
 //!
 //! What its process says outranks requests: a request to a VM that has ended is answered with that.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use crate::control::CallError;
 use crate::descriptors::{CONSOLE, VSOCK};
 use crate::fault;
 use crate::guest::Guest;
-use crate::ids::SandboxId;
+use crate::ids::{LayerId, SandboxId};
 use crate::kernel_panic;
 use crate::lasting::{Lasting, WithEvents};
 use crate::record::{self, Changing, SandboxRecord};
@@ -272,6 +273,8 @@ pub(super) struct Sandbox {
     panicked: bool,
     end: Option<End>,
     pub merging: Merging,
+    /// Layers that nobody can write to, as far as this daemon has looked.
+    pub sealed: BTreeSet<LayerId>,
     view: watch::Sender<SandboxView>,
     doom: watch::Receiver<bool>,
     requests: mpsc::Receiver<Request>,
@@ -293,7 +296,7 @@ pub(super) fn own(
     let agent = Agent::new(Guest::new(directory.join(VSOCK)));
     let stopping = shared.stopping.subscribe();
     let shared = Arc::clone(shared);
-    let (panicked, end, merging) = (false, None, Merging::default());
+    let (panicked, end, merging, sealed) = (false, None, Merging::default(), BTreeSet::new());
     let sandbox = Sandbox {
         shared,
         directory,
@@ -304,6 +307,7 @@ pub(super) fn own(
         panicked,
         end,
         merging,
+        sealed,
         view,
         doom: doomed,
         requests,
@@ -434,7 +438,6 @@ impl Sandbox {
                 let worked = branched.is_ok();
                 let _ = answer.send(branched);
                 if worked {
-                    self.seal_layers().await;
                     self.begin_merge().await;
                 }
             }
@@ -514,6 +517,13 @@ impl Sandbox {
             Err(EngineError::Call(error @ CallError::Timeout { .. })) => {
                 self.finish(EndReason::Failed, error.to_string());
                 self.process.kill();
+                Err(EngineError::WrongState(ENDED))
+            }
+            Err(error @ EngineError::LayerKept(_)) => {
+                // Nothing that it says or writes can be relied on.
+                self.finish(EndReason::Failed, error.to_string());
+                self.process.kill();
+                self.shared.kill_all(&of_sandbox(&self.record));
                 Err(EngineError::WrongState(ENDED))
             }
             Err(EngineError::Call(_) | EngineError::Cgroup(_)) if is_ending(self.process.pid) => {

@@ -373,9 +373,12 @@ impl Process {
         match &self.state {
             State::Empty => Ok(()),
             State::Running(vm) | State::Paused(vm) => vm.settle_disk(),
-            State::Zygote(frozen) => {
-                frozen.devices.layers.as_ref().map_or(Ok(()), |layers| layers.flush()).map_err(VmError::Disk)
-            }
+            State::Zygote(frozen) => frozen
+                .devices
+                .layers
+                .as_ref()
+                .map_or(Ok(()), |layers| layers.complete())
+                .map_err(VmError::Disk),
         }
     }
 

@@ -83,6 +83,12 @@ async fn serve(
     }
     let (engine, recovered) = Engine::start(settings).await?;
     report(&recovered);
+    if !engine.checks_layers()? {
+        tracing::warn!(
+            root = %engine.root().display(),
+            "the file system has no leases: it is not checked that VM processes give up frozen disk layers"
+        );
+    }
     if network_required && let Some(reason) = recovered.networks.unavailable {
         return Err(CliError::NoNetwork(reason));
     }

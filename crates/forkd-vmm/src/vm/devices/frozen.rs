@@ -82,7 +82,7 @@ impl Devices {
     /// Makes the files of the disk's frozen layers complete. The guest's requests do not wait for it.
     pub fn settle_disk(&self) -> Result<(), DiskError> {
         let stack = self.disk.as_ref().map(|slot| slot.lock().device().disk().stack().clone());
-        stack.map_or(Ok(()), |stack| stack.flush())
+        stack.map_or(Ok(()), |stack| stack.complete())
     }
 
     /// Puts one frozen layer of the disk in the place of several, from one request of the guest's to the next.

@@ -137,6 +137,22 @@ fn a_zygote_that_goes_in_the_middle_of_forks_leaves_no_vm_that_nobody_knows() ->
 }
 
 #[test]
+fn who_goes_away_leaves_no_branch_of_copies() -> Result<(), Failure> {
+    let world = World::new()?;
+    let id = world.fork("base", 1)?.remove(0).id;
+    let body = json!({ "from_sandbox": id, "n": 3 });
+    for milliseconds in [0, 3, 8, 13, 21, 34, 55] {
+        world.abandon("POST /v1/sandboxes", &body, Duration::from_millis(milliseconds))?;
+    }
+    // Branches of a sandbox are made one after another: those that were given up are behind this one.
+    world.create(body)?;
+    world.until("no branch is left", |world| {
+        Ok(world.snapshots()?.len() == 1 && world.sandbox(&id)?.branches.is_empty())
+    })?;
+    world.until_none_is_lost()
+}
+
+#[test]
 fn who_goes_away_leaves_no_vm_that_nobody_knows() -> Result<(), Failure> {
     let mut world = World::new()?;
     let body = json!({ "snapshot_tag": "base", "n": 20 });

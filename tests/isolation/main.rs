@@ -4,6 +4,7 @@
 mod builds;
 mod charge;
 mod cpu;
+mod disk;
 mod guest;
 mod internet;
 mod neighbours;
@@ -29,6 +30,7 @@ const REST: &[Test] = &[
     ("charge::survives_the_daemon", charge::survives_the_daemon),
     ("charge::is_told_to_everybody_when_it_is_too_much", charge::is_told_to_everybody_when_it_is_too_much),
     ("cpu::shown_is_what_the_model_has", cpu::shown_is_what_the_model_has),
+    ("disk::is_limited_by_the_kernel", disk::is_limited_by_the_kernel),
     ("guest::that_breaks_rules_ends_alone", guest::that_breaks_rules_ends_alone),
     ("guest::that_panics_says_why", guest::that_panics_says_why),
     ("guest::that_writes_beyond_its_disk_is_refused", guest::that_writes_beyond_its_disk_is_refused),

@@ -173,6 +173,12 @@ impl Daemon {
         Ok(())
     }
 
+    /// The directory of its disk layers, on its host.
+    pub fn layers(&self) -> String {
+        let home = self.native.as_ref().map_or(Path::new("/var/lib/forkd"), |native| native.home.path());
+        home.join("engine/layers").display().to_string()
+    }
+
     /// Where E2B's clients find it, and their key. Without tokens, any does on the loopback.
     pub fn e2b(&self) -> Result<(String, String), Error> {
         let url = self.tcp.as_ref().filter(|_| self.native.is_some()).unwrap_or(&self.address);

@@ -27,6 +27,7 @@ pub mod page_table;
 pub mod places;
 pub mod process;
 pub mod project;
+mod project_quota;
 pub mod record;
 pub mod shutdown;
 pub mod small;

@@ -58,6 +58,15 @@ impl Shape {
         let layer = self.devices.disk.and_then(|disk| Layer::file_length(disk.bytes).ok());
         self.memory_bytes.max(layer.unwrap_or(0)).saturating_add(SMALL_FILES)
     }
+
+    /// The most room that the top layer of such a VM's disk takes: as much data as the disk may hold, the layer's header and map, and
+    /// what a file system keeps of where blocks are, which is most if each lies alone.
+    pub fn largest_top(&self) -> Option<u64> {
+        let disk = self.devices.disk?;
+        let around = Layer::file_length(disk.bytes).ok()? - disk.bytes;
+        // A block of ext4's says where 340 others are, one of XFS's 250.
+        Some(disk.limit_bytes.saturating_add(disk.limit_bytes / 128).saturating_add(around + (1 << 20)))
+    }
 }
 
 /// A sandbox.

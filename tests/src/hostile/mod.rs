@@ -2,6 +2,7 @@
 
 mod attempts;
 mod call;
+mod fill;
 
 pub use attempts::{ATTEMPTS, FORK_BOMB};
 
@@ -12,6 +13,10 @@ pub const PORT: u16 = 0x666;
 /// The ports where a guest says whom it goes against: four bytes of [`Targets::victim`], two of [`Targets::port`], the lowest
 /// first.
 pub const AIM_PORT: u16 = 0x650;
+/// The port that has the process write all that it can to the top layer of its disk, whatever the disk may hold.
+pub const FILL_PORT: u16 = 0x667;
+/// What comes before the bytes that were written, and the error that came then, on the console.
+pub const FILLS: &str = "filled ";
 /// The environment variable of `hostile-vmm`: `on` filters its system calls.
 pub const FILTER: &str = "FORKD_HOSTILE_FILTER";
 /// What comes before the number and the result of an attempt on the console.
@@ -75,6 +80,10 @@ pub fn attack(port: u16, data: &[u8], say: forkd_vmm::Say<'_>) {
     let [byte, ..] = data else { return };
     if let Some(index) = port.checked_sub(AIM_PORT).filter(|index| *index < 6) {
         return aim_at(index, *byte);
+    }
+    if port == FILL_PORT {
+        let (bytes, error) = fill::fill();
+        return format!("\n{FILLS}{bytes} {error}\n").bytes().for_each(say);
     }
     let targets = *TARGETS.lock().unwrap_or_else(PoisonError::into_inner);
     let (PORT, Some(targets), Some(attempt)) = (port, targets, ATTEMPTS.get(usize::from(*byte))) else {

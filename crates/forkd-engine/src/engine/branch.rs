@@ -107,7 +107,7 @@ impl Sandbox {
         let mut named = Named::default().with(Descriptor::Control, control);
         let (mut next, mut top) = (None, None);
         if let Some(disk) = &mut self.record.disk {
-            let (id, file) = self.shared.new_layer()?;
+            let (id, file) = self.shared.new_layer(&self.record.shape)?;
             let DiskFiles { frozen, top: old } = disk.files.clone();
             let with_top = frozen.iter().chain([&old]).cloned().collect();
             top = Some((open(&self.shared.places.layer(&old))?, old));

@@ -160,7 +160,7 @@ impl Forked {
         let devices = &self.record.shape.devices;
         let mut named = Named::of_vm(devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
         if devices.disk.is_some() {
-            let (top, file) = self.shared.new_layer()?;
+            let (top, file) = self.shared.new_layer(&self.record.shape)?;
             self.record.disk = Some(DiskRecord::new(layers, top));
             named = named.with(Descriptor::DiskTop, file);
         }

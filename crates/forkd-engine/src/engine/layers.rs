@@ -14,6 +14,7 @@ use crate::descriptors::{create, open};
 use crate::ids::LayerId;
 use crate::lasting::Lasting;
 use crate::places::PlaceError;
+use crate::record::Shape;
 use crate::writers::{Writers, writers};
 
 /// What a process may take to close a descriptor after it has said so: another thread may be at work with it, and a program that the
@@ -56,6 +57,10 @@ impl Shared {
                 completed = true;
                 self.given_up(&file, id).await?;
             }
+            if let Some(quotas) = &self.project_quotas {
+                // One that stays in its project is as large as it is, and nothing else is in that.
+                let _ = quotas.release(&file);
+            }
         }
         sealed.clone_from(&layers.iter().cloned().collect());
         Ok(())
@@ -77,7 +82,7 @@ impl Shared {
 
     /// Whether the kernel can say who can write to a layer.
     pub(super) fn knows_writers(&self) -> Result<bool, EngineError> {
-        let (id, file) = self.new_layer()?;
+        let (id, file) = self.empty_layer()?;
         let writers = self.writers(&file);
         let path = self.places.layer(&id);
         fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
@@ -95,8 +100,20 @@ impl Shared {
         synced.map_err(PlaceError::at("sync", &directory))
     }
 
-    /// A new, empty file for what a VM writes to its disk.
-    pub(super) fn new_layer(&self) -> Result<(LayerId, File), EngineError> {
+    /// A new, empty file for what a VM of this shape writes to its disk, and no more than it may, where the kernel can see to that.
+    pub(super) fn new_layer(&self, shape: &Shape) -> Result<(LayerId, File), EngineError> {
+        let (id, file) = self.empty_layer()?;
+        if let (Some(quotas), Some(bytes)) = (&self.project_quotas, shape.largest_top())
+            && let Err(error) = quotas.limit(&file, bytes)
+        {
+            // What cannot be removed now is removed by the next sweep.
+            let _ = fs::remove_file(self.places.layer(&id));
+            return Err(EngineError::io("limit a disk layer")(error));
+        }
+        Ok((id, file))
+    }
+
+    fn empty_layer(&self) -> Result<(LayerId, File), EngineError> {
         let id = LayerId::random().map_err(EngineError::io("get random numbers"))?;
         let file = in_place(|| create(&self.places.layer(&id)))?;
         Ok((id, file))

@@ -148,7 +148,7 @@ impl Making {
     ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
         let user = self.shared.users.new_user(false).map_err(LastingError::from)?;
         let top = match new.shape.devices.disk {
-            Some(_) => Some(self.new_top()?),
+            Some(_) => Some(self.new_top(&new.shape)?),
             None => None,
         };
         let mut record = ZygoteRecord {
@@ -207,8 +207,8 @@ impl Making {
         Ok((Zygote { process, record }, events))
     }
 
-    fn new_top(&mut self) -> Result<File, EngineError> {
-        let (top, file) = self.shared.new_layer()?;
+    fn new_top(&mut self, shape: &Shape) -> Result<File, EngineError> {
+        let (top, file) = self.shared.new_layer(shape)?;
         self.top = Some(top);
         Ok(file)
     }

@@ -70,6 +70,7 @@ use crate::identity::Given;
 use crate::ids::SandboxId;
 use crate::places::Places;
 use crate::project::Project;
+use crate::project_quota::ProjectQuotas;
 use crate::record::{SandboxRecord, Unreadable};
 use crate::users::{UidRange, Users};
 use network::Networks;
@@ -113,6 +114,8 @@ struct Shared {
     limits: Limits,
     networks: Networks,
     cgroups: Option<Cgroups>,
+    /// Where the kernel keeps what disks may hold.
+    project_quotas: Option<ProjectQuotas>,
     users: Users,
     claims: owner::Claims,
     sandboxes: Registry<SandboxId, SandboxHandle>,
@@ -165,6 +168,7 @@ impl Engine {
         let Settings { program, root, images, limits, networking, cgroup, users } = settings;
         let places = Places::new(&root)?;
         let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
+        let project_quotas = ProjectQuotas::find(&places.layers(), users);
         let store = Store::new(places.snapshots());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
@@ -178,6 +182,7 @@ impl Engine {
             limits,
             networks: Networks::new(&networking),
             cgroups,
+            project_quotas,
             users: Users::new(users),
             claims: owner::Claims::default(),
             sandboxes,
@@ -223,6 +228,11 @@ impl Engine {
     /// Whether it is checked that VM processes give up disk layers that were frozen. It cannot be on a file system without leases.
     pub fn checks_layers(&self) -> Result<bool, EngineError> {
         self.shared.knows_writers()
+    }
+
+    /// Whether the kernel keeps what disks may hold, by quotas of projects.
+    pub fn has_disk_quotas(&self) -> bool {
+        self.shared.project_quotas.is_some()
     }
 
     pub fn root(&self) -> &Path {

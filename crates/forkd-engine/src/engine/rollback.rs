@@ -81,7 +81,7 @@ impl Sandbox {
     async fn succeed(&mut self, zygote: &Zygote) -> Result<WithEvents, EngineError> {
         let mut named = Named::default();
         if let Some(disk) = &mut self.record.disk {
-            let (top, file) = self.shared.new_layer()?;
+            let (top, file) = self.shared.new_layer(&self.record.shape)?;
             disk.instead = vec![DiskFiles { frozen: zygote.record.layers.clone(), top }];
             named = named.with(Descriptor::DiskTop, file);
         }

@@ -3,6 +3,7 @@
 mod cgroup;
 mod kernel;
 mod network;
+mod quota;
 mod software;
 mod walls;
 
@@ -117,6 +118,7 @@ pub fn examine(binaries: &Path, home: &Path) -> Diagnosis {
         Check::new("state-space", Need::Native, check_state(home)),
         Check::new("user", Need::Neither, walls::check_user()),
         Check::new("landlock", Need::Neither, walls::check_landlock()),
+        Check::new("disk-quota", Need::Neither, quota::check(home)),
         Check::new("kernel-image", Need::Neither, kernel::check()),
         Check::new("disk-space", Need::Machine, check_disk(home)),
         Check::new("qemu", Need::Machine, software::check_qemu()),

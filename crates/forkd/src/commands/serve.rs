@@ -89,6 +89,14 @@ async fn serve(
             "the file system has no leases: it is not checked that VM processes give up frozen disk layers"
         );
     }
+    match engine.has_disk_quotas() {
+        true => {
+            tracing::info!("the file system enforces project quotas: the kernel limits each sandbox's disk")
+        }
+        false => {
+            tracing::info!("the file system has no project quotas: VM processes limit their disks themselves")
+        }
+    }
     if network_required && let Some(reason) = recovered.networks.unavailable {
         return Err(CliError::NoNetwork(reason));
     }

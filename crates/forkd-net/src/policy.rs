@@ -164,8 +164,8 @@ impl FromStr for Target {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Target, PolicyError> {
-        // No name of the internet ends with a number, and none has a colon or a slash.
-        let last = text.rsplit('.').next().unwrap_or_default();
+        // No name of the internet ends with a number, also before the dot of the root, and none has a colon or a slash.
+        let last = text.strip_suffix('.').unwrap_or(text).rsplit('.').next().unwrap_or_default();
         let numeric = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());
         if numeric || text.contains([':', '/']) {
             return Ok(Target::Network(text.parse()?));

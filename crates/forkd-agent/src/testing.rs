@@ -33,3 +33,14 @@ pub fn run(program: &str, arguments: &[&str]) -> (Exit, String) {
         }
     })
 }
+
+/// Runs an ignored test of this process in a network namespace of its own, on hosts where it may make one.
+pub fn run_in_network_namespace(test: &str) {
+    if run("unshare", &["--net", "true"]).0 != Exit::Code(0) {
+        // Namespaces are root's on some hosts.
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let (exit, said) = run("unshare", &["--net", program.to_str().unwrap(), "--ignored", "--exact", test]);
+    assert_eq!(exit, Exit::Code(0), "{said}");
+}

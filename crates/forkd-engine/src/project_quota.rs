@@ -171,7 +171,7 @@ unsafe fn quotactl(file: &File, command: u32, id: u32, data: *mut libc::c_void) 
 mod tests {
     use super::*;
 
-    /// The kernel's refusals are shown with real guests, on a kernel that has quotas (`tests/isolation/quotas.rs`).
+    /// The kernel's refusals are shown with real guests, on a kernel that has quotas (`tests/isolation/disk.rs`).
     #[test]
     fn a_file_system_without_quotas_is_told_from_one_with_them() {
         assert!(ProjectQuotas::find(Path::new("/dev/shm"), UidRange::default()).is_none());

@@ -214,7 +214,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::children::Exit;
 
     #[test]
     fn a_request_is_as_the_kernel_reads_it() {
@@ -262,18 +261,9 @@ mod tests {
         assert!(at(AddressFamily::INET, &[0; 4]));
     }
 
-    /// Runs the ignored test below in a network namespace of its own.
     #[test]
     fn the_kernel_destroys_them() {
-        let name = "network::connections::tests::in_a_namespace";
-        let test = std::env::current_exe().unwrap();
-        let arguments = ["--net", test.to_str().unwrap(), "--ignored", "--exact", name];
-        if crate::testing::run("unshare", &["--net", "true"]).0 != Exit::Code(0) {
-            // Namespaces are root's on some hosts.
-            return;
-        }
-        let (exit, said) = crate::testing::run("unshare", &arguments);
-        assert_eq!(exit, Exit::Code(0), "{said}");
+        crate::testing::run_in_network_namespace("network::connections::tests::in_a_namespace");
     }
 
     fn pair(address: &str) -> (TcpListener, TcpStream, TcpStream) {

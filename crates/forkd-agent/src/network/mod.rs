@@ -131,7 +131,6 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::children::Exit;
     use forkd_proto::agent::Ipv6Network;
 
     fn network() -> Network {
@@ -166,18 +165,9 @@ mod tests {
         assert_eq!(resolver_configuration(&network().dns), "nameserver 1.1.1.1\n");
     }
 
-    /// Runs the ignored test below in a network namespace of its own.
     #[test]
     fn the_kernel_takes_it() {
-        let name = "network::tests::in_a_namespace";
-        let test = std::env::current_exe().unwrap();
-        let arguments = ["--net", test.to_str().unwrap(), "--ignored", "--exact", name];
-        if crate::testing::run("unshare", &["--net", "true"]).0 != Exit::Code(0) {
-            // Namespaces are root's on some hosts.
-            return;
-        }
-        let (exit, said) = crate::testing::run("unshare", &arguments);
-        assert_eq!(exit, Exit::Code(0), "{said}");
+        crate::testing::run_in_network_namespace("network::tests::in_a_namespace");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 /// A sandbox: 1 to 40 of `a-z` and `0-9`, beginning with a letter. So it can be part of a host name, and is never a path.
@@ -66,7 +65,7 @@ fn random(first: char) -> io::Result<String> {
     let mut id = String::from(first);
     while id.len() <= LENGTH {
         let mut bytes = [0; 32];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        getrandom::fill(&mut bytes)?;
         let fair = bytes.into_iter().filter(|byte| *byte < END);
         let characters = fair.map(|byte| char::from(CHARACTERS[usize::from(byte) % CHARACTERS.len()]));
         id.extend(characters.take(LENGTH + 1 - id.len()));

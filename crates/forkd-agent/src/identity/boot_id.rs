@@ -5,8 +5,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::rand::{GetRandomFlags, getrandom};
-
 const KERNELS: &str = "/proc/sys/kernel/random/boot_id";
 const OWN: &str = "/run/forkd/boot_id";
 
@@ -27,16 +25,13 @@ pub fn renew() -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let mut bytes = [0; 16];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    file.write_all_at(uuid(bytes).as_bytes(), 0)
+    getrandom::fill(&mut bytes)?;
+    file.write_all_at(line(bytes).as_bytes(), 0)
 }
 
 /// A random UUID as the kernel writes it.
-fn uuid(mut bytes: [u8; 16]) -> String {
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}\n", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+fn line(random: [u8; 16]) -> String {
+    format!("{}\n", uuid::Builder::from_random_bytes(random).into_uuid())
 }
 
 #[cfg(test)]
@@ -45,8 +40,8 @@ mod tests {
 
     #[test]
     fn an_id_is_as_the_kernel_writes_it() {
-        assert_eq!(uuid([0xff; 16]), "ffffffff-ffff-4fff-bfff-ffffffffffff\n");
-        assert_eq!(uuid([0; 16]), "00000000-0000-4000-8000-000000000000\n");
-        assert_eq!(uuid([7; 16]).len(), fs::read(KERNELS).unwrap().len());
+        assert_eq!(line([0xff; 16]), "ffffffff-ffff-4fff-bfff-ffffffffffff\n");
+        assert_eq!(line([0; 16]), "00000000-0000-4000-8000-000000000000\n");
+        assert_eq!(line([7; 16]).len(), fs::read(KERNELS).unwrap().len());
     }
 }

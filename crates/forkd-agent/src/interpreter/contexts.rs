@@ -203,11 +203,8 @@ impl Context {
 fn identifier() -> String {
     let mut bytes = [0u8; 16];
     // It can only fail on kernels without the call. An id that is taken finds the other context, which its caller may use.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    let number = u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | (4 << 76 | 2 << 62);
-    let hex = format!("{number:032x}");
-    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
-    format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32))
+    let _ = getrandom::fill(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 #[cfg(test)]

@@ -77,10 +77,8 @@ pub fn fork(
 }
 
 fn random() -> u32 {
-    let mut bytes = [0; 4];
     // It can only fail on kernels without the call, where there is no better source either.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    u32::from_ne_bytes(bytes)
+    getrandom::u32().unwrap_or(0)
 }
 
 pub fn parse(language: Language, line: &[u8]) -> Result<Event, Garbled> {

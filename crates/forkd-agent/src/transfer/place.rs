@@ -144,9 +144,7 @@ impl Drop for Unfinished {
 }
 
 fn unique() -> io::Result<String> {
-    let mut random = [0; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+    Ok(format!("{:016x}", getrandom::u64()?))
 }
 
 /// Takes away what an entry replaces, except what a file will replace by itself.

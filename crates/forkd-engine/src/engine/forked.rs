@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use forkd_proto::agent::account::Account;
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::create::NewSandboxes;
 use super::quota::{of_sandbox, quota};
@@ -236,14 +235,13 @@ pub(super) fn identity_of(
     env: BTreeMap<String, String>,
 ) -> Result<Identity, EngineError> {
     let mut random = [0u8; 80];
-    getrandom(&mut random, GetRandomFlags::empty())
-        .map_err(|errno| EngineError::io("get random numbers")(errno.into()))?;
+    getrandom::fill(&mut random).map_err(|error| EngineError::io("get random numbers")(error.into()))?;
     let (machine, seed) = random.split_at(16);
     let id = record.id.to_string();
     Ok(Identity {
         generation: record.generation,
         hostname: Some(id.clone()),
-        machine_id: Some(machine.iter().map(|byte| format!("{byte:02x}")).collect()),
+        machine_id: Some(hex::encode(machine)),
         id,
         index,
         env,

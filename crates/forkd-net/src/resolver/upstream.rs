@@ -172,7 +172,7 @@ async fn over_tcp(server: SocketAddr, question: &Question, id: u16, bytes: &[u8]
 
 fn random() -> io::Result<u16> {
     let mut bytes = [0; 2];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    getrandom::fill(&mut bytes)?;
     Ok(u16::from_ne_bytes(bytes))
 }
 

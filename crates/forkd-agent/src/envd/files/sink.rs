@@ -156,9 +156,7 @@ fn beside(path: &Path) -> io::Result<Opened> {
         Ok(found) => Some(found.permissions()),
         Err(_) => None,
     };
-    let mut random = [0; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let name = format!(".forkd-{:016x}", u64::from_ne_bytes(random));
+    let name = format!(".forkd-{:016x}", getrandom::u64()?);
     let new = place.parent().unwrap_or(Path::new("/")).join(name);
     let file = File::options().write(true).create_new(true).open(&new)?;
     let unfinished = Unfinished(Some(new));

@@ -4,6 +4,8 @@ use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{Sandbox, SandboxState};
 use forkd_api::snapshot::{RemovedSnapshots, Snapshot, SnapshotStatus};
 use forkd_tests::engine::process::Failure;
+#[cfg(debug_assertions)]
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::world::World;
@@ -30,6 +32,25 @@ fn branches_are_there_at_once_or_on_disk() -> Result<(), Failure> {
     assert_eq!(world.snapshot("base")?.children, [quick.tag.as_str(), "kept"]);
     assert_eq!(world.sandbox(&id)?.branches, [quick.tag.as_str(), "kept"]);
     assert!(world.ask("GET /metrics")?.body.contains("forkd_branch_pause_seconds_count 2"));
+    Ok(())
+}
+
+/// A manifest is as safe as the names of the layers that it relies on, or it is not written.
+#[cfg(debug_assertions)]
+#[test]
+fn a_branch_whose_layers_cannot_be_synced_stays_in_memory() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let id = world.fork("base", 1)?.remove(0).id;
+    world.end(Signal::TERM)?;
+    world.launch(&[], &[("FORKD_FAULT_SYNC", "5:layers")])?;
+    world.until("the daemon answers", |world| Ok(world.ask("GET /healthz").is_ok()))?;
+    let branched = world.tell(&format!("POST /v1/sandboxes/{id}/branch"), json!({ "tag": "unsafe" }))?;
+    assert_eq!(branched.status, 201, "{branched:?}");
+    let error = |world: &World| Ok::<_, Failure>(world.snapshot("unsafe")?.error.unwrap_or_default());
+    world.until("it is told", |world| Ok(error(world)?.contains("cannot sync")))?;
+    assert_eq!(world.snapshot("unsafe")?.status, SnapshotStatus::Live);
+    assert!(!world.root().join("snapshots/unsafe/manifest.json").exists());
+    world.fork("unsafe", 1)?;
     Ok(())
 }
 

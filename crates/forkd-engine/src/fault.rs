@@ -3,6 +3,7 @@
 //! - `FORKD_FAULT=PLACE`: it ends at a place, as `kill -9` would end it.
 //! - `FORKD_FAULT_HANG=PLACE`: the thread that comes to a place waits there for 20 s, as for a slow disk.
 //! - `FORKD_FAULT_READ=ERRNO:END`: records, manifests and directories whose paths end with END cannot be read.
+//! - `FORKD_FAULT_SYNC=ERRNO:END`: directories whose paths end with END cannot be synced.
 
 use std::io;
 use std::path::Path;
@@ -62,7 +63,18 @@ pub(crate) fn place(_: &'static str) {}
 /// What reading a path fails with.
 #[cfg(debug_assertions)]
 pub(crate) fn read(path: &Path) -> io::Result<()> {
-    let wanted = std::env::var("FORKD_FAULT_READ").unwrap_or_default();
+    fails("FORKD_FAULT_READ", path)
+}
+
+/// What syncing a directory fails with.
+#[cfg(debug_assertions)]
+pub(crate) fn sync(path: &Path) -> io::Result<()> {
+    fails("FORKD_FAULT_SYNC", path)
+}
+
+#[cfg(debug_assertions)]
+fn fails(variable: &str, path: &Path) -> io::Result<()> {
+    let wanted = std::env::var(variable).unwrap_or_default();
     match wanted.split_once(':') {
         Some((errno, end)) if path.ends_with(end) => {
             Err(io::Error::from_raw_os_error(errno.parse().unwrap_or_default()))
@@ -73,5 +85,10 @@ pub(crate) fn read(path: &Path) -> io::Result<()> {
 
 #[cfg(not(debug_assertions))]
 pub(crate) fn read(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn sync(_: &Path) -> io::Result<()> {
     Ok(())
 }

@@ -11,6 +11,7 @@ use forkd_proto::control::Command;
 use super::{EngineError, Shared};
 use crate::blocking::in_place;
 use crate::descriptors::{create, open};
+use crate::fault;
 use crate::ids::LayerId;
 use crate::lasting::Lasting;
 use crate::places::PlaceError;
@@ -96,7 +97,10 @@ impl Shared {
     /// Makes the names of layers as safe as their contents. Called before a manifest or a record relies on them.
     pub(super) fn sync_layers(&self) -> Result<(), PlaceError> {
         let directory = self.places.layers();
-        let synced = in_place(|| File::open(&directory).and_then(|opened| opened.sync_all()));
+        let synced = in_place(|| {
+            fault::sync(&directory)?;
+            File::open(&directory)?.sync_all()
+        });
         synced.map_err(PlaceError::at("sync", &directory))
     }
 

@@ -110,7 +110,7 @@ impl Sandbox {
             let (id, file) = self.shared.new_layer(&self.record.shape)?;
             let DiskFiles { frozen, top: old } = disk.files.clone();
             let with_top = frozen.iter().chain([&old]).cloned().collect();
-            top = Some((open(&self.shared.places.layer(&old))?, old));
+            top = Some((in_place(|| open(&self.shared.places.layer(&old)))?, old));
             disk.instead =
                 vec![DiskFiles { frozen, top: id.clone() }, DiskFiles { frozen: with_top, top: id }];
             named = named.with(Descriptor::DiskTop, file);

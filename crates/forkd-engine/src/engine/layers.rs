@@ -60,7 +60,7 @@ impl Shared {
             }
             if let Some(quotas) = &self.project_quotas {
                 // One that stays in its project is as large as it is, and nothing else is in that.
-                let _ = quotas.release(&file);
+                let _ = in_place(|| quotas.release(&file));
             }
         }
         sealed.clone_from(&layers.iter().cloned().collect());
@@ -108,10 +108,9 @@ impl Shared {
     pub(super) fn new_layer(&self, shape: &Shape) -> Result<(LayerId, File), EngineError> {
         let (id, file) = self.empty_layer()?;
         if let (Some(quotas), Some(bytes)) = (&self.project_quotas, shape.largest_top())
-            && let Err(error) = quotas.limit(&file, bytes)
+            && let Err(error) = in_place(|| quotas.limit(&file, bytes))
         {
-            // What cannot be removed now is removed by the next sweep.
-            let _ = fs::remove_file(self.places.layer(&id));
+            self.remove_layer(&id);
             return Err(EngineError::io("limit a disk layer")(error));
         }
         Ok((id, file))

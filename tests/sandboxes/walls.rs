@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use forkd_engine::engine::EngineError;
-use forkd_engine::lasting::LastingError;
+use forkd_engine::process::ProcessError;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
@@ -47,7 +47,7 @@ fn check(world: &World, id: &str) -> Result<(), Failure> {
 #[test]
 fn a_process_that_names_another_as_its_child_is_not_believed() -> Result<(), Failure> {
     let is_refused = |error: EngineError| {
-        let refused = matches!(error, EngineError::Process(LastingError::Impostor { .. }));
+        let refused = matches!(error, EngineError::Process(ProcessError::Impostor { .. }));
         assert!(refused, "{error:?}");
     };
     let forking = World::with_program("liar-vmm", b"fork")?;

@@ -11,8 +11,8 @@ use forkd_engine::engine::{EngineError, Refusal, Who};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
-use forkd_engine::lasting::LastingError;
 use forkd_engine::library::LibraryError;
+use forkd_engine::process::ProcessError;
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};
@@ -98,7 +98,7 @@ impl From<EngineError> for ApiError {
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Stopping => ApiError::new(Code::Unavailable, text),
             EngineError::Image(error) => error.into(),
-            EngineError::Process(LastingError::Record(_)) => ApiError::new(Code::Unavailable, text)
+            EngineError::Process(ProcessError::Record(_)) => ApiError::new(Code::Unavailable, text)
                 .hint("`forkd doctor` on the daemon's host says what it cannot read"),
             EngineError::Cgroup(_)
             | EngineError::Answer(_)
@@ -332,7 +332,7 @@ mod tests {
                 false,
             ),
             (EngineError::TooManyLayers { layers: 100, reason: "x".into() }, ErrorCode::Unavailable, true),
-            (LastingError::from(Unreadable::new("/x", "y")).into(), ErrorCode::Unavailable, true),
+            (ProcessError::from(Unreadable::new("/x", "y")).into(), ErrorCode::Unavailable, true),
         ] {
             let text = format!("{error:?}");
             let answer = ApiError::from(error);

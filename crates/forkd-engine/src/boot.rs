@@ -1,20 +1,25 @@
-//! The recipe that boots a guest from a kernel and an image, up to the point where its agent answers.
+//! Boot: a guest from a kernel and an image, up to the point where its agent answers. A build and `forkd dev` boot a guest that ends
+//! with them ([`boot`]); a snapshot is made of one that outlives the daemon. Both are [`boot_in`] a process.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_proto::control::{Boot, Command, CpuModel, Descriptor, Devices, Disk, Event, Net, Vsock};
+use tokio::sync::mpsc;
 
 use crate::agent::{Agent, AgentError};
-use crate::cgroup::{CgroupError, Cgroups};
+use crate::blocking::in_place;
+use crate::cgroup::{CgroupError, Cgroups, Leaf};
 use crate::control::CallError;
 use crate::descriptors::{CONSOLE, Named, TOP, VSOCK, create, open};
 use crate::engine::default_quota;
 use crate::guest::Guest;
 use crate::places::PlaceError;
-use crate::process::{StartError, VmProcess};
+use crate::process::{ProcessError, VmProcess, WithEvents};
+use crate::record::Shape;
 
 /// What a guest is booted from.
 #[derive(Debug, Clone)]
@@ -72,7 +77,7 @@ pub enum BootError {
     #[error(transparent)]
     File(#[from] PlaceError),
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] ProcessError),
     #[error(transparent)]
     Boot(#[from] CallError),
     #[error("the VM process cannot be limited")]
@@ -83,12 +88,34 @@ pub enum BootError {
     Agent { console: String, source: AgentError },
 }
 
-/// A guest whose agent answers.
+/// A guest whose agent answers. It ends with this value.
 #[derive(Debug)]
 pub struct BootedVm {
     pub process: VmProcess,
+    pub events: mpsc::Receiver<Event>,
     pub agent: Agent,
-    pub(crate) devices: Devices,
+    /// Removed after the process has ended.
+    _cgroup: Option<Leaf>,
+}
+
+/// What a VM boots from: a kernel, and the files of its disk, opened.
+pub(crate) struct BootFrom<'a> {
+    pub shape: &'a Shape,
+    pub command_line: &'a str,
+    pub kernel: &'a Path,
+    pub initramfs: Option<&'a Path>,
+    pub disk: BootDisk,
+    pub tap: Option<OwnedFd>,
+    /// How long the guest may take until its agent answers.
+    pub limit: Duration,
+}
+
+/// See [`DiskPlan`].
+#[derive(Debug, Default)]
+pub(crate) struct BootDisk {
+    pub base: Option<File>,
+    pub layers: Vec<File>,
+    pub top: Option<File>,
 }
 
 /// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
@@ -108,6 +135,7 @@ pub fn command_line(emulated: bool) -> String {
 /// The console's last lines are what one looks at first.
 const CONSOLE_SHOWN: usize = 2000;
 
+/// Boots a guest in a process of its own.
 pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     let DiskPlan { base: image, layers, top, bytes } = &plan.disk;
     let disk_layers = match u8::try_from(layers.len()) {
@@ -125,54 +153,95 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         entropy: true,
         ..Devices::default()
     };
-    let top = top.clone().unwrap_or_else(|| plan.directory.join(TOP));
-    let mut named = Named::of_vm(&devices, &plan.directory)?
-        .with(Descriptor::Kernel, open(&plan.kernel)?)
-        .with(Descriptor::Initramfs, open(&plan.initramfs)?)
-        .with(Descriptor::DiskBase, base)
-        .with(Descriptor::DiskTop, create(&top)?);
-    for layer in layers {
-        named = named.with(Descriptor::DiskLayer, open(layer)?);
-    }
-
-    if let Some(network) = &plan.network {
-        let tap = network.tap.try_clone().map_err(PlaceError::at("use", Path::new("the tap")))?;
-        named = named.with(Descriptor::Tap, tap);
-    }
-
-    let mut process = VmProcess::start(&plan.program)?;
-    if let Some(cgroups) = &plan.cgroups {
-        process.limit(cgroups, &default_quota(plan.vcpus, plan.memory_bytes))?;
-    }
-    let command = Command::Boot(Boot {
+    let shape = Shape {
         vcpus: plan.vcpus,
         memory_bytes: plan.memory_bytes,
-        command_line: plan.command_line.clone(),
-        initramfs: true,
         cpu: CpuModel::Host,
-        devices: devices.clone(),
+        devices,
+        image: None,
+    };
+    let tap = plan.network.as_ref().map(|network| network.tap.try_clone()).transpose();
+    let disk = BootDisk {
+        base: Some(base),
+        layers: layers.iter().map(|layer| open(layer)).collect::<Result<_, _>>()?,
+        top: Some(create(&top.clone().unwrap_or_else(|| plan.directory.join(TOP)))?),
+    };
+    let from = BootFrom {
+        shape: &shape,
+        command_line: &plan.command_line,
+        kernel: &plan.kernel,
+        initramfs: Some(&plan.initramfs),
+        disk,
+        tap: tap.map_err(PlaceError::at("use", Path::new("the tap")))?,
+        limit: plan.limit,
+    };
+
+    let mut cgroup = None;
+    let mut process = VmProcess::start(&plan.program)?;
+    if let Some(cgroups) = &plan.cgroups {
+        let quota = default_quota(plan.vcpus, plan.memory_bytes);
+        cgroup = Some(Leaf::of_build(cgroups, process.0.pid.unsigned_abs(), &quota)?);
+    }
+    let agent = boot_in(&mut process, &plan.directory, from).await?;
+    let (process, events) = process;
+    Ok(BootedVm { process, events, agent, _cgroup: cgroup })
+}
+
+/// Boots the VM of a process that has none yet, and waits for its agent, if it has a way to it. Its own files are made in `directory`.
+/// The agent of a VM without a vsock answers nobody.
+pub(crate) async fn boot_in(
+    (process, events): &mut WithEvents,
+    directory: &Path,
+    from: BootFrom<'_>,
+) -> Result<Agent, BootError> {
+    let BootFrom { shape, command_line, kernel, initramfs, disk, tap, limit } = from;
+    let mut named = in_place(|| {
+        let named = Named::of_vm(&shape.devices, directory)?.with(Descriptor::Kernel, open(kernel)?);
+        match initramfs {
+            Some(initramfs) => Ok(named.with(Descriptor::Initramfs, open(initramfs)?)),
+            None => Ok::<_, PlaceError>(named),
+        }
+    })?;
+    let layers = disk.layers.into_iter().map(|layer| (Descriptor::DiskLayer, OwnedFd::from(layer)));
+    let ends = [(Descriptor::DiskBase, disk.base), (Descriptor::DiskTop, disk.top)];
+    let ends = ends.into_iter().filter_map(|(name, file)| Some((name, file?.into())));
+    for (name, file) in layers.chain(ends).chain(tap.map(|tap| (Descriptor::Tap, tap))) {
+        named = named.with(name, file);
+    }
+    let command = Command::Boot(Boot {
+        vcpus: shape.vcpus,
+        memory_bytes: shape.memory_bytes,
+        command_line: command_line.to_owned(),
+        initramfs: initramfs.is_some(),
+        cpu: shape.cpu,
+        devices: shape.devices.clone(),
     });
     let descriptors = named.for_command(&command);
     process.control.call(command, &descriptors).await?;
     drop(descriptors);
-
-    let socket = plan.directory.join(VSOCK);
-    let agent = Agent::new(Guest::new(socket));
-    wait_for_agent(plan, &mut process, &agent).await?;
-    Ok(BootedVm { process, agent, devices })
+    let agent = Agent::new(Guest::new(directory.join(VSOCK)));
+    if shape.devices.vsock.is_some() {
+        wait_for_agent(&agent, events, directory, limit).await?;
+    }
+    Ok(agent)
 }
 
 /// Waits for the agent's first answer, or for the end of a guest that does not get that far.
-async fn wait_for_agent(plan: &Plan, process: &mut VmProcess, agent: &Agent) -> Result<(), BootError> {
-    let console = || last_words(&plan.directory);
-    let answer = agent.wait_for_answer(plan.limit);
+async fn wait_for_agent(
+    agent: &Agent,
+    events: &mut mpsc::Receiver<Event>,
+    directory: &Path,
+    limit: Duration,
+) -> Result<(), BootError> {
+    let console = || last_words(directory);
+    let answer = agent.wait_for_answer(limit);
     tokio::pin!(answer);
     loop {
         tokio::select! {
             answered = &mut answer => {
                 return answered.map_err(|source| BootError::Agent { console: console(), source });
             }
-            event = process.events.recv() => match event {
+            event = events.recv() => match event {
                 // A guest that panics ends soon, and says more then.
                 Some(Event::Panicked) => {}
                 Some(event) => {

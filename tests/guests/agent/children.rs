@@ -3,19 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use forkd_engine::boot::BootedVm;
-use forkd_engine::fork::Zygote;
-use forkd_engine::identity::{Identity, give};
+use forkd_engine::engine::{Engine, SandboxHandle, SnapshotHandle, Source};
 use forkd_tests::check;
+use forkd_tests::engine::tiny::{remove_everything, request};
 use forkd_tests::measure::{percentile, print};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use super::client::Client;
-use super::world::{Failure, LIMIT, World};
+use super::world::{Failure, World};
 
-const MEMORY: u64 = 512 << 20;
+const MEMORY_MIB: u64 = 512;
 /// How far a child's clock may be from the host's.
 const MAX_CLOCK_ERROR: Duration = Duration::from_millis(100);
 /// The time in which an idle child's memory is watched.
@@ -41,23 +39,70 @@ const DIFFERENT: &str = "print(json.dumps({
 }))";
 
 pub async fn test(world: &World, count: u32) -> Result<(), Failure> {
-    let parent = world.bring_up("parent", MEMORY, false).await?;
-    let cold_ms = warm_up(&parent).await?;
-    let begun = Instant::now();
-    let zygote = Zygote::freeze(parent, LIMIT).await?;
-    print(&json!({ "measure": "freeze", "ms": milliseconds(begun.elapsed()) }))?;
+    let engine = world.engine().await?;
+    let tested = test_in(&engine, world, count).await;
+    // VMs outlive their engine.
+    remove_everything(&engine).await?;
+    tested
+}
 
-    idle(world, &zygote).await?;
-    let children = fork_all(world, &zygote, count, cold_ms).await?;
+async fn test_in(engine: &Engine, world: &World, count: u32) -> Result<(), Failure> {
+    let (steps, mut told) = mpsc::channel(16);
+    tokio::spawn(async move { while told.recv().await.is_some() {} });
+    let snapshot = engine.make(world.new_snapshot("parent", MEMORY_MIB, WARM)?, &steps).await?;
+    idle(engine, &snapshot).await?;
+    let children = fork_all(engine, &snapshot, count).await?;
     all_differ(&children).await
 }
 
-/// Imports in the parent's default context what children will use. How long it takes without.
-async fn warm_up(parent: &BootedVm) -> Result<f64, Failure> {
-    let client = Client::new(&parent.agent);
-    let warm = client.python(WARM).await?;
-    check!(warm.error.is_none(), "the warm-up: {warm:?}");
-    // The files are in the page cache by now: what is left is the work of importing.
+async fn fork(engine: &Engine, snapshot: &SnapshotHandle) -> Result<(SandboxHandle, [f64; 2]), Failure> {
+    let created = engine.create(request(Source::Snapshot(snapshot.clone()), 1)).await?;
+    let child = created.sandboxes.first().ok_or("no child")?;
+    Ok((engine.sandbox(child.id().as_str())?, [created.restored, created.ready].map(milliseconds)))
+}
+
+/// The memory that a child makes its own when nobody asks it for anything.
+async fn idle(engine: &Engine, snapshot: &SnapshotHandle) -> Result<(), Failure> {
+    let (child, _) = fork(engine, snapshot).await?;
+    let pid = child.view().pid;
+    let with_identity = guest_dirty_kib(pid)?;
+    tokio::time::sleep(IDLE).await;
+    print(&json!({
+        "measure": "idle_child_dirtied_kib", "with_identity": with_identity, "after_10_s": guest_dirty_kib(pid)?,
+    }))?;
+    Ok(child.remove().await?)
+}
+
+async fn fork_all(
+    engine: &Engine,
+    snapshot: &SnapshotHandle,
+    count: u32,
+) -> Result<Vec<SandboxHandle>, Failure> {
+    let mut children = Vec::new();
+    let (mut running, mut ready, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    for index in 0..count {
+        let (child, [restored, identified]) = fork(engine, snapshot).await?;
+        running.push(restored);
+        ready.push(identified);
+        let asked = Instant::now();
+        let answer = Client::new(child.agent()).python(FIRST).await?;
+        first.push(milliseconds(asked.elapsed()));
+        check!(answer.text == "[0.0, 0.0, 0.0, 0.0, 0.0]", "child {index}: {answer:?}");
+        children.push(child);
+    }
+    print(&json!({ "measure": "fork_to_running_ms", "children": count, "median": median(&mut running) }))?;
+    print(&json!({ "measure": "fork_to_ready_ms", "children": count, "median": median(&mut ready) }))?;
+    let (warm_ms, cold_ms) = (median(&mut first), cold(children.first().ok_or("no child")?).await?);
+    print(
+        &json!({ "measure": "first_numpy_call_ms", "warm_child_median": warm_ms, "cold_context": cold_ms }),
+    )?;
+    check!(warm_ms < cold_ms, "a warm child is no faster than a cold interpreter");
+    Ok(children)
+}
+
+/// How long the import takes in a new context. Its files are in the page cache: what is left is the work of importing.
+async fn cold(child: &SandboxHandle) -> Result<f64, Failure> {
+    let client = Client::new(child.agent());
     let context = client.create_context().await?;
     let begun = Instant::now();
     let cold = client.execute(&json!({ "code": COLD, "context_id": context })).await?;
@@ -66,59 +111,15 @@ async fn warm_up(parent: &BootedVm) -> Result<f64, Failure> {
     Ok(cold_ms)
 }
 
-/// The memory that a child makes its own when nobody asks it for anything.
-async fn idle(world: &World, zygote: &Zygote) -> Result<(), Failure> {
-    let child = zygote.fork(&world.directory("idle")?, LIMIT).await?;
-    let pid = child.process.id().ok_or("the child has no id")?;
-    let restored = guest_dirty_kib(pid)?;
-    give(&child.agent, &identity(10_000)?, LIMIT).await?;
-    let with_identity = guest_dirty_kib(pid)?;
-    tokio::time::sleep(IDLE).await;
-    print(&json!({
-        "measure": "idle_child_dirtied_kib", "restored": restored, "with_identity": with_identity,
-        "after_10_s": guest_dirty_kib(pid)?,
-    }))
-}
-
-async fn fork_all(
-    world: &World,
-    zygote: &Zygote,
-    count: u32,
-    cold_ms: f64,
-) -> Result<Vec<BootedVm>, Failure> {
-    let mut children = Vec::new();
-    let (mut running, mut ready, mut first) = (Vec::new(), Vec::new(), Vec::new());
-    for index in 0..count {
-        let begun = Instant::now();
-        let child = zygote.fork(&world.directory(&format!("child-{index}"))?, LIMIT).await?;
-        running.push(milliseconds(begun.elapsed()));
-        give(&child.agent, &identity(index)?, LIMIT).await?;
-        ready.push(milliseconds(begun.elapsed()));
-        let asked = Instant::now();
-        let answer = Client::new(&child.agent).python(FIRST).await?;
-        first.push(milliseconds(asked.elapsed()));
-        check!(answer.text == "[0.0, 0.0, 0.0, 0.0, 0.0]", "child {index}: {answer:?}");
-        children.push(child);
-    }
-    print(&json!({ "measure": "fork_to_running_ms", "children": count, "median": median(&mut running) }))?;
-    print(&json!({ "measure": "fork_to_ready_ms", "children": count, "median": median(&mut ready) }))?;
-    let warm_ms = median(&mut first);
-    print(
-        &json!({ "measure": "first_numpy_call_ms", "warm_child_median": warm_ms, "cold_context": cold_ms }),
-    )?;
-    check!(warm_ms < cold_ms, "a warm child is no faster than a cold interpreter");
-    Ok(children)
-}
-
 /// Asks every child, with all of them alive.
-async fn all_differ(children: &[BootedVm]) -> Result<(), Failure> {
+async fn all_differ(children: &[SandboxHandle]) -> Result<(), Failure> {
     let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut clock_errors = Vec::new();
-    for (index, child) in children.iter().enumerate() {
-        let client = Client::new(&child.agent);
+    for child in children {
+        let client = Client::new(child.agent());
         clock_errors.push(clock_error(&client).await?);
         let answer = client.python_json(DIFFERENT).await?;
-        check!(answer["hostname"] == json!(format!("child-{index}")), "{answer}");
+        check!(answer["hostname"] == child.view().id().as_str(), "{answer}");
         for (name, value) in answer.as_object().ok_or("not an object")? {
             seen.entry(name.clone()).or_default().insert(value.to_string());
         }
@@ -146,24 +147,8 @@ async fn clock_error(client: &Client<'_>) -> Result<f64, Failure> {
     Ok(milliseconds(child.saturating_sub(after)) - milliseconds(before.saturating_sub(child)))
 }
 
-fn identity(index: u32) -> Result<Identity, Failure> {
-    let mut bytes = [0; 80];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-    let (id, seed) = bytes.split_at(16);
-    Ok(Identity {
-        generation: 2,
-        id: format!("child-{index}"),
-        index: index.into(),
-        hostname: Some(format!("child-{index}")),
-        machine_id: Some(id.iter().map(|byte| format!("{byte:02x}")).collect()),
-        seed: Some(STANDARD.encode(seed)),
-        renew: true,
-        ..Identity::default()
-    })
-}
-
 /// KiB of guest memory that are the process's own. Guest memory is its largest mapping.
-fn guest_dirty_kib(pid: u32) -> Result<u64, Failure> {
+fn guest_dirty_kib(pid: i32) -> Result<u64, Failure> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let field = |line: &str, name: &str| -> Option<u64> {
         line.strip_prefix(name)?.split_whitespace().next()?.parse().ok()

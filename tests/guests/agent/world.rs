@@ -1,15 +1,20 @@
 //! What guests are made of on this host.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
+use forkd_engine::engine::{Engine, NewSnapshot, Settings};
+use forkd_engine::library::{Library, Recipe};
 use forkd_host::is_emulated;
 use forkd_image::Silent;
 use forkd_image::images::{Image, ImageStore};
 use forkd_image::kernels::KernelStore;
+use forkd_proto::control::CpuModel;
 use forkd_tests::binaries;
+use forkd_tests::engine::tiny;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -20,6 +25,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 const DISK: u64 = 4 << 30;
 
 pub struct World {
+    library: PathBuf,
     kernel: PathBuf,
     initramfs: PathBuf,
     image: Image,
@@ -32,6 +38,7 @@ impl World {
         let kernel = KernelStore::new(library).ensure_default(&Silent)?;
         let initramfs = kernel.initramfs(&binaries::directory().join("forkd-agent"), &Silent)?;
         Ok(World {
+            library: library.into(),
             kernel: kernel.vmlinux(),
             initramfs,
             image: ImageStore::new(library).find(image)?,
@@ -66,6 +73,41 @@ impl World {
             limit: LIMIT,
         };
         Ok(boot(&plan).await?)
+    }
+
+    /// An engine as the daemon has it, without networks.
+    pub async fn engine(&self) -> Result<Engine, Failure> {
+        let settings = tiny::settings(&self.directory("engine")?);
+        let (engine, _) =
+            Engine::start(Settings { images: ImageStore::new(&self.library), ..settings }).await?;
+        Ok(engine)
+    }
+
+    /// A snapshot of the image that has run some Python.
+    pub fn new_snapshot(&self, tag: &str, memory_mib: u64, python: &str) -> Result<NewSnapshot, Failure> {
+        let library = Library {
+            images: ImageStore::new(&self.library),
+            kernels: KernelStore::new(&self.library),
+            agent: binaries::directory().join("forkd-agent"),
+            emulated: is_emulated(),
+        };
+        let recipe = Recipe {
+            tag: tag.parse()?,
+            image: self.image.id().to_string(),
+            kernel: None,
+            vcpus: None,
+            memory_mib: Some(memory_mib),
+            disk_mib: None,
+            cpu: CpuModel::Host,
+            env: BTreeMap::new(),
+            start: None,
+            ready: None,
+            warm_up: vec![("python".into(), python.into())],
+            account: None,
+            host_certs: false,
+            network: false,
+        };
+        Ok(library.prepare(recipe, &Silent)?)
     }
 
     /// The same up to ready, with the image's configuration and, if asked for, its entrypoint.

@@ -54,15 +54,25 @@ pub fn start_program(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let settings = Settings {
         program: binaries::directory().join(program),
-        root: root.into(),
-        images: ImageStore::new(root),
         limits: Limits { zygote_bytes, ..LIMITS },
         networking,
-        cgroup: None,
-        users: Default::default(),
+        ..settings(root)
     };
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))
+}
+
+/// What an engine in a directory is made of that has no networks and no cgroups.
+pub fn settings(root: &Path) -> Settings {
+    Settings {
+        program: binaries::directory().join("forkd-vmm"),
+        root: root.into(),
+        images: ImageStore::new(root),
+        limits: LIMITS,
+        networking: Networking::None,
+        cgroup: None,
+        users: Default::default(),
+    }
 }
 
 /// A snapshot of the guest, to be made. Its kernel is a file of `guest::elf`.

@@ -14,8 +14,9 @@ use super::{EngineError, PATIENCE, unix_ms};
 use crate::blocking::in_place;
 use crate::descriptors::{Named, open};
 use crate::fault;
-use crate::lasting::{Lasting, WithEvents, listen_in};
+use crate::ids::LayerId;
 use crate::places::PlaceError;
+use crate::process::{VmProcess, WithEvents, listen_in};
 use crate::record::{self, DiskFiles, ZygoteRecord};
 use crate::users::User;
 
@@ -108,13 +109,12 @@ impl Sandbox {
         let (mut next, mut top) = (None, None);
         if let Some(disk) = &mut self.record.disk {
             let (id, file) = self.shared.new_layer(&self.record.shape)?;
-            let DiskFiles { frozen, top: old } = disk.files.clone();
-            let with_top = frozen.iter().chain([&old]).cloned().collect();
+            let old = disk.files.top.clone();
             top = Some((in_place(|| open(&self.shared.places.layer(&old)))?, old));
-            disk.instead =
-                vec![DiskFiles { frozen, top: id.clone() }, DiskFiles { frozen: with_top, top: id }];
+            let branched = BranchedDisk::new(&disk.files, id);
+            disk.instead = branched.either();
             named = named.with(Descriptor::DiskTop, file);
-            next = Some(disk.instead.clone());
+            next = Some(branched);
         }
         let lent = self.lend_cgroup()?;
         // Its name may be this one's by now.
@@ -164,7 +164,7 @@ impl Sandbox {
         let (pid, pidfd) = match answer {
             Ok((Reply::Branched { pid, pause_us, disk_layer }, mut pidfds)) => {
                 record.pause_us = Some(pause_us);
-                let files = next.and_then(|next| next.into_iter().nth(usize::from(disk_layer)));
+                let files = next.map(|next| next.files(disk_layer));
                 record.layers = files.as_ref().map(|files| files.frozen.clone()).unwrap_or_default();
                 settle(self, files);
                 left = top.filter(|_| !disk_layer);
@@ -176,9 +176,9 @@ impl Sandbox {
             Ok((reply, _)) => return Err(EngineError::Answer(reply)),
             Err(error) => {
                 // The VM may have died between the two.
-                Lasting::end_stray(&directory).await;
-                if let Some(unused) = next.and_then(|next| next.into_iter().next()) {
-                    self.shared.remove_layer(&unused.top);
+                VmProcess::end_stray(&directory).await;
+                if let Some(next) = next {
+                    self.shared.remove_layer(&next.top);
                 }
                 settle(self, None);
                 self.take_cgroup_back(lent);
@@ -188,10 +188,10 @@ impl Sandbox {
         };
         self.save()?;
         fault::place("branch.settled");
-        let taken = Lasting::take(&directory, self.process.pid, pid, pidfd);
+        let taken = VmProcess::take(&directory, self.process.pid, pid, pidfd);
         if taken.is_err() {
             // There may be one all the same.
-            Lasting::end_stray(&directory).await;
+            VmProcess::end_stray(&directory).await;
             self.take_cgroup_back(lent.clone());
         }
         let (mut process, mut events) = taken?;
@@ -221,5 +221,31 @@ impl Sandbox {
         record::write(&directory, &record)?;
         fault::place("branch.promised");
         Ok((record, (process, events)))
+    }
+}
+
+/// A disk after a branch: the new top layer above the old one, or in its place if nothing was written to that.
+#[derive(Clone)]
+struct BranchedDisk {
+    frozen: Vec<LayerId>,
+    old_top: LayerId,
+    top: LayerId,
+}
+
+impl BranchedDisk {
+    fn new(before: &DiskFiles, top: LayerId) -> BranchedDisk {
+        BranchedDisk { frozen: before.frozen.clone(), old_top: before.top.clone(), top }
+    }
+
+    /// The files of it, when it is known whether the old top layer was frozen.
+    fn files(self, is_frozen: bool) -> DiskFiles {
+        let BranchedDisk { mut frozen, old_top, top } = self;
+        frozen.extend(is_frozen.then_some(old_top));
+        DiskFiles { frozen, top }
+    }
+
+    /// Either of them, as long as that is not known.
+    fn either(&self) -> Vec<DiskFiles> {
+        [false, true].map(|is_frozen| self.clone().files(is_frozen)).into()
     }
 }

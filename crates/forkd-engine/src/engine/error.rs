@@ -10,12 +10,13 @@ use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError
 use super::admission::Refusal;
 use super::persist::PersistError;
 use crate::agent::AgentError;
+use crate::boot::BootError;
 use crate::bring_up::BringUpError;
 use crate::cgroup::CgroupError;
 use crate::control::CallError;
 use crate::ids::LayerId;
-use crate::lasting::LastingError;
 use crate::places::PlaceError;
+use crate::process::ProcessError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -72,7 +73,7 @@ pub enum EngineError {
     #[error("the VM process did not answer in time")]
     Timeout,
     #[error(transparent)]
-    Process(#[from] LastingError),
+    Process(#[from] ProcessError),
     #[error(transparent)]
     Place(#[from] PlaceError),
     #[error("cannot {verb}")]
@@ -94,6 +95,22 @@ pub enum EngineError {
     Removed,
     #[error("the daemon is about to end, and the VM process does not answer")]
     Stopping,
+}
+
+impl From<BootError> for EngineError {
+    fn from(error: BootError) -> EngineError {
+        match error {
+            BootError::Layers(layers) => {
+                EngineError::TooManyLayers { layers, reason: "it is booted from them".into() }
+            }
+            BootError::File(error) => error.into(),
+            BootError::Start(error) => error.into(),
+            BootError::Boot(error) => error.into(),
+            BootError::Limit(error) => error.into(),
+            BootError::Ended(reason) => EngineError::Ended(reason),
+            BootError::Agent { source, .. } => source.into(),
+        }
+    }
 }
 
 impl EngineError {

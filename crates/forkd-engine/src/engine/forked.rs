@@ -23,8 +23,8 @@ use crate::fault;
 use crate::guest::Guest;
 use crate::identity::{self, Identity};
 use crate::ids::{LayerId, SandboxId};
-use crate::lasting::{Lasting, LastingError, WithEvents, listen_in};
 use crate::places::PlaceError;
+use crate::process::{ProcessError, VmProcess, WithEvents, listen_in};
 use crate::record::{self, DiskRecord, SandboxRecord};
 use crate::users::User;
 
@@ -62,7 +62,7 @@ impl Prepared {
     ) -> Result<Prepared, EngineError> {
         let id = name.get().clone();
         let parent = zygote.record.clone();
-        let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(LastingError::from)?;
+        let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(ProcessError::from)?;
         let now = unix_ms();
         let record = SandboxRecord {
             id,
@@ -125,17 +125,17 @@ impl Prepared {
             forked.is_left = true;
         } else if answer.is_err() {
             // The zygote may have died between the two.
-            Lasting::end_stray(&directory).await;
+            VmProcess::end_stray(&directory).await;
         }
         let (reply, mut pidfds) = answer?;
         let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
             return Err(EngineError::Answer(reply));
         };
         fault::place("create.forked");
-        let taken = Lasting::take(&directory, zygote.process.pid, pid, pidfd);
+        let taken = VmProcess::take(&directory, zygote.process.pid, pid, pidfd);
         if taken.is_err() {
             // There may be one all the same.
-            Lasting::end_stray(&directory).await;
+            VmProcess::end_stray(&directory).await;
         }
         let process = forked.process.insert(taken?);
         process.0.user = user;

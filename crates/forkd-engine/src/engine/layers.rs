@@ -13,8 +13,8 @@ use crate::blocking::in_place;
 use crate::descriptors::{create, open};
 use crate::fault;
 use crate::ids::LayerId;
-use crate::lasting::Lasting;
 use crate::places::PlaceError;
+use crate::process::VmProcess;
 use crate::record::Shape;
 use crate::writers::{Writers, writers};
 
@@ -38,7 +38,7 @@ impl Shared {
     /// whether they did. `sealed` are those that are known to be so; it gets the others.
     pub(super) async fn seal(
         &self,
-        processes: &[&Lasting],
+        processes: &[&VmProcess],
         layers: &[LayerId],
         sealed: &mut BTreeSet<LayerId>,
     ) -> Result<(), EngineError> {

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_net::Network;
-use forkd_proto::control::{Boot, Command, Descriptor, Event, Reply};
+use forkd_proto::control::{Command, Event, Reply};
 use forkd_store::Tag;
 use tokio::sync::mpsc;
 
@@ -23,13 +23,12 @@ use super::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 use super::{Engine, EngineError, Shared, unix_ms};
 use crate::agent::Agent;
 use crate::blocking::in_place;
+use crate::boot::{BootDisk, BootFrom, boot_in};
 use crate::bring_up::{ImageConfig, bring_up_aloud};
-use crate::descriptors::{Named, VSOCK};
-use crate::guest::Guest;
 use crate::identity;
 use crate::ids::LayerId;
-use crate::lasting::{Lasting, LastingError};
 use crate::places::PlaceError;
+use crate::process::{ProcessError, VmProcess};
 use crate::record::{self, Shape, ZygoteRecord};
 use crate::users::User;
 
@@ -110,7 +109,7 @@ struct Making {
     shared: Arc<Shared>,
     tag: Tag,
     directory: PathBuf,
-    process: Option<Lasting>,
+    process: Option<VmProcess>,
     top: Option<LayerId>,
     /// Until it is frozen.
     network: Option<Network>,
@@ -146,7 +145,7 @@ impl Making {
         owner: Option<&Owner>,
         steps: &Steps,
     ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
-        let user = self.shared.users.new_user(false).map_err(LastingError::from)?;
+        let user = self.shared.users.new_user(false).map_err(ProcessError::from)?;
         let top = match new.shape.devices.disk {
             Some(_) => Some(self.new_top(&new.shape)?),
             None => None,
@@ -171,15 +170,15 @@ impl Making {
             promised: false,
         };
         record::write(&self.directory, &record)?;
-        let (process, events) =
-            Lasting::start(&self.shared.program, &self.directory, user, new.shape.largest_file())?;
+        let mut started =
+            VmProcess::start_lasting(&self.shared.program, &self.directory, user, new.shape.largest_file())?;
+        let process = started.0.clone();
         self.process = Some(process.clone());
         self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;
-        self.boot(new, &process, top).await?;
+        let from = self.boot_from(new, top).await?;
+        let agent = self.shared.unless_mute(&process, boot_in(&mut started, &self.directory, from)).await??;
         if new.shape.devices.vsock.is_some() {
-            let agent = Agent::new(Guest::new(self.directory.join(VSOCK)));
-            agent.wait_for_answer(new.limit).await?;
             step(steps, "start").await;
             bring_up_telling(&agent, new, steps).await?;
             // Closed here, it is closed in every child: none serves anybody as its parent, and none of its programs runs as
@@ -204,7 +203,7 @@ impl Making {
             true => self.top = None,
             false => self.forget_top(),
         }
-        Ok((Zygote { process, record }, events))
+        Ok((Zygote { process, record }, started.1))
     }
 
     fn new_top(&mut self, shape: &Shape) -> Result<File, EngineError> {
@@ -220,44 +219,27 @@ impl Making {
         }
     }
 
-    async fn boot(
+    async fn boot_from<'a>(
         &mut self,
-        new: &NewSnapshot,
-        process: &Lasting,
+        new: &'a NewSnapshot,
         top: Option<File>,
-    ) -> Result<(), EngineError> {
-        let open = |path: &Path| File::open(path).map_err(PlaceError::at("open", path));
-        let devices = new.shape.devices.clone();
-        let mut named = in_place(|| {
-            let named = Named::of_vm(&devices, &self.directory)?;
-            let mut named = named.with(Descriptor::Kernel, open(&new.kernel)?);
-            if let Some(initramfs) = &new.initramfs {
-                named = named.with(Descriptor::Initramfs, open(initramfs)?);
-            }
-            if let Some(image) = &new.shape.image {
-                named = named.with(Descriptor::DiskBase, self.shared.base(image)?);
-            }
-            Ok::<_, EngineError>(named)
-        })?;
-        if let Some(top) = top {
-            named = named.with(Descriptor::DiskTop, top);
-        }
-        if devices.net.is_some() {
-            let (network, tap) = self.shared.networks.take_passing().await?;
+    ) -> Result<BootFrom<'a>, EngineError> {
+        let base = new.shape.image.as_ref().map(|image| in_place(|| self.shared.base(image))).transpose()?;
+        let mut tap = None;
+        if new.shape.devices.net.is_some() {
+            let (network, its_tap) = self.shared.networks.take_passing().await?;
             self.network = Some(network);
-            named = named.with(Descriptor::Tap, tap);
+            tap = Some(its_tap);
         }
-        let command = Command::Boot(Boot {
-            vcpus: new.shape.vcpus,
-            memory_bytes: new.shape.memory_bytes,
-            command_line: new.command_line.clone(),
-            initramfs: new.initramfs.is_some(),
-            cpu: new.shape.cpu,
-            devices,
-        });
-        let descriptors = named.for_command(&command);
-        self.shared.call(process, command, &descriptors).await?;
-        Ok(())
+        Ok(BootFrom {
+            shape: &new.shape,
+            command_line: &new.command_line,
+            kernel: &new.kernel,
+            initramfs: new.initramfs.as_deref(),
+            disk: BootDisk { base, layers: Vec::new(), top },
+            tap,
+            limit: new.limit,
+        })
     }
 }
 

@@ -25,8 +25,8 @@ use crate::blocking::in_place;
 use crate::control::{CallError, Control};
 use crate::descriptors::Named;
 use crate::fault;
-use crate::lasting::{Lasting, LastingError, WithEvents};
 use crate::places::PlaceError;
+use crate::process::{ProcessError, VmProcess, WithEvents};
 use crate::record::{self, ZygoteRecord};
 use crate::users::User;
 
@@ -249,7 +249,7 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     let files = in_place(|| shared.store.open_chain(&record.tag))?;
     let directory = shared.places.zygote(&record.tag);
     clear(&directory).await?;
-    let user = shared.users.new_user(true).map_err(LastingError::from)?;
+    let user = shared.users.new_user(true).map_err(ProcessError::from)?;
     let record = &ZygoteRecord { user: user.as_ref().map(User::record), ..record.clone() };
     let named = in_place(|| {
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
@@ -272,7 +272,8 @@ pub(super) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         disk_layers: u8::try_from(record.layers.len()).unwrap_or(u8::MAX),
         memory_limit_bytes: shared.limits.memory_bytes,
     });
-    let (process, events) = Lasting::start(&shared.program, &directory, user, record.shape.largest_file())?;
+    let (process, events) =
+        VmProcess::start_lasting(&shared.program, &directory, user, record.shape.largest_file())?;
     fault::place("load.started");
     let descriptors = named.for_command(&command);
     let loaded = async {
@@ -300,9 +301,10 @@ async fn clear(directory: &Path) -> Result<(), EngineError> {
         return Ok(());
     }
     // Nobody knows what the process of one has that cannot be read.
-    record::read::<ZygoteRecord>(directory).map_err(LastingError::from)?;
-    if let Some(found) =
-        tokio::time::timeout(PATIENCE, Lasting::find(directory)).await.map_err(|_| EngineError::Timeout)??
+    record::read::<ZygoteRecord>(directory).map_err(ProcessError::from)?;
+    if let Some(found) = tokio::time::timeout(PATIENCE, VmProcess::find(directory))
+        .await
+        .map_err(|_| EngineError::Timeout)??
     {
         found.process.0.end().await;
     }

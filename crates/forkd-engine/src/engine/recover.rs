@@ -23,8 +23,8 @@ use super::written::list;
 use super::{EngineError, Shared};
 use crate::control::CallError;
 use crate::ids::{LayerId, SandboxId};
-use crate::lasting::{Found, Lasting, LastingError};
 use crate::places::PlaceError;
+use crate::process::{Found, ProcessError, VmProcess};
 use crate::record::{self, RollingBack, SandboxRecord, Unreadable, ZygoteRecord};
 
 /// What was found.
@@ -293,10 +293,10 @@ fn adopt_sandbox(
 
 async fn look(directory: &Path) -> Seen {
     let asked = async {
-        let Some(found) = Lasting::find(directory).await? else { return Ok(None) };
+        let Some(found) = VmProcess::find(directory).await? else { return Ok(None) };
         match found.process.0.control.call(Command::Stats, &[]).await {
             Ok((Reply::Stats(stats), _)) => Ok(Some((found, stats.state))),
-            Ok((reply, _)) => Err(LastingError::Answer(reply)),
+            Ok((reply, _)) => Err(ProcessError::Answer(reply)),
             Err(CallError::Gone) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -19,7 +19,7 @@ use crate::descriptors::{Named, VSOCK};
 use crate::fault;
 use crate::guest::Guest;
 use crate::identity::{self, Identity};
-use crate::lasting::{Lasting, WithEvents};
+use crate::process::{VmProcess, WithEvents};
 use crate::record::{DiskFiles, RollingBack};
 
 impl Sandbox {
@@ -128,9 +128,9 @@ impl Sandbox {
             }
         }
         let (mut process, mut events) = match forked {
-            Ok((pid, pidfd)) => Lasting::take(&self.directory, zygote.process.pid, pid, pidfd)?,
+            Ok((pid, pidfd)) => VmProcess::take(&self.directory, zygote.process.pid, pid, pidfd)?,
             // The zygote has died before it could tell of it.
-            Err(error) => match tokio::time::timeout(PATIENCE, Lasting::find(&self.directory)).await {
+            Err(error) => match tokio::time::timeout(PATIENCE, VmProcess::find(&self.directory)).await {
                 Ok(Ok(Some(found))) => found.process,
                 _ => return Err(error),
             },

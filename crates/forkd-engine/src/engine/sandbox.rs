@@ -38,7 +38,7 @@ use crate::fault;
 use crate::guest::Guest;
 use crate::ids::{LayerId, SandboxId};
 use crate::kernel_panic;
-use crate::lasting::{Lasting, WithEvents};
+use crate::process::{VmProcess, WithEvents};
 use crate::record::{self, Changing, SandboxRecord};
 
 /// How long it is known that a sandbox has ended.
@@ -266,7 +266,7 @@ pub(super) struct Sandbox {
     pub shared: Arc<Shared>,
     pub directory: PathBuf,
     pub record: SandboxRecord,
-    pub process: Lasting,
+    pub process: VmProcess,
     pub events: mpsc::Receiver<Event>,
     pub state: SandboxState,
     /// Whether the guest's kernel has said that it panics. It resets the VM next.

@@ -23,7 +23,7 @@ use super::stop::MUTE;
 use super::{EngineError, Happened, PATIENCE, Shared, persist};
 use crate::blocking::in_place;
 use crate::fault;
-use crate::lasting::Lasting;
+use crate::process::VmProcess;
 use crate::record::ZygoteRecord;
 use crate::users::User;
 
@@ -43,7 +43,7 @@ pub enum SnapshotStatus {
 /// A process to fork from. Whoever holds it can rely on it.
 #[derive(Debug)]
 pub struct Zygote {
-    pub process: Lasting,
+    pub process: VmProcess,
     pub record: ZygoteRecord,
 }
 

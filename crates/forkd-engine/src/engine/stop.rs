@@ -10,7 +10,7 @@ use forkd_proto::control::Command;
 
 use super::{Engine, EngineError, Shared};
 use crate::control::Answer;
-use crate::lasting::Lasting;
+use crate::process::VmProcess;
 
 /// A process that answers nobody for so long is not waited for. A daemon ends within five seconds then.
 pub(super) const MUTE: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ impl Engine {
 
 impl Shared {
     /// Waits until the daemon is to stop and a process does not answer.
-    pub(super) async fn gives_up(&self, process: &Lasting) {
+    pub(super) async fn gives_up(&self, process: &VmProcess) {
         // The sender is here.
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
         while process.control.stuck_for() < MUTE {
@@ -37,13 +37,22 @@ impl Shared {
     /// Has a process do something that the daemon does not wait for when it is to stop.
     pub(super) async fn call(
         &self,
-        process: &Lasting,
+        process: &VmProcess,
         command: Command,
         descriptors: &[OwnedFd],
     ) -> Result<Answer, EngineError> {
+        Ok(self.unless_mute(process, process.control.call(command, descriptors)).await??)
+    }
+
+    /// Waits for something that a process does, unless the daemon is to stop and the process does not answer.
+    pub(super) async fn unless_mute<T>(
+        &self,
+        process: &VmProcess,
+        work: impl Future<Output = T>,
+    ) -> Result<T, EngineError> {
         tokio::select! {
             biased;
-            answer = process.control.call(command, descriptors) => Ok(answer?),
+            done = work => Ok(done),
             () = self.gives_up(process) => Err(EngineError::Stopping),
         }
     }

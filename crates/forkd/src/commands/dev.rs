@@ -86,7 +86,7 @@ fn in_machine(options: &DevOptions, size: Size) -> Result<Exit, CliError> {
 
 async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit, CliError> {
     let begun = Instant::now();
-    let mut vm = boot(plan).await?;
+    let vm = boot(plan).await?;
     bring_up(&vm.agent, &ImageConfig::of(&image.metadata), "forkd-dev", LIMIT).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let ports = [(options.envd_port, ENVD), (options.interpreter_port, INTERPRETER)];
@@ -101,8 +101,8 @@ async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit,
     ));
     tokio::select! {
         asked = asked_to_end() => asked.map(|()| Exit::Success),
-        status = vm.process.ended() => {
-            let status = status.map_err(|error| CliError::Io("wait for the VM", error))?;
+        status = vm.process.status() => {
+            let status = status.map_or_else(|| "an unknown status".into(), |status| status.to_string());
             Err(CliError::Io("go on", io::Error::other(format!("the VM has ended with {status}"))))
         }
     }

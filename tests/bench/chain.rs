@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{Engine, SandboxHandle, Source};
+use forkd_engine::{Engine, SandboxHandle, Source};
 use forkd_store::Store;
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
 use forkd_tests::engine::process::{Failure, Zygote, boot};

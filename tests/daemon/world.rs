@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
-use forkd_engine::engine::{Networking, NewSnapshot};
+use forkd_engine::{Networking, NewSnapshot};
 use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;

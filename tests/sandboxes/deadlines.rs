@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{EndReason, EngineError, SandboxHandle, SandboxState};
+use forkd_engine::{EndReason, EngineError, SandboxHandle, SandboxState};
 use forkd_tests::engine::process::Failure;
 use forkd_tests::measure::raise_descriptor_limit;
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,7 +18,7 @@ fn signal(pid: i32, signal: Signal) -> Result<(), Failure> {
 
 /// A sandbox whose process stands still, and that has been asked for something it never answers.
 fn stuck(world: &World, ttl: Option<Duration>) -> Result<SandboxHandle, Failure> {
-    let wanted = forkd_engine::engine::NewSandboxes { ttl, ..request(world.source("warm")?, 1) };
+    let wanted = forkd_engine::NewSandboxes { ttl, ..request(world.source("warm")?, 1) };
     let created = world.run(world.engine.create(wanted))?;
     let sandbox = world.engine.sandbox(created.sandboxes[0].id().as_str())?;
     signal(sandbox.view().pid, Signal::STOP)?;

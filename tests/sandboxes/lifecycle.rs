@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forkd_engine::engine::{EndReason, EngineError, Happened, Refusal, SandboxState};
+use forkd_engine::{EndReason, EngineError, Happened, Refusal, SandboxState};
 use forkd_tests::engine::process::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 

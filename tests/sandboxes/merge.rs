@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use forkd_devices::disk::{Layer, LayerStack, LayeredDisk};
-use forkd_engine::engine::SnapshotView;
+use forkd_engine::SnapshotView;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words, place};
 use forkd_tests::engine::tiny::PATIENCE;

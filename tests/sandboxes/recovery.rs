@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use forkd_engine::engine::{EngineError, SandboxState, SnapshotStatus, Swept};
+use forkd_engine::{EngineError, SandboxState, SnapshotStatus, Swept};
 use forkd_tests::engine::process::Failure;
 
 use crate::world::{World, lives};

@@ -1,6 +1,6 @@
 //! Branches, and what becomes of them on disk.
 
-use forkd_engine::engine::{
+use forkd_engine::{
     Allowance, EngineError, Happened, NewSandboxes, Owner, SandboxState, SnapshotStatus, Source,
 };
 use forkd_tests::engine::process::Failure;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forkd_engine::engine::EngineError;
-use forkd_engine::process::ProcessError;
+use forkd_engine::EngineError;
+use forkd_engine::ProcessError;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use forkd_engine::engine::{Created, Engine, EngineError, Networking, Recovered, SnapshotHandle, Source};
+use forkd_engine::{Created, Engine, EngineError, Networking, Recovered, SnapshotHandle, Source};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny::{self, PATIENCE, start, start_with};

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use forkd_engine::Cgroups;
 use forkd_engine::agent::Agent;
 use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line, last_words};
-use forkd_engine::cgroup::Cgroups;
 use forkd_engine::shutdown::shut_down;
 use forkd_image::Progress;
 use forkd_image::kernels::KernelStore;

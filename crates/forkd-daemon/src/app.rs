@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forkd_api::error::ErrorCode;
-use forkd_engine::engine::Engine;
+use forkd_engine::Engine;
 use forkd_engine::library::Library;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, watch};
 use tracing::Instrument;

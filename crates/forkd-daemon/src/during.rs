@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
-use forkd_engine::engine::{EngineError, SandboxHandle};
+use forkd_engine::{EngineError, SandboxHandle};
 
 use crate::error::{Answer, ApiError};
 

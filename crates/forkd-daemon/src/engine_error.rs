@@ -2,17 +2,17 @@
 
 use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
+use forkd_engine::CallError;
+use forkd_engine::CgroupError;
+use forkd_engine::ProcessError;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
-use forkd_engine::cgroup::CgroupError;
-use forkd_engine::control::CallError;
 use forkd_engine::dial::DialError;
-use forkd_engine::engine::{EngineError, Refusal, Who};
 use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
-use forkd_engine::process::ProcessError;
+use forkd_engine::{EngineError, Refusal, Who};
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};

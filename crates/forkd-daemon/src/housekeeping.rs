@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use forkd_engine::engine::{Happened, SandboxState, SnapshotStatus, Swept, Told};
+use forkd_engine::{Happened, SandboxState, SnapshotStatus, Swept, Told};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;

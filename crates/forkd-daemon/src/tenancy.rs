@@ -13,10 +13,8 @@ use std::collections::BTreeSet;
 
 use forkd_api::library as seen;
 use forkd_api::token::TokenLimits;
-use forkd_engine::engine::{
-    Allowance, EngineError, Owner, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView,
-};
 use forkd_engine::project::Project;
+use forkd_engine::{Allowance, EngineError, Owner, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView};
 use forkd_image::images::{Image, ImageError};
 use forkd_store::Tag;
 

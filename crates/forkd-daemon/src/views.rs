@@ -3,9 +3,9 @@
 use forkd_api::event::What;
 use forkd_api::sandbox::{EndReason, Ended, Limits, NetworkStats, Sandbox, SandboxState, SandboxStats};
 use forkd_api::snapshot::{Cpu, Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
-use forkd_engine::engine as seen;
-use forkd_engine::engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
+use forkd_engine as seen;
 use forkd_engine::record::{SandboxRecord, Shape};
+use forkd_engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
 use forkd_net::Counters;
 use forkd_proto::control::CpuModel;
 

@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 
 use crate::agent::{Agent, AgentError};
 use crate::blocking::in_place;
-use crate::cgroup::{CgroupError, Cgroups, Leaf};
-use crate::control::CallError;
-use crate::descriptors::{CONSOLE, Named, TOP, VSOCK, create, open};
-use crate::engine::default_quota;
 use crate::guest::Guest;
+use crate::limits::cgroup::{CgroupError, Cgroups, Leaf};
+use crate::limits::quota::default_quota;
 use crate::places::PlaceError;
+use crate::process::control::CallError;
+use crate::process::descriptors::{CONSOLE, Named, TOP, VSOCK, create, open};
 use crate::process::{ProcessError, VmProcess, WithEvents};
 use crate::record::Shape;
 

@@ -1,16 +1,26 @@
 //! Every decision about sandboxes: which processes there are, what they are told, and what is in their guests.
 //!
 //! No HTTP server and no KVM: the daemon asks this crate, and this crate asks VM processes (`forkd-vmm`) and agents.
+//!
+//! ```text
+//!   Engine ──┬─ sandbox/     create, branch, rollback, end         each sandbox has a task that owns it
+//!            ├─ snapshot/    make, persist, load, evict, remove    each snapshot too
+//!            ├─ disk/        layers, merges, quotas
+//!            ├─ limits/      admission, owners, cgroups, usage
+//!            ├─ network      leases of forkd-net
+//!            ├─ recovery/    what an earlier daemon left
+//!            ├─ process/     one VM process: its handle, its control socket, its user id
+//!            └─ boot, bring_up, identity, exec, eval, files, transfer, dial: what is asked of a guest
+//! ```
 
 pub mod agent;
 mod blocking;
 pub mod boot;
 pub mod bring_up;
-pub mod cgroup;
-pub mod control;
-pub mod descriptors;
 pub mod dial;
-pub mod engine;
+mod disk;
+mod engine;
+mod error;
 pub mod eval;
 pub mod exec;
 pub mod fault;
@@ -18,21 +28,43 @@ pub mod files;
 pub mod guest;
 pub mod host_environment;
 pub mod identity;
-pub mod ids;
+mod ids;
 mod kernel_panic;
 pub mod library;
-pub mod page_table;
-pub mod places;
-pub mod process;
+mod library_use;
+mod limits;
+mod network;
+mod places;
+mod process;
 pub mod project;
-mod project_quota;
 pub mod record;
+mod recovery;
+mod registry;
+mod sandbox;
 pub mod shutdown;
 pub mod small;
-mod socket;
+mod snapshot;
 #[cfg(test)]
 mod testing;
 pub mod transfer;
 pub mod trust;
-pub mod users;
-mod writers;
+
+pub use engine::{Engine, Happened, Settings, Told};
+pub use error::EngineError;
+pub use limits::admission::{Limits, Refusal};
+pub use limits::cgroup::{CgroupError, Cgroups, IoQuota};
+pub use limits::owner::{Allowance, Claim, Owner, Who};
+pub use limits::quota::{WantedLimits, default_quota};
+pub use limits::usage::{Memory, StoredSize, Usage};
+pub use network::{NetworkChange, NetworkOrder, Networking, NetworksFound};
+pub use process::control::CallError;
+pub use process::descriptors::VSOCK;
+pub use process::users::UidRange;
+pub use process::{ProcessError, VmProcess, page_table};
+pub use recovery::recover::Recovered;
+pub use recovery::sweep::Swept;
+pub use sandbox::create::{Created, NewSandboxes, Source};
+pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
+pub use snapshot::evict::Trimmed;
+pub use snapshot::make::{NewSnapshot, Step, Steps};
+pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

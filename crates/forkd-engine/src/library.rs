@@ -16,8 +16,8 @@ use forkd_store::Tag;
 
 use crate::boot::{CID, command_line};
 use crate::bring_up::ImageConfig;
-use crate::engine::NewSnapshot;
 use crate::record::Shape;
+use crate::snapshot::make::NewSnapshot;
 
 const VCPUS: u8 = 1;
 const MEMORY_MIB: u64 = 512;

@@ -19,12 +19,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::blocking::in_place;
-use crate::cgroup::Quota;
 use crate::fault;
 use crate::ids::{LayerId, SandboxId};
+use crate::limits::cgroup::Quota;
 use crate::places::PlaceError;
+use crate::process::users::UserRecord;
 use crate::project::Project;
-use crate::users::UserRecord;
 
 const FILE: &str = "record.json";
 const NEW: &str = "record.json.new";

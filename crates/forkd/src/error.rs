@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use forkd_engine::engine::EngineError;
+use forkd_engine::EngineError;
 
 use crate::exit::Exit;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forkd_engine::engine::{Engine, SandboxHandle, SnapshotHandle, Source};
+use forkd_engine::{Engine, SandboxHandle, SnapshotHandle, Source};
 use forkd_tests::check;
 use forkd_tests::engine::tiny::{remove_everything, request};
 use forkd_tests::measure::{percentile, print};

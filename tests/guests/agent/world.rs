@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
-use forkd_engine::engine::{Engine, NewSnapshot, Settings};
 use forkd_engine::library::{Library, Recipe};
+use forkd_engine::{Engine, NewSnapshot, Settings};
 use forkd_host::is_emulated;
 use forkd_image::Silent;
 use forkd_image::images::{Image, ImageStore};

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::engine::{
+use forkd_engine::record::Shape;
+use forkd_engine::{
     Engine, EngineError, Limits, NetworkOrder, Networking, NewSandboxes, NewSnapshot, Recovered, Settings,
     Source,
 };
-use forkd_engine::record::Shape;
 use forkd_image::images::ImageStore;
 use forkd_proto::control::{CpuModel, Devices, Disk};
 use forkd_store::TagError;

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_engine::dial::is_agents;
-use forkd_engine::engine::{SandboxHandle, SandboxState};
+use forkd_engine::{SandboxHandle, SandboxState};
 use serde_json::{Value, json};
 
 use super::about::About;

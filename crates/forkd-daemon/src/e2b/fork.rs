@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use forkd_engine::engine::{NetworkOrder, NewSandboxes, Source, WantedLimits};
+use forkd_engine::{NetworkOrder, NewSandboxes, Source, WantedLimits};
 use forkd_proto::agent::account::Account;
 
 use super::about::{About, TIMEOUT};

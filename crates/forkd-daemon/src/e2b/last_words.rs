@@ -15,7 +15,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use bytes::Bytes;
 use forkd_api::error::ErrorCode;
-use forkd_engine::engine::{EngineError, SandboxHandle};
+use forkd_engine::{EngineError, SandboxHandle};
 use http_body::Frame;
 use serde_json::json;
 

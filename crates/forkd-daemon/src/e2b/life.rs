@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use forkd_api::error::ErrorCode;
-use forkd_engine::engine::{SandboxHandle, SandboxState};
+use forkd_engine::{SandboxHandle, SandboxState};
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::account::{Account, AccountRequest};
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use forkd_engine::engine::{SandboxState, SandboxView};
+use forkd_engine::{SandboxState, SandboxView};
 use serde::Deserialize;
 
 use super::about::About;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Extension;
 use axum::extract::State;
-use forkd_engine::engine::SandboxState;
+use forkd_engine::SandboxState;
 use serde::Deserialize;
 
 use super::models::{Metric, date};
@@ -51,7 +51,7 @@ pub(super) async fn metrics(
         return Ok(Json(Vec::new()));
     }
     let said = sandbox.answering_agent()?.get::<Said>("/metrics", PATIENCE).await;
-    let said = said.map_err(|error| ApiError::from(forkd_engine::engine::EngineError::Agent(error)))?;
+    let said = said.map_err(|error| ApiError::from(forkd_engine::EngineError::Agent(error)))?;
     Ok(Json(vec![Metric {
         timestamp: date(now.saturating_mul(1000)),
         timestamp_unix: now,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use axum::extract::{FromRequest, Request};
-use forkd_engine::engine::{SandboxState, SandboxView};
+use forkd_engine::{SandboxState, SandboxView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::MAX_TTL_SECS;
 use forkd_api::token::Scope;
-use forkd_engine::engine::{
+use forkd_engine::{
     EngineError, NetworkChange, NetworkOrder, NewSandboxes, SandboxHandle, SandboxState, SnapshotHandle,
     Source, WantedLimits,
 };

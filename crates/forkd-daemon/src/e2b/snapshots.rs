@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use forkd_engine::engine::SnapshotView;
+use forkd_engine::SnapshotView;
 use serde::Deserialize;
 
 use super::models::{Body, NewSnapshot, Snapshot};

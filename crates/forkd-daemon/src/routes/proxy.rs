@@ -9,7 +9,7 @@ use axum::response::Response;
 use axum::routing::any;
 use forkd_api::error::ErrorBody;
 use forkd_api::token::Scope;
-use forkd_engine::engine::SandboxHandle;
+use forkd_engine::SandboxHandle;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

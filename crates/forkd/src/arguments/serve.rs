@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use forkd_engine::users::UidRange;
+use forkd_engine::UidRange;
 
 use crate::size::parse_mib;
 

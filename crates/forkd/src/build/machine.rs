@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use forkd_build::{Guests, GuestsError, Machinery, RunningGuest, Wait};
+use forkd_engine::VSOCK;
 use forkd_engine::agent::Agent;
 use forkd_engine::boot::DiskPlan;
-use forkd_engine::descriptors::VSOCK;
 use forkd_engine::guest::Guest;
 use forkd_engine::shutdown::ask_for_end;
 use forkd_host::{home, kvm};

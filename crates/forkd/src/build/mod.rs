@@ -9,7 +9,7 @@ pub use sparse::write_sparse;
 use std::path::{Path, PathBuf};
 
 use forkd_build::{Guests, GuestsError, Machinery, MachineryOptions};
-use forkd_engine::cgroup::Cgroups;
+use forkd_engine::Cgroups;
 use forkd_host::{home, kvm};
 use forkd_image::Progress;
 use forkd_image::kernels::KernelStore;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
-use forkd_engine::engine::{self, Engine, Networking, NetworksFound, Recovered, Settings};
 use forkd_engine::library::Library;
+use forkd_engine::{self as engine, Engine, Networking, NetworksFound, Recovered, Settings};
 use forkd_host::home;
 use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;

@@ -24,7 +24,7 @@ use axum::routing::{get, post, put};
 use forkd_api::error::ErrorCode;
 use forkd_api::token::Scope;
 use forkd_build::{Build as ImageBuild, CONTEXT_LIMITS};
-use forkd_engine::engine::EngineError;
+use forkd_engine::EngineError;
 use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_engine::project::Project;
 use forkd_image::archive::unpack;

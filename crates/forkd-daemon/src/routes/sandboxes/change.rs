@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetBandwidth, SetTtl};
 use forkd_api::snapshot::Snapshot;
-use forkd_engine::engine::{EngineError, NetworkChange, SandboxHandle, SnapshotHandle};
+use forkd_engine::{EngineError, NetworkChange, SandboxHandle, SnapshotHandle};
 use forkd_store::Tag;
 
 use super::create::MAX_BANDWIDTH_MIB;

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
-use forkd_engine::cgroup::IoQuota;
-use forkd_engine::engine::{Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
+use forkd_engine::IoQuota;
+use forkd_engine::{Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;

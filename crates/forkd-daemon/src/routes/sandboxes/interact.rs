@@ -28,7 +28,7 @@ use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{
     Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDOUT, TerminalSize,
 };
-use forkd_engine::engine::SandboxHandle;
+use forkd_engine::SandboxHandle;
 use forkd_engine::exec::{self, Input, Program, Remote, Stream, Told};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};

@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::extract::State;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{ListSandboxes, SandboxList};
-use forkd_engine::engine::SandboxView;
+use forkd_engine::SandboxView;
 
 use crate::app::Shared;
 use crate::auth::Caller;
@@ -80,7 +80,7 @@ fn parse(text: &str) -> Answer<Place> {
 #[cfg(test)]
 mod tests {
     use forkd_api::sandbox as api;
-    use forkd_engine::engine::SandboxState;
+    use forkd_engine::SandboxState;
     use forkd_engine::record::{SandboxRecord, Shape};
     use forkd_proto::control::{CpuModel, Devices};
 

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use forkd_api::code::{Eval, EvalError, Evaluated};
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{Exec, ExecEvent, Executed};
-use forkd_engine::engine::SandboxHandle;
+use forkd_engine::SandboxHandle;
 use forkd_engine::eval::{self, Code};
 use forkd_engine::exec::{self, Ended, Program, Running, Stream, Told};
 

@@ -9,7 +9,7 @@ use forkd_api::error::ErrorBody;
 use forkd_api::library::Publish;
 use forkd_api::snapshot::{RemoveSnapshot, RemovedSnapshots, Snapshot, SnapshotList};
 use forkd_api::token::Scope;
-use forkd_engine::engine::SnapshotView;
+use forkd_engine::SnapshotView;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

@@ -1,0 +1,130 @@
+//! The files of disks: images of the library, and layers of the engine's own.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::time::{Duration, Instant};
+
+use forkd_image::digest::Digest;
+use forkd_image::images::ImageError;
+use forkd_proto::control::Command;
+
+use crate::blocking::in_place;
+use crate::disk::writers::{Writers, writers};
+use crate::engine::Shared;
+use crate::error::EngineError;
+use crate::fault;
+use crate::ids::LayerId;
+use crate::places::PlaceError;
+use crate::process::VmProcess;
+use crate::process::descriptors::{create, open};
+use crate::record::Shape;
+
+/// What a process may take to close a descriptor after it has said so: another thread may be at work with it, and a program that the
+/// daemon starts has all of the daemon's own descriptors for a moment.
+const GIVING_UP: Duration = Duration::from_secs(2);
+/// Between two looks.
+const MOST_PAUSE: Duration = Duration::from_millis(50);
+
+impl Shared {
+    /// The file system of an image, which is below the disks of all that were booted from it.
+    pub(crate) fn base(&self, image: &Digest) -> Result<File, EngineError> {
+        in_place(|| {
+            let found = self.images.get(*image)?.ok_or_else(|| ImageError::Unknown(image.to_string()))?;
+            Ok(open(&found.base())?)
+        })
+    }
+
+    /// Makes frozen layers ones that nobody can write to any more. The processes, which have all of them in this order, are told to read
+    /// them through descriptors that are for reading only, and to close those that they wrote them with; then the kernel is asked
+    /// whether they did. `sealed` are those that are known to be so; it gets the others.
+    pub(crate) async fn seal(
+        &self,
+        processes: &[&VmProcess],
+        layers: &[LayerId],
+        sealed: &mut BTreeSet<LayerId>,
+    ) -> Result<(), EngineError> {
+        let mut completed = false;
+        for (place, id) in layers.iter().enumerate().filter(|(_, id)| !sealed.contains(*id)) {
+            let file = in_place(|| open(&self.places.layer(id)))?;
+            if self.writers(&file)? != Writers::None {
+                let first = u16::try_from(place).unwrap_or(u16::MAX);
+                for process in processes {
+                    if !completed {
+                        process.control.call(Command::SettleDisk, &[]).await?;
+                    }
+                    let file = file.try_clone().map_err(EngineError::io("open a file again"))?;
+                    let command = Command::ReplaceLayers { first, count: 1 };
+                    process.control.call(command, &[file.into()]).await?;
+                }
+                completed = true;
+                self.given_up(&file, id).await?;
+            }
+            if let Some(quotas) = &self.project_quotas {
+                // One that stays in its project is as large as it is, and nothing else is in that.
+                let _ = in_place(|| quotas.release(&file));
+            }
+        }
+        sealed.clone_from(&layers.iter().cloned().collect());
+        Ok(())
+    }
+
+    /// Waits until nobody can write to a layer any more, which all were told to give up.
+    pub(crate) async fn given_up(&self, file: &File, id: &LayerId) -> Result<(), EngineError> {
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        while self.writers(file)? == Writers::Some {
+            if begun.elapsed() > GIVING_UP {
+                return Err(EngineError::LayerKept(id.clone()));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(MOST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel can say who can write to a layer.
+    pub(crate) fn knows_writers(&self) -> Result<bool, EngineError> {
+        let (id, file) = self.empty_layer()?;
+        let writers = self.writers(&file);
+        let path = self.places.layer(&id);
+        fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
+        Ok(writers? != Writers::Unknown)
+    }
+
+    fn writers(&self, file: &File) -> Result<Writers, EngineError> {
+        writers(file).map_err(EngineError::io("find out who can write to a disk layer"))
+    }
+
+    /// Makes the names of layers as safe as their contents. Called before a manifest or a record relies on them.
+    pub(crate) fn sync_layers(&self) -> Result<(), PlaceError> {
+        let directory = self.places.layers();
+        let synced = in_place(|| {
+            fault::sync(&directory)?;
+            File::open(&directory)?.sync_all()
+        });
+        synced.map_err(PlaceError::at("sync", &directory))
+    }
+
+    /// A new, empty file for what a VM of this shape writes to its disk, and no more than it may, where the kernel can see to that.
+    pub(crate) fn new_layer(&self, shape: &Shape) -> Result<(LayerId, File), EngineError> {
+        let (id, file) = self.empty_layer()?;
+        if let (Some(quotas), Some(bytes)) = (&self.project_quotas, shape.largest_top())
+            && let Err(error) = in_place(|| quotas.limit(&file, bytes))
+        {
+            self.remove_layer(&id);
+            return Err(EngineError::io("limit a disk layer")(error));
+        }
+        Ok((id, file))
+    }
+
+    fn empty_layer(&self) -> Result<(LayerId, File), EngineError> {
+        let id = LayerId::random().map_err(EngineError::io("get random numbers"))?;
+        let file = in_place(|| create(&self.places.layer(&id)))?;
+        Ok((id, file))
+    }
+
+    /// Removes the file of a layer that is nobody's. What cannot be removed now is removed by the next sweep.
+    pub(crate) fn remove_layer(&self, id: &LayerId) {
+        let _ = in_place(|| fs::remove_file(self.places.layer(id)));
+    }
+}

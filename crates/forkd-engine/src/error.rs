@@ -1,0 +1,120 @@
+//! What can go wrong for whoever asks the engine.
+
+use std::io;
+
+use forkd_image::images::ImageError;
+use forkd_net::NetError;
+use forkd_proto::control::Reply;
+use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
+
+use crate::agent::AgentError;
+use crate::boot::BootError;
+use crate::bring_up::BringUpError;
+use crate::ids::LayerId;
+use crate::limits::admission::Refusal;
+use crate::limits::cgroup::CgroupError;
+use crate::places::PlaceError;
+use crate::process::ProcessError;
+use crate::process::control::CallError;
+use crate::snapshot::persist::PersistError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("there is no sandbox {0:?}")]
+    NoSandbox(String),
+    #[error("there is no snapshot {0:?}")]
+    NoSnapshot(String),
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    #[error("there is a snapshot {0} already")]
+    NameTaken(Tag),
+    #[error("snapshot {tag} is needed by {}", dependents.join(", "))]
+    HasDependents { tag: Tag, dependents: Vec<String> },
+    #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]
+    NotItsBranch { tag: Tag, sandbox: String },
+    #[error("the sandbox has {0} branches, and no room for another")]
+    TooManyBranches(usize),
+    #[error("the sandbox's disk has {layers} layers, and they cannot be merged: {reason}")]
+    TooManyLayers { layers: usize, reason: String },
+    #[error("its process keeps layer {} of its disk open for writing, which it was told to give up", .0.as_str())]
+    LayerKept(LayerId),
+    #[error("the layers of a disk cannot be merged")]
+    Merge(#[from] forkd_devices::disk::MergeError),
+    #[error("the sandbox is {0}")]
+    WrongState(&'static str),
+    #[error("the sandbox ended while the request ran: {0}")]
+    EndedMeanwhile(String),
+    #[error("snapshot {tag} cannot be used: {reason}")]
+    Failed { tag: Tag, reason: String },
+    #[error("a disk of {wanted_mib} MiB is wanted, and that of the snapshot has {most_mib} MiB")]
+    DiskLimit { wanted_mib: u64, most_mib: u64 },
+    #[error("this daemon gives sandboxes no network: {0}")]
+    NoNetwork(String),
+    #[error("there is no network device: the snapshot was made without one")]
+    NoNetworkDevice,
+    #[error(transparent)]
+    Network(#[from] NetError),
+    #[error("this daemon has no cgroups, so only disks can be limited")]
+    NoCgroups,
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the guest did not come up")]
+    BringUp(#[from] BringUpError),
+    #[error("the guest's agent")]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("a VM process answers {0:?}")]
+    Answer(Reply),
+    #[error("the VM did not come up: {0}")]
+    Ended(String),
+    #[error("the VM process did not answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error("cannot {verb}")]
+    Io { verb: &'static str, source: io::Error },
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+    #[error("the snapshot was not written")]
+    Persist(#[from] PersistError),
+    /// Its owner is gone, which happens when it is removed meanwhile.
+    #[error("it was removed meanwhile")]
+    Removed,
+    #[error("the daemon is about to end, and the VM process does not answer")]
+    Stopping,
+}
+
+impl From<BootError> for EngineError {
+    fn from(error: BootError) -> EngineError {
+        match error {
+            BootError::Layers(layers) => {
+                EngineError::TooManyLayers { layers, reason: "it is booted from them".into() }
+            }
+            BootError::File(error) => error.into(),
+            BootError::Start(error) => error.into(),
+            BootError::Boot(error) => error.into(),
+            BootError::Limit(error) => error.into(),
+            BootError::Ended(reason) => EngineError::Ended(reason),
+            BootError::Agent { source, .. } => source.into(),
+        }
+    }
+}
+
+impl EngineError {
+    pub(crate) fn io(verb: &'static str) -> impl FnOnce(io::Error) -> EngineError {
+        move |source| EngineError::Io { verb, source }
+    }
+}

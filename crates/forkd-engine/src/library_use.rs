@@ -1,0 +1,58 @@
+//! What whoever makes and removes images asks the engine.
+
+use std::path::{Path, PathBuf};
+
+use forkd_image::digest::Digest;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::limits::admission::{Refusal, Wanted};
+use crate::limits::owner::{Claim, Holding, Owner};
+use crate::places::PlaceError;
+
+impl Engine {
+    /// `forkd-vmm`.
+    pub fn program(&self) -> &Path {
+        &self.shared.program
+    }
+
+    /// Where guests that are no sandboxes have their sockets: removed when the next daemon starts.
+    pub fn passing(&self) -> PathBuf {
+        self.shared.places.passing()
+    }
+
+    /// Whether this host, and what somebody may have, has room for a guest that is no sandbox. It counts as one until the claim
+    /// is dropped.
+    pub async fn admit_guest(
+        &self,
+        owner: &Owner,
+        vcpus: u8,
+        memory_bytes: u64,
+    ) -> Result<Claim, EngineError> {
+        let wanted = Holding { sandboxes: 1, memory_bytes, vcpus: vcpus.into(), snapshots: 0 };
+        let claim = self.shared.claim(owner, wanted).await?;
+        self.shared.admit(Wanted { sandboxes: 0, memory_bytes }, None).await?;
+        Ok(claim)
+    }
+
+    /// Whether so many bytes can be written to a directory, and what is kept free still is.
+    pub fn admit_bytes(&self, directory: &Path, bytes: u64) -> Result<(), EngineError> {
+        let stat = rustix::fs::statvfs(directory);
+        let stat = stat.map_err(|errno| PlaceError::at("inspect", directory)(errno.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let kept = self.shared.limits.free_disk_bytes;
+        if free >= kept.saturating_add(bytes) {
+            return Ok(());
+        }
+        Err(Refusal::Disk { free_mib: free >> 20, kept_mib: kept >> 20 }.into())
+    }
+
+    /// What has an image below its disk, as words.
+    pub fn users_of(&self, image: Digest) -> Vec<String> {
+        let snapshots = self.snapshots().into_iter().filter(|it| it.record.shape.image == Some(image));
+        let sandboxes = self.sandboxes().into_iter().filter(|it| it.end.is_none());
+        let sandboxes = sandboxes.filter(|it| it.record.shape.image == Some(image));
+        let snapshots = snapshots.map(|it| format!("snapshot {}", it.record.tag));
+        snapshots.chain(sandboxes.map(|it| format!("sandbox {}", it.record.id))).collect()
+    }
+}

@@ -1,0 +1,198 @@
+//! What sandboxes and snapshots take of the host, and what a guest has printed: read from files, in tasks that may wait for
+//! them.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use forkd_store::Tag;
+
+use crate::engine::{Engine, Shared};
+use crate::error::EngineError;
+use crate::ids::LayerId;
+use crate::limits::cgroup::Cgroups;
+use crate::limits::quota::of_sandbox;
+use crate::process::descriptors::CONSOLE;
+use crate::record::SandboxRecord;
+use crate::sandbox::ENDED;
+use crate::sandbox::SandboxState;
+use crate::snapshot::SnapshotView;
+
+/// The unit of CPU time in /proc, which the kernel keeps the same for programs whatever its own is.
+const TICK_US: u64 = 10_000;
+const BLOCK: u64 = 512;
+
+/// What a sandbox uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_us: u64,
+    pub memory: Memory,
+    /// The snapshot whose process has the shared memory, too.
+    pub memory_shared_with: Option<Tag>,
+    /// What it has written to its disk since its last branch.
+    pub disk_bytes: u64,
+}
+
+/// The memory that a process maps. What is charged to its cgroup differs from it: pages stay charged to the cgroup that first
+/// touched them, also when that is a branch's, or was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// That no other process maps.
+    pub private_bytes: u64,
+    pub shared_bytes: u64,
+}
+
+/// What a snapshot takes on disk, without what its parent has already, and in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoredSize {
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// What its process maps, if it has one.
+    pub resident: Option<Memory>,
+}
+
+impl Engine {
+    pub async fn usage(&self, id: &str) -> Result<Usage, EngineError> {
+        let handle = self.sandbox(id)?;
+        let view = handle.view();
+        if view.state == SandboxState::Ended {
+            return Err(EngineError::WrongState(ENDED));
+        }
+        let before = view.record.cpu_us_before;
+        let of_cgroup = |cgroups: &Cgroups| Some(before + cgroups.cpu_us(&of_sandbox(&view.record))?);
+        let cpu = self.shared.cgroups.as_ref().and_then(of_cgroup);
+        let memory_shared_with = self.shares_memory_with(&view.record);
+        let top = view.record.disk.map(|disk| self.shared.places.layer(&disk.files.top));
+        let used = blocking(move || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", view.pid))?;
+            let memory = memory_of_process(view.pid)?;
+            let disk_bytes = top.map_or(0, |top| allocated(&top));
+            let cpu_us = cpu.unwrap_or_else(|| cpu_us(&stat));
+            Ok(Usage { cpu_us, memory, memory_shared_with, disk_bytes })
+        });
+        // A process that ends while its files are read is one that has ended.
+        used.await.map_err(|error| match handle.view().state {
+            SandboxState::Ended => EngineError::WrongState(ENDED),
+            _ => EngineError::io("read what the VM process uses")(error),
+        })
+    }
+
+    /// The snapshot that a sandbox shares memory with: its latest branch that has a process, or the one that it was forked
+    /// from. A sandbox that was rolled back was forked from its latest branch.
+    fn shares_memory_with(&self, record: &SandboxRecord) -> Option<Tag> {
+        let candidates = record.branches.iter().rev().chain([&record.snapshot]);
+        let has_process = |tag: &&Tag| self.shared.snapshots.get(tag).is_some_and(|it| it.view().loaded);
+        candidates.into_iter().find(has_process).cloned()
+    }
+
+    /// The last bytes that a guest has printed on its console.
+    pub async fn console(&self, id: &str, bytes: u64) -> Result<Vec<u8>, EngineError> {
+        let view = self.sandbox(id)?.view();
+        let path = self.shared.places.sandbox(view.id()).join(CONSOLE);
+        let tail = blocking(move || match tail(&path, bytes) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            tail => tail,
+        });
+        tail.await.map_err(EngineError::io("read the console"))
+    }
+
+    /// What these snapshots take on disk, as far as they are there.
+    pub async fn stored_sizes(&self, views: Vec<SnapshotView>) -> Result<Vec<StoredSize>, EngineError> {
+        let shared = self.shared.clone();
+        let sizes = blocking(move || Ok(views.iter().map(|view| stored_size(&shared, view)).collect()));
+        sizes.await.map_err(EngineError::io("look at files"))
+    }
+}
+
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn stored_size(shared: &Shared, view: &SnapshotView) -> StoredSize {
+    let files = fs::read_dir(shared.store.path(&view.record.tag));
+    let files = files.into_iter().flatten().flatten();
+    let of_parent = view.record.parent.as_ref().map(|parent| layers_of(shared, parent)).unwrap_or_default();
+    let own = view.record.layers.iter().filter(|layer| !of_parent.contains(layer));
+    let resident = shared.snapshots.get(&view.record.tag).and_then(|handle| handle.resident());
+    StoredSize {
+        memory_bytes: files.map(|file| allocated(&file.path())).sum(),
+        disk_bytes: own.map(|layer| allocated(&shared.places.layer(layer))).sum(),
+        // A process that has just ended has none.
+        resident: resident.and_then(|resident| memory_of_process(resident.pid).ok()),
+    }
+}
+
+fn layers_of(shared: &Shared, tag: &Tag) -> Vec<LayerId> {
+    shared.snapshots.get(tag).map(|handle| handle.view().record.layers).unwrap_or_default()
+}
+
+/// Bytes that a file has on the disk. One that is gone has none.
+fn allocated(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |file| file.blocks() * BLOCK)
+}
+
+fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
+    let mut tail = Vec::new();
+    // The log may grow meanwhile.
+    file.take(bytes).read_to_end(&mut tail)?;
+    Ok(tail)
+}
+
+/// User and system time of all threads: the 14th and 15th field, counted behind the name, which may have spaces.
+fn cpu_us(stat: &str) -> u64 {
+    let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let fields = behind.split_whitespace().skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>().saturating_mul(TICK_US)
+}
+
+/// Also huge pages that were put together of pages that were shared: they are the process's own then.
+pub(crate) fn memory_of_process(pid: i32) -> io::Result<Memory> {
+    Ok(memory_of(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?))
+}
+
+fn memory_of(smaps: &str) -> Memory {
+    let (mut private_bytes, mut shared_bytes) = (0, 0);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or("");
+        let kib = words.next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+        match name {
+            "Private_Clean:" | "Private_Dirty:" => private_bytes += kib << 10,
+            "Shared_Clean:" | "Shared_Dirty:" => shared_bytes += kib << 10,
+            _ => {}
+        }
+    }
+    Memory { private_bytes, shared_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_s_tables_are_read() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 45 6 7 20 0 3 0 99 1 1";
+        assert_eq!(cpu_us(stat), (123 + 45) * TICK_US);
+        assert_eq!(cpu_us("nonsense"), 0);
+        let smaps = "55-66 ---p 00000000 00:00 0 [rollup]\nRss: 9 kB\nShared_Clean: 1 kB\nShared_Dirty: 2 kB\n\
+                     Private_Clean: 3 kB\nPrivate_Dirty: 4 kB\nSwap: 5 kB\n";
+        assert_eq!(memory_of(smaps), Memory { private_bytes: 7 << 10, shared_bytes: 3 << 10 });
+    }
+
+    #[test]
+    fn a_tail_is_at_most_so_long() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        fs::write(&path, "0123456789").unwrap();
+        assert_eq!(tail(&path, 4).unwrap(), b"6789");
+        assert_eq!(tail(&path, 100).unwrap(), b"0123456789");
+        assert_eq!(tail(&path, 0).unwrap(), b"");
+        assert!(tail(&directory.path().join("none"), 1).is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! Branch: a snapshot of a sandbox that goes on.
+
+use std::fs;
+use std::sync::Arc;
+
+use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
+use forkd_store::Tag;
+
+use crate::blocking::in_place;
+use crate::engine::{PATIENCE, unix_ms};
+use crate::error::EngineError;
+use crate::fault;
+use crate::ids::LayerId;
+use crate::limits::owner::Owner;
+use crate::places::PlaceError;
+use crate::process::descriptors::{Named, open};
+use crate::process::users::User;
+use crate::process::{VmProcess, WithEvents, listen_in};
+use crate::record::{self, DiskFiles, ZygoteRecord};
+use crate::registry::Reservation;
+use crate::sandbox::Sandbox;
+use crate::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct BranchOrder {
+    /// The snapshot's name; without one, it gets one of the sandbox's.
+    pub tag: Option<Tag>,
+    /// Who asks: the branch's memory counts against its limit. Otherwise it is the sandbox's owner's, without a limit.
+    pub owner: Option<Owner>,
+    /// Whether the sandbox can be taken back to it. One that is only for copies is removed when they are there.
+    pub kept: bool,
+}
+
+/// The branches that a sandbox can go back to. Their names fit its record.
+const MAX_BRANCHES: usize = 8192;
+
+impl Sandbox {
+    pub(crate) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
+        self.check_alive()?;
+        self.forget_removed_branches()?;
+        self.check_depth().await?;
+        let shared = Arc::clone(&self.shared);
+        let (tag, name) = match order.tag {
+            Some(tag) => {
+                let name = shared.snapshots.reserve(&tag);
+                (tag.clone(), name.ok_or(EngineError::NameTaken(tag))?)
+            }
+            None => self.free_name()?,
+        };
+        let frozen_bytes = self.own_memory().await;
+        let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes, order.kept).await?;
+        let owner = order.owner.map(|owner| owner.name).or_else(|| self.record.owner.clone());
+        let directory = shared.places.zygote(&tag);
+        in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
+        let branched = self.branch_into(&tag, owner, frozen_bytes).await;
+        let (record, process) = match branched {
+            Ok(branched) => branched,
+            Err(error) => {
+                // What cannot be removed now is removed by the next sweep.
+                let _ = in_place(|| fs::remove_dir_all(&directory));
+                return Err(error);
+            }
+        };
+        if order.kept {
+            self.record.branches.push(tag);
+        }
+        self.record.branches_made += 1;
+        self.save()?;
+        let zygote = Zygote { process: process.0, record };
+        let handle = snapshot::own(&shared, Arc::new(zygote), process.1, SnapshotStatus::Live);
+        name.fill(handle.clone());
+        Ok(handle)
+    }
+
+    /// Keeps the record within its bounds, whose branches would grow it for ever.
+    fn forget_removed_branches(&mut self) -> Result<(), EngineError> {
+        if self.record.branches.len() >= MAX_BRANCHES {
+            let Sandbox { shared, record, .. } = self;
+            record.branches.retain(|tag| shared.snapshots.has(tag));
+        }
+        match self.record.branches.len() {
+            found if found < MAX_BRANCHES => Ok(()),
+            _ => Err(EngineError::TooManyBranches(MAX_BRANCHES)),
+        }
+    }
+
+    /// A name of the sandbox's own. Branches that are no longer its own, since it went back behind them, still have theirs.
+    fn free_name(&self) -> Result<(Tag, Reservation<Tag, SnapshotHandle>), EngineError> {
+        let mut number = self.record.branches_made.max(self.record.branches.len() as u64);
+        loop {
+            number += 1;
+            let tag: Tag = format!("{}-{number}", self.record.id).parse()?;
+            if let Some(name) = self.shared.snapshots.reserve(&tag) {
+                return Ok((tag, name));
+            }
+        }
+    }
+
+    /// Makes the process. The sandbox's record is right whatever happens: before, it says what may be; after, what is.
+    async fn branch_into(
+        &mut self,
+        tag: &Tag,
+        owner: Option<String>,
+        frozen_bytes: u64,
+    ) -> Result<(ZygoteRecord, WithEvents), EngineError> {
+        let directory = self.shared.places.zygote(tag);
+        let control = listen_in(&directory)?;
+        let mut named = Named::default().with(Descriptor::Control, control);
+        let (mut next, mut top) = (None, None);
+        if let Some(disk) = &mut self.record.disk {
+            let (id, file) = self.shared.new_layer(&self.record.shape)?;
+            let old = disk.files.top.clone();
+            top = Some((in_place(|| open(&self.shared.places.layer(&old)))?, old));
+            let branched = BranchedDisk::new(&disk.files, id);
+            disk.instead = branched.either();
+            named = named.with(Descriptor::DiskTop, file);
+            next = Some(branched);
+        }
+        let lent = self.lend_cgroup()?;
+        // Its name may be this one's by now.
+        let parent = Some(self.record.snapshot.clone());
+        let parent = parent.filter(|parent| self.shared.snapshots.get(parent).is_some());
+        let mut record = ZygoteRecord {
+            tag: tag.clone(),
+            parent,
+            branched_from: Some(self.record.id.clone()),
+            created_unix_ms: unix_ms(),
+            pause_us: None,
+            shape: self.record.shape.clone(),
+            layers: Vec::new(),
+            user: self.process.user.as_ref().map(User::record),
+            generation: self.record.generation,
+            policy: self.record.network.as_ref().map(|network| network.policy.clone()),
+            cgroup: lent.clone(),
+            maker: owner.clone(),
+            project: self.record.project.clone(),
+            owner,
+            frozen_bytes,
+            promised: false,
+        };
+        in_place(|| {
+            record::write(&directory, &record)?;
+            self.save()
+        })?;
+        fault::place("branch.written");
+
+        self.process.give_page_table().await;
+        let (named, cgroup) = match &lent {
+            Some(_) => (named, false),
+            None => self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?,
+        };
+        let command = Command::Branch(Branch { cgroup, disk: next.is_some() });
+        let descriptors = named.for_command(&command);
+        let answer = self.process.control.call(command, &descriptors).await;
+        drop(descriptors);
+        fault::place("branch.branched");
+        let settle = |sandbox: &mut Sandbox, files: Option<DiskFiles>| {
+            if let Some(disk) = &mut sandbox.record.disk {
+                disk.instead.clear();
+                disk.files = files.unwrap_or_else(|| disk.files.clone());
+            }
+        };
+        let left;
+        let (pid, pidfd) = match answer {
+            Ok((Reply::Branched { pid, pause_us, disk_layer }, mut pidfds)) => {
+                record.pause_us = Some(pause_us);
+                let files = next.map(|next| next.files(disk_layer));
+                record.layers = files.as_ref().map(|files| files.frozen.clone()).unwrap_or_default();
+                settle(self, files);
+                left = top.filter(|_| !disk_layer);
+                if let Some((_, empty)) = &left {
+                    self.shared.remove_layer(empty);
+                }
+                (pid, pidfds.pop().ok_or(EngineError::Answer(Reply::Done))?)
+            }
+            Ok((reply, _)) => return Err(EngineError::Answer(reply)),
+            Err(error) => {
+                // The VM may have died between the two.
+                VmProcess::end_stray(&directory).await;
+                if let Some(next) = next {
+                    self.shared.remove_layer(&next.top);
+                }
+                settle(self, None);
+                self.take_cgroup_back(lent);
+                self.save()?;
+                return Err(error.into());
+            }
+        };
+        self.save()?;
+        fault::place("branch.settled");
+        let taken = VmProcess::take(&directory, self.process.pid, pid, pidfd);
+        if taken.is_err() {
+            // There may be one all the same.
+            VmProcess::end_stray(&directory).await;
+            self.take_cgroup_back(lent.clone());
+        }
+        let (mut process, mut events) = taken?;
+        process.user = self.process.user.clone();
+        let up = async {
+            self.leave_cgroup(lent.as_deref()).await?;
+            match tokio::time::timeout(PATIENCE, events.recv()).await {
+                Ok(Some(Event::Zygote)) => {}
+                Ok(other) => return Err(EngineError::Ended(format!("{other:?}"))),
+                Err(_) => return Err(EngineError::Timeout),
+            }
+            // Others are forked from it as soon as it is promised, and must not be able to change each other's disks. The sandbox runs
+            // meanwhile.
+            if let Some((file, empty)) = &left {
+                self.shared.given_up(file, empty).await?;
+            }
+            let Sandbox { shared, process: source, sealed, .. } = &mut *self;
+            shared.seal(&[&*source, &process], &record.layers, sealed).await
+        };
+        if let Err(error) = up.await {
+            // Nobody would ever end it: its directory goes.
+            process.end().await;
+            self.take_cgroup_back(lent);
+            return Err(error);
+        }
+        record.promised = true;
+        record::write(&directory, &record)?;
+        fault::place("branch.promised");
+        Ok((record, (process, events)))
+    }
+}
+
+/// A disk after a branch: the new top layer above the old one, or in its place if nothing was written to that.
+#[derive(Clone)]
+struct BranchedDisk {
+    frozen: Vec<LayerId>,
+    old_top: LayerId,
+    top: LayerId,
+}
+
+impl BranchedDisk {
+    fn new(before: &DiskFiles, top: LayerId) -> BranchedDisk {
+        BranchedDisk { frozen: before.frozen.clone(), old_top: before.top.clone(), top }
+    }
+
+    /// The files of it, when it is known whether the old top layer was frozen.
+    fn files(self, is_frozen: bool) -> DiskFiles {
+        let BranchedDisk { mut frozen, old_top, top } = self;
+        frozen.extend(is_frozen.then_some(old_top));
+        DiskFiles { frozen, top }
+    }
+
+    /// Either of them, as long as that is not known.
+    fn either(&self) -> Vec<DiskFiles> {
+        [false, true].map(|is_frozen| self.clone().files(is_frozen)).into()
+    }
+}

@@ -1,0 +1,337 @@
+//! Create: sandboxes of one snapshot, as one operation.
+//!
+//! ```text
+//!   admit ─▶ take names ─▶ lease the zygote ─▶ each is prepared ─▶ each: Fork ─▶ runs ─▶ identity ─┐
+//!                                                                                                  ├─▶ all came up: promise them
+//!                                                                                                  └─▶ one did not: end the others
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forkd_proto::agent::account::Account;
+use forkd_store::Tag;
+use tokio::task::JoinSet;
+
+use crate::blocking::in_place;
+use crate::engine::{Engine, Shared};
+use crate::error::EngineError;
+use crate::fault;
+use crate::ids::SandboxId;
+use crate::limits::admission::{self, Present, Refusal, Wanted};
+use crate::limits::owner::{self, Claim, Holding, Owner};
+use crate::limits::quota::WantedLimits;
+use crate::network::NetworkOrder;
+use crate::places::PlaceError;
+use crate::record;
+use crate::sandbox::forked::{Forked, Name, Prepared};
+use crate::sandbox::{SandboxHandle, SandboxView};
+use crate::snapshot::{SnapshotHandle, Zygote};
+
+/// What sandboxes are made of: that very one, not another one which has its name later.
+#[derive(Debug, Clone)]
+pub enum Source {
+    Snapshot(SnapshotHandle),
+    /// It is branched first. The branch goes when they are there.
+    Sandbox(SandboxHandle),
+}
+
+/// What is asked for. The daemon has checked the number.
+#[derive(Debug, Clone)]
+pub struct NewSandboxes {
+    pub source: Source,
+    pub count: u32,
+    /// Whether those that came up are kept when others did not.
+    pub partial: bool,
+    pub ttl: Option<Duration>,
+    /// Whether they are paused when their time is over, and not ended.
+    pub pause_at_expiry: bool,
+    pub metadata: BTreeMap<String, String>,
+    /// What is kept with each of them, for whoever asks.
+    pub about: serde_json::Map<String, serde_json::Value>,
+    pub env: BTreeMap<String, String>,
+    /// A user that their guests have, unless the snapshot was made with one.
+    pub account: Option<Account>,
+    pub network: NetworkOrder,
+    pub limits: WantedLimits,
+    /// Who asks, if there is more to know than that they may.
+    pub owner: Option<Owner>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Created {
+    pub sandboxes: Vec<SandboxView>,
+    pub failures: Vec<EngineError>,
+    /// From the admission until every VM ran, and until every guest was ready.
+    pub restored: Duration,
+    pub ready: Duration,
+    /// Of children of a live branch: how long programs ran in each before it had its identity.
+    pub windows: Vec<Duration>,
+    /// How long the sandbox that was branched first stood still.
+    pub branch_pause: Option<Duration>,
+}
+
+impl Engine {
+    pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
+        let _claim = self.claim(&new).await?;
+        let sandbox = match &new.source {
+            Source::Snapshot(snapshot) => return self.create_from(&new, snapshot).await,
+            Source::Sandbox(sandbox) => sandbox,
+        };
+        // Before there is a branch.
+        self.admit(&new, &sandbox.view().record.shape, None).await?;
+        let branch = sandbox.branch_for_copies(new.owner.clone()).await?;
+        let created = self.create_from(&new, &branch).await;
+        // Nobody has asked for it. One that others depend on meanwhile stays, as a branch like any other.
+        let _ = self.remove_snapshot(branch.tag().as_str(), false).await;
+        let branch_pause = branch.view().record.pause_us.map(Duration::from_micros);
+        Ok(Created { branch_pause, ..created? })
+    }
+
+    async fn create_from(
+        &self,
+        new: &NewSandboxes,
+        snapshot: &SnapshotHandle,
+    ) -> Result<Created, EngineError> {
+        let record = snapshot.view().record;
+        self.admit(new, &record.shape, Some(&record.tag)).await?;
+        let names = self.shared.reserve(new.count)?;
+        let begun = Instant::now();
+        let zygote = snapshot.lease().await?;
+        let forks = self.fork_all(new, &zygote, names).await;
+        let restored = begun.elapsed();
+        fault::place("create.running");
+        let Identified { mut up, mut failures, windows } = give_identities(forks, new).await;
+        let ready = begun.elapsed();
+        fault::place("create.ready");
+        if !failures.is_empty() && (up.is_empty() || !new.partial) {
+            return Err(failures.swap_remove(0));
+        }
+        up.sort_by_key(|forked| forked.record.created_unix_ms);
+        let mut sandboxes = Vec::new();
+        for forked in up {
+            match forked.promise().await {
+                Ok(view) => sandboxes.push(view),
+                Err(error) => failures.push(error),
+            }
+        }
+        if !failures.is_empty() && !new.partial {
+            for view in sandboxes {
+                // Somebody may have removed it.
+                if let Ok(sandbox) = self.sandbox(view.id().as_str()) {
+                    let _ = sandbox.remove().await;
+                }
+            }
+            return Err(failures.swap_remove(0));
+        }
+        Ok(Created { sandboxes, failures, restored, ready, windows, branch_pause: None })
+    }
+
+    /// Takes the owner's room for them, until they are there or given up.
+    async fn claim(&self, new: &NewSandboxes) -> Result<Option<Claim>, EngineError> {
+        let Some(owner) = &new.owner else { return Ok(None) };
+        let shape = match &new.source {
+            Source::Snapshot(snapshot) => snapshot.view().record.shape,
+            Source::Sandbox(sandbox) => sandbox.view().record.shape,
+        };
+        Ok(Some(self.shared.claim(owner, Holding::of(&shape).times(new.count)).await?))
+    }
+
+    async fn admit(
+        &self,
+        new: &NewSandboxes,
+        shape: &record::Shape,
+        snapshot: Option<&Tag>,
+    ) -> Result<(), EngineError> {
+        if self.shared.cgroups.is_none() && new.limits.need_cgroup() {
+            return Err(EngineError::NoCgroups);
+        }
+        if let Some(wanted) = new.limits.disk_bytes {
+            let most = shape.devices.disk.map_or(0, |disk| disk.limit_bytes);
+            if wanted > most {
+                return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
+            }
+        }
+        self.shared.networks.admit(&new.network, &shape.devices)?;
+        let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
+        self.shared.admit(wanted, snapshot).await
+    }
+
+    /// First everything that VMs need, so that making it does not compete with those that run already, and none has run in vain;
+    /// then all at once: the zygote takes them one after another and waits for none.
+    async fn fork_all(
+        &self,
+        new: &NewSandboxes,
+        zygote: &Arc<Zygote>,
+        names: Vec<Name>,
+    ) -> Vec<(u32, Result<Forked, EngineError>)> {
+        // Without one, each is promised by itself.
+        let group = SandboxId::random().ok();
+        let mut preparing = JoinSet::new();
+        for (index, name) in (0..).zip(names) {
+            let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
+            let (new, group) = (new.clone(), group.clone());
+            preparing.spawn(async move { (index, Prepared::make(shared, &zygote, new, group, name).await) });
+        }
+        let mut forks = JoinSet::new();
+        let mut failed = Vec::new();
+        let prepared = preparing.join_all().await;
+        let doomed = !new.partial && prepared.iter().any(|(_, prepared)| prepared.is_err());
+        for (index, prepared) in prepared {
+            match prepared {
+                Ok(prepared) if !doomed => {
+                    let zygote = Arc::clone(zygote);
+                    forks.spawn(async move { (index, prepared.start(&zygote).await) });
+                }
+                Ok(_) => {}
+                Err(error) => failed.push((index, Err(error))),
+            }
+        }
+        failed.extend(forks.join_all().await);
+        failed
+    }
+}
+
+impl Shared {
+    /// Takes the names of so many sandboxes, which is what counts: two who ask at once do not both get the last room.
+    fn reserve(&self, count: u32) -> Result<Vec<Name>, EngineError> {
+        let ids = (0..count).map(|_| SandboxId::random());
+        let ids = ids.collect::<Result<Vec<_>, _>>().map_err(EngineError::io("get random numbers"))?;
+        let most = self.limits.sandboxes;
+        let full = |present| Refusal::Sandboxes { wanted: count.into(), present, most };
+        Ok(self.sandboxes.reserve_all(ids, most).map_err(full)?)
+    }
+
+    /// Whether there is room, also if snapshots other than the one that is wanted have to give up their processes for it.
+    pub(crate) async fn admit(&self, wanted: Wanted, snapshot: Option<&Tag>) -> Result<(), EngineError> {
+        let present = self.present()?;
+        let refused = match admission::admit(wanted, present, self.limits) {
+            Ok(()) => return Ok(()),
+            Err(refusal) => refusal,
+        };
+        let missing = wanted.memory_bytes.saturating_sub(present.available_memory_bytes);
+        let could_help =
+            matches!(refused, Refusal::Memory { .. }) && wanted.memory_bytes <= self.limits.memory_bytes;
+        if !could_help || !self.make_room(missing, snapshot).await {
+            return Err(refused.into());
+        }
+        Ok(admission::admit(wanted, self.present()?, self.limits)?)
+    }
+
+    /// Whether there is room for a branch that keeps so much memory, in the host and in what its owner may have. It is taken
+    /// until the branch is there or given up. One that is not kept is none of its owner's snapshots.
+    pub(crate) async fn admit_branch(
+        &self,
+        owner: Option<&Owner>,
+        frozen_bytes: u64,
+        kept: bool,
+    ) -> Result<Option<Claim>, EngineError> {
+        let wanted = Holding { memory_bytes: frozen_bytes, snapshots: kept.into(), ..Holding::default() };
+        let claim = match owner {
+            Some(owner) => Some(self.claim(owner, wanted).await?),
+            None => None,
+        };
+        let missing = frozen_bytes.saturating_sub(available_memory());
+        if let Err(refused) = admission::admit_branch(frozen_bytes, available_memory()) {
+            if !self.make_room(missing, None).await {
+                return Err(refused.into());
+            }
+            admission::admit_branch(frozen_bytes, available_memory())?;
+        }
+        Ok(claim)
+    }
+
+    /// Takes room of an owner's and its project's for what is being made. Branches that are on disk give up their processes for
+    /// it.
+    pub(crate) async fn claim(&self, owner: &Owner, wanted: Holding) -> Result<Claim, EngineError> {
+        let claim = |frozen| owner::claim(&self.claims, owner, || self.held(), frozen, wanted);
+        match claim(self.frozen_of(owner).await) {
+            Err(Refusal::Owner { what: owner::MEMORY, who, .. })
+                if self.evict_branches_of(&owner.account(who)).await =>
+            {
+                Ok(claim(self.frozen_of(owner).await)?)
+            }
+            claimed => Ok(claimed?),
+        }
+    }
+
+    fn held(&self) -> owner::Present {
+        owner::Present {
+            sandboxes: self.sandboxes.all().iter().map(SandboxHandle::view).collect(),
+            snapshots: self.snapshots.all().iter().map(SnapshotHandle::view).collect(),
+        }
+    }
+
+    /// What the branches of an owner's accounts keep. Nobody has to look at processes where memory has no limit.
+    async fn frozen_of(&self, owner: &Owner) -> [u64; 2] {
+        let mut frozen = [0, 0];
+        for (frozen, account) in frozen.iter_mut().zip(owner.accounts()) {
+            if account.has_memory_limit() {
+                *frozen = self.frozen_memory_of(&account).await;
+            }
+        }
+        frozen
+    }
+
+    fn present(&self) -> Result<Present, EngineError> {
+        in_place(|| {
+            Ok(Present {
+                sandboxes: self.sandboxes.len() as u64,
+                available_memory_bytes: available_memory(),
+                free_disk_bytes: free_disk(&self.places.layers())?,
+            })
+        })
+    }
+}
+
+fn available_memory() -> u64 {
+    // Where the kernel does not tell, the limit alone decides.
+    forkd_host::memory::available().unwrap_or(u64::MAX)
+}
+
+fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
+    let stat = rustix::fs::statvfs(path).map_err(|errno| PlaceError::at("inspect", path)(errno.into()))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// What came of giving guests their identities.
+#[derive(Default)]
+struct Identified {
+    up: Vec<Forked>,
+    failures: Vec<EngineError>,
+    windows: Vec<Duration>,
+}
+
+/// Gives every guest its identity. A VM without a way into its guest has no agent, and needs none.
+async fn give_identities(forks: Vec<(u32, Result<Forked, EngineError>)>, new: &NewSandboxes) -> Identified {
+    let mut tasks = JoinSet::new();
+    let mut identified = Identified::default();
+    for (index, forked) in forks {
+        match forked {
+            Ok(forked) => {
+                let (env, account) = (new.env.clone(), new.account.clone());
+                tasks.spawn(async move {
+                    let mut window = None;
+                    if forked.record.shape.devices.vsock.is_some() {
+                        let _turn = forked.shared.identities.acquire().await;
+                        window = forked.give_identity(index, env, account).await?;
+                    }
+                    Ok::<_, EngineError>((forked, window))
+                });
+            }
+            Err(error) => identified.failures.push(error),
+        }
+    }
+    for forked in tasks.join_all().await {
+        match forked {
+            Ok((forked, window)) => {
+                identified.up.push(forked);
+                identified.windows.extend(window);
+            }
+            Err(error) => identified.failures.push(error),
+        }
+    }
+    identified
+}

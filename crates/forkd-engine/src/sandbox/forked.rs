@@ -1,0 +1,255 @@
+//! One sandbox on its way: prepared, forked, given its identity, promised. Until then it is nobody's, and dropped it is gone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use forkd_proto::agent::account::Account;
+use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
+
+use crate::agent::Agent;
+use crate::blocking::in_place;
+use crate::engine::{PATIENCE, Shared, unix_ms};
+use crate::error::EngineError;
+use crate::fault;
+use crate::guest::Guest;
+use crate::identity::{self, Identity};
+use crate::ids::{LayerId, SandboxId};
+use crate::limits::quota::{of_sandbox, quota};
+use crate::places::PlaceError;
+use crate::process::descriptors::{self, Named};
+use crate::process::users::User;
+use crate::process::{ProcessError, VmProcess, WithEvents, listen_in};
+use crate::record::{self, DiskRecord, SandboxRecord};
+use crate::registry::Reservation;
+use crate::sandbox::create::NewSandboxes;
+use crate::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
+use crate::snapshot::Zygote;
+
+/// The name of a sandbox that is being made.
+pub(crate) type Name = Reservation<SandboxId, SandboxHandle>;
+
+/// All that a VM needs but its process.
+pub(crate) struct Prepared {
+    forked: Forked,
+    user: Option<User>,
+    command: Command,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// A VM that runs, and is nobody's yet. Dropped, it is gone.
+pub(crate) struct Forked {
+    pub shared: Arc<Shared>,
+    pub record: SandboxRecord,
+    process: Option<WithEvents>,
+    name: Option<Name>,
+    /// Whether it stays as it is, for the next daemon: a process that does not answer may still make it.
+    is_left: bool,
+    /// When its guest began to run, if programs run in it before it has an identity.
+    running_since: Option<Instant>,
+}
+
+impl Prepared {
+    /// Its network, directory, disk and cgroup; written down before any of it can be lost.
+    pub async fn make(
+        shared: Arc<Shared>,
+        zygote: &Zygote,
+        new: NewSandboxes,
+        group: Option<SandboxId>,
+        name: Name,
+    ) -> Result<Prepared, EngineError> {
+        let id = name.get().clone();
+        let parent = zygote.record.clone();
+        let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(ProcessError::from)?;
+        let now = unix_ms();
+        let record = SandboxRecord {
+            id,
+            snapshot: parent.tag,
+            created_unix_ms: now,
+            expires_unix_ms: new
+                .ttl
+                .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
+            metadata: new.metadata,
+            about: new.about,
+            pauses_at_expiry: new.pause_at_expiry,
+            project: new.owner.as_ref().map(|owner| owner.project.clone()).unwrap_or_default(),
+            owner: new.owner.map(|owner| owner.name),
+            disk: None,
+            user: user.as_ref().map(User::record),
+            network: None,
+            quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
+            cgroup: None,
+            cpu_us_before: 0,
+            shape: parent.shape,
+            branches: Vec::new(),
+            branches_made: 0,
+            generation: parent.generation + 1,
+            promised: false,
+            group,
+            rolling_back: None,
+            changing: None,
+        };
+        let (process, name) = (None, Some(name));
+        let mut forked = Forked { shared, record, process, name, is_left: false, running_since: None };
+        if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
+            disk.limit_bytes = bytes;
+        }
+        let devices = forked.record.shape.devices.clone();
+        let networks = &forked.shared.networks;
+        let policy = networks.policy(&new.network, parent.policy.as_ref());
+        let mut tap = None;
+        if let Some((network, its_tap)) = networks.take(&forked.record.id, &devices, policy).await? {
+            forked.record.network = Some(network);
+            tap = Some(its_tap);
+        }
+        let shared = Arc::clone(&forked.shared);
+        // All of a thousand at once would be a thread each, which wait for the same locks of the kernel.
+        let _turn = shared.preparing.acquire().await;
+        let (named, cgroup) = in_place(|| forked.write(parent.layers, tap))?;
+        let order = Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices };
+        let command = Command::Fork(order);
+        let descriptors = named.for_command(&command);
+        Ok(Prepared { forked, user, command, descriptors })
+    }
+
+    /// Forks the VM and waits until it runs.
+    pub async fn start(self, zygote: &Zygote) -> Result<Forked, EngineError> {
+        let Prepared { mut forked, user, command, descriptors } = self;
+        let directory = forked.shared.places.sandbox(&forked.record.id);
+        let shared = Arc::clone(&forked.shared);
+        let answer = shared.call(&zygote.process, command, &descriptors).await;
+        drop(descriptors);
+        if let Err(EngineError::Stopping) = answer {
+            forked.is_left = true;
+        } else if answer.is_err() {
+            // The zygote may have died between the two.
+            VmProcess::end_stray(&directory).await;
+        }
+        let (reply, mut pidfds) = answer?;
+        let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
+            return Err(EngineError::Answer(reply));
+        };
+        fault::place("create.forked");
+        let taken = VmProcess::take(&directory, zygote.process.pid, pid, pidfd);
+        if taken.is_err() {
+            // There may be one all the same.
+            VmProcess::end_stray(&directory).await;
+        }
+        let process = forked.process.insert(taken?);
+        process.0.user = user;
+        match tokio::time::timeout(PATIENCE, process.1.recv()).await {
+            Ok(Some(Event::Running)) => {
+                // Programs of a snapshot that was made are frozen.
+                forked.running_since = zygote.record.branched_from.as_ref().map(|_| Instant::now());
+                Ok(forked)
+            }
+            Ok(other) => Err(EngineError::Ended(format!("{other:?}"))),
+            Err(_) => Err(EngineError::Timeout),
+        }
+    }
+}
+
+impl Forked {
+    /// All of its files, and whether a cgroup is among them.
+    fn write(&mut self, layers: Vec<LayerId>, tap: Option<OwnedFd>) -> Result<(Named, bool), EngineError> {
+        let directory = self.shared.places.sandbox(&self.record.id);
+        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        let devices = &self.record.shape.devices;
+        let mut named = Named::of_vm(devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
+        if devices.disk.is_some() {
+            let (top, file) = self.shared.new_layer(&self.record.shape)?;
+            self.record.disk = Some(DiskRecord::new(layers, top));
+            named = named.with(Descriptor::DiskTop, file);
+        }
+        if let Some(tap) = tap {
+            named = named.with(Descriptor::Tap, tap);
+        }
+        record::write(&directory, &self.record)?;
+        fault::place("create.written");
+        self.shared.with_cgroup(named, &self.record)
+    }
+
+    /// Returns how long programs ran in its guest before.
+    pub async fn give_identity(
+        &self,
+        index: u32,
+        env: BTreeMap<String, String>,
+        account: Option<Account>,
+    ) -> Result<Option<Duration>, EngineError> {
+        let directory = self.shared.places.sandbox(&self.record.id);
+        let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
+        let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
+        let given = identity::give(&agent, &identity, PATIENCE).await?;
+        self.shared.tell_of(&self.record, given);
+        Ok(self.running_since.map(|since| since.elapsed()))
+    }
+
+    /// Gives it its owner, and its name to everybody.
+    pub async fn promise(mut self) -> Result<SandboxView, EngineError> {
+        let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
+            return Err(EngineError::Removed);
+        };
+        let handle = sandbox::own(&self.shared, self.record.clone(), process, SandboxState::Starting);
+        match handle.promise().await {
+            Ok(view) => {
+                fault::place("create.promised");
+                name.fill(handle);
+                Ok(view)
+            }
+            Err(error) => {
+                // It has ended meanwhile. What is left of it goes.
+                let _ = handle.remove().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        if self.name.is_none() || self.is_left {
+            return;
+        }
+        if let Some((process, _)) = &self.process {
+            process.kill();
+        }
+        in_place(|| {
+            // What cannot be removed now is removed by the next sweep.
+            let directory = self.shared.places.sandbox(&self.record.id);
+            let _ = fs::remove_dir_all(&directory);
+            self.shared.networks.give_back(&self.record.id, &directory);
+            if let Some(disk) = &self.record.disk {
+                self.shared.remove_layer(&disk.files.top);
+            }
+        });
+        self.shared.leave_later(of_sandbox(&self.record));
+    }
+}
+
+/// Who a sandbox is, with random numbers that nobody else has.
+pub(crate) fn identity_of(
+    record: &SandboxRecord,
+    index: u64,
+    env: BTreeMap<String, String>,
+) -> Result<Identity, EngineError> {
+    let mut random = [0u8; 80];
+    getrandom::fill(&mut random).map_err(|error| EngineError::io("get random numbers")(error.into()))?;
+    let (machine, seed) = random.split_at(16);
+    let id = record.id.to_string();
+    Ok(Identity {
+        generation: record.generation,
+        hostname: Some(id.clone()),
+        machine_id: Some(hex::encode(machine)),
+        id,
+        index,
+        env,
+        access_token: None,
+        network: None,
+        account: None,
+        seed: Some(base64::engine::general_purpose::STANDARD.encode(seed)),
+        renew: true,
+    })
+}

@@ -1,0 +1,263 @@
+//! Make: a snapshot from a kernel and an image, by booting them.
+//!
+//! ```text
+//!   boot ─▶ agent answers ─▶ image's start is ready ─▶ warm-up ─▶ gate closed, programs frozen ─▶ freeze ─▶ a live snapshot
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forkd_net::Network;
+use forkd_proto::control::{Command, Event, Reply};
+use forkd_store::Tag;
+use tokio::sync::mpsc;
+
+use crate::agent::Agent;
+use crate::blocking::in_place;
+use crate::boot::{BootDisk, BootFrom, boot_in};
+use crate::bring_up::{ImageConfig, bring_up_aloud};
+use crate::engine::{Engine, Shared, unix_ms};
+use crate::error::EngineError;
+use crate::identity;
+use crate::ids::LayerId;
+use crate::limits::admission::Wanted;
+use crate::limits::owner::{Holding, Owner};
+use crate::limits::quota::of_tag;
+use crate::network::NetworkOrder;
+use crate::places::PlaceError;
+use crate::process::users::User;
+use crate::process::{ProcessError, VmProcess};
+use crate::record::{self, Shape, ZygoteRecord};
+use crate::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
+
+/// What to boot. The paths are the library's, never a caller's.
+#[derive(Debug, Clone)]
+pub struct NewSnapshot {
+    pub tag: Tag,
+    /// An ELF kernel.
+    pub kernel: PathBuf,
+    pub initramfs: Option<PathBuf>,
+    pub command_line: String,
+    pub shape: Shape,
+    /// What the image says about its processes. Only for a guest with a vsock, which has an agent.
+    pub config: ImageConfig,
+    /// How long the guest may take until it is ready.
+    pub limit: Duration,
+}
+
+/// What is told of the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// What begins now.
+    Begins(&'static str),
+    /// What the warm-up prints, as it comes: pieces, not lines.
+    Printed(String),
+}
+
+pub type Steps = mpsc::Sender<Step>;
+
+/// Pieces of what is printed that wait to be told.
+const QUEUE: usize = 4;
+
+impl Engine {
+    /// Boots, and freezes what came up. The snapshot can be forked from when this returns, and is on disk later.
+    pub async fn make(&self, new: NewSnapshot, steps: &Steps) -> Result<SnapshotHandle, EngineError> {
+        self.make_for(new, None, steps).await
+    }
+
+    /// The same for somebody. While it boots, its guest counts as a sandbox against what that one may have.
+    pub async fn make_for(
+        &self,
+        new: NewSnapshot,
+        owner: Option<&Owner>,
+        steps: &Steps,
+    ) -> Result<SnapshotHandle, EngineError> {
+        let shared = &self.shared;
+        let name =
+            shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
+        let _claim = match owner {
+            Some(owner) => {
+                Some(shared.claim(owner, Holding { snapshots: 1, ..Holding::of(&new.shape) }).await?)
+            }
+            None => None,
+        };
+        shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
+        shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
+        let directory = shared.places.zygote(&new.tag);
+        in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
+        let mut making = Making {
+            shared: Arc::clone(shared),
+            network: None,
+            tag: new.tag.clone(),
+            directory,
+            process: None,
+            top: None,
+            done: false,
+        };
+        let (zygote, events) = making.boot_and_freeze(&new, owner, steps).await?;
+        making.done = true;
+        let handle = snapshot::own(shared, Arc::new(zygote), events, SnapshotStatus::Live);
+        name.fill(handle.clone());
+        Ok(handle)
+    }
+}
+
+/// What is being made. Dropped before it is done, it is gone.
+struct Making {
+    shared: Arc<Shared>,
+    tag: Tag,
+    directory: PathBuf,
+    process: Option<VmProcess>,
+    top: Option<LayerId>,
+    /// Until it is frozen.
+    network: Option<Network>,
+    done: bool,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        if let Some(network) = self.network.take() {
+            self.shared.networks.give_back_passing(network);
+        }
+        if self.done {
+            return;
+        }
+        if let Some(process) = &self.process {
+            process.kill();
+        }
+        // What cannot be removed now is removed by the next sweep.
+        in_place(|| {
+            let _ = fs::remove_dir_all(&self.directory);
+            if let Some(top) = &self.top {
+                self.shared.remove_layer(top);
+            }
+        });
+        self.shared.leave_later(of_tag(&self.tag));
+    }
+}
+
+impl Making {
+    async fn boot_and_freeze(
+        &mut self,
+        new: &NewSnapshot,
+        owner: Option<&Owner>,
+        steps: &Steps,
+    ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
+        let user = self.shared.users.new_user(false).map_err(ProcessError::from)?;
+        let top = match new.shape.devices.disk {
+            Some(_) => Some(self.new_top(&new.shape)?),
+            None => None,
+        };
+        let mut record = ZygoteRecord {
+            tag: new.tag.clone(),
+            parent: None,
+            branched_from: None,
+            created_unix_ms: unix_ms(),
+            pause_us: None,
+            shape: new.shape.clone(),
+            // Until it is frozen: what a disk is made of must be in a record, or it is swept.
+            layers: self.top.iter().cloned().collect(),
+            user: user.as_ref().map(User::record),
+            generation: 1,
+            policy: None,
+            cgroup: None,
+            owner: None,
+            maker: owner.map(|owner| owner.name.clone()),
+            project: owner.map(|owner| owner.project.clone()).unwrap_or_default(),
+            frozen_bytes: 0,
+            promised: false,
+        };
+        record::write(&self.directory, &record)?;
+        let mut started =
+            VmProcess::start_lasting(&self.shared.program, &self.directory, user, new.shape.largest_file())?;
+        let process = started.0.clone();
+        self.process = Some(process.clone());
+        self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
+        step(steps, "boot").await;
+        let from = self.boot_from(new, top).await?;
+        let agent = self.shared.unless_mute(&process, boot_in(&mut started, &self.directory, from)).await??;
+        if new.shape.devices.vsock.is_some() {
+            step(steps, "start").await;
+            bring_up_telling(&agent, new, steps).await?;
+            // Closed here, it is closed in every child: none serves anybody as its parent, and none of its programs runs as
+            // the parent's.
+            if let Some(problem) = identity::close(&agent, new.limit).await? {
+                let warning = format!(
+                    "warning: programs of this snapshot may run in a child before it is a new one: {problem}\n"
+                );
+                let _ = steps.send(Step::Printed(warning)).await;
+            }
+        }
+        step(steps, "freeze").await;
+        let frozen = self.shared.call(&process, Command::Freeze, &[]).await?.0;
+        let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
+        match disk_layer {
+            true => self.shared.seal(&[&process], &record.layers, &mut BTreeSet::new()).await?,
+            false => record.layers.clear(),
+        }
+        record.promised = true;
+        record::write(&self.directory, &record)?;
+        match disk_layer {
+            true => self.top = None,
+            false => self.forget_top(),
+        }
+        Ok((Zygote { process, record }, started.1))
+    }
+
+    fn new_top(&mut self, shape: &Shape) -> Result<File, EngineError> {
+        let (top, file) = self.shared.new_layer(shape)?;
+        self.top = Some(top);
+        Ok(file)
+    }
+
+    /// An empty layer is not part of the disk.
+    fn forget_top(&mut self) {
+        if let Some(top) = self.top.take() {
+            self.shared.remove_layer(&top);
+        }
+    }
+
+    async fn boot_from<'a>(
+        &mut self,
+        new: &'a NewSnapshot,
+        top: Option<File>,
+    ) -> Result<BootFrom<'a>, EngineError> {
+        let base = new.shape.image.as_ref().map(|image| in_place(|| self.shared.base(image))).transpose()?;
+        let mut tap = None;
+        if new.shape.devices.net.is_some() {
+            let (network, its_tap) = self.shared.networks.take_passing().await?;
+            self.network = Some(network);
+            tap = Some(its_tap);
+        }
+        Ok(BootFrom {
+            shape: &new.shape,
+            command_line: &new.command_line,
+            kernel: &new.kernel,
+            initramfs: new.initramfs.as_deref(),
+            disk: BootDisk { base, layers: Vec::new(), top },
+            tap,
+            limit: new.limit,
+        })
+    }
+}
+
+async fn bring_up_telling(agent: &Agent, new: &NewSnapshot, steps: &Steps) -> Result<(), EngineError> {
+    let (printed, mut pieces) = mpsc::channel(QUEUE);
+    let up =
+        async move { bring_up_aloud(agent, &new.config, new.tag.as_str(), new.limit, Some(&printed)).await };
+    let telling = async {
+        while let Some(piece) = pieces.recv().await {
+            let _ = steps.send(Step::Printed(piece)).await;
+        }
+    };
+    let (up, ()) = tokio::join!(up, telling);
+    Ok(up?)
+}
+
+/// Tells of a step. Whoever asked may not listen.
+async fn step(steps: &Steps, name: &'static str) {
+    let _ = steps.send(Step::Begins(name)).await;
+}

@@ -1,0 +1,83 @@
+//! Remove: a snapshot goes, if nobody needs it.
+
+use std::collections::BTreeSet;
+
+use forkd_store::Tag;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::project::Project;
+use crate::snapshot::SnapshotHandle;
+
+impl Engine {
+    /// Removes a snapshot. Those that are changes of it go first with `cascade`, and are named otherwise. Sandboxes that were
+    /// forked from it go on: their memory is their own.
+    pub async fn remove_snapshot(&self, tag: &str, cascade: bool) -> Result<Vec<Tag>, EngineError> {
+        self.remove_within(None, tag, cascade).await
+    }
+
+    /// The same for somebody who may only remove what is a project's. What others have made of it keeps it, also with `cascade`.
+    pub async fn remove_snapshot_of(
+        &self,
+        project: &Project,
+        tag: &str,
+        cascade: bool,
+    ) -> Result<Vec<Tag>, EngineError> {
+        self.remove_within(Some(project), tag, cascade).await
+    }
+
+    async fn remove_within(
+        &self,
+        project: Option<&Project>,
+        tag: &str,
+        cascade: bool,
+    ) -> Result<Vec<Tag>, EngineError> {
+        let is_own =
+            |handle: &SnapshotHandle| project.is_none_or(|project| handle.view().record.project == *project);
+        let snapshot = self.snapshot(tag)?;
+        if !is_own(&snapshot) {
+            return Err(EngineError::NoSnapshot(tag.into()));
+        }
+        let mut doomed = self.with_descendants(snapshot);
+        let (own, others): (Vec<_>, Vec<_>) = doomed.iter().skip(1).partition(|handle| is_own(handle));
+        if !others.is_empty() || (!own.is_empty() && !cascade) {
+            let mut dependents: Vec<_> = own.iter().map(|handle| handle.tag().to_string()).collect();
+            if !others.is_empty() {
+                dependents.push("snapshots of other projects".into());
+            }
+            return Err(EngineError::HasDependents { tag: doomed.swap_remove(0).tag(), dependents });
+        }
+        // The youngest first: a parent is needed until its last child is gone.
+        doomed.reverse();
+        for snapshot in &doomed {
+            match snapshot.remove().await {
+                // Somebody else has removed it meanwhile.
+                Ok(()) | Err(EngineError::Removed) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(doomed.iter().map(SnapshotHandle::tag).collect())
+    }
+
+    /// A snapshot and all that are changes of it, parents before children.
+    fn with_descendants(&self, snapshot: SnapshotHandle) -> Vec<SnapshotHandle> {
+        let all: Vec<_> = self
+            .shared
+            .snapshots
+            .all()
+            .into_iter()
+            .map(|handle| (handle.view().record.parent, handle))
+            .collect();
+        // A record may say anything, also that it is its own parent.
+        let mut known = BTreeSet::from([snapshot.tag()]);
+        let mut family = vec![snapshot];
+        let mut next = 0;
+        while let Some(parent) = family.get(next).map(SnapshotHandle::tag) {
+            let children =
+                all.iter().filter(|(of, _)| of.as_ref() == Some(&parent)).map(|(_, handle)| handle);
+            family.extend(children.filter(|child| known.insert(child.tag())).cloned());
+            next += 1;
+        }
+        family
+    }
+}

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use forkd_api::error::ErrorCode;
-use forkd_api::sandbox::{EndReason, Sandbox, SandboxList, SandboxState, SandboxStats};
+use forkd_api::named::Named;
+use forkd_api::sandbox::{EndReason, OnExpiry, Sandbox, SandboxList, SandboxState, SandboxStats};
 use forkd_tests::engine::firecracker::guest::WARM;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny;
@@ -13,6 +14,44 @@ use crate::world::{World, lives};
 
 fn ids(sandboxes: &[Sandbox]) -> BTreeSet<String> {
     sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()
+}
+
+#[test]
+fn a_name_is_a_snapshot_or_a_sandbox() -> Result<(), Failure> {
+    let world = World::new()?;
+    let created = world.create(json!({ "source": "base" }))?;
+    let id = &created.sandboxes[0].id;
+    let copied = world.create(json!({ "source": id }))?;
+    assert_eq!(copied.sandboxes.len(), 1);
+    let named: Named = world.ask("GET /v1/names/base")?.parsed(200)?;
+    assert!(matches!(&named, Named::Snapshot(snapshot) if snapshot.tag == "base"), "{named:?}");
+    let named: Named = world.ask(&format!("GET /v1/names/{id}"))?.parsed(200)?;
+    assert!(matches!(&named, Named::Sandbox(sandbox) if sandbox.id == *id), "{named:?}");
+    world.ask("GET /v1/names/nothing")?.error(ErrorCode::NotFound)?;
+    world.refuses(ErrorCode::NotFound, "POST /v1/sandboxes", json!({ "source": "nothing" }))?;
+    world.refuses(ErrorCode::Malformed, "POST /v1/sandboxes", json!({ "source": id, "from_sandbox": id }))?;
+    Ok(())
+}
+
+#[test]
+fn a_sandbox_is_paused_at_its_expiry_and_woken_by_traffic() -> Result<(), Failure> {
+    let world = World::new()?;
+    let asked = json!({ "source": "base", "ttl_secs": 1, "on_expiry": "pause", "wake_on_traffic": true });
+    let sandbox = world.create(asked)?.sandboxes.remove(0);
+    assert!(sandbox.on_expiry == OnExpiry::Pause && sandbox.wake_on_traffic, "{sandbox:?}");
+    let id = &sandbox.id;
+    world.until("it is paused", |world| Ok(world.sandbox(id)?.state == SandboxState::Paused))?;
+    assert_eq!(world.sandbox(id)?.expires_at_unix, None);
+    world.tell(&format!("PUT /v1/sandboxes/{id}/ttl"), json!({ "ttl_secs": 600 }))?.parsed::<Sandbox>(200)?;
+    // This guest has no agent to answer, but it runs.
+    world.refuses(
+        ErrorCode::WrongState,
+        &format!("POST /v1/sandboxes/{id}/exec"),
+        json!({ "args": ["true"] }),
+    )?;
+    let woken = world.sandbox(id)?;
+    assert!(woken.state == SandboxState::Running && woken.expires_at_unix.is_some(), "{woken:?}");
+    Ok(())
 }
 
 #[test]

@@ -24,7 +24,7 @@ enum About {
     /// A snapshot, or an image, that its path names.
     Snapshot,
     Image,
-    /// What its body names: a sandbox, a snapshot, an image. Tried by itself.
+    /// What its body or its path names: a sandbox, a snapshot, an image. Tried by itself.
     Body,
     /// A list, or a stream. Tried by itself.
     List,
@@ -48,7 +48,7 @@ fn classified(operation: &str) -> Option<About> {
         "read_file" | "write_file" | "remove_file" | "file_info" | "list_files" => Sandbox("?path=/x", ""),
         "get_snapshot" | "remove_snapshot" => Snapshot,
         "get_image" => Image,
-        "create_sandboxes" | "create_snapshot" => Body,
+        "create_sandboxes" | "create_snapshot" | "resolve_name" => Body,
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems" | "build_image" | "debian_image" | "import_image" | "prune_images" | "pull_image"
@@ -179,6 +179,11 @@ fn nothing_of_another_project_is_there() -> Result<(), Failure> {
         ("POST /v1/sandboxes", r#"{"snapshot_tag":"NAME"}"#, tags),
         ("POST /v1/sandboxes", r#"{"snapshot_tag":"NAME"}"#, ("base", "nowhere")),
         ("POST /v1/sandboxes", r#"{"from_sandbox":"NAME"}"#, ids),
+        ("POST /v1/sandboxes", r#"{"source":"NAME"}"#, ids),
+        ("POST /v1/sandboxes", r#"{"source":"NAME"}"#, tags),
+        ("GET /v1/names/NAME", "", ids),
+        ("GET /v1/names/NAME", "", tags),
+        ("POST /v1/snapshots", r#"{"image":"NAME"}"#, ("empty", "other")),
         ("POST /v1/snapshots", r#"{"tag":"x","image":"NAME"}"#, ("empty", "other")),
         (&format!("POST /v1/sandboxes/{}/rollback", own.id), r#"{"tag":"NAME"}"#, tags),
     ] {

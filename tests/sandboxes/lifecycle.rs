@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forkd_engine::{EndReason, EngineError, Happened, Refusal, SandboxState};
+use forkd_engine::{EndReason, EngineError, Expiry, Happened, OnExpiry, Refusal, SandboxState};
 use forkd_tests::engine::process::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -57,7 +57,7 @@ fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
     wanted.ttl = Some(Duration::from_secs(1));
     let created = world.run(world.engine.create(wanted))?;
     let [short, long] = &created.sandboxes[..] else { return Err("not two".into()) };
-    world.run(world.engine.sandbox(long.id().as_str())?.set_expiry(None))?;
+    world.run(world.engine.sandbox(long.id().as_str())?.set_expiry(Expiry::At(None)))?;
     let sandbox = world.engine.sandbox(short.id().as_str())?;
     world.until("it ends", || sandbox.view().state == SandboxState::Ended);
     let end = sandbox.view().end.ok_or("no end")?;
@@ -71,6 +71,59 @@ fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
         told.push(event.what);
     }
     assert!(told.contains(&Happened::Sandbox(short.id().clone(), SandboxState::Ended)), "{told:?}");
+    Ok(())
+}
+
+#[test]
+fn a_sandbox_is_paused_with_its_expiry_and_woken() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let mut wanted = request(world.source("base")?, 1);
+    (wanted.ttl, wanted.on_expiry, wanted.wake_on_traffic) =
+        (Some(Duration::from_secs(1)), OnExpiry::Pause, true);
+    let created = world.run(world.engine.create(wanted))?;
+    let id = created.sandboxes.first().ok_or("none")?.id().to_string();
+    let sandbox = world.engine.sandbox(&id)?;
+    world.until("it is paused", || sandbox.view().state == SandboxState::Paused);
+    assert_eq!(sandbox.view().record.expires_unix_ms, None, "it waits for somebody");
+    assert!(!world.run(sandbox.suspend())?, "it is paused already");
+    let refused = world.run(sandbox.set_expiry(Expiry::OfRunning(u64::MAX)));
+    assert!(matches!(refused, Err(EngineError::WrongState("paused"))), "{refused:?}");
+    world.run(sandbox.set_expiry(Expiry::AtLeast(u64::MAX)))?;
+    assert_eq!(sandbox.view().record.expires_unix_ms, None, "it has no time that could be longer");
+
+    // This guest has no agent, which is found out when it runs.
+    let asked = world.run(sandbox.awake_agent()).map(|_| ());
+    assert!(matches!(asked, Err(EngineError::WrongState("one without an agent"))), "{asked:?}");
+    let view = sandbox.view();
+    assert!(view.state == SandboxState::Running && view.record.expires_unix_ms.is_some(), "{view:?}");
+    assert!(!world.run(sandbox.wake(None))?, "it runs already");
+    assert!(sandbox.view().record.expires_unix_ms.is_some(), "and keeps its time");
+    world.until("its time is over again", || sandbox.view().state == SandboxState::Paused);
+
+    // The next daemon knows, too.
+    drop(sandbox);
+    world.restart()?;
+    let sandbox = world.engine.sandbox(&id)?;
+    assert_eq!(sandbox.view().state, SandboxState::Paused);
+    assert!(world.run(sandbox.wake(None))?);
+    assert_eq!((sandbox.view().state, sandbox.view().record.expires_unix_ms), (SandboxState::Running, None));
+    world.run(sandbox.pause())?;
+    assert!(world.run(sandbox.awake_agent()).is_err());
+    assert_eq!(sandbox.view().state, SandboxState::Running, "traffic wakes it");
+    Ok(())
+}
+
+#[test]
+fn nothing_wakes_a_sandbox_that_was_not_made_so() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    let sandbox = world.engine.sandbox(&id)?;
+    assert!(world.run(sandbox.suspend())?);
+    let asked = world.run(sandbox.awake_agent()).map(|_| ());
+    assert!(matches!(asked, Err(EngineError::WrongState("paused"))), "{asked:?}");
+    assert_eq!(sandbox.view().state, SandboxState::Paused);
     Ok(())
 }
 

@@ -1,11 +1,57 @@
 //! Branches, and what becomes of them on disk.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forkd_engine::project::Project;
 use forkd_engine::{
     Allowance, EngineError, Happened, NewSandboxes, Owner, SandboxState, SnapshotStatus, Source,
 };
+use forkd_store::Tag;
 use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::tiny;
+use tokio::sync::mpsc;
 
 use crate::world::{World, lives, request};
+
+#[test]
+fn a_snapshot_is_made_once_however_many_ask() -> Result<(), Failure> {
+    let world = World::new()?;
+    let (tag, project): (Tag, Project) = ("once".parse()?, Project::default());
+    let made = Arc::new(AtomicU32::new(0));
+    let ask = |fails: bool| {
+        let (engine, made, tag, project) =
+            (world.engine.clone(), Arc::clone(&made), tag.clone(), project.clone());
+        let new = tiny::new_snapshot("once", world.directory.path().join("kernel"));
+        async move {
+            let (maker, new) = (engine.clone(), new.map_err(EngineError::Tag)?);
+            let make = async move {
+                made.fetch_add(1, Ordering::SeqCst);
+                if fails {
+                    return Err(EngineError::Timeout);
+                }
+                let (steps, _told) = mpsc::channel(16);
+                maker.make(new, &steps).await
+            };
+            engine.once(&tag, &project, make).await
+        }
+    };
+    let all = |fails: bool| world.run(futures_util::future::join_all((0..8).map(|_| ask(fails))));
+    let failed = all(true);
+    assert!(failed.iter().all(|one| matches!(one.as_ref().map_err(|e| &**e), Err(EngineError::Timeout))));
+    assert_eq!(made.swap(0, Ordering::SeqCst), 1, "all are told of one failure");
+    for found in all(false) {
+        assert_eq!(found?.tag(), tag);
+    }
+    for found in all(false) {
+        found?;
+    }
+    assert_eq!(made.load(Ordering::SeqCst), 1);
+    let other: Project = "other".parse()?;
+    let refused = world.run(world.engine.once(&tag, &other, async { Err(EngineError::Timeout) }));
+    assert!(matches!(refused.map_err(|error| error.to_string()), Err(text) if text.contains("already")));
+    Ok(())
+}
 
 #[test]
 fn a_branch_can_be_forked_at_once_and_is_on_disk_soon() -> Result<(), Failure> {

@@ -13,6 +13,7 @@ pub mod event;
 pub mod exec;
 pub mod file;
 pub mod library;
+pub mod named;
 pub mod sandbox;
 pub mod snapshot;
 pub mod system;

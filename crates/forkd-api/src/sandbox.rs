@@ -20,9 +20,14 @@ pub struct Sandbox {
     pub snapshot_tag: String,
     pub state: SandboxState,
     pub created_at_unix: u64,
-    /// When it will be ended by itself.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_unix: Option<u64>,
+    #[serde(default, skip_serializing_if = "OnExpiry::is_end")]
+    pub on_expiry: OnExpiry,
+    /// Whether a request to it wakes it when it is paused.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub wake_on_traffic: bool,
     pub vcpus: u8,
     pub memory_mib: u64,
     /// What it may write to its disk.
@@ -92,7 +97,10 @@ pub enum EndReason {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSandboxes {
-    /// The snapshot to fork from. Either this or `from_sandbox`.
+    /// What to fork: a snapshot of this name, or else a sandbox with this id. Either this, `snapshot_tag` or `from_sandbox`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The snapshot to fork from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_tag: Option<String>,
     /// A sandbox to copy: it is branched, goes on, and the branch is removed when the copies are there.
@@ -105,10 +113,16 @@ pub struct CreateSandboxes {
     /// Whether those that came up are kept when others did not.
     #[serde(default)]
     pub partial: bool,
-    /// Seconds until they are ended by themselves.
+    /// Seconds until they expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315360000)]
     pub ttl_secs: Option<u64>,
+    /// What happens to them when they expire.
+    #[serde(default, skip_serializing_if = "OnExpiry::is_end")]
+    pub on_expiry: OnExpiry,
+    /// Whether a request to one that is paused wakes it, for another `ttl_secs`: code, commands, files and ports.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub wake_on_traffic: bool,
     /// The caller's own words, which lists can be filtered by.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
@@ -120,6 +134,26 @@ pub struct CreateSandboxes {
     /// What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the internet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+}
+
+/// What happens to a sandbox when its time is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExpiry {
+    #[default]
+    End,
+    /// It is paused, and does not expire until it is resumed with a new time.
+    Pause,
+}
+
+impl OnExpiry {
+    pub fn is_end(&self) -> bool {
+        *self == OnExpiry::End
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn one() -> u32 {

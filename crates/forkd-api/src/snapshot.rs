@@ -114,11 +114,17 @@ pub struct SnapshotMemory {
     pub shared_bytes: u64,
 }
 
+/// The first part of the tags of snapshots that are named after what they are made of.
+pub const UNNAMED_PREFIX: &str = "run-";
+
 /// Boots an image, warms it up and freezes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    pub tag: String,
+    /// Without one, the snapshot is named after what it is made of, and made once: the same request gets the same snapshot, also while
+    /// it is being made for somebody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
     /// A name or an id of an image.
     pub image: String,
     /// A name of a kernel; without one, the default.

@@ -1,6 +1,7 @@
 //! Snapshots.
 
 use forkd_api::library::Publish;
+use forkd_api::named::Named;
 use forkd_api::snapshot::{CreateSnapshot, Progress, RemovedSnapshots, Snapshot, SnapshotList};
 use hyper::Method;
 
@@ -32,6 +33,11 @@ impl Client {
 
     pub async fn snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
         self.ask(Request::get(format!("/v1/snapshots/{}", part(tag)))).await
+    }
+
+    /// What a name means: a snapshot, or else a sandbox.
+    pub async fn named(&self, name: &str) -> Result<Named, ClientError> {
+        self.ask(Request::get(format!("/v1/names/{}", part(name)))).await
     }
 
     /// Lets every project fork from a snapshot, or only its own.

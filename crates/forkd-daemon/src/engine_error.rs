@@ -27,6 +27,12 @@ const TRY_AGAIN: &str =
 
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
+        ApiError::from(&error)
+    }
+}
+
+impl From<&EngineError> for ApiError {
+    fn from(error: &EngineError) -> ApiError {
         use ErrorCode as Code;
         let text = error.to_string();
         match error {
@@ -36,6 +42,8 @@ impl From<EngineError> for ApiError {
             EngineError::NoSnapshot(_) => {
                 ApiError::new(Code::NotFound, text).hint("GET /v1/snapshots lists those there are")
             }
+            EngineError::NoSource(_) => ApiError::new(Code::NotFound, text)
+                .hint("GET /v1/snapshots and GET /v1/sandboxes list those there are"),
             EngineError::Tag(_) => ApiError::new(Code::Malformed, text),
             EngineError::NameTaken(_) | EngineError::Write(WriteError::Exists { .. }) => {
                 ApiError::new(Code::NameTaken, text).hint("choose another tag, or remove the snapshot first")
@@ -63,7 +71,7 @@ impl From<EngineError> for ApiError {
             EngineError::Network(error @ NetError::Full(_)) => {
                 ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
             }
-            EngineError::Network(error) => ApiError::internal(&error),
+            EngineError::Network(error) => ApiError::internal(error),
             EngineError::NoCgroups => ApiError::new(Code::Malformed, text)
                 .hint("ask for no limits but disk_mib, or have the daemon's host give it cgroup v2: `forkd doctor` says what is missing"),
             EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Malformed, text)
@@ -86,18 +94,19 @@ impl From<EngineError> for ApiError {
             }
             EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
                 .hint("remove snapshots or images first, or start the daemon with a lower --free-disk"),
-            EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(&error),
+            EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(error),
             EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
                 ApiError::new(Code::GuestFailed, shortened(error.to_string()))
                     .hint("the code runs in the image as it is; try it in a sandbox first")
             }
-            EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(&source),
-            EngineError::Call(error) => of_call(&error),
+            EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(source),
+            EngineError::Call(error) => of_call(error),
             EngineError::Timeout => ApiError::new(Code::GuestTimeout, text)
                 .hint("ask again; one whose process does not answer at all can still be removed"),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Stopping => ApiError::new(Code::Unavailable, text),
             EngineError::Image(error) => error.into(),
+            EngineError::Library(error) => error.into(),
             EngineError::Process(ProcessError::Record(_)) => ApiError::new(Code::Unavailable, text)
                 .hint("`forkd doctor` on the daemon's host says what it cannot read"),
             EngineError::Cgroup(_)
@@ -112,19 +121,19 @@ impl From<EngineError> for ApiError {
             | EngineError::Remove(_)
             | EngineError::LayerKept(_)
             | EngineError::Merge(_)
-            | EngineError::Persist(_) => ApiError::internal(&error),
+            | EngineError::Persist(_) => ApiError::internal(error),
         }
     }
 }
 
-impl From<LibraryError> for ApiError {
-    fn from(error: LibraryError) -> ApiError {
+impl From<&LibraryError> for ApiError {
+    fn from(error: &LibraryError) -> ApiError {
         match error {
             LibraryError::Image(error) => error.into(),
             LibraryError::Kernel(error) => error.into(),
             LibraryError::Host(error) => {
                 ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
-                    .detail(chain(&error))
+                    .detail(chain(error))
             }
         }
     }
@@ -368,9 +377,9 @@ mod tests {
         ] {
             assert_eq!(ApiError::from(error).code(), code);
         }
-        let unknown = ApiError::from(LibraryError::Kernel(KernelStoreError::Unknown("x".into())));
+        let unknown = ApiError::from(&LibraryError::Kernel(KernelStoreError::Unknown("x".into())));
         assert_eq!(unknown.code(), ErrorCode::NotFound);
-        let ambiguous = ApiError::from(LibraryError::Kernel(KernelStoreError::Ambiguous("x".into())));
+        let ambiguous = ApiError::from(&LibraryError::Kernel(KernelStoreError::Ambiguous("x".into())));
         assert_eq!(ambiguous.code(), ErrorCode::Malformed);
     }
 

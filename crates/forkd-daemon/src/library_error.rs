@@ -52,29 +52,35 @@ fn unavailable(error: &dyn Error) -> ApiError {
 
 impl From<ImageError> for ApiError {
     fn from(error: ImageError) -> ApiError {
+        ApiError::from(&error)
+    }
+}
+
+impl From<&ImageError> for ApiError {
+    fn from(error: &ImageError) -> ApiError {
         match error {
             ImageError::Unknown(name) => {
                 ApiError::new(ErrorCode::NotFound, format!("there is no image {name:?}"))
                     .hint("GET /v1/images lists those there are")
             }
-            ImageError::Ambiguous(_) => of(ErrorCode::Malformed, &error),
-            ImageError::Shared(_) => of(ErrorCode::WrongState, &error),
+            ImageError::Ambiguous(_) => of(ErrorCode::Malformed, error),
+            ImageError::Shared(_) => of(ErrorCode::WrongState, error),
             ImageError::NeedsRoot => ApiError::new(
                 ErrorCode::Unavailable,
                 "images keep the owners of their files, and this daemon does not run as root",
             )
             .hint("start the daemon as root"),
-            ImageError::WrongLayer { .. } => of(ErrorCode::Malformed, &error),
+            ImageError::WrongLayer { .. } => of(ErrorCode::Malformed, error),
             ImageError::Archive(error) => error.into(),
             ImageError::Disk(DiskError::Full { purpose, needed, free, .. }) => ApiError::new(
                 ErrorCode::NoDisk,
                 format!("{purpose} needs {needed} MiB of disk space, and {free} MiB are free"),
             )
             .hint("remove images or snapshots first"),
-            ImageError::Tool(error) | ImageError::Ext4(Ext4Error::Tool(error)) => unavailable(&error),
+            ImageError::Tool(error) | ImageError::Ext4(Ext4Error::Tool(error)) => unavailable(error),
             ImageError::Ext4(Ext4Error::Command(CommandError::Cancelled { .. })) => given_up(),
             ImageError::Ext4(_) | ImageError::File(_) | ImageError::Disk(_) | ImageError::Json(_) => {
-                internal(&error)
+                internal(error)
             }
         }
     }
@@ -88,12 +94,18 @@ impl From<KeptError> for ApiError {
 
 impl From<ArchiveError> for ApiError {
     fn from(error: ArchiveError) -> ApiError {
+        ApiError::from(&error)
+    }
+}
+
+impl From<&ArchiveError> for ApiError {
+    fn from(error: &ArchiveError) -> ApiError {
         match error {
             ArchiveError::Refused { .. } | ArchiveError::Compression(_) | ArchiveError::Read { .. } => {
-                of(ErrorCode::Malformed, &error)
+                of(ErrorCode::Malformed, error)
             }
             ArchiveError::Cancelled => given_up(),
-            ArchiveError::Unpack { .. } => internal(&error),
+            ArchiveError::Unpack { .. } => internal(error),
         }
     }
 }
@@ -151,6 +163,12 @@ impl From<DebianError> for ApiError {
 
 impl From<KernelStoreError> for ApiError {
     fn from(error: KernelStoreError) -> ApiError {
+        ApiError::from(&error)
+    }
+}
+
+impl From<&KernelStoreError> for ApiError {
+    fn from(error: &KernelStoreError) -> ApiError {
         match error {
             KernelStoreError::Unknown(name) => {
                 ApiError::new(ErrorCode::NotFound, format!("there is no kernel {name:?}"))
@@ -163,28 +181,28 @@ impl From<KernelStoreError> for ApiError {
                 ApiError::new(ErrorCode::WrongState, format!("{id} is the default kernel"))
                     .hint("choose another first (PUT /v1/kernels/default), or remove it with ?force=true")
             }
-            KernelStoreError::Shared(_) => of(ErrorCode::WrongState, &error),
+            KernelStoreError::Shared(_) => of(ErrorCode::WrongState, error),
             KernelStoreError::Ambiguous(_)
             | KernelStoreError::Kernel { .. }
             | KernelStoreError::NoVersion(_)
             | KernelStoreError::OddEntry(_)
-            | KernelStoreError::EmptyArchive => of(ErrorCode::Malformed, &error),
+            | KernelStoreError::EmptyArchive => of(ErrorCode::Malformed, error),
             KernelStoreError::Modules(DependsError::Missing { name, .. }) => {
                 let text = format!("the kernel has no module {name}, nor is it built in");
                 ApiError::new(ErrorCode::Malformed, text)
             }
-            KernelStoreError::Modules(DependsError::Read { .. }) => internal(&error),
-            KernelStoreError::Modules(error) => of(ErrorCode::Malformed, &error),
+            KernelStoreError::Modules(DependsError::Read { .. }) => internal(error),
+            KernelStoreError::Modules(error) => of(ErrorCode::Malformed, error),
             KernelStoreError::Archive(error) => error.into(),
             KernelStoreError::Package(PackageError::Command(CommandError::Cancelled { .. })) => given_up(),
             KernelStoreError::Package(
                 PackageError::OtherDistribution(_) | PackageError::Tool(_) | PackageError::Unknown(_),
-            ) => unavailable(&error),
+            ) => unavailable(error),
             KernelStoreError::Package(PackageError::Failed { .. } | PackageError::Unreachable(_)) => {
-                of(ErrorCode::UpstreamFailed, &error)
+                of(ErrorCode::UpstreamFailed, error)
             }
             KernelStoreError::Package(PackageError::Command(_) | PackageError::File(_))
-            | KernelStoreError::File(_) => internal(&error),
+            | KernelStoreError::File(_) => internal(error),
         }
     }
 }

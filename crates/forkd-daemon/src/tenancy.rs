@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 use forkd_api::library as seen;
 use forkd_api::token::TokenLimits;
 use forkd_engine::project::Project;
-use forkd_engine::{Allowance, EngineError, Owner, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView};
+use forkd_engine::{
+    Allowance, EngineError, Owner, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView, Source,
+};
 use forkd_image::images::{Image, ImageError};
 use forkd_store::Tag;
 
@@ -48,6 +50,13 @@ impl App {
         let found = exact.or_else(|| self.engine.snapshot(self.e2b.current(name)?.as_str()).ok());
         let visible = found.filter(|snapshot| self.sees(caller, &snapshot.view()));
         visible.ok_or_else(|| EngineError::NoSnapshot(shown(name)).into())
+    }
+
+    /// What a name means to the caller: a snapshot that it may fork from, or else a sandbox.
+    pub(crate) fn named(&self, caller: &Caller, name: &str) -> Answer<Source> {
+        let snapshot = self.snapshot(caller, name).map(Source::Snapshot);
+        let found = snapshot.or_else(|_| self.sandbox(caller, name).map(Source::Sandbox));
+        found.map_err(|_| EngineError::NoSource(shown(name)).into())
     }
 
     /// One that is the caller's to change.

@@ -1,7 +1,9 @@
 //! What the engine shows, as the API says it.
 
 use forkd_api::event::What;
-use forkd_api::sandbox::{EndReason, Ended, Limits, NetworkStats, Sandbox, SandboxState, SandboxStats};
+use forkd_api::sandbox::{
+    EndReason, Ended, Limits, NetworkStats, OnExpiry, Sandbox, SandboxState, SandboxStats,
+};
 use forkd_api::snapshot::{Cpu, Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
 use forkd_engine as seen;
 use forkd_engine::record::{SandboxRecord, Shape};
@@ -19,6 +21,8 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         state: sandbox_state(*state),
         created_at_unix: seconds(record.created_unix_ms),
         expires_at_unix: record.expires_unix_ms.map(seconds),
+        on_expiry: if record.pauses_at_expiry { OnExpiry::Pause } else { OnExpiry::End },
+        wake_on_traffic: record.wake.is_some(),
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
         disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),

@@ -28,8 +28,8 @@ pub struct ImageConfig {
     pub start: Option<Vec<String>>,
     /// When that is ready.
     pub ready: Option<Ready>,
-    /// Code to run in the default contexts of these languages, in this order.
-    pub warm_up: Vec<(String, String)>,
+    /// Code to run in the default contexts of its languages, in this order.
+    pub warm_up: Vec<WarmUp>,
     /// What the guest sees of the host, if that was asked for.
     pub host: Option<HostEnvironment>,
 }
@@ -45,7 +45,7 @@ impl ImageConfig {
             },
             timeout_ms: ready.timeout_seconds.saturating_mul(1000),
         });
-        let warm_up = recipe.warm_up.into_iter().map(|(language, code)| (language.name().into(), code));
+        let warm_up = recipe.warm_up.into_iter().map(|(language, code)| WarmUp::new(language.name(), code));
         ImageConfig {
             env: image.config.env.clone(),
             user: Some(recipe.user.unwrap_or_else(|| image.default_user.clone())),
@@ -56,6 +56,21 @@ impl ImageConfig {
             warm_up: warm_up.collect(),
             host: None,
         }
+    }
+}
+
+/// Code to run before a guest is of use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WarmUp {
+    pub language: String,
+    pub code: String,
+    /// Whether the guest is of no use where it fails, as in an image that does not have the language.
+    pub required: bool,
+}
+
+impl WarmUp {
+    pub fn new(language: &str, code: String) -> WarmUp {
+        WarmUp { language: language.to_owned(), code, required: true }
     }
 }
 
@@ -110,8 +125,11 @@ pub async fn bring_up_aloud(
         ..Identity::default()
     };
     give(agent, &identity, CALL).await?;
-    for (language, code) in warm_up {
-        run(agent, language, &code, limit, printed).await?;
+    for WarmUp { language, code, required } in warm_up {
+        match run(agent, language, &code, limit, printed).await {
+            Err(BringUpError::Eval { .. } | BringUpError::WarmUp { .. }) if !required => {}
+            ran => ran?,
+        }
     }
     Ok(())
 }

@@ -39,6 +39,7 @@ use crate::record::{SandboxRecord, Unreadable};
 use crate::recovery::recover::{Recovered, recover};
 use crate::registry::Registry;
 use crate::sandbox::{SandboxHandle, SandboxState, SandboxView};
+use crate::snapshot::once::BeingMade;
 use crate::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 
 /// No VM takes longer to answer.
@@ -96,6 +97,7 @@ pub(crate) struct Shared {
     /// What could not be read when it was last looked at.
     pub(crate) unreadable: Mutex<Vec<Unreadable>>,
     pub(crate) being_merged: BeingMerged,
+    pub(crate) being_made: BeingMade,
     /// Whether the daemon is about to end.
     pub(crate) stopping: watch::Sender<bool>,
 }
@@ -158,6 +160,7 @@ impl Engine {
             uses: AtomicU64::new(0),
             unreadable: Mutex::default(),
             being_merged: BeingMerged::default(),
+            being_made: BeingMade::default(),
             stopping: watch::Sender::new(false),
         });
         let mut recovered = recover(&shared).await?;

@@ -11,6 +11,7 @@ use crate::agent::AgentError;
 use crate::boot::BootError;
 use crate::bring_up::BringUpError;
 use crate::ids::LayerId;
+use crate::library::LibraryError;
 use crate::limits::admission::Refusal;
 use crate::limits::cgroup::CgroupError;
 use crate::places::PlaceError;
@@ -24,6 +25,8 @@ pub enum EngineError {
     NoSandbox(String),
     #[error("there is no snapshot {0:?}")]
     NoSnapshot(String),
+    #[error("there is no snapshot and no sandbox {0:?}")]
+    NoSource(String),
     #[error(transparent)]
     Tag(#[from] TagError),
     #[error("there is a snapshot {0} already")]
@@ -80,6 +83,8 @@ pub enum EngineError {
     Io { verb: &'static str, source: io::Error },
     #[error(transparent)]
     Image(#[from] ImageError),
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]

@@ -64,6 +64,7 @@ pub use process::{ProcessError, VmProcess, page_table};
 pub use recovery::recover::Recovered;
 pub use recovery::sweep::Swept;
 pub use sandbox::create::{Created, NewSandboxes, Source};
+pub use sandbox::lifetime::{Expiry, OnExpiry};
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::evict::Trimmed;
 pub use snapshot::make::{NewSnapshot, Step, Steps};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forkd_image::digest::Digest;
 use forkd_image::host_environment::{HostEnvironment, HostEnvironmentError};
 use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
@@ -12,12 +13,18 @@ use forkd_net::plan;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
 use forkd_proto::control::{CpuModel, Devices, Disk, Net, Vsock};
-use forkd_store::Tag;
+use forkd_store::{Tag, TagError};
 
 use crate::boot::{CID, command_line};
-use crate::bring_up::ImageConfig;
+use crate::bring_up::{ImageConfig, WarmUp};
+use crate::project::Project;
 use crate::record::Shape;
 use crate::snapshot::make::NewSnapshot;
+
+/// The tag of a recipe until it is known what it is named after.
+pub const UNNAMED: &str = "unnamed";
+/// Characters of an image's name in the tag of its snapshot.
+const MAX_NAME: usize = 40;
 
 const VCPUS: u8 = 1;
 const MEMORY_MIB: u64 = 512;
@@ -73,8 +80,8 @@ pub struct Recipe {
     pub env: BTreeMap<String, String>,
     pub start: Option<Vec<String>>,
     pub ready: Option<Ready>,
-    /// Languages and code, after the image's own.
-    pub warm_up: Vec<(String, String)>,
+    /// After the image's own.
+    pub warm_up: Vec<WarmUp>,
     /// A user that the guest has, and who runs what names nobody.
     pub account: Option<DefaultAccount>,
     /// Whether the guest sees the host's certificates and proxies.
@@ -89,6 +96,24 @@ pub struct DefaultAccount {
     pub account: Account,
     /// Whether the user and the directory that the image names stay the default ones.
     pub keeps_image_user: bool,
+}
+
+impl Recipe {
+    /// The tag of a snapshot that is named after what it is made of, with a prefix. Recipes that differ in anything, also in the image that a name
+    /// means, have different ones, and so have those of different projects.
+    pub fn tag_of_contents(&self, prefix: &str, image: &Digest, project: &Project) -> Result<Tag, TagError> {
+        let Recipe { tag: _, image: name, kernel, vcpus, memory_mib, disk_mib, cpu, env, .. } = self;
+        let Recipe { start, ready, warm_up, account, host_certs, network, .. } = self;
+        let shape = (kernel, vcpus, memory_mib, disk_mib, cpu, network);
+        let contents = (image.hex(), project, shape, env, start, ready, warm_up, account, host_certs);
+        let digest = Digest::of(format!("{contents:?}").as_bytes()).hex();
+        let plain = |character: char| match character.to_ascii_lowercase() {
+            character @ ('a'..='z' | '0'..='9' | '.') => character,
+            _ => '-',
+        };
+        let name: String = name.chars().map(plain).take(MAX_NAME).collect();
+        format!("{prefix}{name}-{}", digest.chars().take(12).collect::<String>()).parse()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -245,12 +270,12 @@ mod tests {
             ..recipe::Recipe::default()
         };
         image.metadata.recipe = Some(own);
-        let asked = Recipe { warm_up: vec![("bash".into(), "second".into())], ..asked() };
+        let asked = Recipe { warm_up: vec![WarmUp::new("bash", "second".into())], ..asked() };
         assert_eq!(shape(&asked, &image).memory_bytes, 77 << 20);
         let config = config(asked, &image);
         assert_eq!((config.env["A"].as_str(), config.env["B"].as_str()), ("recipe", "image"));
         assert_eq!(config.start, Some(vec!["own".into()]));
-        let code: Vec<&str> = config.warm_up.iter().map(|(_, code)| code.as_str()).collect();
+        let code: Vec<&str> = config.warm_up.iter().map(|one| one.code.as_str()).collect();
         assert_eq!(code, ["first", "second"]);
     }
 
@@ -269,6 +294,36 @@ mod tests {
         assert_eq!(with(true), ("app".into(), Some("/app".into())));
         let plain = config(asked(), &image);
         assert_eq!((plain.account, plain.user.as_deref()), (None, Some("user")));
+    }
+
+    #[test]
+    fn a_snapshot_can_be_named_after_what_it_is_made_of() {
+        let (image, project) = (Digest::of(b"image"), Project::default());
+        let tag = |recipe: &Recipe| recipe.tag_of_contents("run-", &image, &project).unwrap();
+        let python = Recipe { image: "registry.example/Python:3.12".into(), ..asked() };
+        let other = |change: fn(&mut Recipe)| {
+            let mut recipe = python.clone();
+            change(&mut recipe);
+            tag(&recipe)
+        };
+        let tags = [
+            tag(&python),
+            other(|recipe| recipe.memory_mib = Some(1024)),
+            other(|recipe| recipe.disk_mib = Some(1024)),
+            other(|recipe| recipe.cpu = CpuModel::V2),
+            other(|recipe| recipe.network = false),
+            other(|recipe| drop(recipe.env.insert("C".into(), "d".into()))),
+            other(|recipe| recipe.warm_up = vec![WarmUp::new("python", "1".into())]),
+            python.tag_of_contents("run-", &Digest::of(b"another"), &project).unwrap(),
+            python.tag_of_contents("run-", &image, &"other".parse().unwrap()).unwrap(),
+        ];
+        assert!(
+            tags.iter().all(|tag| tag.as_str().starts_with("run-registry.example-python-3.12-")),
+            "{tags:?}"
+        );
+        assert_eq!(tags.iter().collect::<std::collections::BTreeSet<_>>().len(), tags.len());
+        assert_eq!(tag(&Recipe { tag: "x".parse().unwrap(), ..python.clone() }), tags[0]);
+        assert!(tag(&Recipe { image: "x/".repeat(100), ..asked() }).as_str().len() <= 63);
     }
 
     #[test]

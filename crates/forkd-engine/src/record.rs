@@ -84,6 +84,9 @@ pub struct SandboxRecord {
     /// Whether it is paused when its time is over, and not ended.
     #[serde(default)]
     pub pauses_at_expiry: bool,
+    /// If traffic wakes it when it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake: Option<WakeRecord>,
     /// Who has asked for it.
     #[serde(default)]
     pub owner: Option<String>,
@@ -149,6 +152,14 @@ pub struct RollingBack {
 pub struct NetworkRecord {
     pub slot: Slot,
     pub policy: Policy,
+}
+
+/// What traffic does to a paused sandbox: it runs again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WakeRecord {
+    /// For so long, or without an expiry.
+    pub ttl_secs: Option<u64>,
 }
 
 /// The disk of a sandbox.
@@ -288,6 +299,15 @@ pub fn from_object<T: DeserializeOwned>(mut object: Object) -> Result<T, String>
 }
 
 impl SandboxRecord {
+    /// Daemons that did not know of waking kept it among what E2B's API keeps with a sandbox.
+    pub(crate) fn take_over_wake(&mut self) {
+        let Some(kept) = self.about.get_mut("e2b").and_then(|kept| kept.as_object_mut()) else { return };
+        let ttl_secs = kept.remove("timeout").and_then(|seconds| seconds.as_u64());
+        if kept.remove("auto_resume").is_some_and(|wakes| wakes == true) {
+            self.wake = Some(WakeRecord { ttl_secs });
+        }
+    }
+
     /// What it is after it went back to one of its branches: those that came later are no longer its own.
     pub fn back_to(&mut self, tag: &Tag, generation: u64) {
         self.generation = generation;
@@ -339,6 +359,33 @@ mod tests {
 
     fn files(frozen: &[u64], top: u64) -> DiskFiles {
         DiskFiles { frozen: frozen.iter().copied().map(layer).collect(), top: layer(top) }
+    }
+
+    /// As a daemon wrote it.
+    fn sandbox() -> SandboxRecord {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/records/sandbox-1.json");
+        from_object(serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_e2b_s_api_kept_of_waking_is_taken_over() {
+        let about = |wakes: bool| {
+            let kept = serde_json::json!({ "e2b": { "template": "x", "timeout": 90, "auto_resume": wakes } });
+            SandboxRecord { about: kept.as_object().unwrap().clone(), ..sandbox() }
+        };
+        for (wakes, expected) in [(true, Some(WakeRecord { ttl_secs: Some(90) })), (false, None)] {
+            let mut record = about(wakes);
+            record.take_over_wake();
+            assert_eq!(record.wake, expected);
+            assert_eq!(
+                serde_json::Value::from(record.about),
+                serde_json::json!({ "e2b": { "template": "x" } })
+            );
+        }
+        let mut plain = sandbox();
+        plain.wake = Some(WakeRecord { ttl_secs: None });
+        plain.take_over_wake();
+        assert!(plain.wake.is_some(), "what is known stays");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forkd_engine::boot::{BootedVm, DiskPlan, Plan, boot, command_line};
-use forkd_engine::bring_up::{ImageConfig, bring_up};
+use forkd_engine::bring_up::{ImageConfig, WarmUp, bring_up};
 use forkd_engine::library::{Library, Recipe};
 use forkd_engine::{Engine, NewSnapshot, Settings};
 use forkd_host::is_emulated;
@@ -102,7 +102,7 @@ impl World {
             env: BTreeMap::new(),
             start: None,
             ready: None,
-            warm_up: vec![("python".into(), python.into())],
+            warm_up: vec![WarmUp::new("python", python.into())],
             account: None,
             host_certs: false,
             network: false,

@@ -14,10 +14,6 @@ pub(crate) const TIMEOUT: u64 = 300;
 pub(crate) struct About {
     /// The template as it was asked for.
     pub template: Option<String>,
-    /// Its time, for when traffic wakes it.
-    pub timeout: u64,
-    /// Whether traffic wakes it.
-    pub auto_resume: bool,
     /// Whether the agent is only for those who show the access token.
     pub secure: bool,
     /// Whether its ports are for everybody who knows its id.
@@ -29,14 +25,7 @@ pub(crate) struct About {
 impl Default for About {
     /// What holds for a sandbox that was made otherwise: nobody has said that its ports are for everybody.
     fn default() -> About {
-        About {
-            template: None,
-            timeout: TIMEOUT,
-            auto_resume: false,
-            secure: true,
-            public_traffic: false,
-            mask_host: None,
-        }
+        About { template: None, secure: true, public_traffic: false, mask_host: None }
     }
 }
 
@@ -64,8 +53,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_what_is_read() {
-        let about =
-            About { template: Some("base".into()), auto_resume: true, secure: false, ..About::default() };
+        let about = About { template: Some("base".into()), secure: false, ..About::default() };
         let kept = about.kept();
         assert_eq!(serde_json::from_value::<About>(kept[KEY].clone()).unwrap(), about);
         assert_eq!(serde_json::from_str::<About>("{}").unwrap(), About::default());

@@ -16,13 +16,12 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_engine::dial::is_agents;
-use forkd_engine::{SandboxHandle, SandboxState};
+use forkd_engine::{EngineError, SandboxHandle, SandboxState};
 use serde_json::{Value, json};
 
 use super::about::About;
 use super::keys::Purpose;
 use super::last_words::with_last_words;
-use super::life::wake;
 use super::routing::{self, ACCESS_TOKEN, Aim, ENVD, SANDBOX_ID, SANDBOX_PORT};
 use super::signature::Signed;
 use crate::app::Shared;
@@ -77,10 +76,10 @@ async fn pass(
     let sandbox = app.engine.sandbox(id).map_err(|_| Refusal::NotFound)?;
     let about = About::of(&sandbox.view().record);
     check(app, id, port, &about, &request)?;
-    if sandbox.view().state == SandboxState::Paused && about.auto_resume {
-        wake(app, id, &sandbox, about.timeout).await.map_err(Refusal::Other)?;
-    }
-    let agent = sandbox.answering_agent().map_err(|_| Refusal::NotFound)?;
+    let agent = sandbox.awake_agent().await.map_err(|error| match error {
+        EngineError::Timeout | EngineError::Call(_) => Refusal::Other(error.into()),
+        _ => Refusal::NotFound,
+    })?;
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
     let host = guest_host(port, by_name, &about, request.headers());
     keep_ours(app, id, request.headers_mut());

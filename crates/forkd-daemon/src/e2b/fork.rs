@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use forkd_engine::{NetworkOrder, NewSandboxes, Source, WantedLimits};
+use forkd_engine::{NetworkOrder, NewSandboxes, OnExpiry, Source, WantedLimits};
 use forkd_proto::agent::account::Account;
 
 use super::about::{About, TIMEOUT};
@@ -33,15 +33,16 @@ pub(super) async fn fork(
     let timeout = time("timeout", wanted.timeout, TIMEOUT)?;
     let sandbox = find(&app, &caller, &id)?;
     let record = sandbox.view().record;
-    let about = About { timeout, ..About::of(&record) };
+    let about = About::of(&record).kept();
     let new = NewSandboxes {
         source: Source::Sandbox(sandbox),
         count,
         partial: true,
         ttl: Some(Duration::from_secs(timeout)),
-        pause_at_expiry: record.pauses_at_expiry,
+        on_expiry: if record.pauses_at_expiry { OnExpiry::Pause } else { OnExpiry::End },
+        wake_on_traffic: record.wake.is_some(),
         metadata: record.metadata,
-        about: about.kept(),
+        about,
         env: std::collections::BTreeMap::new(),
         account: Some(Account::e2b()),
         network: NetworkOrder::default(),

@@ -1,15 +1,15 @@
 //! How long sandboxes live, and when they stand still.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use forkd_api::error::ErrorCode;
-use forkd_engine::{SandboxHandle, SandboxState};
+use forkd_engine::{EngineError, Expiry, SandboxHandle, SandboxState};
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::account::{Account, AccountRequest};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::about::{About, TIMEOUT};
 use super::domain;
@@ -23,9 +23,7 @@ use crate::extract::{Json, Path};
 use crate::routes::checks::malformed;
 use crate::routes::sandboxes::change::from_now;
 
-/// How long a guest may take to set its clock.
-const CLOCK: Duration = Duration::from_secs(5);
-/// And to make an account.
+/// How long a guest may take to make an account.
 const ACCOUNT: Duration = Duration::from_secs(30);
 
 /// From now on, it lives so long.
@@ -38,14 +36,13 @@ pub(super) async fn set_timeout(
     let seconds = wanted.timeout.ok_or_else(|| malformed("timeout is missing"))?;
     let seconds = time("timeout", Some(seconds), TIMEOUT)?;
     let sandbox = find(&app, &caller, &id)?;
-    let _turn = app.e2b.turns.take(&id).await;
-    if sandbox.view().state == SandboxState::Paused {
-        return Err(
-            ApiError::new(ErrorCode::NotFound, format!("sandbox {id} is paused")).hint("connect to it first")
-        );
+    match sandbox.set_expiry(Expiry::OfRunning(from_now(seconds))).await {
+        Err(EngineError::WrongState(_)) if sandbox.view().state == SandboxState::Paused => {
+            let error = ApiError::new(ErrorCode::NotFound, format!("sandbox {id} is paused"));
+            Err(error.hint("connect to it first"))
+        }
+        set => Ok(set.map(|()| StatusCode::NO_CONTENT)?),
     }
-    sandbox.set_expiry(Some(from_now(seconds))).await?;
-    Ok(StatusCode::NO_CONTENT)
 }
 
 /// It lives so long at least.
@@ -56,17 +53,8 @@ pub(super) async fn refresh(
     Body(wanted): Body<Refresh>,
 ) -> Answer<StatusCode> {
     let seconds = time("duration", wanted.duration, TIMEOUT)?;
-    extend(&find(&app, &caller, &id)?, seconds).await?;
+    find(&app, &caller, &id)?.set_expiry(Expiry::AtLeast(from_now(seconds))).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// Never takes time away. What has no end gets none.
-async fn extend(sandbox: &SandboxHandle, seconds: u64) -> Answer<()> {
-    let wanted = from_now(seconds);
-    if sandbox.view().record.expires_unix_ms.is_some_and(|end| end < wanted) {
-        sandbox.set_expiry(Some(wanted)).await?;
-    }
-    Ok(())
 }
 
 /// Stops it where it is. It has no end from then on, and its memory stays.
@@ -76,18 +64,10 @@ pub(super) async fn pause(
     Path(id): Path<String>,
     Body(_): Body<Value>,
 ) -> Answer<StatusCode> {
-    let sandbox = find(&app, &caller, &id)?;
-    let work = app.clone();
-    // Whoever goes away in between leaves neither half a pause nor a sandbox without an end.
-    app.to_its_end(async move {
-        let _turn = work.e2b.turns.take(&id).await;
-        if sandbox.view().state == SandboxState::Paused {
-            return Err(ApiError::new(ErrorCode::WrongState, format!("sandbox {id} is already paused")));
-        }
-        sandbox.pause_for_good().await?;
-        Ok(StatusCode::NO_CONTENT)
-    })
-    .await?
+    match find(&app, &caller, &id)?.suspend().await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::new(ErrorCode::WrongState, format!("sandbox {id} is already paused"))),
+    }
 }
 
 /// A sandbox that runs goes on at least so long (200); one that stands still goes on (201).
@@ -103,10 +83,11 @@ pub(super) async fn connect(
     }
     let seconds = time("timeout", wanted.timeout, TIMEOUT)?;
     let sandbox = find(&app, &caller, &id)?;
-    let status = match wake(&app, &id, &sandbox, seconds).await? {
+    let expires = from_now(seconds);
+    let status = match sandbox.wake(Some(expires)).await? {
         true => StatusCode::CREATED,
         false => {
-            extend(&sandbox, seconds).await?;
+            sandbox.set_expiry(Expiry::AtLeast(expires)).await?;
             StatusCode::OK
         }
     };
@@ -134,21 +115,6 @@ pub(super) async fn resume(
     }
 }
 
-/// Lets a sandbox that stands still go on, for so long. Returns whether it stood still.
-pub(super) async fn wake(app: &Shared, id: &str, sandbox: &SandboxHandle, seconds: u64) -> Answer<bool> {
-    let (work, sandbox, id) = (app.clone(), sandbox.clone(), id.to_owned());
-    app.to_its_end(async move {
-        let _turn = work.e2b.turns.take(&id).await;
-        if sandbox.view().state != SandboxState::Paused {
-            return Ok(false);
-        }
-        sandbox.resume_until(Some(from_now(seconds))).await?;
-        set_clock(&sandbox).await;
-        Ok(true)
-    })
-    .await?
-}
-
 /// A sandbox that was made otherwise has no user that E2B's programs expect. One whose agent does not know how to make it, or
 /// that has no room for it, is as good as it is.
 async fn add_account(sandbox: &SandboxHandle) {
@@ -157,15 +123,5 @@ async fn add_account(sandbox: &SandboxHandle) {
     if let Err(error) = agent.post::<Value>("/forkd/account", &request, ACCOUNT).await {
         let id = sandbox.view().record.id;
         tracing::warn!(%id, %error, "the guest could not be given E2B's user");
-    }
-}
-
-/// A guest that stood still does not know for how long. One that cannot be told goes on with a clock that is late.
-async fn set_clock(sandbox: &SandboxHandle) {
-    let Ok(agent) = sandbox.answering_agent() else { return };
-    let now = humantime::format_rfc3339_nanos(SystemTime::now()).to_string();
-    let told = agent.post::<Value>("/init", &json!({ "timestamp": now }), CLOCK).await;
-    if let Err(error) = told {
-        tracing::debug!(%error, "a guest did not set its clock");
     }
 }

@@ -30,7 +30,6 @@ mod sandboxes;
 mod signature;
 mod snapshots;
 mod templates;
-mod turns;
 
 use std::path::Path;
 
@@ -55,8 +54,6 @@ pub(crate) use templates::clean_up;
 #[derive(Debug)]
 pub(crate) struct E2b {
     keys: keys::Keys,
-    turns: turns::Turns,
-    templates: templates::Making,
     builds: builds::Builds,
     names: names::Names,
 }
@@ -65,8 +62,6 @@ impl E2b {
     pub fn open(home: &Path) -> Result<E2b, AppError> {
         Ok(E2b {
             keys: keys::Keys::open(home)?,
-            turns: turns::Turns::default(),
-            templates: templates::Making::default(),
             builds: builds::Builds::default(),
             names: names::Names::open(home)?,
         })

@@ -208,7 +208,7 @@ impl SandboxDetail {
             allow_internet_access: reaches,
             network: network::show(policy, about.public_traffic, about.mask_host),
             lifecycle: Lifecycle {
-                auto_resume: about.auto_resume,
+                auto_resume: view.record.wake.is_some(),
                 on_timeout: if view.record.pauses_at_expiry { "pause" } else { "kill" },
             },
         }

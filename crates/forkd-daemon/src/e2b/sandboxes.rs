@@ -7,8 +7,8 @@ use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::MAX_TTL_SECS;
 use forkd_api::token::Scope;
 use forkd_engine::{
-    EngineError, NetworkChange, NetworkOrder, NewSandboxes, SandboxHandle, SandboxState, SnapshotHandle,
-    Source, WantedLimits,
+    EngineError, NetworkChange, NetworkOrder, NewSandboxes, OnExpiry, SandboxHandle, SandboxState,
+    SnapshotHandle, Source, WantedLimits,
 };
 use forkd_proto::agent::account::Account;
 use serde_json::Value;
@@ -86,8 +86,9 @@ fn order(app: &App, caller: &Caller, new: &Wanted, snapshot: &SnapshotHandle) ->
         source: Source::Snapshot(snapshot.clone()),
         count: 1,
         partial: false,
-        ttl: Some(Duration::from_secs(new.about.timeout)),
-        pause_at_expiry: new.auto_pause,
+        ttl: Some(Duration::from_secs(new.timeout)),
+        on_expiry: if new.auto_pause { OnExpiry::Pause } else { OnExpiry::End },
+        wake_on_traffic: new.auto_resume,
         metadata: new.metadata.clone(),
         about: new.about.clone().kept(),
         env: new.env.clone(),
@@ -102,7 +103,9 @@ fn order(app: &App, caller: &Caller, new: &Wanted, snapshot: &SnapshotHandle) ->
 #[derive(Debug)]
 struct Wanted {
     about: About,
+    timeout: u64,
     auto_pause: bool,
+    auto_resume: bool,
     metadata: std::collections::BTreeMap<String, String>,
     env: std::collections::BTreeMap<String, String>,
     egress: Option<forkd_net::Egress>,
@@ -129,14 +132,14 @@ fn convert(wanted: NewSandbox) -> Answer<Wanted> {
     let egress = network.egress(wanted.allow_internet_access.or(network.allow_internet_access))?;
     let about = About {
         template: Some(wanted.template_id),
-        timeout: time("timeout", wanted.timeout, TIMEOUT)?,
-        auto_resume: wanted.auto_resume.is_some_and(|resume| resume.enabled),
         secure: wanted.secure.unwrap_or(true),
         public_traffic: network.allow_public_traffic.unwrap_or(true),
         mask_host: network.mask_request_host,
     };
     let auto_pause = wanted.auto_pause.unwrap_or(false);
-    Ok(Wanted { about, auto_pause, metadata, env, egress })
+    let auto_resume = wanted.auto_resume.is_some_and(|resume| resume.enabled);
+    let timeout = time("timeout", wanted.timeout, TIMEOUT)?;
+    Ok(Wanted { about, timeout, auto_pause, auto_resume, metadata, env, egress })
 }
 
 pub(super) async fn get(
@@ -186,8 +189,8 @@ mod tests {
     #[test]
     fn what_is_not_said_has_e2b_s_default() {
         let wanted = convert_json(r#"{"templateID": "base"}"#).unwrap();
-        assert_eq!((wanted.about.timeout, wanted.auto_pause, wanted.egress), (300, false, None));
-        assert!(wanted.about.secure && wanted.about.public_traffic && !wanted.about.auto_resume);
+        assert_eq!((wanted.timeout, wanted.auto_pause, wanted.egress), (300, false, None));
+        assert!(wanted.about.secure && wanted.about.public_traffic && !wanted.auto_resume);
     }
 
     #[test]

@@ -6,14 +6,12 @@
 //!                └── base, code-interpreter-v1: each stands for the other where only one is there
 //! ```
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::Progress;
+use forkd_engine::bring_up::WarmUp;
 use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_engine::project::Project;
 use forkd_engine::{EngineError, SnapshotHandle, SnapshotStatus};
@@ -22,14 +20,14 @@ use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
 use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::app::{App, Shared};
 use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::routes::images::look;
-use crate::routes::snapshots::create::make;
+use crate::routes::snapshots::create::{How, make};
 
 /// The templates that clients take if nothing else is said.
 pub(super) const USUAL: [&str; 2] = ["base", "code-interpreter-v1"];
@@ -40,12 +38,6 @@ const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot'):\n 
                        try:\n        __import__(_name)\n    except Exception:\n        pass\ndel _name";
 /// What is told and not read yet.
 const QUEUE: usize = 16;
-
-type Outcome = Result<(), (ErrorCode, String)>;
-
-/// Snapshots that are being made of images: whoever wants the same one waits for it.
-#[derive(Debug, Default)]
-pub(super) struct Making(Mutex<HashMap<Tag, watch::Receiver<Option<Outcome>>>>);
 
 /// The snapshot's tag for a name of E2B's: `name`, `name:tag`, and either with somebody's name and a slash before it.
 pub(super) fn tag_of(name: &str) -> Answer<Tag> {
@@ -91,6 +83,10 @@ async fn find(app: &Shared, caller: &Caller, template: &str) -> Answer<Option<Sn
     let Some(image) = named.await? else { return Ok(None) };
     let image = image.id().to_string();
     let tag = image_tag(template, &image, &caller.project)?;
+    let found = app.snapshot(caller, tag.as_str()).ok();
+    if let Some(found) = found.filter(|found| found.view().status != SnapshotStatus::Failed) {
+        return Ok(Some(found));
+    }
     make_once(app, caller, &tag, &image).await?;
     Ok(Some(app.snapshot(caller, tag.as_str())?))
 }
@@ -128,44 +124,8 @@ fn image_tag(name: &str, digest: &str, project: &Project) -> Answer<Tag> {
     Ok(tag.parse().map_err(EngineError::Tag)?)
 }
 
-/// Makes a snapshot of an image, unless there is one, or somebody makes it right now.
+/// A snapshot of an image, made once. With its interpreter warm, if the image has one.
 async fn make_once(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Answer<()> {
-    if let Ok(snapshot) = app.snapshot(caller, tag.as_str()) {
-        if snapshot.view().status != SnapshotStatus::Failed {
-            return Ok(());
-        }
-        app.remove_snapshot(caller, tag.as_str(), false).await?;
-    }
-    let mut outcome = {
-        let mut making = app.e2b.templates.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match making.get(tag) {
-            Some(outcome) => outcome.clone(),
-            None => {
-                let (told, outcome) = watch::channel(None);
-                making.insert(tag.clone(), outcome.clone());
-                let (app, caller) = (app.clone(), caller.clone());
-                let (tag, image) = (tag.clone(), image.to_owned());
-                // It goes on when its first caller goes away: others may wait, and the next one will want it.
-                tokio::spawn(async move {
-                    let made = warm(&app, &caller, &tag, &image).await;
-                    let made = made.map_err(|error| (error.code(), error.to_string()));
-                    app.e2b.templates.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&tag);
-                    told.send_replace(Some(made));
-                });
-                outcome
-            }
-        }
-    };
-    let outcome = outcome.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
-    match outcome {
-        Ok(Some(Ok(()))) => Ok(()),
-        Ok(Some(Err((code, text)))) => Err(ApiError::new(code, text)),
-        _ => Err(ApiError::new(ErrorCode::Unavailable, "the daemon is about to end")),
-    }
-}
-
-/// With its interpreter warm, if the image has one.
-async fn warm(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Answer<()> {
     let recipe = Recipe {
         tag: tag.clone(),
         image: image.to_owned(),
@@ -177,19 +137,12 @@ async fn warm(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Answer<(
         env: std::collections::BTreeMap::new(),
         start: None,
         ready: None,
-        warm_up: vec![("python".to_owned(), WARM_UP.to_owned())],
+        warm_up: vec![WarmUp { language: "python".into(), code: WARM_UP.into(), required: false }],
         account: Some(DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs: false,
         network: app.engine.networks().is_ok(),
     };
-    let _busy = app.busy().await;
-    let warm = made_and_told(app, caller, recipe.clone(), false, |_| ()).await;
-    match warm {
-        Err(error) if error.code() == ErrorCode::GuestFailed => {
-            made_and_told(app, caller, Recipe { warm_up: Vec::new(), ..recipe }, false, |_| ()).await
-        }
-        warm => warm,
-    }
+    made_and_told(app, caller, recipe, How::Once, false, |_| ()).await
 }
 
 /// Makes a snapshot, and says what happens on the way.
@@ -197,6 +150,7 @@ pub(super) async fn made_and_told(
     app: &Shared,
     caller: &Caller,
     recipe: Recipe,
+    how: How,
     wait: bool,
     say: impl Fn(&str),
 ) -> Answer<()> {
@@ -208,7 +162,7 @@ pub(super) async fn made_and_told(
             }
         }
     };
-    let (made, ()) = tokio::join!(make(app, caller, recipe, wait, told), hearing);
+    let (made, ()) = tokio::join!(make(app, caller, recipe, how, wait, told), hearing);
     made.map(drop)
 }
 

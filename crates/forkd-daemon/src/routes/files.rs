@@ -71,7 +71,7 @@ async fn read(
 ) -> Answer<Response> {
     let at = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
-    let agent = sandbox.answering_agent()?;
+    let agent = sandbox.awake_agent().await?;
     if accepts(&headers, TAR) {
         let archive = during(&sandbox, files::pack(agent, at)).await?;
         return Ok(shown(&app, TAR, Body::new(archive)));
@@ -139,7 +139,7 @@ async fn write(
 ) -> Answer<StatusCode> {
     let at = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
-    let agent = sandbox.answering_agent()?;
+    let agent = sandbox.awake_agent().await?;
     let bounds = Bounds { bytes: app.limits.file_bytes, guest_time: app.limits.guest_time };
     if is_tar(&headers) {
         if !at.path.starts_with('/') {
@@ -177,7 +177,7 @@ async fn remove(
 ) -> Answer<StatusCode> {
     let at = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
-    during(&sandbox, files::remove(sandbox.answering_agent()?, at)).await?;
+    during(&sandbox, files::remove(sandbox.awake_agent().await?, at)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -206,7 +206,7 @@ async fn info(
 ) -> Answer<Json<FileInfo>> {
     let at = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
-    let found = during(&sandbox, files::stat(sandbox.answering_agent()?, at)).await?;
+    let found = during(&sandbox, files::stat(sandbox.awake_agent().await?, at)).await?;
     Ok(Json(convert(found)))
 }
 
@@ -236,7 +236,7 @@ async fn list(
 ) -> Answer<Json<FileList>> {
     let at = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
-    let found = during(&sandbox, files::list(sandbox.answering_agent()?, at)).await?;
+    let found = during(&sandbox, files::list(sandbox.awake_agent().await?, at)).await?;
     let truncated = found.len() > MAX_FILES;
     Ok(Json(FileList { files: found.into_iter().take(MAX_FILES).map(convert).collect(), truncated }))
 }

@@ -12,6 +12,7 @@ mod events;
 mod files;
 pub(crate) mod images;
 mod kernels;
+mod names;
 mod proxy;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
@@ -41,6 +42,7 @@ fn all() -> OpenApiRouter<Shared> {
         .merge(snapshots::routes())
         .merge(images::routes())
         .merge(kernels::routes())
+        .merge(names::routes())
         .merge(events::routes())
 }
 

@@ -93,7 +93,7 @@ async fn pass(
     if port == 0 {
         return Err(malformed("port is 0, expected 1 to 65535"));
     }
-    let agent = sandbox.answering_agent()?;
+    let agent = sandbox.awake_agent().await?;
     let path = request.uri().path();
     // As it was written: what is decoded cannot be told from what was not encoded.
     let rest = path.splitn(SEGMENTS + 1, '/').nth(SEGMENTS).unwrap_or_default();

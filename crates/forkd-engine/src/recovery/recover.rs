@@ -254,6 +254,7 @@ fn adopt_sandbox(
     found: Found,
     state: StateName,
 ) -> Result<SandboxRecord, Found> {
+    record.take_over_wake();
     if let Some(disk) = record.disk.take() {
         let inode = |id: &LayerId| fs::metadata(shared.places.layer(id)).ok().map(|file| file.ino());
         match disk.resolve(&found.disk, inode) {

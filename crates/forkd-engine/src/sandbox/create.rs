@@ -26,6 +26,7 @@ use crate::network::NetworkOrder;
 use crate::places::PlaceError;
 use crate::record;
 use crate::sandbox::forked::{Forked, Name, Prepared};
+use crate::sandbox::lifetime::OnExpiry;
 use crate::sandbox::{SandboxHandle, SandboxView};
 use crate::snapshot::{SnapshotHandle, Zygote};
 
@@ -45,8 +46,9 @@ pub struct NewSandboxes {
     /// Whether those that came up are kept when others did not.
     pub partial: bool,
     pub ttl: Option<Duration>,
-    /// Whether they are paused when their time is over, and not ended.
-    pub pause_at_expiry: bool,
+    pub on_expiry: OnExpiry,
+    /// Whether traffic wakes them when they are paused, for as long as `ttl` says.
+    pub wake_on_traffic: bool,
     pub metadata: BTreeMap<String, String>,
     /// What is kept with each of them, for whoever asks.
     pub about: serde_json::Map<String, serde_json::Value>,

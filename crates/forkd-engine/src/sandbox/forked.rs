@@ -23,9 +23,10 @@ use crate::places::PlaceError;
 use crate::process::descriptors::{self, Named};
 use crate::process::users::User;
 use crate::process::{ProcessError, VmProcess, WithEvents, listen_in};
-use crate::record::{self, DiskRecord, SandboxRecord};
+use crate::record::{self, DiskRecord, SandboxRecord, WakeRecord};
 use crate::registry::Reservation;
 use crate::sandbox::create::NewSandboxes;
+use crate::sandbox::lifetime::OnExpiry;
 use crate::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use crate::snapshot::Zygote;
 
@@ -74,7 +75,8 @@ impl Prepared {
                 .map(|ttl| now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))),
             metadata: new.metadata,
             about: new.about,
-            pauses_at_expiry: new.pause_at_expiry,
+            pauses_at_expiry: new.on_expiry == OnExpiry::Pause,
+            wake: new.wake_on_traffic.then(|| WakeRecord { ttl_secs: new.ttl.map(|ttl| ttl.as_secs()) }),
             project: new.owner.as_ref().map(|owner| owner.project.clone()).unwrap_or_default(),
             owner: new.owner.map(|owner| owner.name),
             disk: None,

@@ -8,7 +8,7 @@
 //!                       Ended ──▶ removed: when asked, or after a while
 //! ```
 //!
-//! One that pauses at its expiry does that when its time is over, and has no end of its own from then on.
+//! When it runs, and for how long, is in `lifetime.rs`.
 //!
 //! What its process says outranks requests: a request to a VM that has ended is answered with that.
 
@@ -17,6 +17,7 @@ pub(crate) mod charge;
 pub(crate) mod create;
 pub(crate) mod end;
 pub(crate) mod forked;
+pub(crate) mod lifetime;
 pub(crate) mod rollback;
 
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forkd_proto::control::{Command, Event, ExitReason};
+use forkd_proto::control::{Event, ExitReason};
 use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -44,15 +45,14 @@ use crate::network::NetworkChange;
 use crate::process::control::CallError;
 use crate::process::descriptors::{CONSOLE, VSOCK};
 use crate::process::{VmProcess, WithEvents};
-use crate::record::{self, Changing, SandboxRecord};
+use crate::record::{self, SandboxRecord};
 use crate::sandbox::branch::BranchOrder;
 use crate::sandbox::end::is_ending;
+use crate::sandbox::lifetime::Expiry;
 use crate::snapshot::SnapshotHandle;
 
 /// How long it is known that a sandbox has ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// How long a caller waits for a pause or a resume.
-const ANSWER: Duration = Duration::from_secs(5);
 /// How long a request may still run in a sandbox that is to be removed.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Requests that wait for their turn.
@@ -102,9 +102,10 @@ pub(crate) enum Request {
     /// Whoever asked is about to be told: it is a sandbox from now on.
     Promise(Answer<SandboxView>),
     Pause(Answer<()>),
-    Resume(Answer<()>),
-    ChangeWithExpiry(SandboxState, Option<u64>, Answer<()>),
-    SetExpiry(Option<u64>, Answer<()>),
+    Resume(Answer<bool>),
+    Suspend(Answer<bool>),
+    Wake(Option<u64>, Answer<bool>),
+    SetExpiry(Expiry, Answer<()>),
     ChangeNetwork(NetworkChange, Answer<()>),
     LoseNetwork(Answer<()>),
     Branch(BranchOrder, Answer<SnapshotHandle>),
@@ -157,29 +158,6 @@ impl SandboxHandle {
             }
             SandboxState::Running => Ok(&self.agent),
         }
-    }
-
-    pub async fn pause(&self) -> Result<(), EngineError> {
-        self.ask_in_time(Request::Pause).await
-    }
-
-    pub async fn resume(&self) -> Result<(), EngineError> {
-        self.ask_in_time(Request::Resume).await
-    }
-
-    /// Pauses it, with no end from then on. A daemon that dies meanwhile leaves both or neither.
-    pub async fn pause_for_good(&self) -> Result<(), EngineError> {
-        self.ask_in_time(|answer| Request::ChangeWithExpiry(SandboxState::Paused, None, answer)).await
-    }
-
-    /// Resumes it, with this end. A daemon that dies meanwhile leaves both or neither.
-    pub async fn resume_until(&self, unix_ms: Option<u64>) -> Result<(), EngineError> {
-        self.ask_in_time(|answer| Request::ChangeWithExpiry(SandboxState::Running, unix_ms, answer)).await
-    }
-
-    /// Changes when it is ended by itself.
-    pub async fn set_expiry(&self, unix_ms: Option<u64>) -> Result<(), EngineError> {
-        self.ask(|answer| Request::SetExpiry(unix_ms, answer)).await
     }
 
     /// Changes what it may reach, from one packet to the next.
@@ -237,12 +215,6 @@ impl SandboxHandle {
 
     pub(crate) async fn identify(&self) -> Result<(), EngineError> {
         self.ask(Request::Identify).await
-    }
-
-    /// The same for what takes no time. A process that has not answered by then may still do it.
-    async fn ask_in_time<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
-        let answered = tokio::time::timeout(ANSWER, self.ask(request)).await;
-        answered.unwrap_or(Err(EngineError::Timeout))
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, EngineError> {
@@ -371,15 +343,6 @@ impl Sandbox {
         }
     }
 
-    /// Its time is over: it stands still until somebody wants it, if that was asked for, or ends.
-    async fn expire(&mut self) {
-        if self.record.pauses_at_expiry && self.change_with_expiry(SandboxState::Paused, None).await.is_ok() {
-            return;
-        }
-        self.finish(EndReason::Expired, "its time was over".into());
-        self.process.kill();
-    }
-
     /// When something is due by itself.
     fn next_deadline(&self) -> Option<u64> {
         match &self.end {
@@ -417,19 +380,23 @@ impl Sandbox {
                 let _ = answer.send(promised);
             }
             Request::Pause(answer) => {
-                let paused = self.change(SandboxState::Paused, Command::Pause).await;
+                let paused = self.pause().await;
                 let _ = answer.send(self.or_ended(paused).await);
             }
             Request::Resume(answer) => {
-                let resumed = self.change(SandboxState::Running, Command::Resume).await;
+                let resumed = self.resume().await;
                 let _ = answer.send(self.or_ended(resumed).await);
             }
-            Request::ChangeWithExpiry(wanted, expires, answer) => {
-                let changed = self.change_with_expiry(wanted, expires).await;
-                let _ = answer.send(self.or_ended(changed).await);
+            Request::Suspend(answer) => {
+                let suspended = self.suspend().await;
+                let _ = answer.send(self.or_ended(suspended).await);
             }
-            Request::SetExpiry(expires, answer) => {
-                let set = self.set_expiry(expires);
+            Request::Wake(expires, answer) => {
+                let woken = self.wake(expires).await;
+                let _ = answer.send(self.or_ended(woken).await);
+            }
+            Request::SetExpiry(expiry, answer) => {
+                let set = self.set_expiry(expiry);
                 let _ = answer.send(set);
             }
             Request::ChangeNetwork(change, answer) => {
@@ -463,52 +430,12 @@ impl Sandbox {
         }
     }
 
-    fn set_expiry(&mut self, expires: Option<u64>) -> Result<(), EngineError> {
-        self.check_alive()?;
-        self.record.expires_unix_ms = expires;
-        self.save()
-    }
-
     fn promise(&mut self) -> Result<SandboxView, EngineError> {
         self.check_alive()?;
         self.record.promised = true;
         self.save()?;
         self.become_(SandboxState::Running);
         Ok(self.view.borrow().clone())
-    }
-
-    /// Pauses or resumes. What it already is, it stays.
-    async fn change(&mut self, wanted: SandboxState, command: Command) -> Result<(), EngineError> {
-        self.check_alive()?;
-        if self.state != wanted {
-            self.process.control.call(command, &[]).await?;
-            self.become_(wanted);
-        }
-        Ok(())
-    }
-
-    /// Pauses or resumes, and changes the expiry, as one step: the record says first what may be.
-    async fn change_with_expiry(
-        &mut self,
-        wanted: SandboxState,
-        expires: Option<u64>,
-    ) -> Result<(), EngineError> {
-        self.check_alive()?;
-        let before = self.record.expires_unix_ms;
-        let pauses = wanted == SandboxState::Paused;
-        self.record.changing = Some(Changing { pauses, expires_before: before });
-        self.record.expires_unix_ms = expires;
-        self.save()?;
-        fault::place("change.written");
-        let command = if pauses { Command::Pause } else { Command::Resume };
-        let changed = self.change(wanted, command).await;
-        fault::place("change.changed");
-        if changed.is_err() {
-            self.record.expires_unix_ms = before;
-        }
-        self.record.changing = None;
-        self.save()?;
-        changed
     }
 
     pub fn check_alive(&self) -> Result<(), EngineError> {

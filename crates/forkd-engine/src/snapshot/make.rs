@@ -52,7 +52,7 @@ pub struct NewSnapshot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// What begins now.
-    Begins(&'static str),
+    Begins(String),
     /// What the warm-up prints, as it comes: pieces, not lines.
     Printed(String),
 }
@@ -259,5 +259,5 @@ async fn bring_up_telling(agent: &Agent, new: &NewSnapshot, steps: &Steps) -> Re
 
 /// Tells of a step. Whoever asked may not listen.
 async fn step(steps: &Steps, name: &'static str) {
-    let _ = steps.send(Step::Begins(name)).await;
+    let _ = steps.send(Step::Begins(name.to_owned())).await;
 }

@@ -10,6 +10,7 @@
 
 pub(crate) mod evict;
 pub(crate) mod make;
+pub(crate) mod once;
 pub(crate) mod persist;
 pub(crate) mod remove;
 pub(crate) mod retention;

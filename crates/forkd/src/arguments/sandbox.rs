@@ -1,7 +1,8 @@
 //! Verbs for sandboxes, from their beginning to their end.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use forkd_api::sandbox::{Egress, EgressMode, Limits, SandboxState};
+use forkd_api::sandbox::{Egress, EgressMode, Limits, OnExpiry, SandboxState};
 
 use super::{DaemonOptions, Output, parse_pair, parse_seconds};
 use crate::size::parse_mib;
@@ -31,6 +32,12 @@ pub struct Given {
     /// End them by themselves after this time, such as 90, 10m or 2h.
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub ttl: Option<u64>,
+    /// What happens to them then.
+    #[arg(long, value_name = "end|pause", default_value = "end", hide_default_value = true, value_parser = on_expiry_parser(), requires = "ttl")]
+    pub on_expiry: OnExpiry,
+    /// Wake one that is paused when something is asked of it, for as long as --ttl says.
+    #[arg(long)]
+    pub wake_on_traffic: bool,
     /// Add this to the environment of everything that is started in them.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
@@ -41,6 +48,13 @@ pub struct Given {
     pub egress: EgressArguments,
     #[command(flatten)]
     pub limits: LimitOptions,
+}
+
+fn on_expiry_parser() -> impl TypedValueParser<Value = OnExpiry> {
+    PossibleValuesParser::new(["end", "pause"]).map(|name| match name.as_str() {
+        "pause" => OnExpiry::Pause,
+        _ => OnExpiry::End,
+    })
 }
 
 /// What a sandbox may reach.

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use forkd_api::sandbox::{ListSandboxes, Sandbox, SandboxState};
-use forkd_api::snapshot::{Snapshot, SnapshotStatus};
+use forkd_api::snapshot::{Snapshot, SnapshotStatus, UNNAMED_PREFIX};
 use serde::Serialize;
 
-use super::{print, print_json, run, say, with_daemon};
+use super::{print, print_json, say, with_daemon};
 use crate::arguments::CleanupOptions;
 use crate::error::{self, CliError};
 use crate::exit::Exit;
@@ -70,7 +70,7 @@ fn leftovers(sandboxes: &[Sandbox], snapshots: &[Snapshot], runs: bool) -> Lefto
     let is_left = |snapshot: &&Snapshot| {
         let unused = snapshot.children.is_empty() && !used.contains(snapshot.tag.as_str());
         snapshot.status == SnapshotStatus::Failed
-            || (runs && unused && snapshot.tag.starts_with(run::PREFIX) && snapshot.image.is_some())
+            || (runs && unused && snapshot.tag.starts_with(UNNAMED_PREFIX) && snapshot.image.is_some())
     };
     Leftovers {
         sandboxes: ended.map(|sandbox| sandbox.id.clone()).collect(),

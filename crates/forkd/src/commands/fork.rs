@@ -14,11 +14,20 @@ use crate::signals::Signals;
 
 pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
     with_daemon(&options.daemon, async |client| {
-        let mut wanted = source(&client, &options.source).await?;
-        wanted.n = options.n;
-        wanted.partial = options.partial;
+        let mut wanted = CreateSandboxes {
+            source: Some(options.source.clone()),
+            n: options.n,
+            partial: options.partial,
+            ..Default::default()
+        };
         give(&mut wanted, &options.given);
-        let created = create(&client, &wanted, &mut Signals::new()?).await?;
+        let created = create(&client, &wanted, &mut Signals::new()?).await;
+        let created = created.map_err(|error| match error {
+            CliError::Client(error) if error.is_not_found() => {
+                CliError::NothingToFork(options.source.clone())
+            }
+            error => error,
+        })?;
         for failure in &created.failures {
             say(&format!("forkd: one did not come up: {}", failure.error));
         }
@@ -33,25 +42,11 @@ pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
     })
 }
 
-/// What is forked: a snapshot of this name, else a sandbox.
-async fn source(client: &Client, name: &str) -> Result<CreateSandboxes, CliError> {
-    match client.snapshot(name).await {
-        Ok(snapshot) => {
-            return Ok(CreateSandboxes { snapshot_tag: Some(snapshot.tag), ..Default::default() });
-        }
-        Err(error) if error.is_not_found() => {}
-        Err(error) => return Err(error.into()),
-    }
-    match client.sandbox(name).await {
-        Ok(sandbox) => Ok(CreateSandboxes { from_sandbox: Some(sandbox.id), ..Default::default() }),
-        Err(error) if error.is_not_found() => Err(CliError::NothingToFork(name.to_owned())),
-        Err(error) => Err(error.into()),
-    }
-}
-
 fn give(wanted: &mut CreateSandboxes, given: &Given) {
     let map = |pairs: &[(String, String)]| pairs.iter().cloned().collect::<BTreeMap<_, _>>();
     wanted.ttl_secs = given.ttl;
+    wanted.on_expiry = given.on_expiry;
+    wanted.wake_on_traffic = given.wake_on_traffic;
     wanted.env = map(&given.env);
     wanted.metadata = map(&given.metadata);
     wanted.egress = given.egress.wanted();

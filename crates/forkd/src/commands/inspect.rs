@@ -1,5 +1,6 @@
 //! `forkd inspect`.
 
+use forkd_api::named::Named;
 use forkd_api::sandbox::{Limits, Sandbox};
 
 use super::{egress, ls, print, print_json, sheet, snapshot, with_daemon};
@@ -10,16 +11,9 @@ use crate::moment::{at, bytes};
 
 pub fn run(options: &InspectOptions) -> Result<Exit, CliError> {
     with_daemon(&options.daemon, async |client| {
-        match client.sandbox(&options.id).await {
-            Ok(sandbox) => {
-                show(&sandbox, &options.output)?;
-                return Ok(Exit::Success);
-            }
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
-        match client.snapshot(&options.id).await {
-            Ok(snapshot) => snapshot::inspect::show(&snapshot, &options.output)?,
+        match client.named(&options.id).await {
+            Ok(Named::Sandbox(sandbox)) => show(&sandbox, &options.output)?,
+            Ok(Named::Snapshot(snapshot)) => snapshot::inspect::show(&snapshot, &options.output)?,
             Err(error) if error.is_not_found() => return Err(CliError::NothingToShow(options.id.clone())),
             Err(error) => return Err(error.into()),
         }
@@ -41,6 +35,8 @@ pub(super) fn show(sandbox: &Sandbox, output: &Output) -> Result<(), CliError> {
         ("snapshot", Some(sandbox.snapshot_tag.clone())),
         ("created", Some(at(sandbox.created_at_unix))),
         ("expires", sandbox.expires_at_unix.map(at)),
+        ("on expiry", (!sandbox.on_expiry.is_end()).then(|| "pause".into())),
+        ("wakes", sandbox.wake_on_traffic.then(|| "on traffic".into())),
         ("vcpus", Some(sandbox.vcpus.to_string())),
         ("memory", Some(bytes(sandbox.memory_mib << 20))),
         ("disk", Some(bytes(sandbox.disk_mib << 20))),

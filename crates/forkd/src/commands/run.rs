@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::Exec;
-use forkd_api::library::PullImage;
+use forkd_api::library::{ImageSummary, PullImage};
 use forkd_api::sandbox::CreateSandboxes;
-use forkd_api::snapshot::{CreateSnapshot, SnapshotStatus};
+use forkd_api::snapshot::CreateSnapshot;
 use forkd_client::Client;
 
 use super::{fork, image, say, snapshot};
@@ -21,12 +20,8 @@ use crate::session::{self, Manner};
 use crate::signals::Signals;
 use crate::terminal;
 
-/// What snapshots that are made here are called first.
-pub(super) const PREFIX: &str = "run-";
 /// How much longer than its command a sandbox lives that nobody removes.
 const SPARE_SECS: u64 = 600;
-/// How often it is looked whether somebody else has made the snapshot.
-const POLL: Duration = Duration::from_millis(200);
 
 pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
     super::asynchronously(async {
@@ -96,27 +91,8 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
         Err(error) => return Err(error.into()),
     }
     let image = image_of(client, options).await?;
-    let tag = tag_of(source, &image, shape);
-    let wanted =
-        CreateSnapshot { tag: tag.clone(), wait: false, ..snapshot::create::of_image(&image, shape) };
-    loop {
-        match client.snapshot(&tag).await {
-            Ok(snapshot) if snapshot.status == SnapshotStatus::Failed => {
-                client.remove_snapshot(&tag, false).await?;
-            }
-            Ok(_) => return Ok(tag),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error.into()),
-        }
-        match snapshot::create::make(client, &wanted).await {
-            Ok(snapshot) => return Ok(snapshot.tag),
-            // Somebody else makes it right now.
-            Err(CliError::Client(error)) if error.code() == Some(ErrorCode::NameTaken) => {
-                tokio::time::sleep(POLL).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    let wanted = CreateSnapshot { wait: false, ..snapshot::create::of_image(&image, shape) };
+    Ok(snapshot::create::make(client, &wanted).await?.tag)
 }
 
 fn shape_is_given(shape: &SnapshotShape) -> bool {
@@ -125,11 +101,11 @@ fn shape_is_given(shape: &SnapshotShape) -> bool {
     sized || cpu.is_some() || kernel.is_some() || *no_network
 }
 
-/// The id of the image of this name, which is pulled if that was asked for.
+/// A name of the image that is meant, which is pulled if that was asked for.
 async fn image_of(client: &Client, options: &RunOptions) -> Result<String, CliError> {
     let source = &options.source;
     match client.image(source).await {
-        Ok(image) => return Ok(image.summary.id),
+        Ok(_) => return Ok(source.clone()),
         Err(error) if error.is_not_found() && options.pull => {}
         Err(error) if error.is_not_found() => return Err(CliError::NothingToRun(source.clone())),
         Err(error) => return Err(error.into()),
@@ -139,37 +115,19 @@ async fn image_of(client: &Client, options: &RunOptions) -> Result<String, CliEr
     let progress = Progress::new();
     let pulled = client.pull_image(&wanted, |told| progress.told(&told)).await;
     progress.finish();
-    Ok(pulled?.summary.id)
-}
-
-/// The tag of the snapshot of an image in some shape: its name, and a digest of all that makes a difference.
-fn tag_of(source: &str, image: &str, shape: &SnapshotShape) -> String {
-    let digest = blake3::hash(format!("{image}\0{shape:?}").as_bytes()).to_hex();
-    let name: String = snapshot::create::slug(source).chars().take(48).collect();
-    format!("{PREFIX}{name}-{}", digest.chars().take(8).collect::<String>())
+    let ImageSummary { id, names, .. } = pulled?.summary;
+    Ok(names.into_iter().next().unwrap_or(id))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkd_api::snapshot::Cpu;
 
     const ANY: SnapshotShape =
         SnapshotShape { vcpus: None, memory: None, disk: None, cpu: None, no_network: false, kernel: None };
 
     #[test]
-    fn every_shape_of_an_image_has_a_tag_of_its_own() {
-        let tags = [
-            tag_of("python:3.12", "1", &ANY),
-            tag_of("python:3.12", "2", &ANY),
-            tag_of("python:3.12", "1", &SnapshotShape { memory: Some(1024), ..ANY }),
-            tag_of("python:3.12", "1", &SnapshotShape { disk: Some(1024), ..ANY }),
-            tag_of("python:3.12", "1", &SnapshotShape { cpu: Some(Cpu::V2), ..ANY }),
-        ];
-        assert!(tags.iter().all(|tag| tag.starts_with("run-python-3.12-")), "{tags:?}");
-        let different: std::collections::BTreeSet<&String> = tags.iter().collect();
-        assert_eq!(different.len(), tags.len());
-        assert!(tag_of(&"registry.example/x".repeat(30), "1", &ANY).len() <= 64);
+    fn a_shape_is_given_by_any_part_of_it() {
         assert!(!shape_is_given(&ANY) && shape_is_given(&SnapshotShape { vcpus: Some(1), ..ANY }));
     }
 

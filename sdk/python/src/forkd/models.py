@@ -58,7 +58,9 @@ __all__ = [
     "Language",
     "LibraryProgress",
     "Limits",
+    "Named",
     "NetworkStats",
+    "OnExpiry",
     "Problem",
     "ProblemList",
     "Progress",
@@ -147,6 +149,9 @@ SnapshotStatus = Literal["live", "persisting", "ready", "failed"]
 # What a guest is shown of the host's CPU.
 Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
 
+# What happens to a sandbox when its time is over.
+OnExpiry = Literal["end", "pause"]
+
 # Why something was dropped.
 DropReason = Literal["refused", "spoofed", "over_limit"]
 
@@ -206,14 +211,25 @@ class CreateSandboxes(Model):
     n: int = 1
     """How many."""
 
+    on_expiry: Optional[OnExpiry] = None
+    """What happens to them when they expire."""
+
     partial: bool = False
     """Whether those that came up are kept when others did not."""
 
     snapshot_tag: Optional[str] = None
-    """The snapshot to fork from. Either this or `from_sandbox`."""
+    """The snapshot to fork from."""
+
+    source: Optional[str] = None
+    """What to fork: a snapshot of this name, or else a sandbox with this id. Either this, `snapshot_tag` or
+    `from_sandbox`.
+    """
 
     ttl_secs: Optional[int] = None
-    """Seconds until they are ended by themselves."""
+    """Seconds until they expire."""
+
+    wake_on_traffic: bool = False
+    """Whether a request to one that is paused wakes it, for another `ttl_secs`: code, commands, files and ports."""
 
 
 @dataclass(frozen=True)
@@ -222,8 +238,6 @@ class CreateSnapshot(Model):
 
     image: str
     """A name or an id of an image."""
-
-    tag: str
 
     cpu: Optional[Cpu] = None
     """What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level."""
@@ -258,6 +272,11 @@ class CreateSnapshot(Model):
 
     start: Optional[list[str]] = None
     """A program that runs from the start."""
+
+    tag: Optional[str] = None
+    """Without one, the snapshot is named after what it is made of, and made once: the same request gets the same snapshot,
+    also while it is being made for somebody else.
+    """
 
     vcpus: Optional[int] = None
 
@@ -828,6 +847,15 @@ class Limits(Model):
 
 
 @dataclass(frozen=True)
+class Named(Model):
+    """What a name means: a snapshot's tag comes before a sandbox's id."""
+
+    snapshot: Optional[SnapshotInfo] = None
+
+    sandbox: Optional[SandboxInfo] = None
+
+
+@dataclass(frozen=True)
 class NetworkStats(Model):
     """What a sandbox has sent and received, and what was dropped of it."""
 
@@ -1008,10 +1036,12 @@ class SandboxInfo(SandboxNames, Model):
     """Why it has ended."""
 
     expires_at_unix: Optional[int] = None
-    """When it will be ended by itself."""
+    """When it expires."""
 
     limits: Optional[Limits] = None
     """What it may use of the host, as it is kept."""
+
+    on_expiry: Optional[OnExpiry] = None
 
     owner: Optional[str] = None
     """Who asked for it: `token:NAME`, `unix:UID`, or `local`."""
@@ -1021,6 +1051,9 @@ class SandboxInfo(SandboxNames, Model):
 
     project: Optional[str] = None
     """The project that it belongs to."""
+
+    wake_on_traffic: bool = False
+    """Whether a request to it wakes it when it is paused."""
 
 
 @dataclass(frozen=True)

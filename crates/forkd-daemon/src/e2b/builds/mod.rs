@@ -49,6 +49,7 @@ use crate::extract::{Json, Path, Query};
 use crate::jobs::Place;
 use crate::routes::checks::{malformed, within};
 use crate::routes::images::build::carry_out;
+use crate::routes::snapshots::create::How;
 
 pub(crate) use self::files::caller as upload_caller;
 pub(super) use self::record::Builds;
@@ -314,7 +315,8 @@ async fn snapshot(
         network: app.engine.networks().is_ok(),
     };
     let told = Saying { app: app.clone(), id: id.to_owned() };
-    let made = templates::made_and_told(app, caller, recipe, true, |line| told.say("info", line)).await;
+    let say = |line: &str| told.say("info", line);
+    let made = templates::made_and_told(app, caller, recipe, How::New, true, say).await;
     let swapped = made.and_then(|()| {
         let before = templates::named(app, caller, template.as_str());
         let was_public = before.is_some_and(|before| app.sharing.is_public(&before.view().record));

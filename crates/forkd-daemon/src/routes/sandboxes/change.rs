@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetBandwidth, SetTtl};
 use forkd_api::snapshot::Snapshot;
-use forkd_engine::{EngineError, NetworkChange, SandboxHandle, SnapshotHandle};
+use forkd_engine::{EngineError, Expiry, NetworkChange, SandboxHandle, SnapshotHandle};
 use forkd_store::Tag;
 
 use super::create::MAX_BANDWIDTH_MIB;
@@ -212,7 +212,7 @@ pub(super) async fn set_bandwidth(
     Ok(shown(&sandbox))
 }
 
-/// Changes when a sandbox is ended by itself.
+/// Changes when a sandbox expires.
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/ttl",
@@ -235,7 +235,7 @@ pub(super) async fn set_ttl(
 ) -> Answer<Json<Sandbox>> {
     let sandbox = app.sandbox(&caller, &id)?;
     let seconds = wanted.ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
-    sandbox.set_expiry(seconds.map(from_now)).await?;
+    sandbox.set_expiry(Expiry::At(seconds.map(from_now))).await?;
     Ok(shown(&sandbox))
 }
 

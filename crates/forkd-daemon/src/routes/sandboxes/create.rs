@@ -7,9 +7,9 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
-use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS};
-use forkd_engine::IoQuota;
-use forkd_engine::{Created, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
+use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS, OnExpiry};
+use forkd_engine as engine;
+use forkd_engine::{Created, IoQuota, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
@@ -57,17 +57,14 @@ pub(super) async fn create(
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
     let (of, order) = convert(wanted)?;
-    let (source, project) = match of {
-        Of::Snapshot(tag) => {
-            let snapshot = app.snapshot(&caller, &tag)?;
-            let project = app.project_for(&caller, &snapshot.view());
-            (Source::Snapshot(snapshot), project)
-        }
-        Of::Sandbox(id) => {
-            let sandbox = app.sandbox(&caller, &id)?;
-            let project = sandbox.view().record.project;
-            (Source::Sandbox(sandbox), project)
-        }
+    let source = match of {
+        Of::Any(name) => app.named(&caller, &name)?,
+        Of::Snapshot(tag) => Source::Snapshot(app.snapshot(&caller, &tag)?),
+        Of::Sandbox(id) => Source::Sandbox(app.sandbox(&caller, &id)?),
+    };
+    let project = match &source {
+        Source::Snapshot(snapshot) => app.project_for(&caller, &snapshot.view()),
+        Source::Sandbox(sandbox) => sandbox.view().record.project,
     };
     let new = order(source, app.owner(&caller, project));
     let created = answer(fork_all(&app, new).await?);
@@ -85,18 +82,21 @@ pub(crate) async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
 
 /// What sandboxes are to be made of, by name.
 enum Of {
+    Any(String),
     Snapshot(String),
     Sandbox(String),
 }
 
 /// What a body names, and what it asks for once that is found.
 fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) -> NewSandboxes)> {
-    let CreateSandboxes { snapshot_tag, from_sandbox, n, partial, ttl_secs, metadata, env, limits, egress } =
+    let CreateSandboxes { source, snapshot_tag, from_sandbox, n, partial, metadata, env, limits, .. } =
         wanted;
-    let of = match (snapshot_tag, from_sandbox) {
-        (Some(tag), None) => Of::Snapshot(tag),
-        (None, Some(id)) => Of::Sandbox(id),
-        _ => return Err(malformed("expected one of snapshot_tag and from_sandbox")),
+    let CreateSandboxes { ttl_secs, on_expiry, wake_on_traffic, egress, .. } = wanted;
+    let of = match (source, snapshot_tag, from_sandbox) {
+        (Some(name), None, None) => Of::Any(name),
+        (None, Some(tag), None) => Of::Snapshot(tag),
+        (None, None, Some(id)) => Of::Sandbox(id),
+        _ => return Err(malformed("expected one of source, snapshot_tag and from_sandbox")),
     };
     let bandwidth =
         limits.bandwidth_mib.map(|mib| within("limits.bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB));
@@ -106,6 +106,10 @@ fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) ->
     };
     let limits = wanted_limits(&limits)?;
     let ttl = ttl_secs.map(|seconds| within("ttl_secs", seconds, 1..=MAX_TTL_SECS)).transpose()?;
+    let on_expiry = match on_expiry {
+        OnExpiry::End => engine::OnExpiry::End,
+        OnExpiry::Pause => engine::OnExpiry::Pause,
+    };
     checks::metadata(&metadata)?;
     checks::env(&env)?;
     let count = within("n", n, 1..=MOST)?;
@@ -114,7 +118,8 @@ fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) ->
         count,
         partial,
         ttl: ttl.map(Duration::from_secs),
-        pause_at_expiry: false,
+        on_expiry,
+        wake_on_traffic,
         metadata,
         about: serde_json::Map::new(),
         env,
@@ -186,8 +191,8 @@ mod tests {
         let weight = limited(Limits { cpu_weight: Some(10_001), ..Limits::default() });
         let rate = limited(Limits { write_bytes_per_sec: Some(1), ..Limits::default() });
         for (wrong, says) in [
-            (both, "one of snapshot_tag and from_sandbox"),
-            (neither, "one of snapshot_tag and from_sandbox"),
+            (both, "one of source, snapshot_tag and from_sandbox"),
+            (neither, "one of source, snapshot_tag and from_sandbox"),
             (disk, "limits.disk_mib is 0"),
             (bandwidth, "limits.bandwidth_mib is 0"),
             (memory, "limits.memory_mib is 15, expected 16 to"),

@@ -86,7 +86,7 @@ pub(super) async fn interact(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
     let sandbox = app.sandbox(&caller, &id)?;
-    sandbox.answering_agent()?;
+    sandbox.awake_agent().await?;
     let upgrade = upgrade.map_err(|rejection| {
         malformed("this path is for WebSockets")
             .hint("POST runs a program without one")

@@ -108,6 +108,7 @@ mod tests {
             metadata: [("colour".to_owned(), colour.to_owned())].into(),
             about: serde_json::Map::new(),
             pauses_at_expiry: false,
+            wake: None,
             shape,
             disk: None,
             user: None,

@@ -64,7 +64,7 @@ pub(super) async fn exec(
 ) -> Answer<Response> {
     let limit = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
-    let agent = sandbox.answering_agent()?;
+    let agent = sandbox.awake_agent().await?;
     let program = Program {
         arguments: &wanted.args,
         env: &wanted.env,
@@ -115,7 +115,7 @@ pub(super) async fn eval(
     let language = wanted.context.is_none().then_some(wanted.language.name());
     let code = Code { code: &wanted.code, language, context: wanted.context.as_deref(), env: wanted.env };
     let begun = Instant::now();
-    let evaluating = eval::eval(sandbox.answering_agent()?, &code, Duration::from_secs(seconds));
+    let evaluating = eval::eval(sandbox.awake_agent().await?, &code, Duration::from_secs(seconds));
     let evaluated = during(&sandbox, evaluating).await?;
     app.metrics.engine.executed(begun.elapsed());
     Ok(Json(convert(evaluated)))

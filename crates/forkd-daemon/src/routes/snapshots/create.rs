@@ -8,9 +8,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorBody;
-use forkd_api::snapshot::{Cpu, CreateSnapshot, Progress, ReadyProbe, Snapshot};
+use forkd_api::snapshot::{Cpu, CreateSnapshot, Progress, ReadyProbe, Snapshot, UNNAMED_PREFIX};
 use forkd_api::token::Scope;
-use forkd_engine::library::{DefaultAccount, Recipe};
+use forkd_engine::bring_up::WarmUp;
+use forkd_engine::library::{DefaultAccount, Recipe, UNNAMED};
 use forkd_engine::{EngineError, Step};
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{Probe, Ready};
@@ -19,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::app::Shared;
 use crate::auth::Caller;
-use crate::error::Answer;
+use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::ndjson;
 use crate::routes::checks::{self, malformed, within};
@@ -74,11 +75,12 @@ pub(super) async fn create(
         caller.require(Scope::Admin)?;
     }
     let wait = wanted.wait;
+    let how = if wanted.tag.is_some() { How::New } else { How::Once };
     let recipe = convert(wanted)?;
     let (told, mut heard) = mpsc::channel(QUEUE);
     if !ndjson::is_wanted(&headers) {
         let unheard = async { while heard.recv().await.is_some() {} };
-        let (made, ()) = tokio::join!(make(&app, &caller, recipe, wait, told), unheard);
+        let (made, ()) = tokio::join!(make(&app, &caller, recipe, how, wait, told), unheard);
         return Ok((StatusCode::CREATED, Json(made?)).into_response());
     }
     Ok(ndjson::answer(move |lines| async move {
@@ -89,7 +91,7 @@ pub(super) async fn create(
                 }
             }
         };
-        let (made, ()) = tokio::join!(make(&app, &caller, recipe, wait, told), tell);
+        let (made, ()) = tokio::join!(make(&app, &caller, recipe, how, wait, told), tell);
         let last = match made {
             Ok(snapshot) => Progress::Snapshot(Box::new(snapshot)),
             Err(error) => {
@@ -102,22 +104,38 @@ pub(super) async fn create(
     }))
 }
 
+/// Whether a snapshot is made anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Its tag must be free.
+    New,
+    /// One that is there, or is being made, will do. It is named after what it is made of, unless it has a tag.
+    Once,
+}
+
 /// Makes a snapshot, and tells what it does.
 pub(crate) async fn make(
     app: &Shared,
     caller: &Caller,
     recipe: Recipe,
+    how: How,
     wait: bool,
     told: Told,
 ) -> Answer<Snapshot> {
-    let preparing = Preparing(told.clone());
     let asked = caller.clone();
-    let new = look(app, move |app| {
+    let recipe = look(app, move |app| {
         // By its id from here on: a name may mean another one in the next moment.
-        let image = app.image(&asked, &recipe.image)?.id().to_string();
-        Ok(app.library.prepare(Recipe { image, ..recipe }, &preparing)?)
+        let image = app.image(&asked, &recipe.image)?.id();
+        let tag = match recipe.tag.as_str() {
+            UNNAMED => {
+                let tag = recipe.tag_of_contents(UNNAMED_PREFIX, &image, &asked.project);
+                tag.map_err(EngineError::Tag)?
+            }
+            _ => recipe.tag.clone(),
+        };
+        Ok(Recipe { tag, image: image.to_string(), ..recipe })
     });
-    let new = new.await?;
+    let recipe = recipe.await?;
     let owner = app.own(caller);
     let (steps, mut taken) = mpsc::channel(QUEUE);
     let telling = async {
@@ -126,14 +144,23 @@ pub(crate) async fn make(
             match step {
                 Step::Begins(step) => {
                     say(&told, output.finish()).await;
-                    tell(&told, step).await;
+                    tell(&told, &step).await;
                 }
                 Step::Printed(text) => say(&told, output.add(&text)).await,
             }
         }
         say(&told, output.finish()).await;
     };
-    let making = async move { app.engine.make_for(new, Some(&owner), &steps).await };
+    let making = async move {
+        match how {
+            How::New => Ok(app.engine.make_of(&app.library, recipe, &owner, &steps).await?),
+            How::Once => {
+                let work = app.clone();
+                let once = async move { work.engine.make_once(&work.library, recipe, &owner, &steps).await };
+                app.to_its_end(once).await?.map_err(|error| ApiError::from(&*error))
+            }
+        }
+    };
     let (made, ()) = tokio::join!(making, telling);
     let made = made?;
     let view = match wait {
@@ -183,27 +210,6 @@ impl Output {
     }
 }
 
-/// What the library says of its work, from a thread that may wait.
-struct Preparing(Told);
-
-impl forkd_image::Progress for Preparing {
-    fn step(&self, what: &str) {
-        let _ = self.0.blocking_send(Progress::Step(what.to_owned()));
-    }
-
-    fn detail(&self, what: &str) {
-        let _ = self.0.blocking_send(Progress::Output(what.to_owned()));
-    }
-
-    fn warn(&self, what: &str) {
-        let _ = self.0.blocking_send(Progress::Output(what.to_owned()));
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.0.is_closed()
-    }
-}
-
 fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
     let CreateSnapshot {
         tag,
@@ -231,7 +237,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
     }
     let mib = |name, least| move |mib| within(name, mib, least..=MAX_MIB);
     Ok(Recipe {
-        tag: tag.parse().map_err(EngineError::Tag)?,
+        tag: tag.as_deref().unwrap_or(UNNAMED).parse().map_err(EngineError::Tag)?,
         image,
         kernel,
         vcpus: vcpus.map(|vcpus| within("vcpus", vcpus, 1..=MAX_VCPUS)).transpose()?,
@@ -245,7 +251,7 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         env,
         start,
         ready: ready.map(convert_ready).transpose()?,
-        warm_up: warm_up.into_iter().map(|one| (one.language.name().to_owned(), one.code)).collect(),
+        warm_up: warm_up.into_iter().map(|one| WarmUp::new(one.language.name(), one.code)).collect(),
         account: e2b.then(|| DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs,
         network,
@@ -296,7 +302,7 @@ mod tests {
         assert_eq!((recipe.vcpus, recipe.memory_mib, recipe.disk_mib), (Some(2), Some(64), None));
         let ready = recipe.ready.unwrap();
         assert_eq!((ready.probe, ready.timeout_ms), (Probe::Port(80), 5000));
-        assert_eq!((recipe.warm_up[0].0.as_str(), recipe.account), ("javascript", None));
+        assert_eq!((recipe.warm_up[0].language.as_str(), recipe.account), ("javascript", None));
         assert!(convert_json(r#", "e2b": true"#).unwrap().account.is_some());
     }
 

@@ -153,7 +153,7 @@ async fn parent(client: &Client, image: &str) -> Result<(Snapshot, Option<f64>),
         kernel: None,
     };
     let wanted = CreateSnapshot {
-        tag: TAG.to_owned(),
+        tag: Some(TAG.to_owned()),
         warm_up: vec![WarmUp { language: Language::Python, code: "import numpy".to_owned() }],
         // It can be forked from at once; it is written to disk meanwhile, when nobody else wants the CPU.
         wait: false,

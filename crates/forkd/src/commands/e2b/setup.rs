@@ -62,7 +62,7 @@ fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliE
         let client = daemon::find_or_start(&options.daemon).await?;
         let of_image = snapshot::create::of_image(&image, &options.shape);
         let wanted = CreateSnapshot {
-            tag: TAG.to_owned(),
+            tag: Some(TAG.to_owned()),
             memory_mib: of_image.memory_mib.or(Some(MEMORY_MIB)),
             e2b: true,
             warm_up: vec![WarmUp { language: Language::Python, code: WARM_UP.to_owned() }],

@@ -34,7 +34,7 @@ fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
         timeout_secs: options.ready_timeout,
     });
     CreateSnapshot {
-        tag: options.tag.clone().unwrap_or_else(|| slug(image)),
+        tag: Some(options.tag.clone().unwrap_or_else(|| slug(image))),
         env: options.env.iter().cloned().collect(),
         start: options.start.as_ref().map(|words| words.0.clone()),
         ready,
@@ -49,7 +49,7 @@ fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
 /// A snapshot of an image, without a name yet.
 pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
     CreateSnapshot {
-        tag: String::new(),
+        tag: None,
         image: image.to_owned(),
         kernel: shape.kernel.clone(),
         vcpus: shape.vcpus,
@@ -70,8 +70,9 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
 /// Makes a snapshot and shows how far it is.
 pub async fn make(client: &Client, wanted: &CreateSnapshot) -> Result<Snapshot, CliError> {
     let progress = Progress::new();
+    let name = wanted.tag.as_ref().unwrap_or(&wanted.image);
     let made = client.create_snapshot(wanted, |told| match told {
-        Told::Step(step) => progress.step(&format!("snapshot {}: {step}", wanted.tag)),
+        Told::Step(step) => progress.step(&format!("snapshot {name}: {step}")),
         Told::Output(line) => progress.detail(&crate::table::plain(&line)),
         Told::Snapshot(_) | Told::Error(_) => {}
     });

@@ -1,0 +1,157 @@
+//! Once: a snapshot of an image, made once however many ask for it.
+//!
+//! ```text
+//!   there is one ────────────▶ that one          (one that failed is removed first)
+//!   somebody makes it now ───▶ wait for it
+//!   else ────────────────────▶ prepare, make
+//! ```
+//!
+//! It is made to its end, also when whoever asked first goes away: others may wait for it, and the next one will want it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forkd_image::Progress;
+use forkd_store::Tag;
+use tokio::sync::watch;
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::library::{Library, Recipe};
+use crate::limits::owner::Owner;
+use crate::project::Project;
+use crate::snapshot::make::{Step, Steps};
+use crate::snapshot::{SnapshotHandle, SnapshotStatus};
+
+/// What became of a snapshot, for all who wait for it.
+type Outcome = Result<(), Arc<EngineError>>;
+type Waiting = HashMap<Tag, watch::Receiver<Option<Outcome>>>;
+
+/// Snapshots that are being made once.
+#[derive(Debug, Default)]
+pub(crate) struct BeingMade(Mutex<Waiting>);
+
+impl BeingMade {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // A panic while holding the lock leaves the map in order.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// Makes the snapshot that a recipe describes. Whoever goes away before it is done ends it.
+    pub async fn make_of(
+        &self,
+        library: &Library,
+        recipe: Recipe,
+        owner: &Owner,
+        steps: &Steps,
+    ) -> Result<SnapshotHandle, EngineError> {
+        let preparing = Preparing { steps: steps.clone(), ends_with_caller: true };
+        self.prepare_and_make(library, recipe, owner, preparing).await
+    }
+
+    /// The snapshot of the recipe's tag: the one that is there, or is being made, or else the one that the recipe describes.
+    pub async fn make_once(
+        &self,
+        library: &Library,
+        recipe: Recipe,
+        owner: &Owner,
+        steps: &Steps,
+    ) -> Result<SnapshotHandle, Arc<EngineError>> {
+        let preparing = Preparing { steps: steps.clone(), ends_with_caller: false };
+        let (engine, library, owner) = (self.clone(), library.clone(), owner.clone());
+        let (tag, project) = (recipe.tag.clone(), owner.project.clone());
+        let make = async move { engine.prepare_and_make(&library, recipe, &owner, preparing).await };
+        self.once(&tag, &project, make).await
+    }
+
+    /// The same, however it is made. A tag of another project's is taken.
+    pub async fn once(
+        &self,
+        tag: &Tag,
+        project: &Project,
+        make: impl Future<Output = Result<SnapshotHandle, EngineError>> + Send + 'static,
+    ) -> Result<SnapshotHandle, Arc<EngineError>> {
+        if let Some(found) = self.shared.snapshots.get(tag) {
+            let view = found.view();
+            if view.record.project != *project {
+                return Err(EngineError::NameTaken(tag.clone()).into());
+            }
+            if view.status != SnapshotStatus::Failed {
+                return Ok(found);
+            }
+            match self.remove_snapshot(tag.as_str(), false).await {
+                // Another one who asks may have removed it.
+                Ok(_) | Err(EngineError::NoSnapshot(_) | EngineError::Removed) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut outcome = self.begin(tag, make);
+        match outcome.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Ok(()))) => Ok(self.shared.snapshot(tag.as_str())?),
+            Ok(Some(Err(error))) => Err(Arc::clone(error)),
+            // The task that makes it is gone, and the runtime with it.
+            Ok(None) | Err(_) => Err(EngineError::Stopping.into()),
+        }
+    }
+
+    /// Begins to make it, unless somebody has begun.
+    fn begin(
+        &self,
+        tag: &Tag,
+        make: impl Future<Output = Result<SnapshotHandle, EngineError>> + Send + 'static,
+    ) -> watch::Receiver<Option<Outcome>> {
+        let mut being_made = self.shared.being_made.lock();
+        if let Some(outcome) = being_made.get(tag) {
+            return outcome.clone();
+        }
+        let (told, outcome) = watch::channel(None);
+        being_made.insert(tag.clone(), outcome.clone());
+        let (shared, tag) = (Arc::clone(&self.shared), tag.clone());
+        tokio::spawn(async move {
+            let made = make.await;
+            shared.being_made.lock().remove(&tag);
+            told.send_replace(Some(made.map(drop).map_err(Arc::new)));
+        });
+        outcome
+    }
+
+    async fn prepare_and_make(
+        &self,
+        library: &Library,
+        recipe: Recipe,
+        owner: &Owner,
+        preparing: Preparing,
+    ) -> Result<SnapshotHandle, EngineError> {
+        let (library, steps) = (library.clone(), preparing.steps.clone());
+        let prepared = tokio::task::spawn_blocking(move || library.prepare(recipe, &preparing)).await;
+        let new = prepared.map_err(|panic| EngineError::io("prepare a snapshot")(panic.into()))??;
+        self.make_for(new, Some(owner), &steps).await
+    }
+}
+
+/// What the library says of its work, from a thread that may wait.
+struct Preparing {
+    steps: Steps,
+    /// Whether it is given up when nobody listens any more.
+    ends_with_caller: bool,
+}
+
+impl Progress for Preparing {
+    fn step(&self, what: &str) {
+        let _ = self.steps.blocking_send(Step::Begins(what.to_owned()));
+    }
+
+    fn detail(&self, what: &str) {
+        let _ = self.steps.blocking_send(Step::Printed(format!("{what}\n")));
+    }
+
+    fn warn(&self, what: &str) {
+        self.detail(what);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.ends_with_caller && self.steps.is_closed()
+    }
+}

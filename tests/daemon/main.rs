@@ -18,6 +18,7 @@ mod lifecycle;
 mod memory;
 mod network;
 mod packaging;
+mod paths;
 mod projects;
 mod proxy;
 mod recovery;

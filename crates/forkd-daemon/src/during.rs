@@ -19,6 +19,7 @@ pub(crate) async fn during<T, E: Into<ApiError>>(
     sandbox: &SandboxHandle,
     work: impl Future<Output = Result<T, E>>,
 ) -> Answer<T> {
+    forkd_proto::passes!();
     let mut work = pin!(work);
     tokio::select! {
         biased;

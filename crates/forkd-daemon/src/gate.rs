@@ -30,6 +30,7 @@ const DATA_PLANE: &str = "{sandbox}";
 
 /// The outermost layer of the router.
 pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    forkd_proto::passes!();
     let id = RequestId::of(request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map(MatchedPath::as_str);

@@ -31,6 +31,7 @@ const SHOWN: usize = 80;
 
 impl App {
     pub(crate) fn sandbox(&self, caller: &Caller, id: &str) -> Answer<SandboxHandle> {
+        forkd_proto::passes!();
         let sandbox = self.engine.sandbox(id)?;
         match caller.owns(&sandbox.view().record.project) {
             true => Ok(sandbox),
@@ -54,6 +55,7 @@ impl App {
 
     /// What a name means to the caller: a snapshot that it may fork from, or else a sandbox.
     pub(crate) fn named(&self, caller: &Caller, name: &str) -> Answer<Source> {
+        forkd_proto::passes!();
         let snapshot = self.snapshot(caller, name).map(Source::Snapshot);
         let found = snapshot.or_else(|_| self.sandbox(caller, name).map(Source::Sandbox));
         found.map_err(|_| EngineError::NoSource(shown(name)).into())

@@ -14,6 +14,7 @@ use forkd_proto::control::CpuModel;
 use crate::egress;
 
 pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
+    forkd_proto::passes!();
     let SandboxView { record, state, pid, end } = view;
     Sandbox {
         id: record.id.to_string(),
@@ -66,6 +67,7 @@ pub(crate) fn snapshot(
     size: StoredSize,
     all: &[SnapshotView],
 ) -> Snapshot {
+    forkd_proto::passes!();
     let SnapshotView { record, status, loaded, error } = view;
     let children = all.iter().filter(|other| other.record.parent.as_ref() == Some(&record.tag));
     Snapshot {

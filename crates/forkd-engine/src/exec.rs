@@ -200,6 +200,7 @@ pub async fn exec(
 
 /// Starts a program, which is then read.
 pub async fn start(agent: &Agent, program: &Program<'_>) -> Result<Running, ExecError> {
+    forkd_proto::passes!();
     let mut running = begin(agent, program, json!({ "stdin": program.stdin.is_some() })).await?;
     running.stdin = program.stdin.clone();
     Ok(running)

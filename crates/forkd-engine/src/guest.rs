@@ -39,6 +39,7 @@ impl Guest {
 
     /// Connects to a vsock port of the guest.
     pub async fn connect(&self, port: u32) -> Result<UnixStream, ConnectError> {
+        forkd_proto::passes!();
         let failed = |source| ConnectError::Socket { path: self.socket.clone(), source };
         let mut stream = UnixStream::connect(&self.socket).await.map_err(failed)?;
         stream.write_all(format!("CONNECT {port}\n").as_bytes()).await.map_err(failed)?;

@@ -49,6 +49,7 @@ const QUESTIONS: usize = 2;
 
 /// Gives a guest its identity and the time of day. From then on it serves.
 pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result<Given, AgentError> {
+    forkd_proto::passes!();
     let given = agent.patiently(limit, || try_to_give(agent, identity));
     let applied = tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
     judge(applied)

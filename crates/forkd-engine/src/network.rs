@@ -124,6 +124,7 @@ impl Networks {
         devices: &Devices,
         policy: Policy,
     ) -> Result<Option<(NetworkRecord, OwnedFd)>, EngineError> {
+        forkd_proto::passes!();
         if devices.net.is_none() {
             return Ok(None);
         }

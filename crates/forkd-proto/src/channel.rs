@@ -80,6 +80,7 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<(), ChannelError> {
+        crate::passes!();
         let text = serde_json::to_vec(message).map_err(|error| ChannelError::Malformed(error.to_string()))?;
         if text.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
             return Err(ChannelError::TooLarge);

@@ -304,6 +304,7 @@ pub struct Persist {
 impl Command {
     /// The descriptors that come with the command, in order.
     pub fn descriptors(&self) -> Vec<Descriptor> {
+        crate::passes!();
         let with = |wanted: bool, descriptor| wanted.then_some(descriptor);
         match self {
             Command::Boot(boot) => [Some(Descriptor::Kernel), with(boot.initramfs, Descriptor::Initramfs)]

@@ -4,4 +4,5 @@ pub mod agent;
 pub mod causes;
 pub mod channel;
 pub mod control;
+pub mod passes;
 pub mod probe;

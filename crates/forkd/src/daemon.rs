@@ -41,6 +41,7 @@ const LOG_LINES: usize = 5;
 
 /// The daemon that is there.
 pub async fn find(options: &DaemonOptions) -> Result<Client, CliError> {
+    forkd_proto::passes!();
     look(options).await?.ok_or_else(|| match socket() {
         Ok(socket) => CliError::NoDaemon { socket, machine: options.machine.clone() },
         Err(error) => error,

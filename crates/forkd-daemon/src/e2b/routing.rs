@@ -71,6 +71,7 @@ pub(crate) struct Asked<'a> {
 
 /// Finds out. `ids` are those of the sandboxes that a signature may be of.
 pub(crate) fn plane(asked: Asked<'_>, keys: &Keys, ids: impl FnOnce() -> Vec<String>) -> Plane {
+    forkd_proto::passes!();
     let Asked { method, uri, headers } = asked;
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let authority = headers.get(header::HOST).and_then(|value| value.to_str().ok());

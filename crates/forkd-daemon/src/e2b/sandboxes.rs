@@ -61,6 +61,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     Body(wanted): Body<NewSandbox>,
 ) -> Answer<Made> {
+    forkd_proto::passes!();
     let new = convert(wanted)?;
     let template = new.about.template.clone().unwrap_or_default();
     let snapshot = templates::resolve(&app, &caller, &template).await?;

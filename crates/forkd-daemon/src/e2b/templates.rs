@@ -51,6 +51,7 @@ pub(super) fn tag_of(name: &str) -> Answer<Tag> {
 
 /// The snapshot that a template means. One of an image is made the first time, which takes as long as its guest to boot.
 pub(super) async fn resolve(app: &Shared, caller: &Caller, template: &str) -> Answer<SnapshotHandle> {
+    forkd_proto::passes!();
     if let Some(found) = find(app, caller, template).await? {
         return Ok(found);
     }

@@ -26,6 +26,7 @@ pub(super) async fn serve<S>(stream: S, peer: Peer, app: Shared, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    forkd_proto::passes!();
     let _counted = app.metrics.connection();
     let answers = Arc::new(Answers::default());
     let stream = Stream::new(stream, app.limits.write_time, Arc::clone(&answers));

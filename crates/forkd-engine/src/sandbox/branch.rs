@@ -37,6 +37,7 @@ const MAX_BRANCHES: usize = 8192;
 
 impl Sandbox {
     pub(crate) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
+        forkd_proto::passes!();
         self.check_alive()?;
         self.forget_removed_branches()?;
         self.check_depth().await?;

@@ -77,6 +77,7 @@ pub struct Created {
 
 impl Engine {
     pub async fn create(&self, new: NewSandboxes) -> Result<Created, EngineError> {
+        forkd_proto::passes!();
         let _claim = self.claim(&new).await?;
         let sandbox = match &new.source {
             Source::Snapshot(snapshot) => return self.create_from(&new, snapshot).await,

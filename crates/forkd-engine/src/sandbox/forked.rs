@@ -62,6 +62,7 @@ impl Prepared {
         group: Option<SandboxId>,
         name: Name,
     ) -> Result<Prepared, EngineError> {
+        forkd_proto::passes!();
         let id = name.get().clone();
         let parent = zygote.record.clone();
         let user = shared.users.of_child(zygote.process.user.as_ref()).map_err(ProcessError::from)?;

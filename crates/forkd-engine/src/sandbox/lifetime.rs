@@ -79,6 +79,7 @@ impl SandboxHandle {
 
     /// The agent, for a request that counts as traffic: a paused sandbox is woken first, if it was made so.
     pub async fn awake_agent(&self) -> Result<&Agent, EngineError> {
+        forkd_proto::passes!();
         let wakes = {
             let view = self.view.borrow();
             view.record.wake.filter(|_| view.state == SandboxState::Paused)

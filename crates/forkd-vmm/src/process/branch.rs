@@ -44,6 +44,7 @@ impl Process {
         request: &Branch,
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
+        forkd_proto::passes!();
         last_words::enter(Stage::Freeze);
         let paused_at = Instant::now();
         if was_running {

@@ -22,6 +22,7 @@ pub enum Side {
 /// are parked on a condition variable, with no lock and not inside the allocator. glibc's fork would take the allocator's
 /// locks around the call; with nobody else in there, nothing is missed.
 pub fn clone_process(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
+    forkd_proto::passes!();
     let mut pidfd: RawFd = -1;
     let mut flags = libc::CLONE_PIDFD as u64;
     let mut arguments = libc::clone_args {

@@ -17,6 +17,7 @@ impl Process {
         request: &Fork,
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
+        forkd_proto::passes!();
         if request.uid.is_some() && !matches!(self.standing, Ok(Standing::Trusted)) {
             self.state = State::Zygote(frozen);
             let message = "a guest has run here: its children have its user id".into();

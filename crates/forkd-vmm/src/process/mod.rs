@@ -94,6 +94,7 @@ impl Options {
 /// Serves the control socket until the process is told to end, the VM ends, or nobody can talk to it any more.
 pub fn run(options: Options) -> Result<(), ControlError> {
     clone::close_inherited();
+    forkd_proto::passes!();
     let control = take_stdin().and_then(ControlSocket::new).map_err(ControlError::Stdin)?;
     // Forked processes are looked after through their pidfds; nobody waits for them here.
     clone::reap_children_automatically();
@@ -292,6 +293,7 @@ impl Process {
 
     /// Decides every pair of a state and a command.
     fn carry_out(&mut self, request: Request, mut descriptors: Descriptors) -> Result<Done, Refusal> {
+        forkd_proto::passes!();
         let done = Ok(Done::Reply(Reply::Done, Vec::new()));
         // Taken out, so that a verb can consume it; every arm puts a state back.
         let state = std::mem::replace(&mut self.state, State::Empty);

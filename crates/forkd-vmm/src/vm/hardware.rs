@@ -42,6 +42,7 @@ impl Hardware {
     /// VM, memory, TSS address, interrupt controllers, vCPUs. Memory after the interrupt controllers would wait for an RCU
     /// grace period: 7 ms a VM.
     pub fn new(kvm: &Arc<Kvm>, ram: &GuestRam, vcpus: u8) -> Result<Hardware, KvmError> {
+        forkd_proto::passes!();
         let vm = kvm.create_vm().map_err(failed("KVM_CREATE_VM"))?;
         for (slot, region) in (0..).zip(ram.regions()) {
             let region = kvm_userspace_memory_region {

@@ -96,6 +96,7 @@ impl LiveVm {
         wanted: control::Devices,
         descriptors: &mut Descriptors,
     ) -> Result<LiveVm, VmError> {
+        forkd_proto::passes!();
         let vcpus = u8::try_from(frozen.state.vcpus.len()).unwrap_or(u8::MAX);
         let hardware = Hardware::new(kvm, &frozen.ram, vcpus)?;
         frozen.state.restore(&hardware.vm, &hardware.vcpus)?;

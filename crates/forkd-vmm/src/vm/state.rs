@@ -97,6 +97,7 @@ impl VmState {
 
     /// Puts the state into a new VM with as many vCPUs.
     pub fn restore(&self, vm: &VmFd, vcpus: &[VcpuFd]) -> Result<(), StateError> {
+        forkd_proto::passes!();
         for (state, vcpu) in self.vcpus.iter().zip(vcpus) {
             set_tsc_rate(vcpu, self.tsc_khz)?;
             state.restore(vcpu)?;

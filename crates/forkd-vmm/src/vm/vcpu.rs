@@ -148,6 +148,7 @@ pub struct Vcpu {
 impl Vcpu {
     /// Starts the thread, parked.
     pub fn start(vcpu: VcpuFd, index: usize, crew: Arc<Crew>) -> std::io::Result<Vcpu> {
+        forkd_proto::passes!();
         let slot = Arc::new(Mutex::new(Some(vcpu)));
         let kicker = Arc::new(OnceLock::new());
         let thread = Thread::start(format!("vcpu{index}"), {

@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::moment::microseconds;
 
 pub fn run(options: &BranchOptions) -> Result<Exit, CliError> {
+    forkd_proto::passes!();
     let wanted = BranchSandbox { tag: options.tag.clone(), wait: options.wait };
     let snapshot =
         with_daemon(&options.daemon, async |client| Ok(client.branch(&options.sandbox, &wanted).await?))?;

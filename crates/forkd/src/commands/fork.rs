@@ -13,6 +13,7 @@ use crate::moment::microseconds;
 use crate::signals::Signals;
 
 pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
+    forkd_proto::passes!();
     with_daemon(&options.daemon, async |client| {
         let mut wanted = CreateSandboxes {
             source: Some(options.source.clone()),

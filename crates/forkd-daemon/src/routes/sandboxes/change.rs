@@ -97,6 +97,7 @@ pub(super) async fn branch(
     Extension(caller): Extension<Caller>,
     Json(wanted): Json<BranchSandbox>,
 ) -> Answer<(StatusCode, Json<Snapshot>)> {
+    forkd_proto::passes!();
     let sandbox = app.sandbox(&caller, &id)?;
     let tag = wanted.tag.map(|tag| tag.parse()).transpose().map_err(EngineError::Tag)?;
     let branch = branch_of(&app, &sandbox, tag, &caller).await?;

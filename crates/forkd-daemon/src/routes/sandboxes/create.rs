@@ -56,6 +56,7 @@ pub(super) async fn create(
     Extension(caller): Extension<Caller>,
     Json(wanted): Json<CreateSandboxes>,
 ) -> Answer<(StatusCode, Extension<Sandboxes>, Json<CreatedSandboxes>)> {
+    forkd_proto::passes!();
     let (of, order) = convert(wanted)?;
     let source = match of {
         Of::Any(name) => app.named(&caller, &name)?,

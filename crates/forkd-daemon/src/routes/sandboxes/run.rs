@@ -62,6 +62,7 @@ pub(super) async fn exec(
     headers: HeaderMap,
     Json(wanted): Json<Exec>,
 ) -> Answer<Response> {
+    forkd_proto::passes!();
     let limit = check(&wanted)?;
     let sandbox = app.sandbox(&caller, &id)?;
     let agent = sandbox.awake_agent().await?;

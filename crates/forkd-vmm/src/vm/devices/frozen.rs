@@ -161,6 +161,7 @@ impl Devices {
         ram: &GuestRam,
         descriptors: &mut Descriptors,
     ) -> Result<Devices, DeviceError> {
+        forkd_proto::passes!();
         let FrozenDevices { state: frozen, layers } = frozen;
         if !is_family(wanted, &frozen.wanted) {
             return Err(DeviceError::Different);

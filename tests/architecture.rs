@@ -53,14 +53,14 @@ fn the_page_of_the_api_is_current() {
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
 }
 
-/// What `make build` builds has nothing with which a test lets guests take their processes over.
+/// What `make build` builds has nothing with which a test lets guests take their processes over, or follows requests.
 #[test]
 fn the_product_has_no_way_in_for_tests() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).expect("there is a Makefile");
     let product =
         makefile.lines().find_map(|line| line.strip_prefix("PRODUCT := ")).expect("it says what is built");
     assert!(makefile.contains("$(CARGO) build $(PRODUCT)"));
-    let features = |packages: &str| {
+    let features = |packages: &str, name: &str| {
         let packages = packages.split_whitespace().filter(|word| *word != "--release");
         let tree = std::process::Command::new(env!("CARGO"))
             .args([
@@ -79,13 +79,16 @@ fn the_product_has_no_way_in_for_tests() {
             .expect("cargo tree");
         assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
         let text = String::from_utf8_lossy(&tree.stdout).into_owned();
-        let line = text.lines().find(|line| line.starts_with("forkd-vmm ")).expect("it is built").to_owned();
+        let line =
+            text.lines().find(|line| line.starts_with(&format!("{name} "))).expect("it is built").to_owned();
         line.rsplit_once(" [")
             .map(|(_, features)| features.trim_end_matches(" (*)").to_owned())
             .unwrap_or_default()
     };
-    assert_eq!(features(product), "]");
-    assert_eq!(features("--locked --workspace"), "attacks]", "tests have it");
+    for (name, feature) in [("forkd-vmm", "attacks]"), ("forkd-proto", "passes]")] {
+        assert_eq!(features(product, name), "]");
+        assert_eq!(features("--locked --workspace", name), feature, "tests have it");
+    }
 }
 
 #[test]

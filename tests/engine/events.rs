@@ -145,7 +145,7 @@ impl Own {
 }
 
 fn devices() -> Devices {
-    Devices { console: true, console_input: true, mailbox: true, ..Devices::default() }
+    Devices { serial: true, serial_input: true, mailbox: true, ..Devices::default() }
 }
 
 fn kernel() -> Result<File, Failure> {
@@ -270,7 +270,7 @@ fn input_that_cannot_be_is_refused() -> Result<(), Failure> {
     let (_process, mut control) = start()?;
     let (kernel, file, log) = (kernel()?, tempfile::tempfile()?, tempfile::tempfile()?);
     let (_mailbox, mailbox_end) = Mailbox::new()?;
-    let without = Devices { console: false, ..devices() };
+    let without = Devices { serial: false, ..devices() };
     for (devices, input, expected) in [
         (without, vec![file.as_fd()], "no console"),
         (devices(), vec![log.as_fd(), file.as_fd()], "cannot be waited for"),

@@ -39,7 +39,7 @@ const KINDS: [&str; 8] = [
 ];
 
 fn devices() -> Devices {
-    Devices { console: true, mailbox: true, ..Devices::default() }
+    Devices { serial: true, mailbox: true, ..Devices::default() }
 }
 
 /// A hostile process with a guest. It ends with this value.

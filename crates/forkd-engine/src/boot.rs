@@ -17,7 +17,7 @@ use crate::limits::cgroup::{CgroupError, Cgroups, Leaf};
 use crate::limits::quota::default_quota;
 use crate::places::PlaceError;
 use crate::process::control::CallError;
-use crate::process::descriptors::{CONSOLE, Named, TOP, VSOCK, create, open};
+use crate::process::descriptors::{Named, SERIAL_LOG, TOP, VSOCK, create, open};
 use crate::process::{ProcessError, VmProcess, WithEvents};
 use crate::record::Shape;
 
@@ -145,7 +145,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     let base = open(image)?;
     let bytes = base.metadata().map_err(PlaceError::at("inspect", image))?.len().max(*bytes);
     let devices = Devices {
-        console: true,
+        serial: true,
         disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
         disk_layers,
         net: plan.network.as_ref().map(|network| network.device),
@@ -255,7 +255,7 @@ async fn wait_for_agent(
 
 /// The end of the console's log in a VM's directory.
 pub fn last_words(directory: &Path) -> String {
-    let text = std::fs::read(directory.join(CONSOLE)).unwrap_or_default();
+    let text = std::fs::read(directory.join(SERIAL_LOG)).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let skipped = text.chars().count().saturating_sub(CONSOLE_SHOWN);
     text.chars().skip(skipped).collect()

@@ -169,7 +169,7 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
         memory_bytes: size.memory_mib << 20,
         cpu: recipe.cpu,
         devices: Devices {
-            console: true,
+            serial: true,
             disk: Some(disk),
             net: recipe.network.then_some(Net { mac: plan::GUEST_MAC, mtu: None }),
             vsock: Some(Vsock { cid: CID }),

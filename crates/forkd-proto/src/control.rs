@@ -94,10 +94,12 @@ pub enum Descriptor {
     Control,
     /// The directory of the cgroup that the new process begins in.
     Cgroup,
-    /// The file that the console's output goes to.
-    Console,
-    /// A pipe or a socket whose bytes are typed at the console. Nobody else reads from it.
-    ConsoleInput,
+    /// The file that the serial port's output goes to.
+    #[serde(rename = "console")]
+    Serial,
+    /// A pipe or a socket whose bytes are typed at the serial port. Nobody else reads from it.
+    #[serde(rename = "console_input")]
+    SerialInput,
     /// The image below the disk, which is only read.
     DiskBase,
     /// An empty file for what the VM writes to its disk.
@@ -173,10 +175,12 @@ impl fmt::Display for CpuModel {
 /// The devices of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Devices {
-    pub console: bool,
-    /// Whether somebody types at the console.
-    #[serde(default)]
-    pub console_input: bool,
+    /// A serial port, which is the guest's console. Its name on the wire and in records is older.
+    #[serde(rename = "console")]
+    pub serial: bool,
+    /// Whether somebody types at it.
+    #[serde(default, rename = "console_input")]
+    pub serial_input: bool,
     pub disk: Option<Disk>,
     /// How many frozen layers are between the disk's image and its top, the oldest first.
     #[serde(default)]
@@ -219,8 +223,8 @@ impl Devices {
         let base = with_base && self.disk.is_some_and(|disk| disk.base);
         let layers = if with_base { self.disk_layers } else { 0 };
         let before = [
-            (self.console, Descriptor::Console),
-            (self.console_input, Descriptor::ConsoleInput),
+            (self.serial, Descriptor::Serial),
+            (self.serial_input, Descriptor::SerialInput),
             (base, Descriptor::DiskBase),
         ];
         let after = [
@@ -593,11 +597,11 @@ mod tests {
             "console": true, "disk": null, "net": null, "vsock": null, "entropy": true, "mailbox": false
         }))
         .unwrap();
-        assert!(!devices.console_input);
-        let devices = Devices { console_input: true, ..devices };
+        assert!(!devices.serial_input);
+        let devices = Devices { serial_input: true, ..devices };
         assert_eq!(
             Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices }).descriptors(),
-            [Descriptor::Control, Descriptor::Console, Descriptor::ConsoleInput, Descriptor::Entropy]
+            [Descriptor::Control, Descriptor::Serial, Descriptor::SerialInput, Descriptor::Entropy]
         );
     }
 
@@ -613,8 +617,8 @@ mod tests {
 
     fn requests() -> [(&'static str, Command); 5] {
         let devices = Devices {
-            console: true,
-            console_input: false,
+            serial: true,
+            serial_input: false,
             disk: Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true }),
             disk_layers: 0,
             net: Some(Net { mac: [2, 0, 0, 0, 0, 1], mtu: Some(1400) }),

@@ -40,17 +40,17 @@ impl Trigger for Line {
     }
 }
 
-/// The console.
+/// The serial port, which is the guest's console.
 #[derive(Debug)]
-pub struct Console {
+pub struct SerialPort {
     uart: Serial<Line, NoEvents, CappedLog>,
     /// Input that the UART has no room for yet.
     input: VecDeque<u8>,
 }
 
-/// The console in saved state. The log belongs to the process, not to the state.
+/// The serial port in saved state. The log belongs to the process, not to the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConsoleState {
+pub struct SerialPortState {
     pub baud_divisor_low: u8,
     pub baud_divisor_high: u8,
     pub interrupt_enable: u8,
@@ -66,9 +66,9 @@ pub struct ConsoleState {
     pub input: Vec<u8>,
 }
 
-/// The saved state is not one that a console can be in.
+/// The saved state is not one that a serial port can be in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConsoleError {
+pub enum SerialPortError {
     #[error("the console has received {found} bytes; it holds {FIFO} at most")]
     Received { found: usize },
     #[error("{found} bytes of input wait for the console; {MAX_INPUT} may")]
@@ -77,17 +77,17 @@ pub enum ConsoleError {
     Register { register: &'static str, value: u8 },
 }
 
-impl Console {
-    pub fn new(interrupt: Arc<dyn Interrupt>, log: CappedLog) -> Console {
-        Console { uart: Serial::new(Line(interrupt), log), input: VecDeque::new() }
+impl SerialPort {
+    pub fn new(interrupt: Arc<dyn Interrupt>, log: CappedLog) -> SerialPort {
+        SerialPort { uart: Serial::new(Line(interrupt), log), input: VecDeque::new() }
     }
 
-    /// Makes a console from saved state, which nobody trusts. An interrupt that was pending is triggered again.
+    /// Makes a serial port from saved state, which nobody trusts. An interrupt that was pending is triggered again.
     pub fn restore(
-        state: &ConsoleState,
+        state: &SerialPortState,
         interrupt: Arc<dyn Interrupt>,
         log: CappedLog,
-    ) -> Result<Console, ConsoleError> {
+    ) -> Result<SerialPort, SerialPortError> {
         state.check()?;
         let registers = SerialState {
             baud_divisor_low: state.baud_divisor_low,
@@ -103,15 +103,15 @@ impl Console {
         };
         // The length of what was received is all that the crate checks.
         let uart = Serial::from_state(&registers, Line(interrupt), NoEvents, log);
-        Ok(Console {
-            uart: uart.map_err(|_| ConsoleError::Received { found: state.received.len() })?,
+        Ok(SerialPort {
+            uart: uart.map_err(|_| SerialPortError::Received { found: state.received.len() })?,
             input: VecDeque::from(state.input.clone()),
         })
     }
 
-    pub fn state(&self) -> ConsoleState {
+    pub fn state(&self) -> SerialPortState {
         let state = self.uart.state();
-        ConsoleState {
+        SerialPortState {
             baud_divisor_low: state.baud_divisor_low,
             baud_divisor_high: state.baud_divisor_high,
             interrupt_enable: state.interrupt_enable,
@@ -168,13 +168,13 @@ impl Console {
     }
 }
 
-impl ConsoleState {
-    fn check(&self) -> Result<(), ConsoleError> {
+impl SerialPortState {
+    fn check(&self) -> Result<(), SerialPortError> {
         if self.received.len() > FIFO {
-            return Err(ConsoleError::Received { found: self.received.len() });
+            return Err(SerialPortError::Received { found: self.received.len() });
         }
         if self.input.len() > MAX_INPUT {
-            return Err(ConsoleError::Input { found: self.input.len() });
+            return Err(SerialPortError::Input { found: self.input.len() });
         }
         let ready = if self.received.is_empty() { 0 } else { LINE_DATA_READY };
         let good = [
@@ -187,7 +187,7 @@ impl ConsoleState {
             ("line status", self.line_status, self.line_status == LINE_IDLE | ready),
         ];
         match good.into_iter().find(|(_, _, good)| !good) {
-            Some((register, value, _)) => Err(ConsoleError::Register { register, value }),
+            Some((register, value, _)) => Err(SerialPortError::Register { register, value }),
             None => Ok(()),
         }
     }
@@ -209,15 +209,15 @@ mod tests {
         CappedLog::new(tempfile::tempfile().unwrap(), MIN_LIMIT).unwrap()
     }
 
-    fn console() -> (Console, Arc<CountedInterrupt>) {
+    fn serial() -> (SerialPort, Arc<CountedInterrupt>) {
         let interrupt = Arc::new(CountedInterrupt::default());
-        (Console::new(interrupt.clone(), log()), interrupt)
+        (SerialPort::new(interrupt.clone(), log()), interrupt)
     }
 
-    fn read_all(console: &mut Console) -> Vec<u8> {
+    fn read_all(serial: &mut SerialPort) -> Vec<u8> {
         let mut bytes = Vec::new();
-        while console.read(LINE_STATUS) & LINE_DATA_READY != 0 {
-            bytes.push(console.read(DATA));
+        while serial.read(LINE_STATUS) & LINE_DATA_READY != 0 {
+            bytes.push(serial.read(DATA));
         }
         bytes
     }
@@ -226,9 +226,9 @@ mod tests {
     fn output_goes_into_the_log() {
         let file = tempfile::tempfile().unwrap();
         let log = CappedLog::new(file.try_clone().unwrap(), MIN_LIMIT).unwrap();
-        let mut console = Console::new(Arc::new(CountedInterrupt::default()), log);
+        let mut serial = SerialPort::new(Arc::new(CountedInterrupt::default()), log);
         for byte in b"login: " {
-            console.write(DATA, *byte);
+            serial.write(DATA, *byte);
         }
         let mut text = String::new();
         let mut file = file;
@@ -239,46 +239,46 @@ mod tests {
 
     #[test]
     fn input_arrives_in_order_and_is_bounded() {
-        let (mut console, interrupt) = console();
-        console.write(INTERRUPT_ENABLE, 1);
+        let (mut serial, interrupt) = serial();
+        serial.write(INTERRUPT_ENABLE, 1);
         let typed: Vec<u8> = (0..10_000u32).map(|at| at.to_le_bytes()[0]).collect();
         // The buffer passes the first bytes on, and then has room for some more.
-        let mut taken = console.input(&typed);
+        let mut taken = serial.input(&typed);
         assert_eq!(taken, MAX_INPUT);
-        assert_eq!(console.room(), 0);
-        taken += console.input(&typed[taken..]);
+        assert_eq!(serial.room(), 0);
+        taken += serial.input(&typed[taken..]);
         assert_eq!(taken, MAX_INPUT + FIFO);
-        assert_eq!(console.input(&typed[taken..]), 0);
+        assert_eq!(serial.input(&typed[taken..]), 0);
         assert!(interrupt.count() > 0);
-        assert!(read_all(&mut console) == typed[..taken]);
-        assert_eq!(console.room(), FIFO);
-        assert_eq!(console.input(b"more"), 4);
-        assert_eq!(read_all(&mut console), b"more");
+        assert!(read_all(&mut serial) == typed[..taken]);
+        assert_eq!(serial.room(), FIFO);
+        assert_eq!(serial.input(b"more"), 4);
+        assert_eq!(read_all(&mut serial), b"more");
     }
 
     #[test]
     fn input_waits_while_the_line_loops_back() {
-        let (mut console, _) = console();
-        console.write(MODEM_CONTROL, 0x10);
-        assert_eq!(console.input(b"x"), 1);
-        assert_eq!(console.room(), 0);
-        assert_eq!(read_all(&mut console), b"");
-        console.write(MODEM_CONTROL, 0x08);
-        assert_eq!(read_all(&mut console), b"x");
+        let (mut serial, _) = serial();
+        serial.write(MODEM_CONTROL, 0x10);
+        assert_eq!(serial.input(b"x"), 1);
+        assert_eq!(serial.room(), 0);
+        assert_eq!(read_all(&mut serial), b"");
+        serial.write(MODEM_CONTROL, 0x08);
+        assert_eq!(read_all(&mut serial), b"x");
     }
 
     #[test]
-    fn a_restored_console_has_its_registers_and_its_input() {
-        let (mut console, _) = console();
-        console.write(INTERRUPT_ENABLE, 1);
-        console.input(&[b'a'; FIFO]);
-        console.input(b"end");
-        let text = serde_json::to_string(&console.state()).unwrap();
-        let state: ConsoleState = serde_json::from_str(&text).unwrap();
+    fn a_restored_port_has_its_registers_and_its_input() {
+        let (mut serial, _) = serial();
+        serial.write(INTERRUPT_ENABLE, 1);
+        serial.input(&[b'a'; FIFO]);
+        serial.input(b"end");
+        let text = serde_json::to_string(&serial.state()).unwrap();
+        let state: SerialPortState = serde_json::from_str(&text).unwrap();
         assert_eq!((state.received.len(), state.input.as_slice()), (FIFO, b"end".as_slice()));
 
         let interrupt = Arc::new(CountedInterrupt::default());
-        let mut restored = Console::restore(&state, interrupt.clone(), log()).unwrap();
+        let mut restored = SerialPort::restore(&state, interrupt.clone(), log()).unwrap();
         assert_eq!(restored.state(), state);
         assert_eq!(interrupt.count(), 1);
         let read = read_all(&mut restored);
@@ -287,15 +287,14 @@ mod tests {
 
     #[test]
     fn saved_state_with_one_wrong_field_is_refused() {
-        let (console, _) = console();
-        let good = console.state();
-        let broken = |change: &dyn Fn(&mut ConsoleState)| {
+        let (serial, _) = serial();
+        let good = serial.state();
+        let broken = |change: &dyn Fn(&mut SerialPortState)| {
             let mut state = good.clone();
             change(&mut state);
-            Console::restore(&state, Arc::new(CountedInterrupt::default()), log()).unwrap_err()
+            SerialPort::restore(&state, Arc::new(CountedInterrupt::default()), log()).unwrap_err()
         };
-        let register =
-            |name| move |error| matches!(error, ConsoleError::Register { register, .. } if register == name);
+        let register = |name| move |error| matches!(error, SerialPortError::Register { register, .. } if register == name);
         assert!(register("interrupt enable")(broken(&|state| state.interrupt_enable = 0x10)));
         assert!(register("interrupt identification")(broken(&|state| {
             state.interrupt_identification = 3;
@@ -304,11 +303,11 @@ mod tests {
         assert!(register("line status")(broken(&|state| state.received = vec![0])));
         assert_eq!(
             broken(&|state| state.received = vec![0; FIFO + 1]),
-            ConsoleError::Received { found: FIFO + 1 }
+            SerialPortError::Received { found: FIFO + 1 }
         );
         assert_eq!(
             broken(&|state| state.input = vec![0; MAX_INPUT + 1]),
-            ConsoleError::Input { found: MAX_INPUT + 1 }
+            SerialPortError::Input { found: MAX_INPUT + 1 }
         );
     }
 
@@ -318,17 +317,17 @@ mod tests {
         fn any_state_that_a_guest_reaches_is_a_good_one(
             steps in proptest::collection::vec((any::<bool>(), 0u8..9, any::<u8>()), 0..200)
         ) {
-            let (mut console, _) = console();
+            let (mut serial, _) = serial();
             for (write, offset, value) in steps {
                 if write {
-                    console.write(offset, value);
+                    serial.write(offset, value);
                 } else {
-                    console.read(offset);
-                    console.input(&[value; 3]);
+                    serial.read(offset);
+                    serial.input(&[value; 3]);
                 }
             }
-            let state = console.state();
-            let restored = Console::restore(&state, Arc::new(CountedInterrupt::default()), log()).unwrap();
+            let state = serial.state();
+            let restored = SerialPort::restore(&state, Arc::new(CountedInterrupt::default()), log()).unwrap();
             prop_assert_eq!(restored.state(), state);
         }
     }

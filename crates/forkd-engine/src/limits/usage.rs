@@ -13,7 +13,7 @@ use crate::error::EngineError;
 use crate::ids::LayerId;
 use crate::limits::cgroup::Cgroups;
 use crate::limits::quota::of_sandbox;
-use crate::process::descriptors::CONSOLE;
+use crate::process::descriptors::SERIAL_LOG;
 use crate::record::SandboxRecord;
 use crate::sandbox::ENDED;
 use crate::sandbox::SandboxState;
@@ -89,7 +89,7 @@ impl Engine {
     /// The last bytes that a guest has printed on its console.
     pub async fn console(&self, id: &str, bytes: u64) -> Result<Vec<u8>, EngineError> {
         let view = self.sandbox(id)?.view();
-        let path = self.shared.places.sandbox(view.id()).join(CONSOLE);
+        let path = self.shared.places.sandbox(view.id()).join(SERIAL_LOG);
         let tail = blocking(move || match tail(&path, bytes) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             tail => tail,

@@ -16,7 +16,7 @@ use forkd_proto::control::{Command, Descriptor, Devices};
 use crate::places::PlaceError;
 
 /// The name of the console's log in a VM's directory.
-pub const CONSOLE: &str = "console.log";
+pub const SERIAL_LOG: &str = "console.log";
 /// The name of the socket that leads into its guest.
 pub const VSOCK: &str = "vsock";
 /// The name of what it writes to its disk.
@@ -47,8 +47,8 @@ impl Named {
     /// What a new VM has for itself, in its directory, which has none of it. The disk's top layer is not among it.
     pub fn of_vm(devices: &Devices, directory: &Path) -> Result<Named, PlaceError> {
         let mut named = Named::default();
-        if devices.console {
-            named = named.with(Descriptor::Console, create(&directory.join(CONSOLE))?);
+        if devices.serial {
+            named = named.with(Descriptor::Serial, create(&directory.join(SERIAL_LOG))?);
         }
         if devices.vsock.is_some() {
             let path = directory.join(VSOCK);
@@ -95,7 +95,7 @@ mod tests {
     fn descriptors_come_in_the_order_of_the_command() {
         let directory = tempfile::tempdir().unwrap();
         let devices = Devices {
-            console: true,
+            serial: true,
             disk: Some(Disk { bytes: 1, limit_bytes: 1, base: true }),
             disk_layers: 2,
             vsock: Some(Vsock { cid: 3 }),
@@ -115,7 +115,7 @@ mod tests {
         let inodes: Vec<_> =
             descriptors.into_iter().map(|file| File::from(file).metadata().unwrap().ino()).collect();
         let inode = |name: &str| std::fs::metadata(directory.path().join(name)).unwrap().ino();
-        let names = ["kernel", CONSOLE, "base", "one", "two", TOP];
+        let names = ["kernel", SERIAL_LOG, "base", "one", "two", TOP];
         assert_eq!(inodes[..names.len()], names.map(inode));
         assert_eq!(inodes.len(), names.len() + 2, "and the socket and the source of entropy");
     }

@@ -43,7 +43,7 @@ use crate::limits::owner::Owner;
 use crate::limits::quota::of_sandbox;
 use crate::network::NetworkChange;
 use crate::process::control::CallError;
-use crate::process::descriptors::{CONSOLE, VSOCK};
+use crate::process::descriptors::{SERIAL_LOG, VSOCK};
 use crate::process::{VmProcess, WithEvents};
 use crate::record::{self, SandboxRecord};
 use crate::sandbox::branch::BranchOrder;
@@ -502,7 +502,7 @@ impl Sandbox {
             }
             Event::OutOfDisk { limit_bytes } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
             Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
-                let described = in_place(|| kernel_panic::described(&self.directory.join(CONSOLE)));
+                let described = in_place(|| kernel_panic::described(&self.directory.join(SERIAL_LOG)));
                 let detail = described.unwrap_or_else(|| "its console does not say why".into());
                 self.finish(EndReason::KernelPanic, detail);
             }

@@ -11,7 +11,7 @@ use crate::boot::acpi::{PANIC_PORT, RESET_PORT, RESET_VALUE, SLEEP_PORT, SLEEP_P
 /// What a guest may say at [`PANIC_PORT`]: that its kernel has panicked, and that it has and another kernel takes over.
 const PANIC_EVENTS: u8 = 1 << 0 | 1 << 1;
 
-const CONSOLE: std::ops::RangeInclusive<u16> = 0x3f8..=0x3ff;
+const SERIAL: std::ops::RangeInclusive<u16> = 0x3f8..=0x3ff;
 
 /// Where an [`Attack`] says what became of it: the console.
 #[cfg(feature = "attacks")]
@@ -55,8 +55,8 @@ impl Bus {
                 data[0] = u8::from(mailbox.wait(&self.memory, stop));
             }
             (PANIC_PORT, _, [value]) => *value = PANIC_EVENTS,
-            (port, _, [value]) if CONSOLE.contains(&port) => {
-                *value = self.devices.console_read(console_offset(port))
+            (port, _, [value]) if SERIAL.contains(&port) => {
+                *value = self.devices.serial_read(serial_offset(port))
             }
             _ => {}
         }
@@ -68,13 +68,13 @@ impl Bus {
             (SLEEP_PORT, [SLEEP_POWER_OFF, ..], _) => return Outcome::PowerOff,
             (RESET_PORT, [RESET_VALUE, ..], _) => return Outcome::Reset,
             (PANIC_PORT, [events], _) if events & PANIC_EVENTS != 0 => return Outcome::Panicked,
-            (port, [value], _) if CONSOLE.contains(&port) => {
-                self.devices.console_write(console_offset(port), *value);
+            (port, [value], _) if SERIAL.contains(&port) => {
+                self.devices.serial_write(serial_offset(port), *value);
             }
             #[cfg(feature = "attacks")]
             (port, _, _) => {
                 if let Some(attack) = ATTACK.get() {
-                    attack(port, data, &|byte| self.devices.console_write(0, byte));
+                    attack(port, data, &|byte| self.devices.serial_write(0, byte));
                 }
             }
             #[cfg(not(feature = "attacks"))]
@@ -92,6 +92,6 @@ impl Bus {
     }
 }
 
-fn console_offset(port: u16) -> u8 {
-    port.to_le_bytes()[0] - CONSOLE.start().to_le_bytes()[0]
+fn serial_offset(port: u16) -> u8 {
+    port.to_le_bytes()[0] - SERIAL.start().to_le_bytes()[0]
 }

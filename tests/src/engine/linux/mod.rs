@@ -73,8 +73,8 @@ impl Setup {
         let base = disk::file_system(directory)?;
         let bytes = base.metadata()?.len();
         let devices = Devices {
-            console: true,
-            console_input: plan.keyboard,
+            serial: true,
+            serial_input: plan.keyboard,
             disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
             disk_layers: 0,
             net: plan.net,
@@ -193,8 +193,8 @@ impl Own {
 
     fn descriptor(&self, wanted: Descriptor) -> Result<BorrowedFd<'_>, Failure> {
         let found = match wanted {
-            Descriptor::Console => Some(self.console.as_fd()),
-            Descriptor::ConsoleInput => Some(self.input.as_fd()),
+            Descriptor::Serial => Some(self.console.as_fd()),
+            Descriptor::SerialInput => Some(self.input.as_fd()),
             Descriptor::DiskTop => Some(self.top.as_fd()),
             Descriptor::Tap => self.tap.as_ref().map(AsFd::as_fd),
             Descriptor::Vsock => self.vsock.as_ref().map(AsFd::as_fd),

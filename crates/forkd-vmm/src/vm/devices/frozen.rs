@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
 use forkd_devices::disk::{DiskError, DiskState, Frozen, Layer, LayerStack, NewTop};
-use forkd_devices::serial::{CappedLog, Console, ConsoleState};
+use forkd_devices::serial::{CappedLog, SerialPort, SerialPortState};
 use forkd_devices::virtio::net::{NetDevice, NetState};
 use forkd_devices::virtio::rng::Rng;
 use forkd_devices::virtio::transport::{Interrupt, MmioTransport, TransportState};
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use super::line::Line;
 use super::slot::Slot;
 use super::{
-    CONSOLE_GSI, CONSOLE_LIMIT, DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, VSOCK, console_input,
-    make_block, new_generation, take_mailbox,
+    DISK, Descriptors, DeviceError, Devices, ENTROPY, NET, SERIAL_GSI, SERIAL_LIMIT, VSOCK, make_block,
+    new_generation, serial_input, take_mailbox,
 };
 
 /// Saved states, and the layers of the disk that all VMs made from it share. No descriptor but those of the layers.
@@ -38,7 +38,8 @@ pub struct FrozenDevices {
 #[serde(deny_unknown_fields)]
 pub struct DevicesState {
     wanted: control::Devices,
-    console: Option<ConsoleState>,
+    #[serde(rename = "console")]
+    serial: Option<SerialPortState>,
     disk: Option<(TransportState, DiskState)>,
     net: Option<(TransportState, NetState)>,
     vsock: Option<(TransportState, VsockState)>,
@@ -48,9 +49,9 @@ pub struct DevicesState {
 impl DevicesState {
     /// Whether there is a state for each device that the VM has, and for no other.
     pub fn is_whole(&self) -> bool {
-        let DevicesState { wanted, console, disk, net, vsock, entropy } = self;
-        (wanted.console, wanted.disk.is_some(), wanted.net.is_some(), wanted.vsock.is_some(), wanted.entropy)
-            == (console.is_some(), disk.is_some(), net.is_some(), vsock.is_some(), entropy.is_some())
+        let DevicesState { wanted, serial, disk, net, vsock, entropy } = self;
+        (wanted.serial, wanted.disk.is_some(), wanted.net.is_some(), wanted.vsock.is_some(), wanted.entropy)
+            == (serial.is_some(), disk.is_some(), net.is_some(), vsock.is_some(), entropy.is_some())
     }
 
     /// What the disk's layers must be.
@@ -103,11 +104,11 @@ impl Devices {
     /// A second descriptor of everything that a successor goes on with, in the order of `control::Devices::own`.
     pub fn own_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let mut own = Vec::new();
-        if let Some(console) = &self.console {
-            let console = console.lock().unwrap_or_else(PoisonError::into_inner);
-            own.push(console.log().file().as_fd().try_clone_to_owned()?);
+        if let Some(serial) = &self.serial {
+            let serial = serial.lock().unwrap_or_else(PoisonError::into_inner);
+            own.push(serial.log().file().as_fd().try_clone_to_owned()?);
         }
-        if let Some(input) = &self.console_input {
+        if let Some(input) = &self.serial_input {
             own.push(input.try_clone()?);
         }
         if let Some(slot) = &self.net {
@@ -129,10 +130,10 @@ impl Devices {
     pub fn save(&self, wanted: &control::Devices) -> FrozenDevices {
         let state = DevicesState {
             wanted: wanted.clone(),
-            console: self
-                .console
+            serial: self
+                .serial
                 .as_ref()
-                .map(|console| console.lock().unwrap_or_else(PoisonError::into_inner).state()),
+                .map(|serial| serial.lock().unwrap_or_else(PoisonError::into_inner).state()),
             disk: self.disk.as_ref().map(|slot| {
                 let transport = slot.lock();
                 let disk = transport.device().disk();
@@ -168,12 +169,12 @@ impl Devices {
         }
         let memory = ram.memory();
         let mut devices = Devices::none(vm)?;
-        if let Some(state) = &frozen.console {
-            let log = CappedLog::new(File::from(descriptors.take(Descriptor::Console)?), CONSOLE_LIMIT)?;
-            let console = Console::restore(state, Line::new(vm, CONSOLE_GSI)?.shared(), log)?;
-            devices.console = Some(Mutex::new(console));
+        if let Some(state) = &frozen.serial {
+            let log = CappedLog::new(File::from(descriptors.take(Descriptor::Serial)?), SERIAL_LIMIT)?;
+            let serial = SerialPort::restore(state, Line::new(vm, SERIAL_GSI)?.shared(), log)?;
+            devices.serial = Some(Mutex::new(serial));
         }
-        devices.console_input = console_input::take(wanted, descriptors)?;
+        devices.serial_input = serial_input::take(wanted, descriptors)?;
         if let (Some((transport, disk)), Some(layers)) = (&frozen.disk, layers) {
             let limit = wanted.disk.map_or(disk.limit, |own| own.limit_bytes.min(disk.limit));
             let block = make_block(layers.clone(), limit, descriptors)?;
@@ -239,7 +240,7 @@ mod tests {
         for other in [
             control::Devices { disk: None, ..frozen.clone() },
             control::Devices { vsock: None, ..frozen.clone() },
-            control::Devices { console: true, ..frozen.clone() },
+            control::Devices { serial: true, ..frozen.clone() },
         ] {
             assert!(!is_family(&other, &frozen) && !is_family(&frozen, &other));
         }

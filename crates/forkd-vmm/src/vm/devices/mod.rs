@@ -9,10 +9,10 @@
 //! vCPU threads handle register accesses; one thread ([`worker`]) handles queues and the host's descriptors. Parked, they
 //! hold no lock, and everything with a descriptor is in here, where the thread that commands them can reach it.
 
-mod console_input;
 mod event;
 mod frozen;
 mod line;
+mod serial_input;
 mod slot;
 pub mod worker;
 
@@ -25,7 +25,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Mutex, PoisonError};
 
 use forkd_devices::disk::{Layer, LayerStack, LayeredDisk, StackError};
-use forkd_devices::serial::{CappedLog, Console, ConsoleError};
+use forkd_devices::serial::{CappedLog, SerialPort, SerialPortError};
 use forkd_devices::virtio::block::{Block, DiskName};
 use forkd_devices::virtio::net::{NetDevice, NetError, NetSettings};
 use forkd_devices::virtio::rng::Rng;
@@ -46,7 +46,7 @@ use slot::{AnySlot, Slot};
 
 /// Where the generation id is: beside the ACPI tables, outside of what the guest takes for its RAM.
 pub const GENERATION_ID: GuestAddress = GuestAddress(0xd_0000);
-const CONSOLE_GSI: u32 = 4;
+const SERIAL_GSI: u32 = 4;
 
 /// The numbers of the virtio devices: where they are, and by which lines they interrupt.
 const DISK: u32 = 0;
@@ -65,7 +65,7 @@ fn name(number: u32) -> &'static str {
 }
 
 /// What the console's log may grow to.
-const CONSOLE_LIMIT: u64 = 1 << 20;
+const SERIAL_LIMIT: u64 = 1 << 20;
 /// The disk's serial number.
 const DISK_NAME: &DiskName = b"forkd-root\0\0\0\0\0\0\0\0\0\0";
 
@@ -85,11 +85,11 @@ pub enum DeviceError {
     #[error("the vsock device")]
     Vsock(#[from] VsockError),
     #[error("the console")]
-    Console(#[from] ConsoleError),
+    SerialPort(#[from] SerialPortError),
     #[error("input for a console, and no console")]
-    NoConsole,
+    NoSerial,
     #[error("the console's input cannot be waited for: {0}")]
-    ConsoleInput(io::Error),
+    SerialInput(io::Error),
     #[error(transparent)]
     Queue(#[from] QueueSizeError),
     #[error("saved device state")]
@@ -130,8 +130,8 @@ pub struct Place {
 /// All devices of a VM.
 pub struct Devices {
     pub mailbox: Option<Mailbox>,
-    console: Option<Mutex<Console>>,
-    console_input: Option<OwnedFd>,
+    serial: Option<Mutex<SerialPort>>,
+    serial_input: Option<OwnedFd>,
     disk: Option<Slot<Block>>,
     net: Option<Slot<NetDevice>>,
     vsock: Option<Slot<VsockDevice>>,
@@ -153,11 +153,11 @@ impl Devices {
     ) -> Result<Devices, DeviceError> {
         let memory = ram.memory();
         let mut devices = Devices::none(vm)?;
-        if wanted.console {
-            let log = CappedLog::new(File::from(descriptors.take(Descriptor::Console)?), CONSOLE_LIMIT)?;
-            devices.console = Some(Mutex::new(Console::new(Line::new(vm, CONSOLE_GSI)?.shared(), log)));
+        if wanted.serial {
+            let log = CappedLog::new(File::from(descriptors.take(Descriptor::Serial)?), SERIAL_LIMIT)?;
+            devices.serial = Some(Mutex::new(SerialPort::new(Line::new(vm, SERIAL_GSI)?.shared(), log)));
         }
-        devices.console_input = console_input::take(wanted, descriptors)?;
+        devices.serial_input = serial_input::take(wanted, descriptors)?;
         if let Some(disk) = wanted.disk {
             let base = match disk.base {
                 true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
@@ -195,8 +195,8 @@ impl Devices {
     fn none(vm: &VmFd) -> Result<Devices, DeviceError> {
         Ok(Devices {
             mailbox: None,
-            console: None,
-            console_input: None,
+            serial: None,
+            serial_input: None,
             disk: None,
             net: None,
             vsock: None,
@@ -222,20 +222,20 @@ impl Devices {
         self.slots().map(AnySlot::number).map(place)
     }
 
-    pub fn console_read(&self, offset: u8) -> u8 {
-        self.with_console(|console| console.read(offset)).unwrap_or(0xff)
+    pub fn serial_read(&self, offset: u8) -> u8 {
+        self.with_serial(|serial| serial.read(offset)).unwrap_or(0xff)
     }
 
-    pub fn console_write(&self, offset: u8, value: u8) {
-        self.with_console(|console| console.write(offset, value));
+    pub fn serial_write(&self, offset: u8, value: u8) {
+        self.with_serial(|serial| serial.write(offset, value));
     }
 
     /// Calls with the console. If that makes room for input, the worker looks for some.
-    fn with_console<T>(&self, call: impl FnOnce(&mut Console) -> T) -> Option<T> {
-        let mut console = self.console.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_full = console.room() == 0;
-        let result = call(&mut console);
-        if was_full && console.room() > 0 {
+    fn with_serial<T>(&self, call: impl FnOnce(&mut SerialPort) -> T) -> Option<T> {
+        let mut serial = self.serial.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_full = serial.room() == 0;
+        let result = call(&mut serial);
+        if was_full && serial.room() > 0 {
             let _ = self.poke.write(1);
         }
         Some(result)

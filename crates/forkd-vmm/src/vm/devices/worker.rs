@@ -30,7 +30,7 @@ pub(super) enum Source {
         slot: u32,
         token: u32,
     },
-    ConsoleInput,
+    SerialInput,
 }
 
 impl Source {
@@ -40,7 +40,7 @@ impl Source {
             Source::Poke => (1, 0, 0),
             Source::Queue { slot, queue } => (2, slot, queue),
             Source::Host { slot, token } => (3, slot, token),
-            Source::ConsoleInput => (4, 0, 0),
+            Source::SerialInput => (4, 0, 0),
         };
         EventData::new_u64(kind << 56 | u64::from(slot & 0xff) << 32 | u64::from(value))
     }
@@ -53,7 +53,7 @@ impl Source {
             1 => Source::Poke,
             2 => Source::Queue { slot, queue: value },
             3 => Source::Host { slot, token: value },
-            _ => Source::ConsoleInput,
+            _ => Source::SerialInput,
         }
     }
 }
@@ -68,7 +68,7 @@ impl Devices {
     /// Has epoll watch what never changes.
     pub(super) fn register(&self) -> Result<(), DeviceError> {
         self.watch(event::as_fd(&self.poke), Source::Poke)?;
-        self.register_console_input()?;
+        self.register_serial_input()?;
         for slot in self.slots() {
             for (queue, notification) in (0u32..).zip(slot.notifications()) {
                 self.watch(event::as_fd(notification), Source::Queue { slot: slot.number(), queue })?;
@@ -114,13 +114,13 @@ impl Devices {
                     Source::Stop => stop = true,
                     Source::Poke => {
                         let _ = self.poke.read();
-                        self.await_console_input();
+                        self.await_serial_input();
                     }
                     Source::Queue { slot, queue } => self.queue_notified(slot, queue),
                     Source::Host { slot, token } => {
                         self.slot(slot).iter().for_each(|slot| slot.host_event(token))
                     }
-                    Source::ConsoleInput => self.take_console_input(),
+                    Source::SerialInput => self.take_serial_input(),
                 }
             }
             // Also before a pause, in which the disk may get another top layer.
@@ -217,7 +217,7 @@ mod tests {
             Source::Poke,
             Source::Queue { slot: 3, queue: 2 },
             Source::Host { slot: 2, token: u32::MAX },
-            Source::ConsoleInput,
+            Source::SerialInput,
         ] {
             assert_eq!(Source::decode(source.encode()), source);
         }

@@ -7,10 +7,6 @@ use axum::Router;
 use crate::agent::Agent;
 use crate::{account, envd as processes_and_files, identity, interpreter as code, startup};
 
-/// E2B's ports, which are vsock ports in a guest.
-pub const ENVD: u32 = 49983;
-pub const INTERPRETER: u32 = 49999;
-
 pub fn envd(agent: &Arc<Agent>) -> Router {
     let calls =
         identity::routes().merge(startup::routes()).merge(account::routes()).with_state(Arc::clone(agent));

@@ -1,8 +1,10 @@
 //! What unit tests share. All of a test process have one reaper, so nobody may wait for a child by other means.
 
+use forkd_envd::Exit;
+
 use crate::agent::{Agent, Settings};
 use crate::children::tests::children;
-use crate::children::{Exit, Source, Spec, Stdio, Target};
+use crate::children::{Source, Spec, Stdio, Target};
 use crate::users;
 
 pub fn agent(settings: Settings) -> Agent {

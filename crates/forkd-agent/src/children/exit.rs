@@ -1,30 +1,12 @@
-//! How a process ended, and waiting for that.
+//! Waiting for the end of a process.
 
+use forkd_envd::Exit;
 use rustix::process::WaitStatus;
 use tokio::sync::watch;
 
-use super::Signal;
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    Code(i32),
-    Signal(i32),
-}
-
-impl Exit {
-    /// Nothing when the process has only stopped.
-    pub(super) fn from_status(status: WaitStatus) -> Option<Self> {
-        status.exit_status().map(Self::Code).or_else(|| status.terminating_signal().map(Self::Signal))
-    }
-
-    /// As E2B's envd words it: `exit status 3`, `signal: killed`.
-    pub fn describe(self) -> String {
-        match self {
-            Self::Code(code) => format!("exit status {code}"),
-            Self::Signal(number) => format!("signal: {}", Signal::describe(number)),
-        }
-    }
+/// Nothing when the process has only stopped.
+pub(super) fn exit_of(status: WaitStatus) -> Option<Exit> {
+    status.exit_status().map(Exit::Code).or_else(|| status.terminating_signal().map(Exit::Signal))
 }
 
 /// Waits for one process. Clones wait for the same.

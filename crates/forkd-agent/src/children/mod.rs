@@ -32,15 +32,16 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use forkd_envd::Exit;
 use tokio::sync::{Mutex, watch};
 
-pub use exit::{Exit, ExitWatch};
+pub use exit::ExitWatch;
 pub use pipes::{Input, Output};
 pub use programs::ROOT as CGROUPS;
 pub use signal::Signal;
 pub use spawn::{Child, SpawnError};
 pub use spec::{Source, Spec, Stdio, Target};
-pub use terminal::{Size, Terminal};
+pub use terminal::Terminal;
 
 type Table = HashMap<u32, watch::Sender<Option<Exit>>>;
 

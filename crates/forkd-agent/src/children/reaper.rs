@@ -7,7 +7,8 @@ use rustix::process::{WaitOptions, wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 
-use super::{Exit, Table};
+use super::Table;
+use super::exit::exit_of;
 
 pub(super) fn start(table: Arc<Mutex<Table>>) -> io::Result<()> {
     // Listening starts here, not in the task: no signal of a child spawned after this is missed.
@@ -24,7 +25,7 @@ pub(super) fn start(table: Arc<Mutex<Table>>) -> io::Result<()> {
 /// Signals of several children merge into one, so every child that has ended is taken.
 fn reap(table: &mut Table) {
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-        let Some(exit) = Exit::from_status(status) else { continue };
+        let Some(exit) = exit_of(status) else { continue };
         let sender = u32::try_from(pid.as_raw_nonzero().get()).ok().and_then(|pid| table.remove(&pid));
         if let Some(sender) = sender {
             sender.send_replace(Some(exit));

@@ -1,4 +1,4 @@
-//! Signals to children, by number as the protocols carry them.
+//! Signals to children.
 
 use rustix::process::{Pid, kill_process, kill_process_group};
 
@@ -12,55 +12,24 @@ impl Signal {
     pub const KILL: Self = Self(rustix::process::Signal::KILL);
     /// Ignored by whoever has no handler for it.
     pub const URG: Self = Self(rustix::process::Signal::URG);
+}
 
-    /// Those that clients may send, by what they are called after `SIG`.
-    const SENT: [(&str, rustix::process::Signal); 10] = [
-        ("HUP", rustix::process::Signal::HUP),
-        ("INT", rustix::process::Signal::INT),
-        ("QUIT", rustix::process::Signal::QUIT),
-        ("KILL", rustix::process::Signal::KILL),
-        ("USR1", rustix::process::Signal::USR1),
-        ("USR2", rustix::process::Signal::USR2),
-        ("TERM", rustix::process::Signal::TERM),
-        ("CONT", rustix::process::Signal::CONT),
-        ("STOP", rustix::process::Signal::STOP),
-        ("TSTP", rustix::process::Signal::TSTP),
-    ];
-
-    /// One that clients may send: `HUP`.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::SENT.iter().find(|(known, _)| *known == name).map(|(_, signal)| Self(*signal))
-    }
-
-    pub fn numbered(number: u64) -> Option<Self> {
-        let number = i32::try_from(number).ok()?;
-        Self::SENT.iter().find(|(_, signal)| signal.as_raw() == number).map(|(_, signal)| Self(*signal))
-    }
-
-    /// What people call it: the words of strsignal, small.
-    pub fn describe(number: i32) -> String {
-        let known = match number {
-            1 => "hangup",
-            2 => "interrupt",
-            3 => "quit",
-            4 => "illegal instruction",
-            5 => "trace/breakpoint trap",
-            6 => "aborted",
-            7 => "bus error",
-            8 => "floating point exception",
-            9 => "killed",
-            10 => "user defined signal 1",
-            11 => "segmentation fault",
-            12 => "user defined signal 2",
-            13 => "broken pipe",
-            14 => "alarm clock",
-            15 => "terminated",
-            24 => "CPU time limit exceeded",
-            25 => "file size limit exceeded",
-            31 => "bad system call",
-            _ => return number.to_string(),
-        };
-        known.to_owned()
+impl From<forkd_envd::Signal> for Signal {
+    fn from(signal: forkd_envd::Signal) -> Signal {
+        use forkd_envd::Signal as Sent;
+        use rustix::process::Signal as System;
+        Signal(match signal {
+            Sent::Hup => System::HUP,
+            Sent::Int => System::INT,
+            Sent::Quit => System::QUIT,
+            Sent::Kill => System::KILL,
+            Sent::Usr1 => System::USR1,
+            Sent::Usr2 => System::USR2,
+            Sent::Term => System::TERM,
+            Sent::Cont => System::CONT,
+            Sent::Stop => System::STOP,
+            Sent::Tstp => System::TSTP,
+        })
     }
 }
 
@@ -99,6 +68,13 @@ fn group_in(stat: &str) -> Option<i32> {
 mod tests {
     use super::*;
     use std::os::unix::process::CommandExt;
+
+    #[test]
+    fn signals_have_the_numbers_of_the_protocol() {
+        for signal in forkd_envd::Signal::ALL {
+            assert_eq!(Signal::from(signal).0.as_raw(), signal.number(), "{signal:?}");
+        }
+    }
 
     #[test]
     fn groups_are_found_also_if_they_have_no_number() {

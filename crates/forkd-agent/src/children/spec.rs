@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use super::Size;
 use crate::users::User;
+use forkd_envd::process::TerminalSize;
 
 /// A process to be started. It has a process group of its own, which it leads if it has a terminal.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub enum Stdio {
         error: Target,
     },
     /// All three are a terminal, which is the controlling one of the session.
-    Terminal(Size),
+    Terminal(TerminalSize),
 }
 
 #[derive(Debug)]

@@ -5,16 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use forkd_envd::process::TerminalSize;
 use rustix::buffer::spare_capacity;
 use rustix::pty::{OpenptFlags, grantpt, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use tokio::io::unix::AsyncFd;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
-    pub columns: u16,
-    pub rows: u16,
-}
 
 /// The master. Clones are the same terminal.
 #[derive(Debug, Clone)]
@@ -22,7 +17,7 @@ pub struct Terminal(Arc<AsyncFd<OwnedFd>>);
 
 /// Opens both sides. The child's side is owned by whoever opens it first, and /dev/pts gives it to the user of this process;
 /// the caller changes the owner if the child is somebody else.
-pub(super) fn open(size: Size) -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn open(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&master)?;
     unlockpt(&master)?;
@@ -79,12 +74,12 @@ impl Terminal {
         Ok(())
     }
 
-    pub fn resize(&self, size: Size) -> io::Result<()> {
+    pub fn resize(&self, size: TerminalSize) -> io::Result<()> {
         Ok(tcsetwinsize(self.0.get_ref(), window(size))?)
     }
 }
 
-fn window(size: Size) -> Winsize {
+fn window(size: TerminalSize) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
@@ -104,7 +99,7 @@ mod tests {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             told.send(runtime.block_on(async {
-                let (master, child) = open(Size { columns: 80, rows: 24 }).unwrap();
+                let (master, child) = open(TerminalSize { columns: 80, rows: 24 }).unwrap();
                 let mut raw = tcgetattr(&child).unwrap();
                 raw.make_raw();
                 tcsetattr(&child, OptionalActions::Now, &raw).unwrap();

@@ -2,6 +2,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use forkd_envd::process::TerminalSize;
+
 use super::*;
 use crate::users::{self, User};
 
@@ -122,8 +124,10 @@ async fn what_cannot_be_started_is_named() {
 #[tokio::test]
 async fn a_terminal_is_the_controlling_one() {
     let script = "stty size; tty; echo text > /dev/tty; read line; echo \"<$line>\"";
-    let mut child =
-        children().spawn(shell(script, Stdio::Terminal(Size { columns: 101, rows: 33 }))).await.unwrap();
+    let mut child = children()
+        .spawn(shell(script, Stdio::Terminal(TerminalSize { columns: 101, rows: 33 })))
+        .await
+        .unwrap();
     child.input.as_mut().unwrap().write(b"typed\n").await.unwrap();
     let text = all(child.output.as_mut().unwrap()).await;
     assert!(text.contains("33 101\r\n") && text.contains("/dev/pts/"), "{text}");

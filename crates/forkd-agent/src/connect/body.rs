@@ -13,11 +13,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::connect::{Code, ConnectError, end};
 use http_body::Frame;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until};
-
-use super::{Code, ConnectError, envelope};
 
 /// Messages that wait for the client. Each has at most a chunk of output.
 const QUEUE: usize = 2;
@@ -104,7 +103,7 @@ impl StreamBody {
     fn end(&mut self, result: &Result<(), ConnectError>) -> Bytes {
         self.ended = true;
         self.queue.close();
-        envelope::end(result)
+        end(result)
     }
 
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Bytes> {
@@ -151,6 +150,7 @@ impl http_body::Body for StreamBody {
 
 #[cfg(test)]
 mod tests {
+    use forkd_envd::connect::message;
     use http_body_util::BodyExt;
 
     use super::*;
@@ -158,7 +158,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     fn stream(deadline: Option<Duration>) -> (Sender, StreamBody) {
-        let keepalive = envelope::message(b"\"alive\"");
+        let keepalive = message(b"\"alive\"");
         channel(keepalive, Duration::from_secs(50), deadline.map(|after| Instant::now() + after))
     }
 
@@ -170,8 +170,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn messages_then_the_end() {
         let (sender, mut body) = stream(None);
-        sender.send(envelope::message(b"1"), PATIENCE).await.unwrap();
-        sender.send(envelope::message(b"2"), PATIENCE).await.unwrap();
+        sender.send(message(b"1"), PATIENCE).await.unwrap();
+        sender.send(message(b"2"), PATIENCE).await.unwrap();
         sender.finish(Ok(()));
         assert_eq!(text(&mut body).await.as_deref(), Some("1"));
         assert_eq!(text(&mut body).await.as_deref(), Some("2"));
@@ -192,12 +192,12 @@ mod tests {
     async fn who_does_not_read_is_slow_and_who_left_is_gone() {
         let (sender, mut body) = stream(None);
         for number in [b"1", b"2"] {
-            sender.send(envelope::message(number), PATIENCE).await.unwrap();
+            sender.send(message(number), PATIENCE).await.unwrap();
         }
-        assert_eq!(sender.send(envelope::message(b"3"), PATIENCE).await, Err(Stall::Slow));
+        assert_eq!(sender.send(message(b"3"), PATIENCE).await, Err(Stall::Slow));
         assert_eq!(text(&mut body).await.as_deref(), Some("1"));
         drop(body);
-        assert_eq!(sender.send(envelope::message(b"4"), PATIENCE).await, Err(Stall::Gone));
+        assert_eq!(sender.send(message(b"4"), PATIENCE).await, Err(Stall::Gone));
     }
 
     #[tokio::test]

@@ -2,13 +2,14 @@
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use forkd_envd::connect::{Code, ConnectError, Decoder, Frame, STREAM_TYPE, end, message};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::envelope::{self, Decoder};
-use super::{Code, ConnectError, STREAM_TYPE, headers, server_stream, unary};
+use super::error::error_response;
+use super::{MAX_MESSAGE, headers, server_stream, unary};
 
 /// The messages of a request, as they come.
 #[derive(Debug)]
@@ -19,13 +20,14 @@ pub struct Messages {
 
 impl Messages {
     pub(super) fn new(body: Body) -> Self {
-        Self { body, decoder: Decoder::default() }
+        Self { body, decoder: Decoder::new(MAX_MESSAGE) }
     }
 
     /// Waits for the next message; nothing after the last.
     pub async fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ConnectError> {
         loop {
-            if let Some(json) = self.decoder.next()? {
+            // After an end, nothing more is decoded.
+            if let Some(Frame::Message(json)) = self.decoder.next_frame()? {
                 return unary::parse(&json).map(Some);
             }
             match self.body.frame().await {
@@ -49,15 +51,15 @@ where
         .and_then(|()| headers::timeout(request.headers()))
     {
         Ok(limit) => limit,
-        Err(error) => return error.into_response(),
+        Err(error) => return error_response(&error),
     };
     let answer = unary::within(limit, async {
         let answer = call(Messages::new(request.into_body())).await?;
         serde_json::to_vec(&answer).map_err(|error| ConnectError::new(Code::Internal, error.to_string()))
     });
     server_stream::whole_response(match answer.await {
-        Ok(json) => vec![envelope::message(&json), envelope::end(&Ok(()))],
-        Err(error) => vec![envelope::end(&Err(error))],
+        Ok(json) => vec![message(&json), end(&Ok(()))],
+        Err(error) => vec![end(&Err(error))],
     })
 }
 
@@ -81,9 +83,9 @@ mod tests {
 
     #[tokio::test]
     async fn many_messages_one_answer() {
-        let body = [envelope::message(b"1"), envelope::message(b"41")].concat();
+        let body = [message(b"1"), message(b"41")].concat();
         assert_eq!(sum(body).await, "\0\0\0\0\x0242\x02\0\0\0\x02{}");
-        let cut = envelope::message(b"1")[..4].to_vec();
+        let cut = message(b"1")[..4].to_vec();
         assert!(sum(cut).await.contains("invalid_argument"));
     }
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
-
-use super::{Code, ConnectError};
+use forkd_envd::connect::{Code, ConnectError, KEEPALIVE_HEADER, TIMEOUT_HEADER};
 
 /// Ten digits at most, says the protocol.
 const MAX_TIMEOUT_DIGITS: usize = 10;
@@ -13,7 +12,7 @@ const LONGEST_KEEPALIVE: u64 = 24 * 60 * 60;
 
 /// How long the call may take: `connect-timeout-ms`. Nothing, or 0, is without a limit.
 pub fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, ConnectError> {
-    let Some(value) = headers.get("connect-timeout-ms") else { return Ok(None) };
+    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let wrong = || ConnectError::invalid("connect-timeout-ms is not a number of at most ten digits");
     let text = value.to_str().map_err(|_| wrong())?;
     if text.is_empty() || text.len() > MAX_TIMEOUT_DIGITS || !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -26,7 +25,7 @@ pub fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, ConnectError> {
 /// How often a silent stream says that it lives: `keepalive-ping-interval`, in seconds. What cannot be read is the default, as
 /// nothing depends on it.
 pub fn keepalive(headers: &HeaderMap) -> Duration {
-    let value = headers.get("keepalive-ping-interval").and_then(|value| value.to_str().ok());
+    let value = headers.get(KEEPALIVE_HEADER).and_then(|value| value.to_str().ok());
     let seconds = value.and_then(|text| text.parse::<u64>().ok()).filter(|seconds| *seconds > 0);
     seconds.map_or(DEFAULT_KEEPALIVE, |seconds| Duration::from_secs(seconds.min(LONGEST_KEEPALIVE)))
 }

@@ -5,12 +5,13 @@ use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
+use forkd_envd::connect::{ConnectError, STREAM_TYPE, message};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::body::{self, Sender};
 use super::client_stream::Messages;
-use super::{ConnectError, STREAM_TYPE, headers, unary};
+use super::{headers, unary};
 
 /// Reads the one message of the request, and gives back its headers.
 pub async fn read_request<M: DeserializeOwned>(request: Request) -> Result<(HeaderMap, M), ConnectError> {
@@ -34,8 +35,7 @@ pub async fn read_request<M: DeserializeOwned>(request: Request) -> Result<(Head
 /// say how often, and when the stream ends by itself.
 pub fn respond(headers: &HeaderMap, keepalive: &[u8]) -> Result<(Sender, Response), ConnectError> {
     let deadline = headers::timeout(headers)?.map(|limit| Instant::now() + limit);
-    let keepalive = super::envelope::message(keepalive);
-    let (sender, body) = body::channel(keepalive, headers::keepalive(headers), deadline);
+    let (sender, body) = body::channel(message(keepalive), headers::keepalive(headers), deadline);
     Ok((sender, stream_response(Body::new(body))))
 }
 

@@ -5,11 +5,13 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use forkd_envd::connect::{Code, ConnectError, UNARY_TYPE};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Code, ConnectError, MAX_MESSAGE, headers};
+use super::error::error_response;
+use super::{MAX_MESSAGE, headers};
 
 /// Reads the message, calls, answers; all of it within the caller's time limit.
 pub async fn unary<M, A, F>(request: Request, call: impl FnOnce(M) -> F) -> Response
@@ -19,7 +21,7 @@ where
     F: Future<Output = Result<A, ConnectError>>,
 {
     let answer = async {
-        headers::check_type(request.headers(), "application/json")?;
+        headers::check_type(request.headers(), UNARY_TYPE)?;
         let limit = headers::timeout(request.headers())?;
         within(limit, async {
             let message = parse(&read(request.into_body()).await?)?;
@@ -31,10 +33,10 @@ where
     match answer.await {
         Ok(json) => {
             let mut response = Response::new(Body::from(json));
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(UNARY_TYPE));
             response
         }
-        Err(error) => error.into_response(),
+        Err(error) => error_response(&error),
     }
 }
 

@@ -1,37 +1,20 @@
 //! `POST /init`: what the host tells a sandbox about itself. Only the host may reach it; its proxy refuses it to clients.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use forkd_envd::caller::same_secret;
+use forkd_envd::init::InitRequest;
 use rustix::time::{ClockId, Timespec, clock_settime};
-use serde::Deserialize;
 
-use super::caller::{same, token_is_right};
+use super::caller::token_is_right;
 use super::rest::RestError;
 use crate::agent::Agent;
 
 const MAX_REQUEST: usize = 4 << 20;
-
-/// What is absent stays as it is.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct InitRequest {
-    #[serde(default)]
-    env_vars: Option<BTreeMap<String, String>>,
-    /// An empty one takes the token away.
-    #[serde(default)]
-    access_token: Option<String>,
-    #[serde(default)]
-    default_user: Option<String>,
-    #[serde(default)]
-    default_workdir: Option<String>,
-    #[serde(default)]
-    timestamp: Option<String>,
-}
 
 pub async fn init(State(agent): State<Arc<Agent>>, request: Request) -> Response {
     match serve(&agent, request).await {
@@ -61,7 +44,7 @@ fn check(agent: &Agent, headers: &HeaderMap, request: &InitRequest) -> Result<()
         let (Some(now), Some(shown)) = (agent.settings().access_token, &request.access_token) else {
             return false;
         };
-        same(now.as_bytes(), shown.as_bytes())
+        same_secret(now.as_bytes(), shown.as_bytes())
     };
     if token_is_right(agent, headers) || known() {
         Ok(())

@@ -7,27 +7,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use forkd_envd::metrics::Metrics;
 
 use super::rest::RestError;
 use crate::agent::Agent;
 use crate::runtime::blocking;
 
 const MIB: u64 = 1 << 20;
-
-#[derive(Debug, Default, Serialize)]
-struct Metrics {
-    ts: u64,
-    cpu_count: usize,
-    cpu_used_pct: f64,
-    mem_total: u64,
-    mem_used: u64,
-    mem_cache: u64,
-    mem_total_mib: u64,
-    mem_used_mib: u64,
-    disk_used: u64,
-    disk_total: u64,
-}
 
 /// The processors' time at the last question: use is measured between two, so that nothing has to tick. The first answer is
 /// the average since the guest booted.
@@ -61,7 +47,7 @@ fn read() -> io::Result<(Metrics, Times)> {
     let (mem_total, mem_used) = (bytes("MemTotal"), bytes("MemTotal").saturating_sub(bytes("MemAvailable")));
     let metrics = Metrics {
         ts: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        cpu_count,
+        cpu_count: cpu_count as u64,
         cpu_used_pct: 0.0,
         mem_total,
         mem_used,

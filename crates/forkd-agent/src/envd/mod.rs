@@ -18,6 +18,8 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
+use forkd_envd::init::INIT;
+use forkd_envd::metrics::METRICS;
 
 pub use caller::token_is_right;
 pub use files::SharedBody;
@@ -32,8 +34,8 @@ pub fn router(agent: Arc<Agent>) -> Router {
     Router::new()
         .route("/health", get(health::health))
         .route("/envs", get(envs::envs))
-        .route("/init", post(init::init))
-        .route("/metrics", get(metrics::metrics))
+        .route(INIT, post(init::init))
+        .route(METRICS, get(metrics::metrics))
         .merge(files::routes())
         .merge(filesystem::routes())
         .merge(process::routes())

@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::agent::Agent;
-use crate::children::{Exit, Signal, Source, SpawnError, Spec, Stdio, Target};
+use crate::children::{Signal, Source, SpawnError, Spec, Stdio, Target};
 use crate::listing;
 use crate::runtime::blocking;
 use crate::users;
+use forkd_envd::Exit;
 use forkd_proto::agent::identity::IdentityRequest;
 
 const LIMIT: Duration = Duration::from_secs(10);

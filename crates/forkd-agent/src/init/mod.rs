@@ -22,6 +22,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post;
+use forkd_envd::port::{ENVD, INTERPRETER};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use tokio::sync::Notify;
 
@@ -99,8 +100,8 @@ async fn serve() -> Result<(), InitError> {
     let asked_by_host = Arc::new(Notify::new());
     let envd =
         routers::envd(&agent).merge(shutdown_route(Arc::clone(&asked_by_host))).merge(transfer::routes());
-    tokio::spawn(server::serve(listen(routers::ENVD)?, envd));
-    tokio::spawn(server::serve(listen(routers::INTERPRETER)?, routers::interpreter(&agent)));
+    tokio::spawn(server::serve(listen(ENVD.into())?, envd));
+    tokio::spawn(server::serve(listen(INTERPRETER.into())?, routers::interpreter(&agent)));
     tokio::spawn(dial::serve(listen(dial::PORT)?, Arc::clone(&agent)));
     shutdown::asked(&asked_by_host).await.map_err(InitError::Serve)?;
     shutdown::power_off(&agent).await.map_err(InitError::Serve)

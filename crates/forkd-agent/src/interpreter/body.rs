@@ -6,11 +6,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::interpreter::Line;
 use http_body::Frame;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
-
-use super::line;
 
 /// Lines that wait for the client. Each has at most a chunk of output.
 const QUEUE: usize = 4;
@@ -39,7 +38,7 @@ impl http_body::Body for Lines {
         let line = match self.queue.poll_recv(context) {
             Poll::Ready(line) => line,
             Poll::Pending => match self.silence.as_mut().poll(context) {
-                Poll::Ready(()) => Some(line::keepalive()),
+                Poll::Ready(()) => Some(Line::Keepalive.encode()),
                 Poll::Pending => return Poll::Pending,
             },
         };
@@ -59,7 +58,7 @@ mod tests {
         let (sender, mut lines) = channel();
         let begun = Instant::now();
         let frame = lines.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!((frame, begun.elapsed().as_secs()), (line::keepalive(), 5));
+        assert_eq!((frame, begun.elapsed().as_secs()), (Line::Keepalive.encode(), 5));
         sender.send(Bytes::from_static(b"x\n")).await.unwrap();
         let frame = lines.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!((&frame[..], begun.elapsed().as_secs()), (&b"x\n"[..], 5));

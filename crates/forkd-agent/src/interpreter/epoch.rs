@@ -98,7 +98,7 @@ mod tests {
         let (exit, printed) = crate::testing::run("node", &["-e", LOOP, &path, source]);
         running.store(false, Ordering::Relaxed);
         advance.join().unwrap();
-        assert_eq!((exit, printed.as_str()), (crate::children::Exit::Code(0), "1\n2 true\n"));
+        assert_eq!((exit, printed.as_str()), (forkd_envd::Exit::Code(0), "1\n2 true\n"));
         drop(name);
         assert!(!Path::new(&path).exists());
     }

@@ -10,6 +10,8 @@ use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use forkd_envd::caller::ACCESS_TOKEN;
+use forkd_envd::interpreter::{CONTEXTS, EXECUTE, ExecuteRequest};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,14 +28,6 @@ use crate::server::Peer;
 /// Code with its data in it may be large; beyond this it belongs into a file.
 const MAX_BODY: usize = 16 << 20;
 const MAX_NAME: usize = 100;
-
-#[derive(Debug, Deserialize)]
-struct ExecuteRequest {
-    code: String,
-    context_id: Option<String>,
-    language: Option<String>,
-    env_vars: Option<BTreeMap<String, String>>,
-}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -77,8 +71,8 @@ enum CallError {
 pub fn routes() -> Router<Arc<Agent>> {
     Router::new()
         .route("/health", get(async || "OK"))
-        .route("/execute", post(execute))
-        .route("/contexts", post(create).get(list))
+        .route(EXECUTE, post(execute))
+        .route(CONTEXTS, post(create).get(list))
         .route("/contexts/{id}/restart", post(restart))
         .route("/contexts/{id}", axum::routing::delete(remove))
         .route("/forkd/warm", post(warm))
@@ -176,7 +170,7 @@ fn check_token(agent: &Agent, headers: &HeaderMap) -> Result<(), CallError> {
 
 /// The SDKs show the token with `/execute` only. Whoever shows a wrong one is refused all the same.
 fn check_token_if_shown(agent: &Agent, headers: &HeaderMap) -> Result<(), CallError> {
-    if headers.contains_key("x-access-token") { check_token(agent, headers) } else { Ok(()) }
+    if headers.contains_key(ACCESS_TOKEN) { check_token(agent, headers) } else { Ok(()) }
 }
 
 async fn read<T: DeserializeOwned>(request: Request) -> Result<T, CallError> {

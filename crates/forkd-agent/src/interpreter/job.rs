@@ -64,19 +64,19 @@ impl Running {
     pub fn take(&mut self, event: Event) -> bool {
         match event {
             Event::Result { main, fields } => self.push(line::result(fields, main)),
-            Event::Error { name, value, traceback } => self.push(line::error(&name, &value, &traceback)),
+            Event::Error { name, value, traceback } => self.push(line::error(name, value, traceback)),
             Event::Done { id, status } if id == self.id => {
                 if status != 0 {
                     let value = format!("exit status {status}");
                     let told = format!("the last command ended with {value}");
-                    self.push(line::error("ExitStatus", &value, &told));
+                    self.push(line::error("ExitStatus", value, told));
                 }
                 self.finish();
                 return true;
             }
             // Of a fork that came while earlier code ran.
             Event::Problem { message } => {
-                self.push(line::output(Stream::Error, &format!("[after the fork: {message}]\n")));
+                self.push(line::output(Stream::Error, format!("[after the fork: {message}]\n")));
             }
             Event::Done { .. } | Event::Ready => {}
         }
@@ -90,14 +90,14 @@ impl Running {
         };
         let text = decoder.decode(chunk);
         if !text.is_empty() {
-            self.push(line::output(stream, &text));
+            self.push(line::output(stream, text));
         }
     }
 
     fn finish(&mut self) {
         for (stream, rest) in [(Stream::Output, self.output.finish()), (Stream::Error, self.error.finish())] {
             if !rest.is_empty() {
-                self.push(line::output(stream, &rest));
+                self.push(line::output(stream, rest));
             }
         }
     }

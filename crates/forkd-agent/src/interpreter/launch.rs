@@ -17,6 +17,7 @@ use std::os::unix::net::UnixStream as StandardStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forkd_envd::Exit;
 use serde_json::json;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -26,7 +27,7 @@ use super::language::Language;
 use super::message::{self, Event};
 use super::{bash, place};
 use crate::agent::Agent;
-use crate::children::{Child, Exit, ExitWatch, Output, Signal, Source, SpawnError, Spec, Stdio, Target};
+use crate::children::{Child, ExitWatch, Output, Signal, Source, SpawnError, Spec, Stdio, Target};
 
 /// Emulated hosts need seconds for what takes a real one 50 ms.
 const START_LIMIT: Duration = Duration::from_secs(120);

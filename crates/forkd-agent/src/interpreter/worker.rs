@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use forkd_envd::interpreter::Line;
 use tokio::sync::{mpsc, oneshot};
 
 use super::job::{Job, Running};
@@ -203,7 +204,7 @@ impl Worker {
         }
         self.executions += 1;
         let mut running = Running::new(self.next_request());
-        running.push(line::number_of_executions(self.executions));
+        running.push(Line::NumberOfExecutions { execution_count: self.executions }.encode());
         let outcome = match self.begin(&job, &mut running).await {
             Ok(()) => self.conduct(&job, &mut running).await,
             Err(message) => {
@@ -212,7 +213,7 @@ impl Worker {
             }
         };
         let flow = self.conclude(outcome, &mut running).await;
-        running.push(line::end_of_execution());
+        running.push(Line::EndOfExecution.encode());
         tokio::spawn(deliver(job.lines, running.outbox));
         flow
     }
@@ -222,7 +223,7 @@ impl Worker {
         if let Some(exit) = self.lost.take() {
             let note =
                 format!("[the interpreter had ended ({exit}); this is a new one, without its variables]\n");
-            running.push(line::output(line::Stream::Error, &note));
+            running.push(line::output(line::Stream::Error, note));
         }
         let request = message::run(self.language, running.id, &job.code, &job.environment)
             .map_err(|error| error.to_string())?;

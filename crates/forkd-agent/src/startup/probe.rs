@@ -3,10 +3,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use forkd_envd::Exit;
 use tokio::net::TcpStream;
 
 use crate::agent::Agent;
-use crate::children::{Exit, Signal, Source, Spec, Stdio, Target};
+use crate::children::{Signal, Source, Spec, Stdio, Target};
 use crate::users;
 use forkd_proto::agent::startup::Probe;
 

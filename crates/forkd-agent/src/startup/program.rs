@@ -4,11 +4,12 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::Exit;
 use tokio::net::unix::pipe;
 
 use super::probe;
 use crate::agent::Agent;
-use crate::children::{Exit, ExitWatch, Output, Source, Spec, Stdio, Target};
+use crate::children::{ExitWatch, Output, Source, Spec, Stdio, Target};
 use crate::runtime::blocking;
 use crate::users::Users;
 use forkd_proto::agent::startup::{ConfigRequest, Start};

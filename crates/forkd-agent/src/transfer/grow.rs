@@ -52,8 +52,9 @@ fn grow_to_disk(mount: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use forkd_envd::Exit;
+
     use super::*;
-    use crate::children::Exit;
 
     fn run(program: &str, arguments: &[&str]) -> bool {
         crate::testing::run(program, arguments).0 == Exit::Code(0)

@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::children::tests::{children, pipes, shell};
-use crate::children::{Exit, Signal};
+use forkd_envd::Exit;
+
+use crate::children::Signal;
 
 /// A directory that looks like the root of cgroup v2 to the agent, and has the cgroup of programs in it.
 pub fn imitation(directory: &Path) -> PathBuf {

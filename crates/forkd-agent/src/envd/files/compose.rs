@@ -10,9 +10,9 @@ use axum::Json;
 use axum::extract::Request;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use forkd_envd::files::{ComposeRequest, Written};
 
-use super::Written;
+use super::written;
 use crate::agent::Agent;
 use crate::envd::filesystem::{make_parents, own};
 use crate::envd::rest::RestError;
@@ -21,16 +21,6 @@ use crate::runtime::blocking;
 use crate::users::User;
 
 const MAX_REQUEST: usize = 4 << 20;
-
-#[derive(Debug, Deserialize)]
-struct ComposeRequest {
-    #[serde(default)]
-    source_paths: Vec<String>,
-    #[serde(default)]
-    destination: String,
-    #[serde(default)]
-    username: Option<String>,
-}
 
 pub async fn compose(State(agent): State<Arc<Agent>>, request: Request) -> Response {
     match serve(&agent, request).await {
@@ -86,7 +76,7 @@ fn join(sources: &[PathBuf], destination: &Path, user: &User) -> Result<Written,
         // The parts have been used; one that stays is only space.
         let _ = fs::remove_file(source);
     }
-    Ok(Written::new(destination, Default::default()))
+    Ok(written(destination, Default::default()))
 }
 
 /// A name of its own for every call, on the same filesystem.

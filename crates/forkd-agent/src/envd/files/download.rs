@@ -11,11 +11,12 @@ use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use forkd_envd::files::FileQuery;
+use forkd_envd::signature::Operation;
 use rustix::fs::OFlags;
 
-use super::access::{self, Operation};
 use super::range::{self, Wanted};
-use super::{FileQuery, body};
+use super::{access, body};
 use crate::agent::Agent;
 use crate::envd::rest::RestError;
 use crate::envd::{caller, paths};

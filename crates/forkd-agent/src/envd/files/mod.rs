@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
-use serde::{Deserialize, Serialize};
+use forkd_envd::files::{COMPOSE, FILES, Written, WrittenKind};
 
 use super::paths;
 use crate::agent::Agent;
@@ -31,40 +31,12 @@ const CHUNK: usize = 128 << 10;
 
 pub fn routes() -> Router<Arc<Agent>> {
     Router::new()
-        .route("/files", get(download::download).post(upload::upload))
-        .route("/files/compose", post(compose::compose))
+        .route(FILES, get(download::download).post(upload::upload))
+        .route(COMPOSE, post(compose::compose))
 }
 
-/// The query of both directions.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct FileQuery {
-    #[serde(default)]
-    pub path: Option<String>,
-    #[serde(default)]
-    pub username: Option<String>,
-    #[serde(default)]
-    pub signature: Option<String>,
-    #[serde(default)]
-    pub signature_expiration: Option<u64>,
-    /// forkd's own: the file appears, or is replaced, when all of it has come, and not before.
-    #[serde(default)]
-    pub whole: bool,
-}
-
-/// What an upload answers about each file.
-#[derive(Debug, Serialize)]
-pub struct Written {
-    pub path: String,
-    pub name: String,
-    #[serde(rename = "type")]
-    pub kind: &'static str,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub metadata: BTreeMap<String, String>,
-}
-
-impl Written {
-    pub fn new(path: &Path, metadata: BTreeMap<String, String>) -> Self {
-        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        Self { path: paths::text(path), name, kind: "file", metadata }
-    }
+/// What is answered about a file that was written.
+fn written(path: &Path, metadata: BTreeMap<String, String>) -> Written {
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Written { path: paths::text(path), name, kind: WrittenKind::File, metadata }
 }

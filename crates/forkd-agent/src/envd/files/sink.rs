@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
 use flate2::write::MultiGzDecoder;
+use forkd_envd::files::Written;
 use rustix::fs::OFlags;
 
-use super::{CHUNK, Written};
+use super::{CHUNK, written};
 use crate::envd::filesystem::{make_parents, own};
 use crate::envd::metadata;
 use crate::envd::rest::RestError;
@@ -88,7 +89,7 @@ impl FileSink {
             renamed.map_err(|error| wrong(&self.path, &error))?;
         }
         self.unfinished.0 = None;
-        Ok(Written::new(&self.path, std::mem::take(&mut self.notes)))
+        Ok(written(&self.path, std::mem::take(&mut self.notes)))
     }
 
     async fn flush(&mut self) -> Result<(), RestError> {

@@ -7,12 +7,13 @@ use axum::Json;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use forkd_envd::files::{FileQuery, Written};
+use forkd_envd::signature::Operation;
 
-use super::access::{self, Operation};
+use super::access;
 use super::multipart::Parts;
 use super::shared_body::SharedBody;
 use super::sink::{Encoding, FileSink};
-use super::{FileQuery, Written};
 use crate::agent::Agent;
 use crate::envd::rest::RestError;
 use crate::envd::{caller, metadata, paths};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::filesystem::{WatchRequest, WatcherId};
 
-use super::messages::{WatchRequest, WatcherId};
 use super::watch::Watch;
 use super::{Caller, watch_dir};
 use crate::agent::Agent;

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::messages::{EntryInfo, FileType};
+use forkd_envd::filesystem::{EntryInfo, FileType};
+
 use crate::envd::{metadata, paths};
 use crate::users::Users;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::filesystem::{WatcherEvents, WatcherId};
 
-use super::messages::{WatcherEvents, WatcherId};
 use crate::agent::Agent;
 use crate::connect::unary;
 

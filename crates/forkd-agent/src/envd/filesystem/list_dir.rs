@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::filesystem::{EntryInfo, ListDirRequest, ListDirResponse};
 
-use super::messages::{EntryInfo, ListDirRequest, ListDirResponse};
 use super::{Caller, entry};
 use crate::agent::Agent;
-use crate::connect::{Code, ConnectError, unary};
+use crate::connect::{system_error, unary};
 use crate::runtime::blocking;
 use crate::users::Users;
 
@@ -24,7 +25,7 @@ pub async fn list_dir(State(agent): State<Arc<Agent>>, request: Request) -> Resp
         let path = Caller::new(&agent, &headers).await?.resolve(&message.path)?;
         let depth = message.depth.0.max(1);
         let listed = blocking(move || list(&path, depth, MAX_ENTRIES)).await;
-        let entries = listed.map_err(|error| ConnectError::system("the directory", &error))??;
+        let entries = listed.map_err(|error| system_error("the directory", &error))??;
         Ok(ListDirResponse { entries })
     })
     .await
@@ -32,7 +33,7 @@ pub async fn list_dir(State(agent): State<Arc<Agent>>, request: Request) -> Resp
 
 /// In the order of names, a directory before what is in it. Links are not followed, except the one that was asked for.
 fn list(root: &Path, depth: u32, limit: usize) -> Result<Vec<EntryInfo>, ConnectError> {
-    let wrong = |error: &io::Error| ConnectError::system(&root.display().to_string(), error);
+    let wrong = |error: &io::Error| system_error(&root.display().to_string(), error);
     if !fs::metadata(root).map_err(|error| wrong(&error))?.is_dir() {
         return Err(ConnectError::invalid(format!("{} is not a directory", root.display())));
     }

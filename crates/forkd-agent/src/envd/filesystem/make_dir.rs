@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::filesystem::PathRequest;
 
-use super::messages::PathRequest;
 use super::{Caller, owned, stat};
 use crate::agent::Agent;
-use crate::connect::{Code, ConnectError, unary};
+use crate::connect::{system_error, unary};
 use crate::runtime::blocking;
 
 pub async fn make_dir(State(agent): State<Arc<Agent>>, request: Request) -> Response {
@@ -27,9 +28,9 @@ pub async fn make_dir(State(agent): State<Arc<Agent>>, request: Request) -> Resp
                 wanted.display()
             ))),
             Err(_) => owned::make_directories(&wanted, &caller.user)
-                .map_err(|error| ConnectError::system(&wanted.display().to_string(), &error)),
+                .map_err(|error| system_error(&wanted.display().to_string(), &error)),
         });
-        made.await.map_err(|error| ConnectError::system(&subject, &error))??;
+        made.await.map_err(|error| system_error(&subject, &error))??;
         stat::entry_response(path).await
     })
     .await

@@ -8,7 +8,6 @@ mod entry;
 mod get_watcher_events;
 mod list_dir;
 mod make_dir;
-mod messages;
 mod owned;
 mod remove;
 mod remove_watcher;
@@ -24,26 +23,27 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::routing::post;
+use forkd_envd::connect::ConnectError;
+use forkd_envd::filesystem as messages;
 
 pub use owned::{make_parents, own};
 pub use watchers::Watchers;
 
 use super::{caller, paths};
 use crate::agent::Agent;
-use crate::connect::ConnectError;
 use crate::users::User;
 
 pub fn routes() -> Router<Arc<Agent>> {
     Router::new()
-        .route("/filesystem.Filesystem/Stat", post(stat::stat))
-        .route("/filesystem.Filesystem/ListDir", post(list_dir::list_dir))
-        .route("/filesystem.Filesystem/MakeDir", post(make_dir::make_dir))
-        .route("/filesystem.Filesystem/Move", post(rename::rename))
-        .route("/filesystem.Filesystem/Remove", post(remove::remove))
-        .route("/filesystem.Filesystem/WatchDir", post(watch_dir::watch_dir))
-        .route("/filesystem.Filesystem/CreateWatcher", post(create_watcher::create_watcher))
-        .route("/filesystem.Filesystem/GetWatcherEvents", post(get_watcher_events::get_watcher_events))
-        .route("/filesystem.Filesystem/RemoveWatcher", post(remove_watcher::remove_watcher))
+        .route(messages::STAT, post(stat::stat))
+        .route(messages::LIST_DIR, post(list_dir::list_dir))
+        .route(messages::MAKE_DIR, post(make_dir::make_dir))
+        .route(messages::MOVE, post(rename::rename))
+        .route(messages::REMOVE, post(remove::remove))
+        .route(messages::WATCH_DIR, post(watch_dir::watch_dir))
+        .route(messages::CREATE_WATCHER, post(create_watcher::create_watcher))
+        .route(messages::GET_WATCHER_EVENTS, post(get_watcher_events::get_watcher_events))
+        .route(messages::REMOVE_WATCHER, post(remove_watcher::remove_watcher))
 }
 
 /// Whose call it is, and where its relative paths begin.

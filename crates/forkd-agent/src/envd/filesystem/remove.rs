@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::Empty;
+use forkd_envd::filesystem::PathRequest;
 
 use super::Caller;
-use super::messages::{Empty, PathRequest};
 use crate::agent::Agent;
-use crate::connect::{ConnectError, unary};
+use crate::connect::{system_error, unary};
 use crate::runtime::blocking;
 
 pub async fn remove(State(agent): State<Arc<Agent>>, request: Request) -> Response {
@@ -20,7 +21,7 @@ pub async fn remove(State(agent): State<Arc<Agent>>, request: Request) -> Respon
         let path = Caller::new(&agent, &headers).await?.resolve(&message.path)?;
         let subject = path.display().to_string();
         let removed = blocking(move || remove_all(&path)).await.and_then(|removed| removed);
-        removed.map_err(|error| ConnectError::system(&subject, &error))?;
+        removed.map_err(|error| system_error(&subject, &error))?;
         Ok(Empty {})
     })
     .await

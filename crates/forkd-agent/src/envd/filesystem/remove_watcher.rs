@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::Empty;
+use forkd_envd::filesystem::WatcherId;
 
-use super::messages::{Empty, WatcherId};
 use crate::agent::Agent;
 use crate::connect::unary;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::filesystem::MoveRequest;
 
-use super::messages::MoveRequest;
 use super::{Caller, owned, stat};
 use crate::agent::Agent;
-use crate::connect::{ConnectError, unary};
+use crate::connect::{system_error, unary};
 use crate::runtime::blocking;
 
 pub async fn rename(State(agent): State<Arc<Agent>>, request: Request) -> Response {
@@ -24,7 +24,7 @@ pub async fn rename(State(agent): State<Arc<Agent>>, request: Request) -> Respon
             owned::make_parents(&target, &caller.user)?;
             std::fs::rename(&source, &target)
         });
-        moved.await.and_then(|moved| moved).map_err(|error| ConnectError::system(&subject, &error))?;
+        moved.await.and_then(|moved| moved).map_err(|error| system_error(&subject, &error))?;
         stat::entry_response(destination).await
     })
     .await

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::connect::ConnectError;
+use forkd_envd::filesystem::{EntryResponse, PathRequest};
 
-use super::messages::{EntryResponse, PathRequest};
 use super::{Caller, entry};
 use crate::agent::Agent;
-use crate::connect::{ConnectError, unary};
+use crate::connect::{system_error, unary};
 use crate::runtime::blocking;
 use crate::users::Users;
 
@@ -25,5 +26,5 @@ pub async fn stat(State(agent): State<Arc<Agent>>, request: Request) -> Response
 pub async fn entry_response(path: std::path::PathBuf) -> Result<EntryResponse, ConnectError> {
     let subject = path.display().to_string();
     let found = blocking(move || entry::info(&path, &Users::read())).await.and_then(|found| found);
-    found.map(|entry| EntryResponse { entry }).map_err(|error| ConnectError::system(&subject, &error))
+    found.map(|entry| EntryResponse { entry }).map_err(|error| system_error(&subject, &error))
 }

@@ -4,29 +4,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use axum::response::Response;
+use forkd_envd::connect::{Code, ConnectError, message};
+use forkd_envd::filesystem::{WATCH_KEEPALIVE, WATCH_START, WatchMessage, WatchRequest};
 
 use super::Caller;
-use super::messages::{Event, WatchRequest};
 use super::watch::{Options, Watch};
 use crate::agent::Agent;
-use crate::connect::{self, Code, ConnectError, Sender, Stall, message};
+use crate::connect::{self, Sender, Stall, error_response};
 
-const START: &[u8] = br#"{"start":{}}"#;
-const KEEPALIVE: &[u8] = br#"{"keepalive":{}}"#;
 /// A client that reads nothing for this long loses the stream; until then the kernel keeps the events.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn watch_dir(State(agent): State<Arc<Agent>>, request: Request) -> Response {
-    serve(&agent, request).await.unwrap_or_else(IntoResponse::into_response)
+    serve(&agent, request).await.unwrap_or_else(|error| error_response(&error))
 }
 
 async fn serve(agent: &Agent, request: Request) -> Result<Response, ConnectError> {
     let (headers, request) = connect::read_request::<WatchRequest>(request).await?;
     let path = Caller::new(agent, &headers).await?.resolve(&request.path)?;
     let watch = Watch::open(path, options(&request)).await?;
-    let (sender, response) = connect::respond(&headers, KEEPALIVE)?;
+    let (sender, response) = connect::respond(&headers, WATCH_KEEPALIVE)?;
     tokio::spawn(async move {
         match carry(watch, &sender).await {
             Some(error) => sender.finish(Err(error)),
@@ -46,11 +44,7 @@ pub fn options(request: &WatchRequest) -> Options {
 
 /// Until the client is gone, which is nothing, or something goes wrong.
 async fn carry(mut watch: Watch, sender: &Sender) -> Option<ConnectError> {
-    #[derive(Serialize)]
-    struct Filesystem {
-        filesystem: Event,
-    }
-    if let Err(stall) = sender.send(message(START), PATIENCE).await {
+    if let Err(stall) = sender.send(message(WATCH_START), PATIENCE).await {
         return too_slow(&stall);
     }
     loop {
@@ -63,7 +57,7 @@ async fn carry(mut watch: Watch, sender: &Sender) -> Option<ConnectError> {
             Err(error) => return Some(error),
         };
         for event in events {
-            let json = serde_json::to_vec(&Filesystem { filesystem: event }).unwrap_or_default();
+            let json = serde_json::to_vec(&WatchMessage { filesystem: event }).unwrap_or_default();
             if let Err(stall) = sender.send(message(&json), PATIENCE).await {
                 return too_slow(&stall);
             }

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::filesystem::Event;
 use tokio::task::AbortHandle;
 
-use super::messages::Event;
 use super::watch::Watch;
-use crate::connect::{Code, ConnectError};
 
 const MAX_WATCHERS: usize = 256;
 /// Of each watcher. What does not fit is lost, and the next poll says so.
@@ -111,7 +111,8 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::EventType;
+    use forkd_envd::filesystem::EventType;
+
     use super::*;
 
     #[test]

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::Empty;
+use forkd_envd::process::SelectRequest;
 
 use super::input::precondition;
-use super::messages::{Empty, SelectRequest};
 use crate::agent::Agent;
 use crate::connect::unary;
 

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use forkd_envd::connect::ConnectError;
+use forkd_envd::process::{KEEPALIVE, SelectRequest};
 
-use super::messages::{KEEPALIVE, SelectRequest};
 use super::subscribers::replay;
 use super::table::Recent;
 use crate::agent::Agent;
-use crate::connect::{self, ConnectError};
+use crate::connect::{self, error_response};
 
 pub async fn connect(State(agent): State<Arc<Agent>>, request: Request) -> Response {
-    serve(&agent, request).await.unwrap_or_else(IntoResponse::into_response)
+    serve(&agent, request).await.unwrap_or_else(|error| error_response(&error))
 }
 
 async fn serve(agent: &Agent, request: Request) -> Result<Response, ConnectError> {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::messages::ProcessConfig;
+use forkd_envd::connect::ConnectError;
+use forkd_envd::process::ProcessConfig;
+
 use crate::agent::Settings;
-use crate::connect::ConnectError;
 use crate::envd::paths;
 use crate::runtime::blocking;
 use crate::users::User;

@@ -1,11 +1,11 @@
 //! What goes into a process.
 
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::process::ProcessInput;
 use tokio::sync::Mutex;
 
-use super::messages::ProcessInput;
 use super::table::Process;
 use crate::children::Input;
-use crate::connect::{Code, ConnectError};
 
 /// The writing end, until it is closed. Writers take turns; each waits until the process has taken what it wrote, so nothing is
 /// kept here.

@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use serde::Deserialize;
+use forkd_envd::Empty;
+use forkd_envd::process::{ListResponse, ProcessInfo};
 
-use super::messages::{ListResponse, ProcessInfo};
 use crate::agent::Agent;
 use crate::connect::unary;
 
-#[derive(Debug, Deserialize)]
-struct ListRequest {}
-
 pub async fn list(State(agent): State<Arc<Agent>>, request: Request) -> Response {
-    unary(request, |ListRequest {}| async move {
+    unary(request, |Empty {}| async move {
         let info = |process: &super::table::Process| ProcessInfo {
             config: process.config.clone(),
             pid: process.pid,

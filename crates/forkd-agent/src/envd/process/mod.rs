@@ -19,7 +19,6 @@ mod connect;
 mod environment;
 mod input;
 mod list;
-mod messages;
 mod pump;
 mod send_input;
 mod send_signal;
@@ -33,6 +32,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::post;
+use forkd_envd::process as messages;
 
 pub use table::Processes;
 
@@ -40,12 +40,12 @@ use crate::agent::Agent;
 
 pub fn routes() -> Router<Arc<Agent>> {
     Router::new()
-        .route("/process.Process/Start", post(start::start))
-        .route("/process.Process/Connect", post(connect::connect))
-        .route("/process.Process/List", post(list::list))
-        .route("/process.Process/SendInput", post(send_input::send_input))
-        .route("/process.Process/StreamInput", post(stream_input::stream_input))
-        .route("/process.Process/CloseStdin", post(close_stdin::close_stdin))
-        .route("/process.Process/SendSignal", post(send_signal::send_signal))
-        .route("/process.Process/Update", post(update::update))
+        .route(messages::START, post(start::start))
+        .route(messages::CONNECT, post(connect::connect))
+        .route(messages::LIST, post(list::list))
+        .route(messages::SEND_INPUT, post(send_input::send_input))
+        .route(messages::STREAM_INPUT, post(stream_input::stream_input))
+        .route(messages::CLOSE_STDIN, post(close_stdin::close_stdin))
+        .route(messages::SEND_SIGNAL, post(send_signal::send_signal))
+        .route(messages::UPDATE, post(update::update))
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::Exit;
+use forkd_envd::process::{Stream, data_event};
 use tokio::time::Instant;
 
-use super::messages::{Stream, data_event};
 use super::table::Process;
 use crate::agent::Agent;
-use crate::children::{Exit, ExitWatch, Output};
+use crate::children::{ExitWatch, Output};
 
 /// Read at once. With it, its base64 and the queue, a subscriber that does not read costs about 200 KiB.
 const CHUNK: usize = 32 << 10;

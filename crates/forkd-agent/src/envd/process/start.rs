@@ -5,21 +5,22 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::process::{KEEPALIVE, StartRequest};
 
 use super::environment::{directory, variables};
 use super::input::ProcessInputs;
-use super::messages::{KEEPALIVE, StartRequest};
 use super::pump::Pump;
 use super::subscribers::Subscribers;
 use super::table::Process;
 use crate::agent::Agent;
 use crate::children::{Child, ExitWatch, Signal, Source, SpawnError, Spec, Stdio, Target};
-use crate::connect::{self, Code, ConnectError};
+use crate::connect::{self, error_response};
 use crate::envd::caller;
 
 pub async fn start(State(agent): State<Arc<Agent>>, request: Request) -> Response {
-    serve(agent, request).await.unwrap_or_else(IntoResponse::into_response)
+    serve(agent, request).await.unwrap_or_else(|error| error_response(&error))
 }
 
 async fn serve(agent: Arc<Agent>, request: Request) -> Result<Response, ConnectError> {

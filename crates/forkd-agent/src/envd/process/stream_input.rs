@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::Empty;
+use forkd_envd::connect::ConnectError;
+use forkd_envd::process::StreamInputRequest;
 
-use super::messages::{Empty, StreamInputRequest};
 use crate::agent::Agent;
-use crate::connect::{ConnectError, client_stream};
+use crate::connect::client_stream;
 
 pub async fn stream_input(State(agent): State<Arc<Agent>>, request: Request) -> Response {
     client_stream(request, |mut messages| async move {

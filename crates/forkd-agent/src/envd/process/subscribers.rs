@@ -4,11 +4,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::Exit;
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::process::{end_event, start_event};
 use tokio::time::Instant;
 
-use super::messages::{end_event, start_event};
-use crate::children::Exit;
-use crate::connect::{Code, ConnectError, Sender, Stall};
+use crate::connect::{Sender, Stall};
 
 /// How long a subscriber may take nothing at all while the process waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -118,9 +119,9 @@ fn too_slow() -> ConnectError {
 mod tests {
     use axum::http::HeaderMap;
     use axum::response::Response;
+    use forkd_envd::process::{KEEPALIVE, Stream, data_event};
     use http_body_util::BodyExt;
 
-    use super::super::messages::{KEEPALIVE, Stream, data_event};
     use super::*;
     use crate::connect;
 

@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use forkd_envd::Exit;
+use forkd_envd::connect::ConnectError;
+use forkd_envd::process::{ProcessConfig, Selector};
+
 use super::input::ProcessInputs;
-use super::messages::{ProcessConfig, Selector};
 use super::subscribers::Subscribers;
-use crate::children::{Exit, Terminal};
-use crate::connect::ConnectError;
+use crate::children::Terminal;
 
 /// How long the end of a process can still be asked for, and of how many.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -150,7 +152,6 @@ impl<'a> Wanted<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::json::Number;
 
     fn process(pid: u32, tag: &str) -> Arc<Process> {
         Arc::new(Process {
@@ -163,20 +164,18 @@ mod tests {
         })
     }
 
-    fn pid(pid: u32) -> Selector {
-        Selector { pid: Some(Number(pid)), tag: None }
-    }
-
     #[test]
     fn the_ended_are_remembered_and_a_reused_number_is_the_new_process() {
         let processes = Processes::default();
         let (first, second) = (process(5, "first"), process(5, "second"));
         processes.insert(Arc::clone(&first));
         processes.ended(&first, Exit::Code(4));
-        assert!(processes.running(&pid(5)).is_err());
-        assert!(matches!(processes.recent(&pid(5)), Ok(Recent::Ended(ended)) if ended.exit == Exit::Code(4)));
+        assert!(processes.running(&Selector::pid(5)).is_err());
+        assert!(
+            matches!(processes.recent(&Selector::pid(5)), Ok(Recent::Ended(ended)) if ended.exit == Exit::Code(4))
+        );
         processes.insert(second);
-        assert!(matches!(processes.recent(&pid(5)), Ok(Recent::Running(_))));
+        assert!(matches!(processes.recent(&Selector::pid(5)), Ok(Recent::Running(_))));
         let by_tag = Selector { pid: None, tag: Some("second".into()) };
         assert_eq!(processes.running(&by_tag).unwrap().pid, 5);
         assert!(processes.running(&Selector::default()).is_err());
@@ -190,8 +189,8 @@ mod tests {
             processes.insert(Arc::clone(&process));
             processes.ended(&process, Exit::Code(0));
         }
-        assert!(processes.recent(&pid(1)).is_err());
-        assert!(processes.recent(&pid(2000)).is_ok());
+        assert!(processes.recent(&Selector::pid(1)).is_err());
+        assert!(processes.recent(&Selector::pid(2000)).is_ok());
         assert_eq!(processes.lock().ended.len(), MAX_REMEMBERED);
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use forkd_envd::Empty;
+use forkd_envd::process::UpdateRequest;
 
 use super::input::precondition;
-use super::messages::{Empty, UpdateRequest};
 use crate::agent::Agent;
-use crate::connect::{ConnectError, unary};
+use crate::connect::{system_error, unary};
 
 pub async fn update(State(agent): State<Arc<Agent>>, request: Request) -> Response {
     unary(request, |message: UpdateRequest| async move {
@@ -16,7 +17,7 @@ pub async fn update(State(agent): State<Arc<Agent>>, request: Request) -> Respon
         if let Some(pty) = message.pty {
             let terminal =
                 process.terminal.as_ref().ok_or_else(|| precondition("the process has no terminal"))?;
-            terminal.resize(pty.size()?).map_err(|error| ConnectError::system("the terminal", &error))?;
+            terminal.resize(pty.size()?).map_err(|error| system_error("the terminal", &error))?;
         }
         Ok(Empty {})
     })

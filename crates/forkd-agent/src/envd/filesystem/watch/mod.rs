@@ -10,11 +10,12 @@ mod tree;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::filesystem::{Event, EventType};
 use tokio::io::unix::AsyncFd;
 
 use super::entry;
-use super::messages::{Event, EventType};
-use crate::connect::{Code, ConnectError};
+use crate::connect::system_error;
 use crate::envd::paths;
 use crate::runtime::blocking;
 use crate::users::Users;
@@ -40,7 +41,7 @@ pub struct Watch {
 impl Watch {
     pub async fn open(root: PathBuf, options: Options) -> Result<Self, ConnectError> {
         let subject = root.display().to_string();
-        let inotify = kernel::open().map_err(|error| ConnectError::system("inotify", &error))?;
+        let inotify = kernel::open().map_err(|error| system_error("inotify", &error))?;
         let inotify = Arc::new(inotify);
         let (handle, top) = (Arc::clone(&inotify), root.clone());
         let tree = blocking(move || {
@@ -49,7 +50,7 @@ impl Watch {
             tree.add(handle.get_ref(), &top, Path::new(""), options.recursive)?;
             Ok(tree)
         });
-        let tree = tree.await.map_err(|error| ConnectError::system(&subject, &error))??;
+        let tree = tree.await.map_err(|error| system_error(&subject, &error))??;
         Ok(Self { inotify, tree, root, options })
     }
 
@@ -57,7 +58,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Vec<Event>, ConnectError> {
         loop {
             let changes = kernel::read(&self.inotify).await;
-            let changes = changes.map_err(|error| ConnectError::system("inotify", &error))?;
+            let changes = changes.map_err(|error| system_error("inotify", &error))?;
             let events = self.events(changes).await?;
             if !events.is_empty() {
                 return Ok(events);
@@ -81,7 +82,7 @@ impl Watch {
             }
             (tree, result.map(|()| events))
         });
-        let (tree, events) = done.await.map_err(|error| ConnectError::system("watching", &error))?;
+        let (tree, events) = done.await.map_err(|error| system_error("watching", &error))?;
         self.tree = tree;
         events
     }
@@ -101,7 +102,7 @@ fn add_entries(root: &Path, events: &mut [Event]) {
 
 /// inotify sees what this kernel does. On a filesystem that others write to, it sees half of it.
 fn check(root: &Path, options: Options) -> Result<(), ConnectError> {
-    let wrong = |error: std::io::Error| ConnectError::system(&root.display().to_string(), &error);
+    let wrong = |error: std::io::Error| system_error(&root.display().to_string(), &error);
     if !root.metadata().map_err(wrong)?.is_dir() {
         return Err(ConnectError::invalid(format!("{} is not a directory", root.display())));
     }

@@ -5,11 +5,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::filesystem::EventType;
 use rustix::fs::inotify::ReadFlags;
 
-use super::super::messages::EventType;
 use super::kernel::{self, Change, Inotify};
-use crate::connect::{Code, ConnectError};
+use crate::connect::system_error;
 
 /// Kernels allow a user at least this many; a sandbox may have several watchers.
 const MAX_DIRECTORIES: usize = 8192;
@@ -41,7 +42,7 @@ impl Tree {
                 Ok(watch) => self.directories.insert(watch, directory.clone()),
                 // Below the root, what vanishes or cannot be read is not watched.
                 Err(error) if !directory.as_os_str().is_empty() && is_gone(&error) => continue,
-                Err(error) => return Err(ConnectError::system(&full.display().to_string(), &error)),
+                Err(error) => return Err(system_error(&full.display().to_string(), &error)),
             };
             if !recursive {
                 break;

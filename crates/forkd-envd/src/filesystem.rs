@@ -1,13 +1,28 @@
-//! The messages of the service, as protobuf's JSON.
+//! `filesystem.Filesystem`: entries, directories and watchers. Messages as protobuf's JSON.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::connect::json::{Number, or_default};
+use crate::json::{Number, or_default};
+
+pub const STAT: &str = "/filesystem.Filesystem/Stat";
+pub const LIST_DIR: &str = "/filesystem.Filesystem/ListDir";
+pub const MAKE_DIR: &str = "/filesystem.Filesystem/MakeDir";
+pub const MOVE: &str = "/filesystem.Filesystem/Move";
+pub const REMOVE: &str = "/filesystem.Filesystem/Remove";
+pub const WATCH_DIR: &str = "/filesystem.Filesystem/WatchDir";
+pub const CREATE_WATCHER: &str = "/filesystem.Filesystem/CreateWatcher";
+pub const GET_WATCHER_EVENTS: &str = "/filesystem.Filesystem/GetWatcherEvents";
+pub const REMOVE_WATCHER: &str = "/filesystem.Filesystem/RemoveWatcher";
+
+/// What a stream of `WatchDir` begins with.
+pub const WATCH_START: &[u8] = br#"{"start":{}}"#;
+/// What a silent one says.
+pub const WATCH_KEEPALIVE: &[u8] = br#"{"keepalive":{}}"#;
 
 /// A request that only names a path.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct PathRequest {
     #[serde(default, deserialize_with = "or_default")]
     pub path: String,
@@ -49,13 +64,14 @@ pub struct WatcherId {
     pub watcher_id: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct EntryResponse {
     pub entry: EntryInfo,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ListDirResponse {
+    #[serde(default)]
     pub entries: Vec<EntryInfo>,
 }
 
@@ -64,11 +80,14 @@ pub struct WatcherEvents {
     pub events: Vec<Event>,
 }
 
+/// A message of a stream of `WatchDir`.
 #[derive(Debug, Serialize)]
-pub struct Empty {}
+pub struct WatchMessage {
+    pub filesystem: Event,
+}
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct EntryInfo {
     pub name: String,
     #[serde(rename = "type")]
@@ -87,16 +106,18 @@ pub struct EntryInfo {
     pub metadata: BTreeMap<String, String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileType {
-    #[serde(rename = "FILE_TYPE_UNSPECIFIED")]
-    Other,
     #[serde(rename = "FILE_TYPE_FILE")]
     File,
     #[serde(rename = "FILE_TYPE_DIRECTORY")]
     Directory,
     #[serde(rename = "FILE_TYPE_SYMLINK")]
     Symlink,
+    /// Also every type that is not listed here.
+    #[default]
+    #[serde(rename = "FILE_TYPE_UNSPECIFIED", other)]
+    Other,
 }
 
 /// Something that happened in a watched directory.
@@ -122,4 +143,28 @@ pub enum EventType {
     Rename,
     #[serde(rename = "EVENT_TYPE_CHMOD")]
     Chmod,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_and_little_of_them_is_needed() {
+        let entry = EntryInfo {
+            name: "a".into(),
+            kind: FileType::Symlink,
+            size: "5".into(),
+            symlink_target: Some("/b".into()),
+            ..EntryInfo::default()
+        };
+        let text = serde_json::to_string(&entry).unwrap();
+        assert!(text.contains(r#""type":"FILE_TYPE_SYMLINK""#) && text.contains(r#""symlinkTarget":"/b""#));
+        assert_eq!(serde_json::from_str::<EntryInfo>(&text).unwrap(), entry);
+        let little: EntryInfo =
+            serde_json::from_str(r#"{"name":"a","type":"FILE_TYPE_SOCKET","new":1}"#).unwrap();
+        assert_eq!((little.name.as_str(), little.kind), ("a", FileType::Other));
+        assert_eq!(serde_json::to_string(&FileType::Other).unwrap(), "\"FILE_TYPE_UNSPECIFIED\"");
+        assert!(serde_json::from_str::<EntryInfo>(r#"{"size":5}"#).is_err());
+    }
 }

@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use forkd_envd::port;
 use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use rustix::process::Signal;
@@ -19,8 +20,8 @@ use serde_json::{Value, json};
 
 use crate::world::World;
 
-pub const ENVD: u32 = 49983;
-pub const INTERPRETER: u32 = 49999;
+pub const ENVD: u32 = port::ENVD as u32;
+pub const INTERPRETER: u32 = port::INTERPRETER as u32;
 const DIAL: u32 = 1;
 
 impl World {

@@ -153,24 +153,6 @@ pub enum Signal {
     Tstp,
 }
 
-impl Signal {
-    /// As it is written: `SIGHUP`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Signal::Hup => "SIGHUP",
-            Signal::Int => "SIGINT",
-            Signal::Quit => "SIGQUIT",
-            Signal::Kill => "SIGKILL",
-            Signal::Usr1 => "SIGUSR1",
-            Signal::Usr2 => "SIGUSR2",
-            Signal::Term => "SIGTERM",
-            Signal::Cont => "SIGCONT",
-            Signal::Stop => "SIGSTOP",
-            Signal::Tstp => "SIGTSTP",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,8 @@ use forkd_engine::exec::{self, ExecError, Program};
 use forkd_engine::small::{self, Entry};
 use forkd_engine::transfer::{self, Pack, Piece, Place};
 use forkd_engine::{host_environment, trust};
+use forkd_envd::Exit;
+use forkd_envd::init::{INIT, InitRequest};
 use forkd_image::Progress;
 use forkd_image::archive::{ArchiveError, Limits, decompressed};
 use forkd_image::builds::{BuildCache, BuildCacheError, Ground, InUse, StepDraft};
@@ -33,7 +35,7 @@ use forkd_image::images::{Config, Draft, Finish, Image, ImageError, ImageStore, 
 use forkd_image::registry::{Pull, PullError, pull};
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::account::{Account, AccountRequest};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::archive::{self, Pieces};
@@ -208,8 +210,9 @@ impl<'a> GuestRunner<'a> {
             self.wait.until(guest.agent().post::<Value>("/forkd/account", &request, CALL))??;
         }
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        let init = json!({ "defaultUser": "root", "timestamp": now });
-        self.wait.until(guest.agent().post::<Value>("/init", &init, CALL))??;
+        let init =
+            InitRequest { default_user: Some("root".into()), timestamp: Some(now), ..InitRequest::default() };
+        self.wait.until(guest.agent().post::<Value>(INIT, &init, CALL))??;
         if disk.is_smaller_than(self.disk_bytes)? {
             self.wait.until(guest.agent().post::<Value>("/forkd/grow", &Value::Null, CALL))??;
         }
@@ -288,8 +291,8 @@ impl<'a> GuestRunner<'a> {
         // A base image may name a directory that it does not have.
         self.place_small(agent, &[Entry::Directory(&step.workdir)])?;
         if let Some(user) = &step.user {
-            let init = json!({ "defaultUser": user });
-            self.wait.until(agent.post::<Value>("/init", &init, CALL))??;
+            let init = InitRequest { default_user: Some(user.clone()), ..InitRequest::default() };
+            self.wait.until(agent.post::<Value>(INIT, &init, CALL))??;
         }
         let program = Program {
             arguments: &step.arguments,
@@ -305,13 +308,13 @@ impl<'a> GuestRunner<'a> {
         let ended = self.wait.until(exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)));
         let output = lines.finish(show);
         match ended? {
-            Ok(ended) if ended.code == 0 => match &added {
+            Ok(Exit::Code(0)) => match &added {
                 Some(added) => self.wait.until(trust::take_out(agent, added))?.map_err(placing),
                 None => Ok(()),
             },
-            Ok(ended) => {
+            Ok(exit) => {
                 let hint = if guest.has_network() { "" } else { NO_NETWORK };
-                Err(RunError::Failed { status: ended.status, output, hint })
+                Err(RunError::Failed { status: exit.describe(), output, hint })
             }
             Err(ExecError::Refused(why)) => Err(RunError::Refused(why)),
             Err(source) => {

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::port::ENVD;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode};
@@ -13,11 +14,6 @@ use serde::de::DeserializeOwned;
 use tokio::task::AbortHandle;
 
 use crate::guest::{ConnectError, Guest};
-
-/// The vsock port of the envd protocol, and of forkd's own calls beside it.
-pub const ENVD: u32 = 49983;
-/// The vsock port of the code interpreter.
-pub const INTERPRETER: u32 = 49999;
 
 /// The largest answer to a call of ours. A guest is hostile.
 const MAX_ANSWER: usize = 1 << 20;
@@ -74,7 +70,7 @@ impl Agent {
 
     /// A connection for several requests, one after the other.
     pub async fn connect(&self) -> Result<Connection, AgentError> {
-        let stream = self.guest.connect(ENVD).await?;
+        let stream = self.guest.connect(ENVD.into()).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         Ok(Connection { sender, task: tokio::spawn(connection).abort_handle() })
     }

@@ -9,10 +9,11 @@
 use std::io;
 use std::time::Duration;
 
+use forkd_envd::port::is_agents;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::agent::{Agent, ENVD, INTERPRETER};
+use crate::agent::Agent;
 use crate::guest::ConnectError;
 
 /// The vsock port of the agent's dialing service.
@@ -33,11 +34,6 @@ pub enum DialError {
     Io(#[from] io::Error),
     #[error("no connection to port {0} of the sandbox in time")]
     Timeout(u16),
-}
-
-/// Whether a port is one of the agent's own.
-pub fn is_agents(port: u16) -> bool {
-    [ENVD, INTERPRETER].contains(&u32::from(port))
 }
 
 /// Connects to a port of the guest.

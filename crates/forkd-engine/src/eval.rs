@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use forkd_envd::connect::UNARY_TYPE;
+use forkd_envd::interpreter::{CodeError, EXECUTE, ExecuteRequest, Line};
+use forkd_envd::port::INTERPRETER;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use crate::agent::{Agent, AgentError, INTERPRETER};
+use crate::agent::{Agent, AgentError};
 
 /// A line has a picture at most.
 const MAX_LINE: usize = 16 << 20;
@@ -49,14 +51,6 @@ pub struct Evaluated {
     pub truncated: bool,
 }
 
-/// The code has failed.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct CodeError {
-    pub name: String,
-    pub value: String,
-    pub traceback: String,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
     #[error(transparent)]
@@ -91,17 +85,21 @@ pub async fn eval_aloud(
 }
 
 async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Result<Evaluated, EvalError> {
-    let body = json!({
-        "code": code.code, "context_id": code.context, "language": code.language, "env_vars": code.env,
-    });
-    let stream = agent.guest().connect(INTERPRETER).await.map_err(AgentError::from)?;
+    let request = ExecuteRequest {
+        code: code.code.into(),
+        context_id: code.context.map(Into::into),
+        language: code.language.map(Into::into),
+        env_vars: Some(code.env.clone()),
+    };
+    let body = serde_json::to_vec(&request).map_err(AgentError::Request)?;
+    let stream = agent.guest().connect(INTERPRETER.into()).await.map_err(AgentError::from)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
     // Ends with the body, or when nobody reads it any more.
     tokio::spawn(connection);
-    let request = Request::post("/execute")
+    let request = Request::post(EXECUTE)
         .header("host", "guest")
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body.to_string())))
+        .header("content-type", UNARY_TYPE)
+        .body(Full::new(Bytes::from(body)))
         .map_err(|error: hyper::http::Error| EvalError::Protocol(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(AgentError::from)?;
     let status = response.status();
@@ -124,7 +122,9 @@ async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Resul
                 continue;
             }
             let before = (evaluated.stdout.len(), evaluated.stderr.len());
-            if !evaluated.take(&line, &mut main)? {
+            let line =
+                serde_json::from_slice(&line).map_err(|error| EvalError::Protocol(error.to_string()))?;
+            if !evaluated.take(line, &mut main) {
                 evaluated.close(main);
                 return Ok(evaluated);
             }
@@ -157,31 +157,24 @@ async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Resul
 
 impl Evaluated {
     /// Takes one line of the answer. `false` for the last one.
-    fn take(&mut self, line: &[u8], main: &mut Option<Shown>) -> Result<bool, EvalError> {
-        let wrong = |error: serde_json::Error| EvalError::Protocol(error.to_string());
-        let mut message: Map<String, Value> = serde_json::from_slice(line).map_err(wrong)?;
-        let kind = message.remove("type");
-        match kind.as_ref().and_then(Value::as_str) {
-            Some("stdout") => append(&mut self.stdout, &message, &mut self.truncated),
-            Some("stderr") => append(&mut self.stderr, &message, &mut self.truncated),
-            Some("result") => self.keep(message, main),
-            Some("error") => {
-                self.error = Some(serde_json::from_value(Value::Object(message)).map_err(wrong)?);
-            }
-            Some("end_of_execution") => return Ok(false),
-            // Signs of life, and what later agents say.
-            _ => {}
+    fn take(&mut self, line: Line, main: &mut Option<Shown>) -> bool {
+        match line {
+            Line::Stdout(printed) => append(&mut self.stdout, &printed.text, &mut self.truncated),
+            Line::Stderr(printed) => append(&mut self.stderr, &printed.text, &mut self.truncated),
+            Line::Result { is_main_result, kinds } => self.keep(kinds, is_main_result, main),
+            Line::Error(error) => self.error = Some(error),
+            Line::EndOfExecution => return false,
+            Line::NumberOfExecutions { .. } | Line::Keepalive | Line::Unknown => {}
         }
-        Ok(true)
+        true
     }
 
-    fn keep(&mut self, mut message: Map<String, Value>, last: &mut Option<Shown>) {
-        let main = message.remove("is_main_result").is_some_and(|main| main == Value::Bool(true));
+    fn keep(&mut self, kinds: Map<String, Value>, main: bool, last: &mut Option<Shown>) {
         let text = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        let result: Shown = message.into_iter().map(|(kind, value)| (kind, text(value))).collect();
+        let result: Shown = kinds.into_iter().map(|(kind, value)| (kind, text(value))).collect();
         if main {
             self.result = result.get("text").cloned();
             *last = Some(result);
@@ -210,8 +203,7 @@ fn size(shown: &Shown) -> usize {
     shown.values().map(String::len).sum()
 }
 
-fn append(stream: &mut String, message: &Map<String, Value>, truncated: &mut bool) {
-    let text = message.get("text").and_then(Value::as_str).unwrap_or_default();
+fn append(stream: &mut String, text: &str, truncated: &mut bool) {
     match stream.len() + text.len() <= MAX_KEPT {
         true => stream.push_str(text),
         false => *truncated = true,
@@ -220,6 +212,8 @@ fn append(stream: &mut String, message: &Map<String, Value>, truncated: &mut boo
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::answering;
 
@@ -335,9 +329,12 @@ mod tests {
     #[test]
     fn more_than_is_kept_is_cut_and_said() {
         let mut evaluated = Evaluated::default();
-        let line = json!({ "type": "stdout", "text": "x".repeat(6 << 20) }).to_string();
+        let line = Line::Stdout(forkd_envd::interpreter::Printed {
+            text: "x".repeat(6 << 20),
+            timestamp: Value::Null,
+        });
         for _ in 0..4 {
-            assert!(evaluated.take(line.as_bytes(), &mut None).unwrap());
+            assert!(evaluated.take(line.clone(), &mut None));
         }
         assert_eq!(evaluated.stdout.len(), 12 << 20);
         assert!(evaluated.truncated);

@@ -5,25 +5,25 @@
 
 use std::time::{Duration, SystemTime};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use forkd_envd::caller::authorization;
+use forkd_envd::connect::UNARY_TYPE;
+use forkd_envd::files::FileQuery;
+use forkd_envd::filesystem::{
+    EntryInfo, EntryResponse, FileType, LIST_DIR, ListDirResponse, PathRequest, REMOVE, STAT,
+};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RANGE};
 use hyper::{Request, Response, StatusCode};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
-use crate::transfer::{Pack, Place, check, encoded, exchange, pack_body, place_body};
+use crate::transfer::{Pack, Place, check, exchange, pack_body, place_body};
 
 /// How long a guest may take to begin to answer. One that is emulated may be slow.
 const ANSWER: Duration = Duration::from_secs(60);
-const STAT: &str = "/filesystem.Filesystem/Stat";
-const LIST: &str = "/filesystem.Filesystem/ListDir";
-const REMOVE: &str = "/filesystem.Filesystem/Remove";
 /// What is read of an answer about one file, and about a directory.
 const MAX_STAT: usize = 64 << 10;
 const MAX_LIST: usize = 8 << 20;
@@ -92,7 +92,7 @@ pub async fn read(
     at: At<'_>,
     range: Option<&HeaderValue>,
 ) -> Result<Response<Incoming>, FileError> {
-    let path = query("/files", at);
+    let path = query(at).target();
     let mut request = Request::get(&path).header(HOST, "guest").header(ACCEPT_ENCODING, "identity");
     if let Some(range) = range {
         request = request.header(RANGE, range);
@@ -117,7 +117,7 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let path = query("/files", at) + "&whole=true";
+    let path = FileQuery { whole: true, ..query(at) }.target();
     let request = Request::post(&path)
         .header(HOST, "guest")
         .header(CONTENT_TYPE, "application/octet-stream")
@@ -172,7 +172,7 @@ pub async fn stat(agent: &Agent, at: At<'_>) -> Result<Info, FileError> {
         answer => answer?,
     };
     let answer: EntryResponse = serde_json::from_value(answer).map_err(AgentError::Json)?;
-    Ok(answer.entry.convert())
+    Ok(info(answer.entry))
 }
 
 /// How the agent says that something on the way is no directory.
@@ -186,9 +186,9 @@ pub async fn list(agent: &Agent, at: At<'_>) -> Result<Vec<Info>, FileError> {
     if found.kind != Kind::Directory {
         return Err(FileError::NotDirectory(format!("{} is not a directory", found.path)));
     }
-    let answer = call(agent, LIST, at, MAX_LIST).await?;
-    let answer: ListResponse = serde_json::from_value(answer).map_err(AgentError::Json)?;
-    Ok(answer.entries.into_iter().map(Entry::convert).collect())
+    let answer = call(agent, LIST_DIR, at, MAX_LIST).await?;
+    let answer: ListDirResponse = serde_json::from_value(answer).map_err(AgentError::Json)?;
+    Ok(answer.entries.into_iter().map(info).collect())
 }
 
 /// Removes a file, or a directory with everything in it.
@@ -200,9 +200,8 @@ pub async fn remove(agent: &Agent, at: At<'_>) -> Result<(), FileError> {
     call(agent, REMOVE, at, MAX_STAT).await.map(drop)
 }
 
-fn query(path: &str, at: At<'_>) -> String {
-    let user = at.user.map(|user| format!("&username={}", encoded(user))).unwrap_or_default();
-    format!("{path}?path={}{user}", encoded(at.path))
+fn query(at: At<'_>) -> FileQuery {
+    FileQuery { path: Some(at.path.into()), username: at.user.map(Into::into), ..FileQuery::default() }
 }
 
 /// A path whose special characters mean themselves where patterns are expected.
@@ -253,11 +252,11 @@ async fn closer(agent: &Agent, at: At<'_>, text: String, nothing: fn(String) -> 
 
 /// Calls the file service, for a user.
 async fn call(agent: &Agent, path: &str, at: At<'_>, max: usize) -> Result<Value, FileError> {
-    let mut request = Request::post(path).header(HOST, "guest").header(CONTENT_TYPE, "application/json");
+    let mut request = Request::post(path).header(HOST, "guest").header(CONTENT_TYPE, UNARY_TYPE);
     if let Some(user) = at.user {
-        request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(format!("{user}:"))));
+        request = request.header(AUTHORIZATION, authorization(user));
     }
-    let body = json!({ "path": at.path }).to_string();
+    let body = serde_json::to_vec(&PathRequest { path: at.path.into() }).map_err(AgentError::Request)?;
     let asked = async {
         let response = exchange(agent, request.body(Full::new(Bytes::from(body)))).await?;
         let body = check(path, response).await?;
@@ -273,55 +272,27 @@ async fn call(agent: &Agent, path: &str, at: At<'_>, max: usize) -> Result<Value
     Ok(serde_json::from_slice(&body).map_err(AgentError::Json)?)
 }
 
-#[derive(Debug, Deserialize)]
-struct EntryResponse {
-    entry: Entry,
-}
-
-#[derive(Debug, Deserialize)]
-struct ListResponse {
-    #[serde(default)]
-    entries: Vec<Entry>,
-}
-
-/// As the agent has it: protobuf's JSON.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Entry {
-    name: String,
-    #[serde(rename = "type")]
-    kind: String,
-    path: String,
-    size: String,
-    mode: u32,
-    owner: String,
-    group: String,
-    modified_time: String,
-    symlink_target: Option<String>,
-}
-
-impl Entry {
-    fn convert(self) -> Info {
-        let kind = match self.kind.as_str() {
-            "FILE_TYPE_FILE" => Kind::File,
-            "FILE_TYPE_DIRECTORY" => Kind::Directory,
-            "FILE_TYPE_SYMLINK" => Kind::Symlink,
-            _ => Kind::Other,
-        };
-        let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
-        let modified = humantime::parse_rfc3339(&self.modified_time).ok().and_then(since);
-        let short = |text: String| text.chars().take(MAX_TEXT).collect();
-        Info {
-            name: short(self.name),
-            path: short(self.path),
-            kind,
-            size: self.size.parse().unwrap_or(0),
-            mode: self.mode & 0o7777,
-            owner: short(self.owner),
-            group: short(self.group),
-            modified_unix: modified.map_or(0, |since| since.as_secs()),
-            symlink_target: self.symlink_target.map(short),
-        }
+/// What an agent says about a file. A guest is hostile, so what is passed on of it is bounded.
+fn info(entry: EntryInfo) -> Info {
+    let kind = match entry.kind {
+        FileType::File => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Other => Kind::Other,
+    };
+    let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    let modified = humantime::parse_rfc3339(&entry.modified_time).ok().and_then(since);
+    let short = |text: String| text.chars().take(MAX_TEXT).collect();
+    Info {
+        name: short(entry.name),
+        path: short(entry.path),
+        kind,
+        size: entry.size.parse().unwrap_or(0),
+        mode: entry.mode & 0o7777,
+        owner: short(entry.owner),
+        group: short(entry.group),
+        modified_unix: modified.map_or(0, |since| since.as_secs()),
+        symlink_target: entry.symlink_target.map(short),
     }
 }
 
@@ -376,6 +347,5 @@ mod tests {
     #[test]
     fn paths_mean_themselves() {
         assert_eq!(literal(r"/a*[b]?\c"), r"/a\*\[b]\?\\c");
-        assert_eq!(query("/files", AT), "/files?path=/a%20b&username=me");
     }
 }

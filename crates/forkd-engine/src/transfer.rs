@@ -5,6 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use forkd_envd::connect::refusal;
+use forkd_envd::files::{FileQuery, encoded};
+use forkd_envd::port::ENVD;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -14,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::agent::{Agent, AgentError, ENVD};
+use crate::agent::{Agent, AgentError};
 
 const MAX_ERROR: usize = 64 << 10;
 
@@ -70,7 +73,8 @@ where
 
 /// A file of the guest, if it is there and not larger than `max`.
 pub async fn read_file(agent: &Agent, path: &str, max: usize) -> Result<Option<Bytes>, AgentError> {
-    let query = format!("/files?username=root&path={}", encoded(path));
+    let query = FileQuery { path: Some(path.into()), username: Some("root".into()), ..FileQuery::default() };
+    let query = query.target();
     let request = Request::get(&query).header("host", "guest").body(Full::new(Bytes::new()));
     let response = exchange(agent, request).await?;
     if response.status() == hyper::StatusCode::NOT_FOUND {
@@ -126,7 +130,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let request = request.map_err(|error| AgentError::Answer(error.into()))?;
-    let stream = agent.guest().connect(ENVD).await?;
+    let stream = agent.guest().connect(ENVD.into()).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // Ends with the response's body.
     tokio::spawn(connection);
@@ -140,21 +144,8 @@ pub(crate) async fn check(path: &str, response: Response<Incoming>) -> Result<In
     }
     let body = Limited::new(response.into_body(), MAX_ERROR).collect().await;
     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-    let message = match serde_json::from_slice::<serde_json::Value>(&body) {
-        Ok(value) => value["message"].as_str().unwrap_or_default().to_owned(),
-        Err(_) => String::from_utf8_lossy(&body).into_owned(),
-    };
     let path = path.split('?').next().unwrap_or(path).to_owned();
-    Err(AgentError::Status { path, status, message: message.trim().chars().take(500).collect() })
-}
-
-/// A value of a query: everything but the plainest characters as %XX.
-pub(crate) fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
+    Err(AgentError::Status { path, status, message: refusal(&body) })
 }
 
 /// The body of a request, from a channel.

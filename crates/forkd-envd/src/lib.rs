@@ -35,6 +35,9 @@ use serde::{Deserialize, Serialize};
 pub use exit::Exit;
 pub use signal::Signal;
 
+/// The version of envd whose features the agent has: clients ask for it before they use one.
+pub const VERSION: &str = "0.6.13";
+
 /// A message without fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Empty {}

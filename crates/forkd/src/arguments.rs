@@ -23,6 +23,7 @@ pub use token::*;
 pub use watch::*;
 
 use clap::{Args, Parser, Subcommand};
+use forkd_envd::port::{ENVD, INTERPRETER};
 use forkd_machine::Name;
 
 use crate::size::parse_mib;
@@ -198,10 +199,10 @@ pub struct DevOptions {
     #[arg(long, default_value = "default")]
     pub machine: Name,
     /// The port for envd.
-    #[arg(long, default_value_t = 49983)]
+    #[arg(long, default_value_t = ENVD)]
     pub envd_port: u16,
     /// The port for the code interpreter.
-    #[arg(long, default_value_t = 49999)]
+    #[arg(long, default_value_t = INTERPRETER)]
     pub interpreter_port: u16,
 }
 

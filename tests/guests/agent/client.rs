@@ -3,8 +3,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{Buf, Bytes, BytesMut};
-use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
+use bytes::Bytes;
+use forkd_engine::agent::Agent;
+use forkd_envd::connect::{Decoder, Frame, STREAM_TYPE, message, outcome};
+use forkd_envd::port::{ENVD, INTERPRETER};
+use forkd_envd::process::START;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -14,8 +17,8 @@ use serde_json::{Value, json};
 
 use super::world::{Failure, LIMIT};
 
-/// The flag of a stream's last message.
-const END: u8 = 2;
+/// The agent sends chunks of output far smaller than this.
+const MAX_MESSAGE: usize = 4 << 20;
 
 pub struct Client<'a> {
     agent: &'a Agent,
@@ -36,12 +39,12 @@ impl<'a> Client<'a> {
 
     async fn send(
         &self,
-        port: u32,
+        port: u16,
         path: &str,
         kind: &str,
         body: Vec<u8>,
     ) -> Result<Response<Incoming>, Failure> {
-        let stream = self.agent.guest().connect(port).await?;
+        let stream = self.agent.guest().connect(port.into()).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // Ends with the body or with whoever reads it.
         tokio::spawn(connection);
@@ -105,13 +108,10 @@ impl<'a> Client<'a> {
     /// Starts a process, whose events come as they are asked for.
     pub async fn start(&self, words: &[&str]) -> Result<Events, Failure> {
         let (program, arguments) = words.split_first().ok_or("no program")?;
-        let message = json!({ "process": { "cmd": program, "args": arguments }, "stdin": false }).to_string();
-        let length = u32::try_from(message.len())?.to_be_bytes();
-        let body = [&[0], &length[..], message.as_bytes()].concat();
-        let path = "/process.Process/Start";
-        let response = self.send(ENVD, path, "application/connect+json", body).await?;
+        let request = json!({ "process": { "cmd": program, "args": arguments }, "stdin": false }).to_string();
+        let response = self.send(ENVD, START, STREAM_TYPE, message(request.as_bytes()).into()).await?;
         let status = response.status();
-        let mut events = Events { body: response.into_body(), buffer: BytesMut::new() };
+        let mut events = Events { body: response.into_body(), decoder: Decoder::new(MAX_MESSAGE) };
         match events.next().await? {
             Some(event) if status.is_success() && event["start"]["pid"].is_u64() => Ok(events),
             other => Err(format!("{words:?} did not start: {status} {other:?}").into()),
@@ -157,40 +157,33 @@ pub fn stdout_of(event: &Value) -> Result<Vec<u8>, Failure> {
 /// The events of a process.
 pub struct Events {
     body: Incoming,
-    buffer: BytesMut,
+    decoder: Decoder,
 }
 
 impl Events {
     /// The next event; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Value>, Failure> {
-        let Some((flags, message)) = tokio::time::timeout(LIMIT, self.message()).await?? else {
-            return Ok(None);
-        };
-        let mut message: Value = serde_json::from_slice(&message)?;
-        match flags & END {
-            0 => Ok(Some(message["event"].take())),
-            _ if message["error"].is_null() => Ok(None),
-            _ => Err(message.to_string().into()),
+        match tokio::time::timeout(LIMIT, self.frame()).await?? {
+            Some(Frame::Message(json)) => {
+                let mut message: Value = serde_json::from_slice(&json)?;
+                Ok(Some(message["event"].take()))
+            }
+            Some(Frame::End(json)) => {
+                outcome(&json)??;
+                Ok(None)
+            }
+            None => Ok(None),
         }
     }
 
-    async fn message(&mut self) -> Result<Option<(u8, Bytes)>, Failure> {
+    async fn frame(&mut self) -> Result<Option<Frame>, Failure> {
         loop {
-            if let Some((&[flags, a, b, c, d], rest)) = self.buffer.split_first_chunk() {
-                let length = usize::try_from(u32::from_be_bytes([a, b, c, d]))?;
-                if rest.len() >= length {
-                    self.buffer.advance(5);
-                    return Ok(Some((flags, self.buffer.split_to(length).freeze())));
-                }
+            if let Some(frame) = self.decoder.next_frame()? {
+                return Ok(Some(frame));
             }
             match self.body.frame().await.transpose()? {
-                Some(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-                None if self.buffer.is_empty() => return Ok(None),
-                None => return Err("a stream broke off".into()),
+                Some(frame) => self.decoder.push(&frame.into_data().unwrap_or_default()),
+                None => return self.decoder.finish().map(|()| None).map_err(|_| "a stream broke off".into()),
             }
         }
     }

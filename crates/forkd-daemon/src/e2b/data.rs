@@ -15,15 +15,18 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use forkd_api::error::ErrorCode;
-use forkd_engine::dial::is_agents;
 use forkd_engine::{EngineError, SandboxHandle, SandboxState};
+use forkd_envd::caller::ACCESS_TOKEN;
+use forkd_envd::connect::{Code, ConnectError};
+use forkd_envd::files::FILES;
+use forkd_envd::interpreter::is_contexts;
+use forkd_envd::port::{ENVD, is_agents};
 use serde_json::{Value, json};
 
 use super::about::About;
 use super::keys::Purpose;
 use super::last_words::with_last_words;
-use super::routing::{self, ACCESS_TOKEN, Aim, ENVD, SANDBOX_ID, SANDBOX_PORT};
-use super::signature::Signed;
+use super::routing::{self, Aim, SANDBOX_ID, SANDBOX_PORT};
 use crate::app::Shared;
 use crate::auth::{self, Peer};
 use crate::during::during;
@@ -119,25 +122,24 @@ fn check(app: &Shared, id: &str, port: u16, about: &About, request: &Request) ->
         return Ok(());
     }
     // Of the interpreter's paths, clients show the access token only to that which runs code.
-    let contexts = path == "/contexts" || path.starts_with("/contexts/");
-    if port != ENVD && contexts && has_traffic {
+    if port != ENVD && is_contexts(path) && has_traffic {
         return Ok(());
     }
     let shown = headers.get(ACCESS_TOKEN);
     if shown.is_some_and(|shown| keys.is_right(Purpose::Access, id, shown.as_bytes())) {
         return Ok(());
     }
-    let connect = path.contains('.') && path != "/files";
+    let connect = path.contains('.') && path != FILES;
     let unauthorized = |message: &str| Refusal::Unauthorized { connect, message: message.to_owned() };
     // A token in the headers counts, also a wrong one.
-    if path != "/files" || shown.is_some() {
+    if path != FILES || shown.is_some() {
         return Err(unauthorized("the access token is missing or wrong"));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let signed = Signed::of(request.uri().query());
+    let query = routing::file_query(request.uri());
     let operation = routing::operation(request.method());
     let token = keys.token(Purpose::Access, id);
-    signed.check(&token, operation, now).map_err(|error| unauthorized(&error.to_string()))
+    query.check_signature(&token, operation, now).map_err(|error| unauthorized(&error.to_string()))
 }
 
 /// What the guest sees as its name: that by which it was asked, if it was; what the sandbox was made with, if anything.
@@ -191,7 +193,7 @@ impl Refusal {
                 json!({ "sandboxId": id, "message": "The sandbox is running but port is not open", "port": port, "code": 502 }),
             ),
             Refusal::Unauthorized { connect: true, message } => {
-                (ErrorCode::Unauthorized, 401, json!({ "code": "unauthenticated", "message": message }))
+                (ErrorCode::Unauthorized, 401, json!(ConnectError::new(Code::Unauthenticated, message)))
             }
             Refusal::Unauthorized { connect: false, message } => {
                 (ErrorCode::Unauthorized, 401, json!({ "code": 401, "message": message }))

@@ -16,18 +16,15 @@ use axum::response::Response;
 use bytes::Bytes;
 use forkd_api::error::ErrorCode;
 use forkd_engine::{EngineError, SandboxHandle};
+use forkd_envd::connect::{Code, ConnectError, Tracker, end};
+use forkd_envd::interpreter::{CodeError, EXECUTE, Line};
 use http_body::Frame;
-use serde_json::json;
-
-/// Flag, and four bytes of length.
-const HEAD: usize = 5;
-const END_OF_STREAM: u8 = 2;
 
 /// How a stream is made of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// Connect's envelopes: what is missing of the one that has begun.
-    Envelopes { head: [u8; HEAD], seen: usize, left: u64 },
+    /// Connect's envelopes.
+    Envelopes(Tracker),
     /// Lines of JSON.
     Lines { at_begin: bool },
 }
@@ -36,37 +33,19 @@ impl Framing {
     fn of(response: &Response, path: &str) -> Option<Framing> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
         if kind.starts_with("application/connect+") {
-            return Some(Framing::Envelopes { head: [0; HEAD], seen: 0, left: 0 });
+            return Some(Framing::Envelopes(Tracker::default()));
         }
-        (path == "/execute" && response.status().is_success()).then_some(Framing::Lines { at_begin: true })
+        (path == EXECUTE && response.status().is_success()).then_some(Framing::Lines { at_begin: true })
     }
 
-    fn pass(&mut self, mut bytes: &[u8]) {
+    fn pass(&mut self, bytes: &[u8]) {
         match self {
             Framing::Lines { at_begin } => {
                 if let Some(last) = bytes.last() {
                     *at_begin = *last == b'\n';
                 }
             }
-            Framing::Envelopes { head, seen, left } => {
-                while !bytes.is_empty() {
-                    if *seen == HEAD && *left == 0 {
-                        *seen = 0;
-                    }
-                    if *seen < HEAD {
-                        let taken = bytes.len().min(HEAD - *seen);
-                        let (now, rest) = bytes.split_at(taken);
-                        head[*seen..*seen + taken].copy_from_slice(now);
-                        (*seen, bytes) = (*seen + taken, rest);
-                        if *seen == HEAD {
-                            *left = u64::from(u32::from_be_bytes([head[1], head[2], head[3], head[4]]));
-                        }
-                    } else {
-                        let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                        (*left, bytes) = (*left - taken as u64, &bytes[taken..]);
-                    }
-                }
-            }
+            Framing::Envelopes(tracker) => tracker.pass(bytes),
         }
     }
 
@@ -74,25 +53,18 @@ impl Framing {
     fn is_between(&self) -> bool {
         match self {
             Framing::Lines { at_begin } => *at_begin,
-            Framing::Envelopes { head, seen, left } => {
-                *seen == 0 || (*seen == HEAD && *left == 0 && head[0] & END_OF_STREAM == 0)
-            }
+            Framing::Envelopes(tracker) => tracker.is_between(),
         }
     }
 
     fn last(&self, reason: &str) -> Bytes {
         match self {
             Framing::Lines { .. } => {
-                let error = json!({
-                    "type": "error", "name": "SandboxEnded", "value": reason, "traceback": reason
-                });
-                format!("{error}\n{}\n", json!({ "type": "end_of_execution" })).into()
+                let error =
+                    CodeError { name: "SandboxEnded".into(), value: reason.into(), traceback: reason.into() };
+                [Line::Error(error).encode(), Line::EndOfExecution.encode()].concat().into()
             }
-            Framing::Envelopes { .. } => {
-                let error = json!({ "error": { "code": "unavailable", "message": reason } }).to_string();
-                let length = u32::try_from(error.len()).unwrap_or(0).to_be_bytes();
-                [&[END_OF_STREAM][..], &length, error.as_bytes()].concat().into()
-            }
+            Framing::Envelopes(_) => end(&Err(ConnectError::new(Code::Unavailable, reason))),
         }
     }
 }
@@ -168,31 +140,8 @@ impl http_body::Body for Stream {
 mod tests {
     use super::*;
 
-    fn envelopes() -> Framing {
-        Framing::Envelopes { head: [0; HEAD], seen: 0, left: 0 }
-    }
-
     #[test]
-    fn a_last_message_comes_between_two_and_not_after_the_last() {
-        let mut framing = envelopes();
-        assert!(framing.is_between());
-        let message = [&[0, 0, 0, 0, 3][..], b"abc"].concat();
-        // In pieces of every size.
-        for size in 1..=message.len() {
-            for piece in message.chunks(size) {
-                framing.pass(piece);
-            }
-            assert!(framing.is_between(), "{size}");
-        }
-        framing.pass(&message[..4]);
-        assert!(!framing.is_between(), "in a head");
-        framing.pass(&message[4..7]);
-        assert!(!framing.is_between(), "in a message");
-        framing.pass(&message[7..]);
-        assert!(framing.is_between());
-        framing.pass(&[END_OF_STREAM, 0, 0, 0, 2]);
-        framing.pass(b"{}");
-        assert!(!framing.is_between(), "it has ended");
+    fn a_last_line_comes_between_two() {
         let mut lines = Framing::Lines { at_begin: true };
         lines.pass(b"{\"a\":");
         assert!(!lines.is_between());
@@ -202,12 +151,10 @@ mod tests {
 
     #[test]
     fn last_messages_are_those_of_their_protocol() {
-        let last = envelopes().last("it \"ended\"");
-        let (head, body) = last.split_at(HEAD);
-        assert_eq!(head[0], END_OF_STREAM);
-        assert_eq!(u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize, body.len());
-        let body: serde_json::Value = serde_json::from_slice(body).unwrap();
-        assert_eq!(body["error"]["message"], "it \"ended\"");
+        let last = Framing::Envelopes(Tracker::default()).last("it \"ended\"");
+        let text = r#"{"error":{"code":"unavailable","message":"it \"ended\""}}"#;
+        let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+        assert_eq!(last, [&[2][..], &length, text.as_bytes()].concat());
         let lines = Framing::Lines { at_begin: true }.last("x");
         assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), 2);
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::Extension;
 use axum::extract::State;
 use forkd_engine::SandboxState;
+use forkd_envd::metrics::{METRICS, Metrics};
 use serde::Deserialize;
 
 use super::models::{Metric, date};
@@ -23,19 +24,6 @@ pub(super) struct When {
     end: Option<u64>,
 }
 
-/// What the agent says.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Said {
-    cpu_count: u64,
-    cpu_used_pct: f64,
-    mem_total: u64,
-    mem_used: u64,
-    mem_cache: u64,
-    disk_used: u64,
-    disk_total: u64,
-}
-
 /// As of now, if that is in the time that is asked about. Nothing is measured before somebody asks.
 pub(super) async fn metrics(
     State(app): State<Shared>,
@@ -50,7 +38,7 @@ pub(super) async fn metrics(
     if !asked || sandbox.view().state != SandboxState::Running {
         return Ok(Json(Vec::new()));
     }
-    let said = sandbox.answering_agent()?.get::<Said>("/metrics", PATIENCE).await;
+    let said = sandbox.answering_agent()?.get::<Metrics>(METRICS, PATIENCE).await;
     let said = said.map_err(|error| ApiError::from(forkd_engine::EngineError::Agent(error)))?;
     Ok(Json(vec![Metric {
         timestamp: date(now.saturating_mul(1000)),

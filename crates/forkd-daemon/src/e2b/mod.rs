@@ -27,7 +27,6 @@ mod paging;
 mod query;
 mod routing;
 mod sandboxes;
-mod signature;
 mod snapshots;
 mod templates;
 

@@ -17,8 +17,6 @@ use crate::error::ApiError;
 use crate::extract;
 use crate::routes::checks::malformed;
 
-/// What the agent in guests can do: every feature that clients ask the version for.
-pub(super) const ENVD_VERSION: &str = "0.6.13";
 /// Every sandbox is on this one node.
 const CLIENT: &str = "forkd";
 /// When a sandbox ends that has no end of its own.
@@ -183,7 +181,7 @@ impl Sandbox {
         Sandbox {
             template_id: template(view, &about),
             client_id: CLIENT,
-            envd_version: ENVD_VERSION,
+            envd_version: forkd_envd::VERSION,
             envd_access_token: about.secure.then(|| keys.token(Purpose::Access, &id)),
             // With it, clients reach the interpreter's contexts.
             traffic_access_token: (!about.public_traffic || about.secure)
@@ -224,7 +222,7 @@ impl ListedSandbox {
             client_id: CLIENT,
             started_at: date(record.created_unix_ms),
             end_at: record.expires_unix_ms.map_or_else(|| NEVER.to_owned(), date),
-            envd_version: ENVD_VERSION,
+            envd_version: forkd_envd::VERSION,
             cpu_count: record.shape.vcpus,
             memory_mb: record.shape.memory_bytes >> 20,
             disk_size_mb: record.shape.devices.disk.map_or(0, |disk| disk.limit_bytes >> 20),

@@ -12,20 +12,18 @@
 //! What is left is forkd's own.
 
 use axum::http::{HeaderMap, Method, Uri, header};
+use forkd_envd::caller::ACCESS_TOKEN;
+use forkd_envd::files::{FILES, FileQuery};
+use forkd_envd::interpreter::{EXECUTE, is_contexts};
+use forkd_envd::port::{ENVD, INTERPRETER};
+use forkd_envd::signature::Operation;
 
 use super::host::{self, Named, is_id};
 use super::keys::{Keys, Purpose};
-use super::signature::{Operation, Signed};
 
 pub(crate) const SANDBOX_ID: &str = "e2b-sandbox-id";
 pub(crate) const SANDBOX_PORT: &str = "e2b-sandbox-port";
-pub(crate) const ACCESS_TOKEN: &str = "x-access-token";
 const API_KEY: &str = "x-api-key";
-
-/// The agent's port.
-pub(crate) const ENVD: u16 = 49983;
-/// That of the code interpreter.
-pub(crate) const INTERPRETER: u16 = 49999;
 
 /// What paths of the control plane begin with.
 const CONTROL: [&str; 9] = [
@@ -96,9 +94,9 @@ pub(crate) fn plane(asked: Asked<'_>, keys: &Keys, ids: impl FnOnce() -> Vec<Str
         let port = if is_interpreter(uri.path()) { INTERPRETER } else { ENVD };
         return Plane::Data(Aim::Port { id: id.to_owned(), port, by_name: false });
     }
-    if uri.path() == "/files" && uri.query().is_some_and(|query| query.contains("signature=")) {
-        let (signed, operation) = (Signed::of(uri.query()), operation(method));
-        let signer = |id: &String| signed.is_by(&keys.token(Purpose::Access, id), operation);
+    if uri.path() == FILES && uri.query().is_some_and(|query| query.contains("signature=")) {
+        let (query, operation) = (file_query(uri), operation(method));
+        let signer = |id: &String| query.is_signed_by(&keys.token(Purpose::Access, id), operation);
         return Plane::Data(match ids().into_iter().find(signer) {
             Some(id) => Aim::Port { id, port: ENVD, by_name: false },
             None => Aim::Wrong("Invalid signature"),
@@ -125,7 +123,12 @@ pub(crate) fn is_control(path: &str) -> bool {
 
 /// Whether a path is the code interpreter's, where nothing else says for whom it is.
 fn is_interpreter(path: &str) -> bool {
-    path == "/execute" || path == "/contexts" || path.starts_with("/contexts/")
+    path == EXECUTE || is_contexts(path)
+}
+
+/// What the query of a link to a file says; nothing if it cannot be read.
+pub(crate) fn file_query(uri: &Uri) -> FileQuery {
+    axum::extract::Query::try_from_uri(uri).map(|axum::extract::Query(query)| query).unwrap_or_default()
 }
 
 /// What a request to `/files` does.
@@ -202,14 +205,12 @@ mod tests {
 
     #[test]
     fn a_signature_finds_its_sandbox() {
-        use base64::Engine;
-        use sha2::Digest;
         let (_home, keys) = keys();
         let token = keys.token(Purpose::Access, "i2");
-        let digest = sha2::Sha256::digest(format!("/a b:write::{token}"));
-        let signature = base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest);
-        let signature = signature.replace('+', "%2B").replace('/', "%2F");
-        let uri = format!("/files?path=/a%20b&signature=v1_{signature}").parse().unwrap();
+        let mut query = FileQuery { path: Some("/a b".into()), ..FileQuery::default() };
+        query.signature = Some(query.signature_by(&token, Operation::Write));
+        let uri: Uri = query.target().parse().unwrap();
+        assert_eq!(file_query(&uri), query);
         let find = |method| {
             let headers = HeaderMap::new();
             let ids = || vec!["i1".into(), "i2".into()];
@@ -220,6 +221,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn any_query_is_read_or_nothing(query in "\\PC{0,80}") {
+            if let Ok(uri) = Uri::builder().path_and_query(format!("/?{query}")).build() {
+                prop_assert!(file_query(&uri).check_signature("secret", Operation::Read, 0).is_err());
+            }
+        }
+
         #[test]
         fn any_request_belongs_somewhere(
             path in "/[a-z0-9/._%-]{0,24}(\\?[a-z=&%]{0,16})?",

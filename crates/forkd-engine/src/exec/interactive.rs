@@ -2,31 +2,22 @@
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use bytes::Bytes;
+use forkd_envd::Signal;
+use forkd_envd::process::{
+    CLOSE_STDIN, ProcessInput, SEND_INPUT, SEND_SIGNAL, SelectRequest, Selector, SendInputRequest,
+    SendSignalRequest, TerminalSize, UPDATE, UpdateRequest,
+};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{CLOSE_STDIN, ExecError, PIECE, Program, Running, SEND_INPUT, Told, begin};
+use super::{ExecError, PIECE, Program, Running, Told, begin};
 use crate::agent::{Agent, AgentError, Connection};
 
-const SEND_SIGNAL: &str = "/process.Process/SendSignal";
-const UPDATE: &str = "/process.Process/Update";
 /// A call that does not wait for the program.
 const CALL: Duration = Duration::from_secs(30);
 /// What a terminal makes the end of the input of.
 const END_OF_TRANSMISSION: &[u8] = &[4];
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TerminalSize {
-    pub columns: u16,
-    pub rows: u16,
-}
-
-impl TerminalSize {
-    fn request(self) -> Value {
-        json!({ "size": { "cols": self.columns, "rows": self.rows } })
-    }
-}
 
 /// Starts a program whose input stays open; with a size, it has a terminal. What the program would read at once is not taken
 /// from `program`: it is the first to be written.
@@ -35,11 +26,7 @@ pub async fn interact(
     program: &Program<'_>,
     terminal: Option<TerminalSize>,
 ) -> Result<(Running, Input, Remote), ExecError> {
-    let request = match terminal {
-        Some(size) => json!({ "stdin": true, "pty": size.request() }),
-        None => json!({ "stdin": true }),
-    };
-    let mut running = begin(agent, program, request).await?;
+    let mut running = begin(agent, program, true, terminal.map(Into::into)).await?;
     let told = running.next().await?;
     let Told::Started { pid } = told else {
         return Err(ExecError::Protocol("the program said something before it was started".into()));
@@ -62,10 +49,10 @@ impl Input {
     /// Writes, and waits until the program has taken it, however long that is. One that does not read to the end has its
     /// reasons: it is an error here, and the program goes on.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
-        let kind = if self.terminal { "pty" } else { "stdin" };
         for piece in bytes.chunks(PIECE) {
-            let input = json!({ kind: STANDARD.encode(piece) });
-            self.post(SEND_INPUT, &json!({ "process": { "pid": self.pid }, "input": input })).await?;
+            let piece = Bytes::copy_from_slice(piece);
+            let input = if self.terminal { ProcessInput::pty(piece) } else { ProcessInput::stdin(piece) };
+            self.post(SEND_INPUT, &SendInputRequest { process: Selector::pid(self.pid), input }).await?;
         }
         Ok(())
     }
@@ -74,12 +61,12 @@ impl Input {
     pub async fn close(&mut self) -> Result<(), AgentError> {
         match self.terminal {
             true => self.write(END_OF_TRANSMISSION).await,
-            false => self.post(CLOSE_STDIN, &json!({ "process": { "pid": self.pid } })).await,
+            false => self.post(CLOSE_STDIN, &SelectRequest { process: Selector::pid(self.pid) }).await,
         }
     }
 
     /// One connection for all that is typed: in its order, and without a new one for each key.
-    async fn post(&mut self, path: &str, request: &Value) -> Result<(), AgentError> {
+    async fn post(&mut self, path: &str, request: &impl Serialize) -> Result<(), AgentError> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             None => self.connection.insert(self.agent.connect().await?),
@@ -96,21 +83,21 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Signals it and its process group. The name is `SIGHUP`.
-    pub async fn signal(&self, name: &str) -> Result<(), AgentError> {
-        let request = json!({ "process": { "pid": self.pid }, "signal": format!("SIGNAL_{name}") });
+    /// Signals it and its process group.
+    pub async fn signal(&self, signal: Signal) -> Result<(), AgentError> {
+        let request = SendSignalRequest::new(Selector::pid(self.pid), signal);
         self.agent.post::<Value>(SEND_SIGNAL, &request, CALL).await.map(drop)
     }
 
     /// Ends what a program without a terminal reads, for somebody who does not write any more.
     pub async fn close_stdin(&self) -> Result<(), AgentError> {
-        let request = json!({ "process": { "pid": self.pid } });
+        let request = SelectRequest { process: Selector::pid(self.pid) };
         self.agent.post::<Value>(CLOSE_STDIN, &request, CALL).await.map(drop)
     }
 
     /// Gives its terminal another size.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), AgentError> {
-        let request = json!({ "process": { "pid": self.pid }, "pty": size.request() });
+        let request = UpdateRequest { process: Selector::pid(self.pid), pty: Some(size.into()) };
         self.agent.post::<Value>(UPDATE, &request, CALL).await.map(drop)
     }
 }
@@ -119,21 +106,18 @@ impl Remote {
 mod tests {
     use std::collections::BTreeMap;
 
+    use forkd_envd::Exit;
+    use forkd_envd::connect::end;
+    use forkd_envd::process::{self, data_event, end_event, start_event};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixListener;
 
     use super::*;
-    use crate::exec::{Ended, Stream, envelope};
+    use crate::exec::Stream;
     use crate::guest::Guest;
     use crate::testing::accept;
 
     const DONE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
-
-    fn message(flags: u8, json: Value) -> Vec<u8> {
-        let mut bytes = envelope(&json).to_vec();
-        bytes[0] = flags;
-        bytes
-    }
 
     #[tokio::test]
     async fn a_terminal_is_typed_at_resized_and_hung_up() {
@@ -143,9 +127,8 @@ mod tests {
         let agent = tokio::spawn(async move {
             let (mut program, start) = accept(&listener).await;
             program.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await.unwrap();
-            let begin = message(0, json!({ "event": { "start": { "pid": 7 } } }));
-            let prompt = message(0, json!({ "event": { "data": { "pty": STANDARD.encode("$ ") } } }));
-            program.write_all(&[begin, prompt].concat()).await.unwrap();
+            let prompt = data_event(process::Stream::Pty, b"$ ");
+            program.write_all(&[start_event(7), prompt].concat()).await.unwrap();
             // All that is typed comes over one connection.
             let (mut typing, first) = accept(&listener).await;
             typing.write_all(DONE).await.unwrap();
@@ -158,8 +141,7 @@ mod tests {
                 client.write_all(DONE).await.unwrap();
                 calls.push(call);
             }
-            let end = json!({ "event": { "end": { "exitCode": -1, "status": "signal: hangup" } } });
-            program.write_all(&[message(0, end), message(2, json!({}))].concat()).await.unwrap();
+            program.write_all(&[end_event(Exit::Signal(1)), end(&Ok(()))].concat()).await.unwrap();
             calls
         });
         let (arguments, env) = (["sh".to_owned()], BTreeMap::new());
@@ -173,9 +155,8 @@ mod tests {
         input.write(b"ls\n").await.unwrap();
         input.close().await.unwrap();
         remote.resize(size(132, 50)).await.unwrap();
-        remote.signal("SIGHUP").await.unwrap();
-        let ended = Ended { code: -1, status: "signal: hangup".into() };
-        assert_eq!(running.next().await.unwrap(), Told::Ended(ended));
+        remote.signal(Signal::Hup).await.unwrap();
+        assert_eq!(running.next().await.unwrap(), Told::Ended(Exit::Signal(1)));
         let calls = agent.await.unwrap();
         for (call, part) in calls.iter().zip([
             r#""pty":{"size":{"cols":80,"rows":24}}"#,

@@ -4,10 +4,11 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use forkd_engine::agent::{Agent, ENVD, INTERPRETER};
+use forkd_engine::agent::Agent;
 use forkd_engine::boot::{DiskPlan, Plan, boot, command_line};
 use forkd_engine::bring_up::{ImageConfig, bring_up};
 use forkd_engine::library::Size;
+use forkd_envd::port::{ENVD, INTERPRETER};
 use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
 use forkd_image::kernels::KernelStore;
@@ -123,11 +124,11 @@ async fn asked_to_end() -> Result<(), CliError> {
 }
 
 /// Each connection to the listener becomes one to the guest.
-async fn forward(listener: TcpListener, agent: Agent, guest_port: u32) {
+async fn forward(listener: TcpListener, agent: Agent, guest_port: u16) {
     while let Ok((mut client, _)) = listener.accept().await {
         let guest = agent.guest().clone();
         tokio::spawn(async move {
-            if let Ok(mut guest) = guest.connect(guest_port).await {
+            if let Ok(mut guest) = guest.connect(guest_port.into()).await {
                 // Whichever side breaks the connection has its reasons.
                 let _ = copy_bidirectional(&mut client, &mut guest).await;
             }

@@ -40,7 +40,7 @@ use serde_json::{Value, json};
 
 use self::record::{Build, PAGE, Saying, Status};
 use self::steps::{Begins, Start, Step};
-use super::models::{Body, ENVD_VERSION, date};
+use super::models::{Body, date};
 use super::templates;
 use crate::app::{App, Shared};
 use crate::auth::{self, Caller, random};
@@ -386,7 +386,7 @@ async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
             "diskSizeMB": record.shape.devices.disk.map_or(0, |disk| disk.limit_bytes >> 20),
             "public": public, "aliases": [tag], "names": [tag], "createdAt": created, "updatedAt": created,
             "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 1,
-            "envdVersion": ENVD_VERSION, "buildStatus": "ready",
+            "envdVersion": forkd_envd::VERSION, "buildStatus": "ready",
         })
     });
     Ok(Json(shown.collect()))

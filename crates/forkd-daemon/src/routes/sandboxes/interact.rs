@@ -26,10 +26,11 @@ use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{
-    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDOUT, TerminalSize,
+    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDOUT, Signal, TerminalSize,
 };
 use forkd_engine::SandboxHandle;
 use forkd_engine::exec::{self, Input, Program, Remote, Stream, Told};
+use forkd_envd::process;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use tokio::task::JoinSet;
@@ -218,8 +219,23 @@ async fn begin(sandbox: &SandboxHandle, start: ExecStart) -> Answer<Session> {
     Ok(Session { watch, input, remote, terminal: tty.is_some(), first, window })
 }
 
-fn size(size: TerminalSize) -> exec::TerminalSize {
-    exec::TerminalSize { columns: size.cols, rows: size.rows }
+fn size(size: TerminalSize) -> process::TerminalSize {
+    process::TerminalSize { columns: size.cols, rows: size.rows }
+}
+
+fn to_signal(signal: Signal) -> forkd_envd::Signal {
+    match signal {
+        Signal::Hup => forkd_envd::Signal::Hup,
+        Signal::Int => forkd_envd::Signal::Int,
+        Signal::Quit => forkd_envd::Signal::Quit,
+        Signal::Kill => forkd_envd::Signal::Kill,
+        Signal::Usr1 => forkd_envd::Signal::Usr1,
+        Signal::Usr2 => forkd_envd::Signal::Usr2,
+        Signal::Term => forkd_envd::Signal::Term,
+        Signal::Cont => forkd_envd::Signal::Cont,
+        Signal::Stop => forkd_envd::Signal::Stop,
+        Signal::Tstp => forkd_envd::Signal::Tstp,
+    }
 }
 
 impl Session {
@@ -265,7 +281,7 @@ impl Session {
 async fn leave(remote: &Remote, terminal: bool, mut feeding: JoinSet<()>) {
     if terminal {
         // One that has just ended needs none.
-        let _ = remote.signal("SIGHUP").await;
+        let _ = remote.signal(forkd_envd::Signal::Hup).await;
         return;
     }
     // It gets what was sent for it, if it takes it soon, and then the end.
@@ -308,7 +324,7 @@ async fn listen(remote: &Remote, from_client: &mut FromClient, stdin: &Stdin) ->
                     let _ = remote.resize(size(wanted)).await;
                 }
                 Ok(ExecInput::Signal(signal)) => {
-                    let _ = remote.signal(signal.name()).await;
+                    let _ = remote.signal(to_signal(signal)).await;
                 }
                 Err(error) => return Over::Nonsense(error),
             },
@@ -349,10 +365,10 @@ async fn tell(app: &App, watch: &mut Watch, window: Option<&Arc<Stdin>>, to_clie
         let sent = match told {
             Ok(Told::Started { pid }) => say(to_client, &ExecEvent::Started { pid }).await,
             Ok(Told::Output(stream, bytes)) => to_client.send(output(stream, &bytes)).await,
-            Ok(Told::Ended(ended)) => {
+            Ok(Told::Ended(exit)) => {
                 watch.measure(app);
-                let timed_out = watch.timed_out(&ended);
-                return Over::Last(ExecEvent::Exited { exit_code: ended.exit_code(), timed_out });
+                let timed_out = watch.timed_out(exit);
+                return Over::Last(ExecEvent::Exited { exit_code: exit.code(), timed_out });
             }
             Err(error) => return Over::Last(failed(app, error)),
         };

@@ -14,7 +14,8 @@ use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{Exec, ExecEvent, Executed};
 use forkd_engine::SandboxHandle;
 use forkd_engine::eval::{self, Code};
-use forkd_engine::exec::{self, Ended, Program, Running, Stream, Told};
+use forkd_engine::exec::{self, Program, Running, Stream, Told};
+use forkd_envd::Exit;
 
 use crate::app::{App, Shared};
 use crate::auth::Caller;
@@ -155,8 +156,8 @@ impl Watch {
     }
 
     /// The agent kills what takes too long, and says only that it was killed.
-    pub fn timed_out(&self, ended: &Ended) -> bool {
-        ended.code < 0 && self.begun.elapsed() >= self.limit
+    pub fn timed_out(&self, exit: Exit) -> bool {
+        matches!(exit, Exit::Signal(_)) && self.begun.elapsed() >= self.limit
     }
 
     pub fn measure(&self, app: &App) {
@@ -170,9 +171,9 @@ async fn collect(app: &App, mut watch: Watch) -> Answer<Executed> {
         match watch.next().await? {
             Told::Started { .. } => {}
             Told::Output(stream, bytes) => kept.add(stream, &bytes),
-            Told::Ended(ended) => {
+            Told::Ended(exit) => {
                 watch.measure(app);
-                return Ok(kept.finish(ended.exit_code(), watch.timed_out(&ended)));
+                return Ok(kept.finish(exit.code(), watch.timed_out(exit)));
             }
         }
     }
@@ -184,10 +185,10 @@ async fn stream(app: &App, mut watch: Watch, lines: &Lines) -> Result<(), Gone> 
             Ok(Told::Started { pid }) => ExecEvent::Started { pid },
             Ok(Told::Output(Stream::Output, bytes)) => ExecEvent::Stdout(STANDARD.encode(bytes)),
             Ok(Told::Output(Stream::Error, bytes)) => ExecEvent::Stderr(STANDARD.encode(bytes)),
-            Ok(Told::Ended(ended)) => {
+            Ok(Told::Ended(exit)) => {
                 watch.measure(app);
-                let timed_out = watch.timed_out(&ended);
-                return lines.write(&ExecEvent::Exited { exit_code: ended.exit_code(), timed_out }).await;
+                let timed_out = watch.timed_out(exit);
+                return lines.write(&ExecEvent::Exited { exit_code: exit.code(), timed_out }).await;
             }
             Err(error) => {
                 app.metrics.failed(error.code());

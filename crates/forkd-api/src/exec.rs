@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::code::thirty;
+use crate::data::Data;
 
 /// What the first byte of a binary message of an interactive program says: where the rest comes from. A terminal has only the
 /// first.
-pub const STDOUT: u8 = 1;
-pub const STDERR: u8 = 2;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
 
 /// The largest message that is taken from the client of an interactive program.
 pub const MAX_INPUT_MESSAGE: usize = 256 << 10;
@@ -62,8 +64,8 @@ pub enum ExecEvent {
     Started {
         pid: u32,
     },
-    Stdout(String),
-    Stderr(String),
+    Stdout(#[schema(inline)] Data),
+    Stderr(#[schema(inline)] Data),
     /// The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and only
     /// for a client that asked with `stdin_window`.
     StdinTaken {
@@ -76,6 +78,35 @@ pub enum ExecEvent {
     },
     /// The last line: it could not be followed to its end.
     Error(crate::error::ErrorBody),
+}
+
+impl ExecEvent {
+    /// Whether nothing follows it.
+    pub fn is_last(&self) -> bool {
+        matches!(self, ExecEvent::Exited { .. } | ExecEvent::Error(_))
+    }
+
+    /// Output as a binary message of an interactive program; nothing for events that are text.
+    pub fn to_binary(&self) -> Option<Bytes> {
+        let (stream, bytes) = match self {
+            ExecEvent::Stdout(Data(bytes)) => (STDOUT, bytes),
+            ExecEvent::Stderr(Data(bytes)) => (STDERR, bytes),
+            _ => return None,
+        };
+        let mut message = BytesMut::with_capacity(bytes.len() + 1);
+        message.put_u8(stream);
+        message.put_slice(bytes);
+        Some(message.freeze())
+    }
+
+    /// The output in a binary message of an interactive program.
+    pub fn from_binary(mut message: Bytes) -> Option<ExecEvent> {
+        match message.try_get_u8().ok()? {
+            STDOUT => Some(ExecEvent::Stdout(Data(message))),
+            STDERR => Some(ExecEvent::Stderr(Data(message))),
+            _ => None,
+        }
+    }
 }
 
 /// Begins an interactive program: the first message of a client, as text.
@@ -156,6 +187,23 @@ pub enum Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn output_is_base64_in_text_and_plain_in_binary_messages() {
+        let output = ExecEvent::Stdout(Data::from(&b"\xff\0"[..]));
+        assert_eq!(serde_json::to_string(&output).unwrap(), r#"{"stdout":"/wA="}"#);
+        assert_eq!(serde_json::from_str::<ExecEvent>(r#"{"stdout":"/wA="}"#).unwrap(), output);
+        assert!(serde_json::from_str::<ExecEvent>(r#"{"stdout":"?"}"#).is_err());
+        assert_eq!(output.to_binary().unwrap(), &b"\x01\xff\0"[..]);
+        let nothing = ExecEvent::Stderr(Data::default());
+        assert_eq!(nothing.to_binary().unwrap(), &b"\x02"[..]);
+        for event in [output, nothing] {
+            assert_eq!(ExecEvent::from_binary(event.to_binary().unwrap()), Some(event));
+        }
+        assert_eq!(ExecEvent::Started { pid: 7 }.to_binary(), None);
+        assert_eq!(ExecEvent::from_binary(Bytes::new()), None);
+        assert_eq!(ExecEvent::from_binary(Bytes::from_static(b"\x03a")), None);
+    }
 
     #[test]
     fn messages_are_written_as_the_document_says() {

@@ -1,13 +1,15 @@
 //! What goes over the REST API: requests and answers as both sides write and read them.
 //!
 //! These types are only the wire. What a request means is checked where it is converted to the engine's own types, and the
-//! engine's types change without these. The OpenAPI document is made of these types, and clients of it: a field's comment
+//! engine's types change without these; only `exec::ExecEvent` is also the engine's, as a program's output is passed on
+//! unchanged. The OpenAPI document is made of these types, and clients of it: a field's comment
 //! is its documentation.
 //!
 //! Times are seconds since 1970 in UTC (`…_unix`), sizes are MiB (`…_mib`) or bytes (`…_bytes`). Requests with a field that
 //! is unknown are refused, since it would be a typing error that changes nothing; answers may get new fields.
 
 pub mod code;
+pub mod data;
 pub mod error;
 pub mod event;
 pub mod exec;

@@ -305,7 +305,7 @@ impl<'a> GuestRunner<'a> {
         let mut lines = Lines::default();
         let show = |line: &str| self.wait.progress().output(line);
         // A command may take for ever. If nobody waits, the guest and all that it wrote go with the error.
-        let ended = self.wait.until(exec::exec(agent, &program, |_, bytes| lines.push(bytes, show)));
+        let ended = self.wait.until(exec::exec(agent, &program, |bytes| lines.push(bytes, show)));
         let output = lines.finish(show);
         match ended? {
             Ok(Exit::Code(0)) => match &added {

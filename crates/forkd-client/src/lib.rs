@@ -35,5 +35,5 @@ pub use error::{ClientError, Refusal};
 pub use exchange::Client;
 pub use files::Download;
 pub use lines::Lines;
-pub use process::{Following, Heard, Input, Output};
+pub use process::{Following, Input, Output};
 pub use secret::Secret;

@@ -13,12 +13,9 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use forkd_api::exec::{
-    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDIN_WINDOW, STDOUT, Signal,
-    TerminalSize,
+    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDIN_WINDOW, Signal, TerminalSize,
 };
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -47,8 +44,8 @@ type Socket = WebSocketStream<Box<dyn Stream>>;
 pub struct Following(Lines<ExecEvent>, Client);
 
 impl Following {
-    /// What comes next. `Exited` is the last.
-    pub async fn next(&mut self) -> Result<Heard, ClientError> {
+    /// What the program does next; `Exited` is the last. `Error` is an error here.
+    pub async fn next(&mut self) -> Result<ExecEvent, ClientError> {
         let event = self.0.next().await?.ok_or(ClientError::CutOff)?;
         heard(&self.1, event)
     }
@@ -71,15 +68,6 @@ pub struct Output {
     socket: SplitStream<Socket>,
     window: Option<Arc<Semaphore>>,
     client: Client,
-}
-
-/// What was heard of the program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
-    Started { pid: u32 },
-    Stdout(Bytes),
-    Stderr(Bytes),
-    Exited { exit_code: i32, timed_out: bool },
 }
 
 impl Client {
@@ -173,8 +161,8 @@ impl Input {
 }
 
 impl Output {
-    /// What comes next. `Exited` is the last.
-    pub async fn next(&mut self) -> Result<Heard, ClientError> {
+    /// What the program does next; `Exited` is the last. `Error` is an error here, and `StdinTaken` is kept.
+    pub async fn next(&mut self) -> Result<ExecEvent, ClientError> {
         loop {
             let message = match self.socket.next().await {
                 None | Some(Ok(Message::Close(_))) => return Err(ClientError::CutOff),
@@ -193,7 +181,8 @@ impl Output {
                     }
                 }
                 Message::Binary(bytes) => {
-                    return output(bytes).ok_or_else(|| self.client.foreign("it sent output of no stream"));
+                    let foreign = || self.client.foreign("it sent output of no stream");
+                    return ExecEvent::from_binary(bytes).ok_or_else(foreign);
                 }
                 // Pings are answered where messages are read.
                 _ => {}
@@ -213,19 +202,13 @@ impl Output {
     }
 }
 
-fn heard(client: &Client, event: ExecEvent) -> Result<Heard, ClientError> {
-    let decoded = |text: String| {
-        let bytes = STANDARD.decode(text).map_err(|_| client.foreign("it sent output that is not base64"))?;
-        Ok::<_, ClientError>(Bytes::from(bytes))
-    };
-    Ok(match event {
-        ExecEvent::Started { pid } => Heard::Started { pid },
-        ExecEvent::Stdout(text) => Heard::Stdout(decoded(text)?),
-        ExecEvent::Stderr(text) => Heard::Stderr(decoded(text)?),
-        ExecEvent::Exited { exit_code, timed_out } => Heard::Exited { exit_code, timed_out },
-        ExecEvent::StdinTaken { .. } => return Err(client.foreign("it reported stdin of a program without")),
-        ExecEvent::Error(error) => return Err(error.into()),
-    })
+/// What an event means to the one who follows the program.
+fn heard(client: &Client, event: ExecEvent) -> Result<ExecEvent, ClientError> {
+    match event {
+        ExecEvent::StdinTaken { .. } => Err(client.foreign("it reported stdin of a program without")),
+        ExecEvent::Error(error) => Err(error.into()),
+        event => Ok(event),
+    }
 }
 
 fn lost(error: tungstenite::Error) -> ClientError {
@@ -236,29 +219,5 @@ fn lost(error: tungstenite::Error) -> ClientError {
         | tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => ClientError::CutOff,
         tungstenite::Error::Io(error) => ClientError::broken(error),
         error => ClientError::broken(error.to_string()),
-    }
-}
-
-fn output(mut bytes: Bytes) -> Option<Heard> {
-    if bytes.is_empty() {
-        return None;
-    }
-    match bytes.get_u8() {
-        STDOUT => Some(Heard::Stdout(bytes)),
-        STDERR => Some(Heard::Stderr(bytes)),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn output_has_a_stream() {
-        assert_eq!(output(Bytes::from_static(b"\x01a")), Some(Heard::Stdout(Bytes::from_static(b"a"))));
-        assert_eq!(output(Bytes::from_static(b"\x02")), Some(Heard::Stderr(Bytes::new())));
-        assert_eq!(output(Bytes::new()), None);
-        assert_eq!(output(Bytes::from_static(b"\x03a")), None);
     }
 }

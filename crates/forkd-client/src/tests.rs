@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
-use forkd_api::exec::{Exec, ExecStart, STDIN_WINDOW, Signal, TerminalSize};
+use forkd_api::exec::{Exec, ExecEvent, ExecStart, STDIN_WINDOW, Signal, TerminalSize};
 use forkd_api::library::{AddKernel, ImportImage, PullImage};
 use forkd_api::sandbox::{CreateSandboxes, ListSandboxes};
 use futures_util::{SinkExt, StreamExt};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{Address, Client, ClientError, Heard, Secret};
+use crate::{Address, Client, ClientError, Secret};
 
 const VERSION: &str = r#"{"version": "1", "api": "v1"}"#;
 
@@ -172,9 +172,9 @@ async fn programs_are_followed_to_their_end() {
         "{\"started\":{\"pid\":7}}\n\n{\"stdout\":\"/wA=\"}\n{\"exited\":{\"exit_code\":3,\"timed_out\":false}}\n",
     );
     let mut following = daemon.client.follow("i", &exec()).await.unwrap();
-    assert_eq!(following.next().await.unwrap(), Heard::Started { pid: 7 });
-    assert_eq!(following.next().await.unwrap(), Heard::Stdout(vec![0xff, 0].into()));
-    assert_eq!(following.next().await.unwrap(), Heard::Exited { exit_code: 3, timed_out: false });
+    assert_eq!(following.next().await.unwrap(), ExecEvent::Started { pid: 7 });
+    assert_eq!(following.next().await.unwrap(), ExecEvent::Stdout(vec![0xff, 0].into()));
+    assert_eq!(following.next().await.unwrap(), ExecEvent::Exited { exit_code: 3, timed_out: false });
     assert!(matches!(following.next().await, Err(ClientError::CutOff)));
 }
 
@@ -266,8 +266,8 @@ async fn programs_are_talked_to_over_a_websocket() {
     input.resize(size).await.unwrap();
     input.signal(Signal::Int).await.unwrap();
     input.close_stdin().await.unwrap();
-    assert_eq!(output.next().await.unwrap(), Heard::Stderr("oh".into()));
-    assert_eq!(output.next().await.unwrap(), Heard::Exited { exit_code: 1, timed_out: true });
+    assert_eq!(output.next().await.unwrap(), ExecEvent::Stderr("oh".into()));
+    assert_eq!(output.next().await.unwrap(), ExecEvent::Exited { exit_code: 1, timed_out: true });
     assert!(matches!(output.next().await, Err(ClientError::CutOff)));
     let heard = daemon.await.unwrap();
     assert!(heard[0].to_text().unwrap().contains(r#""tty":{"cols":80,"rows":24}"#), "{heard:?}");

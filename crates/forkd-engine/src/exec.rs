@@ -8,9 +8,11 @@
 mod interactive;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use forkd_api::data::Data;
+use forkd_api::exec::ExecEvent;
 use forkd_envd::Exit;
 use forkd_envd::caller::authorization;
 use forkd_envd::connect::{
@@ -56,12 +58,6 @@ pub struct Program<'a> {
     pub limit: Option<Duration>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    Output,
-    Error,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     #[error(transparent)]
@@ -76,39 +72,37 @@ pub enum ExecError {
     BrokenOff(#[source] Option<hyper::Error>),
 }
 
-/// What a program that runs tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
-    Started { pid: u32 },
-    Output(Stream, Bytes),
-    Ended(Exit),
-}
-
 /// A program that runs. Dropped, nobody listens to it any more; it goes on.
 #[derive(Debug)]
 pub struct Running {
     agent: Agent,
     body: hyper::body::Incoming,
     decoder: Decoder,
-    told: VecDeque<Told>,
-    ended: Option<Exit>,
+    /// What was read and not yet asked for.
+    events: VecDeque<ExecEvent>,
+    exit: Option<Exit>,
+    begun: Instant,
+    limit: Option<Duration>,
     stdin: Option<Bytes>,
     _connection: AbortOnDrop<hyper::Result<()>>,
     _feeding: Option<AbortOnDrop<()>>,
 }
 
-/// Runs a program to its end, whatever that takes. Output is handed on as it comes.
+/// Runs a program to its end, whatever that takes. Output of both streams is handed on as it comes.
 pub async fn exec(
     agent: &Agent,
     program: &Program<'_>,
-    mut output: impl FnMut(Stream, &[u8]),
+    mut output: impl FnMut(&[u8]),
 ) -> Result<Exit, ExecError> {
     let mut running = start(agent, program).await?;
     loop {
-        match running.next().await? {
-            Told::Started { .. } => {}
-            Told::Output(stream, bytes) => output(stream, &bytes),
-            Told::Ended(ended) => return Ok(ended),
+        for event in running.events.drain(..) {
+            if let ExecEvent::Stdout(Data(bytes)) | ExecEvent::Stderr(Data(bytes)) = event {
+                output(&bytes);
+            }
+        }
+        if let Some(exit) = running.read().await? {
+            return Ok(exit);
         }
     }
 }
@@ -128,6 +122,7 @@ async fn begin(
     stdin: bool,
     pty: Option<Pty>,
 ) -> Result<Running, ExecError> {
+    let begun = Instant::now();
     let (command, arguments) =
         program.arguments.split_first().ok_or_else(|| ExecError::Refused("there is no program".into()))?;
     let process = ProcessConfig {
@@ -164,8 +159,10 @@ async fn begin(
         agent: agent.clone(),
         body: response.into_body(),
         decoder: Decoder::new(MAX_MESSAGE),
-        told: VecDeque::new(),
-        ended: None,
+        events: VecDeque::new(),
+        exit: None,
+        begun,
+        limit: program.limit,
         stdin: None,
         _connection: connection,
         _feeding: None,
@@ -173,20 +170,34 @@ async fn begin(
 }
 
 impl Running {
-    /// What it tells next. After its end, there is nothing more to ask for.
-    pub async fn next(&mut self) -> Result<Told, ExecError> {
+    /// What it does next: `Started`, `Stdout`, `Stderr`, and `Exited` as the last. A terminal's output is `Stdout`.
+    pub async fn next(&mut self) -> Result<ExecEvent, ExecError> {
         loop {
-            if let Some(told) = self.told.pop_front() {
-                return Ok(told);
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
             }
-            let wrong = |error: &dyn std::error::Error| ExecError::Protocol(error.to_string());
+            if let Some(exit) = self.read().await? {
+                return Ok(ExecEvent::Exited { exit_code: exit.code(), timed_out: self.timed_out(exit) });
+            }
+        }
+    }
+
+    /// The agent kills what takes too long, and says only that it was killed.
+    fn timed_out(&self, exit: Exit) -> bool {
+        matches!(exit, Exit::Signal(_)) && self.limit.is_some_and(|limit| self.begun.elapsed() >= limit)
+    }
+
+    /// Reads one message, whose events are kept. How the program ended, at the end of the stream.
+    async fn read(&mut self) -> Result<Option<Exit>, ExecError> {
+        let wrong = |error: &dyn std::error::Error| ExecError::Protocol(error.to_string());
+        loop {
             match self.decoder.next_frame().map_err(|error| wrong(&error))? {
-                Some(Frame::End(payload)) => return finish(&payload, self.ended.take()).map(Told::Ended),
+                Some(Frame::End(payload)) => return finish(&payload, self.exit).map(Some),
                 Some(Frame::Message(payload)) => {
                     let message: EventMessage =
                         serde_json::from_slice(&payload).map_err(|error| wrong(&error))?;
                     self.hear(message.event);
-                    continue;
+                    return Ok(None);
                 }
                 None => {}
             }
@@ -201,19 +212,19 @@ impl Running {
 
     fn hear(&mut self, event: ProcessEvent) {
         if let Some(Started { pid }) = event.start {
-            self.told.push_back(Told::Started { pid });
+            self.events.push_back(ExecEvent::Started { pid });
             if let Some(stdin) = self.stdin.take() {
                 // Beside the reading: a program may write before it has read.
                 self._feeding = Some(AbortOnDrop(tokio::spawn(feed(self.agent.clone(), pid, stdin))));
             }
         }
         if let Some(data) = event.data {
-            let output = [data.stdout, data.pty].into_iter().flatten();
-            let output = output.map(|bytes| Told::Output(Stream::Output, bytes.0));
-            self.told.extend(output.chain(data.stderr.map(|bytes| Told::Output(Stream::Error, bytes.0))));
+            let stdout =
+                [data.stdout, data.pty].into_iter().flatten().map(|bytes| ExecEvent::Stdout(Data(bytes.0)));
+            self.events.extend(stdout.chain(data.stderr.map(|bytes| ExecEvent::Stderr(Data(bytes.0)))));
         }
         if let Some(end) = event.end {
-            self.ended = Some(end.exit());
+            self.exit = Some(end.exit());
         }
     }
 }
@@ -282,9 +293,7 @@ mod tests {
             limit: Some(Duration::from_millis(1500)),
         };
         let mut seen = String::new();
-        let ended = exec(&agent, &program, |stream, bytes| {
-            seen += &format!("{stream:?} {};", String::from_utf8_lossy(bytes));
-        });
+        let ended = exec(&agent, &program, |bytes| seen += &format!("{};", String::from_utf8_lossy(bytes)));
         (ended.await, seen, request.await.unwrap())
     }
 
@@ -300,7 +309,7 @@ mod tests {
         ];
         let (ended, seen, request) = run("200 OK", body.concat()).await;
         assert_eq!(ended.unwrap(), Exit::Code(3));
-        assert_eq!(seen, "Output one;Error two;");
+        assert_eq!(seen, "one;two;");
         assert!(request.starts_with("POST /process.Process/Start"), "{request}");
         for part in [
             r#""cmd":"sh""#,
@@ -339,8 +348,9 @@ mod tests {
         let program =
             Program { arguments: &arguments, env: &env, workdir: "", user: None, stdin, limit: None };
         let mut running = start(&Agent::new(Guest::new(path)), &program).await.unwrap();
-        assert_eq!(running.next().await.unwrap(), Told::Started { pid: 7 });
-        assert!(matches!(running.next().await.unwrap(), Told::Ended(Exit::Code(0))));
+        assert_eq!(running.next().await.unwrap(), ExecEvent::Started { pid: 7 });
+        let exited = ExecEvent::Exited { exit_code: 0, timed_out: false };
+        assert_eq!(running.next().await.unwrap(), exited);
         let calls = agent.await.unwrap();
         let begin = |call: &String| call.lines().next().unwrap().to_owned();
         assert_eq!(
@@ -349,6 +359,31 @@ mod tests {
         );
         assert!(calls[1].contains(&format!(r#""stdin":"{}""#, "eA==")), "{}", calls[1]);
         assert!(calls.iter().all(|call| call.contains(r#""pid":7"#)));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_was_killed_at_its_limit_has_timed_out() {
+        let body = [
+            envelope(0, r#"{"event":{"start":{"pid":7}}}"#),
+            envelope(0, r#"{"event":{"data":{"stderr":"dHdv"}}}"#),
+            envelope(0, r#"{"event":{"end":{"exitCode":-1,"status":"signal: killed"}}}"#),
+            envelope(2, "{}"),
+        ];
+        for (limit, timed_out) in
+            [(Some(Duration::ZERO), true), (Some(Duration::from_secs(600)), false), (None, false)]
+        {
+            let (_directory, agent, _request) = answering("200 OK", body.concat());
+            let (arguments, env) = (["sh".to_owned()], BTreeMap::new());
+            let program =
+                Program { arguments: &arguments, env: &env, workdir: "", user: None, stdin: None, limit };
+            let mut running = start(&agent, &program).await.unwrap();
+            let mut events = Vec::new();
+            while !events.last().is_some_and(ExecEvent::is_last) {
+                events.push(running.next().await.unwrap());
+            }
+            let exited = ExecEvent::Exited { exit_code: 137, timed_out };
+            assert_eq!(events, [ExecEvent::Started { pid: 7 }, ExecEvent::Stderr("two".into()), exited]);
+        }
     }
 
     #[tokio::test]

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forkd_api::exec::{Exec, ExecInput, ExecStart, Signal, TerminalSize};
-use forkd_client::{Client, ClientError, Heard, Input};
+use forkd_api::exec::{Exec, ExecEvent, ExecInput, ExecStart, Signal, TerminalSize};
+use forkd_client::{Client, ClientError, Input};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -63,8 +63,8 @@ pub async fn run(
     let sending = tokio::spawn(send(input, stdin, received));
     let mut asked_before = false;
     let exit = loop {
-        let heard = tokio::select! {
-            heard = output.next() => heard?,
+        let event = tokio::select! {
+            event = output.next() => event?,
             asked = signals.next() => {
                 match asked {
                     Asked::Window => {
@@ -82,17 +82,18 @@ pub async fn run(
                 continue;
             }
         };
-        let written = match heard {
-            Heard::Started { .. } => Ok(()),
-            Heard::Stdout(bytes) => write(&mut io::stdout(), &bytes),
-            Heard::Stderr(bytes) => write(&mut io::stderr(), &bytes),
-            Heard::Exited { exit_code, timed_out } => {
+        let written = match event {
+            ExecEvent::Stdout(output) => write(&mut io::stdout(), &output.0),
+            ExecEvent::Stderr(output) => write(&mut io::stderr(), &output.0),
+            ExecEvent::Exited { exit_code, timed_out } => {
                 drop(raw);
                 if timed_out {
                     say(&format!("forkd: the command was ended after {} s (--timeout)", exec.timeout_secs));
                 }
                 break Exit::of_guest(exit_code);
             }
+            // The others are between the daemon and the client.
+            ExecEvent::Started { .. } | ExecEvent::StdinTaken { .. } | ExecEvent::Error(_) => Ok(()),
         };
         match written {
             Ok(()) => {}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_api::exec::ExecEvent;
 use forkd_envd::Signal;
 use forkd_envd::process::{
     CLOSE_STDIN, ProcessInput, SEND_INPUT, SEND_SIGNAL, SelectRequest, Selector, SendInputRequest,
@@ -11,7 +12,7 @@ use forkd_envd::process::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ExecError, PIECE, Program, Running, Told, begin};
+use super::{ExecError, PIECE, Program, Running, begin};
 use crate::agent::{Agent, AgentError, Connection};
 
 /// A call that does not wait for the program.
@@ -27,11 +28,11 @@ pub async fn interact(
     terminal: Option<TerminalSize>,
 ) -> Result<(Running, Input, Remote), ExecError> {
     let mut running = begin(agent, program, true, terminal.map(Into::into)).await?;
-    let told = running.next().await?;
-    let Told::Started { pid } = told else {
+    let first = running.next().await?;
+    let ExecEvent::Started { pid } = first else {
         return Err(ExecError::Protocol("the program said something before it was started".into()));
     };
-    running.told.push_front(told);
+    running.events.push_front(first);
     let input = Input { agent: agent.clone(), pid, terminal: terminal.is_some(), connection: None };
     Ok((running, input, Remote { agent: agent.clone(), pid }))
 }
@@ -108,12 +109,11 @@ mod tests {
 
     use forkd_envd::Exit;
     use forkd_envd::connect::end;
-    use forkd_envd::process::{self, data_event, end_event, start_event};
+    use forkd_envd::process::{Stream, data_event, end_event, start_event};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixListener;
 
     use super::*;
-    use crate::exec::Stream;
     use crate::guest::Guest;
     use crate::testing::accept;
 
@@ -127,7 +127,7 @@ mod tests {
         let agent = tokio::spawn(async move {
             let (mut program, start) = accept(&listener).await;
             program.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await.unwrap();
-            let prompt = data_event(process::Stream::Pty, b"$ ");
+            let prompt = data_event(Stream::Pty, b"$ ");
             program.write_all(&[start_event(7), prompt].concat()).await.unwrap();
             // All that is typed comes over one connection.
             let (mut typing, first) = accept(&listener).await;
@@ -150,13 +150,14 @@ mod tests {
         let size = |columns, rows| TerminalSize { columns, rows };
         let guest = Agent::new(Guest::new(path));
         let (mut running, mut input, remote) = interact(&guest, &program, Some(size(80, 24))).await.unwrap();
-        assert_eq!(running.next().await.unwrap(), Told::Started { pid: 7 });
-        assert_eq!(running.next().await.unwrap(), Told::Output(Stream::Output, "$ ".into()));
+        assert_eq!(running.next().await.unwrap(), ExecEvent::Started { pid: 7 });
+        assert_eq!(running.next().await.unwrap(), ExecEvent::Stdout("$ ".into()));
         input.write(b"ls\n").await.unwrap();
         input.close().await.unwrap();
         remote.resize(size(132, 50)).await.unwrap();
         remote.signal(Signal::Hup).await.unwrap();
-        assert_eq!(running.next().await.unwrap(), Told::Ended(Exit::Signal(1)));
+        let exited = ExecEvent::Exited { exit_code: 129, timed_out: false };
+        assert_eq!(running.next().await.unwrap(), exited);
         let calls = agent.await.unwrap();
         for (call, part) in calls.iter().zip([
             r#""pty":{"size":{"cols":80,"rows":24}}"#,

@@ -23,13 +23,11 @@ use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use forkd_api::error::{ErrorBody, ErrorCode};
-use forkd_api::exec::{
-    Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, STDERR, STDOUT, Signal, TerminalSize,
-};
+use forkd_api::exec::{Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, Signal, TerminalSize};
 use forkd_engine::SandboxHandle;
-use forkd_engine::exec::{self, Input, Program, Remote, Stream, Told};
+use forkd_engine::exec::{self, Input, Program, Remote};
 use forkd_envd::process;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -37,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument;
 
-use super::run::{GRACE, LONGEST_SECS, Watch, check, in_time};
+use super::run::{GRACE, LONGEST_SECS, Watch, check, failed, in_time};
 use super::stdin::{Stdin, Typed};
 use crate::app::{App, Shared};
 use crate::auth::Caller;
@@ -149,11 +147,6 @@ async fn serve(app: &App, sandbox: &SandboxHandle, socket: WebSocket) {
     // Closed with bytes unread, the connection would be reset, and the last words lost.
     let rest = async { while let Some(Ok(_)) = from_client.next().await {} };
     let _ = tokio::time::timeout(LEAVING, rest).await;
-}
-
-fn failed(app: &App, error: ApiError) -> ExecEvent {
-    app.metrics.failed(error.code());
-    ExecEvent::Error(error.logged())
 }
 
 async fn say(to_client: &mut ToClient, event: &ExecEvent) -> Result<(), axum::Error> {
@@ -362,30 +355,19 @@ async fn tell(app: &App, watch: &mut Watch, window: Option<&Arc<Stdin>>, to_clie
                 }
             }
         };
-        let sent = match told {
-            Ok(Told::Started { pid }) => say(to_client, &ExecEvent::Started { pid }).await,
-            Ok(Told::Output(stream, bytes)) => to_client.send(output(stream, &bytes)).await,
-            Ok(Told::Ended(exit)) => {
-                watch.measure(app);
-                let timed_out = watch.timed_out(exit);
-                return Over::Last(ExecEvent::Exited { exit_code: exit.code(), timed_out });
-            }
-            Err(error) => return Over::Last(failed(app, error)),
+        let event = told.unwrap_or_else(|error| failed(app, error));
+        if matches!(event, ExecEvent::Exited { .. }) {
+            watch.measure(app);
+        }
+        let sent = match event.to_binary() {
+            Some(bytes) => to_client.send(Message::Binary(bytes)).await,
+            None if event.is_last() => return Over::Last(event),
+            None => say(to_client, &event).await,
         };
         if sent.is_err() {
             return Over::Gone;
         }
     }
-}
-
-fn output(stream: Stream, bytes: &[u8]) -> Message {
-    let mut message = BytesMut::with_capacity(bytes.len() + 1);
-    message.put_u8(match stream {
-        Stream::Output => STDOUT,
-        Stream::Error => STDERR,
-    });
-    message.put_slice(bytes);
-    Message::Binary(message.freeze())
 }
 
 #[cfg(test)]
@@ -405,11 +387,5 @@ mod tests {
         for wrong in [r#"{"args": []}"#, r#"{"args": ["a"], "timeout_secs": 0}"#] {
             assert_eq!(start(wrong).unwrap_err().code(), ErrorCode::Malformed, "{wrong}");
         }
-    }
-
-    #[test]
-    fn output_says_where_it_comes_from() {
-        assert_eq!(output(Stream::Output, b"x"), Message::Binary(Bytes::from_static(b"\x01x")));
-        assert_eq!(output(Stream::Error, b""), Message::Binary(Bytes::from_static(b"\x02")));
     }
 }

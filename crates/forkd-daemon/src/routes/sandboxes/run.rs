@@ -7,15 +7,13 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use forkd_api::code::{Eval, EvalError, Evaluated};
+use forkd_api::data::Data;
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{Exec, ExecEvent, Executed};
 use forkd_engine::SandboxHandle;
 use forkd_engine::eval::{self, Code};
-use forkd_engine::exec::{self, Program, Running, Stream, Told};
-use forkd_envd::Exit;
+use forkd_engine::exec::{self, Program, Running};
 
 use crate::app::{App, Shared};
 use crate::auth::Caller;
@@ -150,14 +148,9 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub async fn next(&mut self) -> Answer<Told> {
+    pub async fn next(&mut self) -> Answer<ExecEvent> {
         let left = (self.limit + GRACE).saturating_sub(self.begun.elapsed());
         in_time(left, during(&self.sandbox, self.running.next())).await?
-    }
-
-    /// The agent kills what takes too long, and says only that it was killed.
-    pub fn timed_out(&self, exit: Exit) -> bool {
-        matches!(exit, Exit::Signal(_)) && self.begun.elapsed() >= self.limit
     }
 
     pub fn measure(&self, app: &App) {
@@ -169,34 +162,32 @@ async fn collect(app: &App, mut watch: Watch) -> Answer<Executed> {
     let mut kept = Kept::default();
     loop {
         match watch.next().await? {
-            Told::Started { .. } => {}
-            Told::Output(stream, bytes) => kept.add(stream, &bytes),
-            Told::Ended(exit) => {
+            ExecEvent::Exited { exit_code, timed_out } => {
                 watch.measure(app);
-                return Ok(kept.finish(exit.code(), watch.timed_out(exit)));
+                return Ok(kept.finish(exit_code, timed_out));
             }
+            event => kept.add(&event),
         }
     }
 }
 
 async fn stream(app: &App, mut watch: Watch, lines: &Lines) -> Result<(), Gone> {
     loop {
-        let line = match watch.next().await {
-            Ok(Told::Started { pid }) => ExecEvent::Started { pid },
-            Ok(Told::Output(Stream::Output, bytes)) => ExecEvent::Stdout(STANDARD.encode(bytes)),
-            Ok(Told::Output(Stream::Error, bytes)) => ExecEvent::Stderr(STANDARD.encode(bytes)),
-            Ok(Told::Ended(exit)) => {
-                watch.measure(app);
-                let timed_out = watch.timed_out(exit);
-                return lines.write(&ExecEvent::Exited { exit_code: exit.code(), timed_out }).await;
-            }
-            Err(error) => {
-                app.metrics.failed(error.code());
-                return lines.write(&ExecEvent::Error(error.logged())).await;
-            }
-        };
-        lines.write(&line).await?;
+        let event = watch.next().await.unwrap_or_else(|error| failed(app, error));
+        if matches!(event, ExecEvent::Exited { .. }) {
+            watch.measure(app);
+        }
+        lines.write(&event).await?;
+        if event.is_last() {
+            return Ok(());
+        }
     }
+}
+
+/// The last event of a program that could not be followed to its end.
+pub(super) fn failed(app: &App, error: ApiError) -> ExecEvent {
+    app.metrics.failed(error.code());
+    ExecEvent::Error(error.logged())
 }
 
 /// A command's output, as far as it is kept.
@@ -208,10 +199,11 @@ struct Kept {
 }
 
 impl Kept {
-    fn add(&mut self, stream: Stream, bytes: &[u8]) {
-        let kept = match stream {
-            Stream::Output => &mut self.stdout,
-            Stream::Error => &mut self.stderr,
+    fn add(&mut self, event: &ExecEvent) {
+        let (kept, bytes) = match event {
+            ExecEvent::Stdout(Data(bytes)) => (&mut self.stdout, bytes),
+            ExecEvent::Stderr(Data(bytes)) => (&mut self.stderr, bytes),
+            _ => return,
         };
         let room = KEPT.saturating_sub(kept.len()).min(bytes.len());
         kept.extend_from_slice(bytes.get(..room).unwrap_or_default());
@@ -281,11 +273,11 @@ mod tests {
     #[test]
     fn output_is_kept_up_to_a_bound_and_said_to_be_cut() {
         let mut kept = Kept::default();
-        kept.add(Stream::Error, b"\xff!");
-        kept.add(Stream::Output, &vec![b'x'; KEPT]);
+        kept.add(&ExecEvent::Stderr(Data::from(&b"\xff!"[..])));
+        kept.add(&ExecEvent::Stdout(vec![b'x'; KEPT].into()));
         assert!(!kept.truncated);
         for _ in 0..100 {
-            kept.add(Stream::Output, &vec![b'y'; 1 << 20]);
+            kept.add(&ExecEvent::Stdout(vec![b'y'; 1 << 20].into()));
         }
         let executed = kept.finish(7, false);
         assert_eq!((executed.stdout.len(), executed.stderr.as_str()), (KEPT, "\u{fffd}!"));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::thread;
 
 use forkd_envd::port;
+use forkd_proto::agent::DIAL_PORT;
 use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use rustix::process::Signal;
@@ -22,7 +23,6 @@ use crate::world::World;
 
 pub const ENVD: u32 = port::ENVD as u32;
 pub const INTERPRETER: u32 = port::INTERPRETER as u32;
-const DIAL: u32 = 1;
 
 impl World {
     /// A sandbox, each connection to whose guest is given to `serve` with its vsock port.
@@ -114,7 +114,7 @@ impl Agent {
             .map_err(|error| format!("{} cannot be started, build it first: {error}", program.display()))?;
         let said = BufReader::new(process.stdout.take().ok_or("no output")?);
         let mut agent = Agent { process, ports: Vec::new() };
-        let names = [("envd", ENVD), ("interpreter", INTERPRETER), ("dial", DIAL)];
+        let names = [("envd", ENVD), ("interpreter", INTERPRETER), ("dial", DIAL_PORT)];
         for ((name, port), line) in names.into_iter().zip(said.lines()) {
             let line = line?;
             let address = line.strip_prefix(name).ok_or_else(|| format!("expected {name}: {line}"))?;

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forkd_envd::HEALTH;
 use forkd_envd::port::ENVD;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
@@ -77,7 +78,7 @@ impl Agent {
 
     /// Waits until the agent answers at all, however often it must be asked.
     pub async fn wait_for_answer(&self, limit: Duration) -> Result<(), AgentError> {
-        self.patiently(limit, || self.get::<serde_json::Value>("/health", limit)).await?;
+        self.patiently(limit, || self.get::<serde_json::Value>(HEALTH, limit)).await?;
         Ok(())
     }
 

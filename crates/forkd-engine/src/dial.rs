@@ -10,14 +10,13 @@ use std::io;
 use std::time::Duration;
 
 use forkd_envd::port::is_agents;
+use forkd_proto::agent::DIAL_PORT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::agent::Agent;
 use crate::guest::ConnectError;
 
-/// The vsock port of the agent's dialing service.
-const DIAL: u32 = 1;
 const MAX_ANSWER: usize = 600;
 /// The agent has its own patience with a gate and with a port, which is shorter.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,7 +47,7 @@ async fn connect(agent: &Agent, port: u16) -> Result<UnixStream, DialError> {
             connected => Ok(connected?),
         };
     }
-    let mut stream = agent.guest().connect(DIAL).await?;
+    let mut stream = agent.guest().connect(DIAL_PORT).await?;
     stream.write_all(format!("tcp localhost:{port}\n").as_bytes()).await?;
     let mut answer = Vec::new();
     // Byte by byte: what comes after the line is the port's.

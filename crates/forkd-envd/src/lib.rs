@@ -38,6 +38,9 @@ pub use signal::Signal;
 /// The version of envd whose features the agent has: clients ask for it before they use one.
 pub const VERSION: &str = "0.6.13";
 
+/// Answered to everybody, without a token.
+pub const HEALTH: &str = "/health";
+
 /// A message without fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Empty {}

@@ -23,9 +23,6 @@ use crate::agent::Agent;
 use crate::server::Accept;
 use target::{Target, TargetError};
 
-/// The vsock port of this service.
-pub const PORT: u32 = 1;
-
 const MAX_CONNECTIONS: usize = 1024;
 const MAX_LINE: usize = 512;
 /// For the line, and for the connection.

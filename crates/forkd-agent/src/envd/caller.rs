@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use forkd_envd::HEALTH;
 use forkd_envd::caller::{ACCESS_TOKEN, same_secret, user_in};
 use forkd_envd::connect::{Code, ConnectError};
 use forkd_envd::files::FILES;
@@ -21,7 +22,7 @@ use crate::users::{User, Users};
 /// (checked where the path is known), and `/init` looks into its message.
 pub async fn check_token(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let own_check = matches!(path, "/health" | FILES | INIT);
+    let own_check = matches!(path, HEALTH | FILES | INIT);
     if own_check || token_is_right(&agent, request.headers()) {
         return next.run(request).await;
     }

@@ -18,6 +18,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
+use forkd_envd::HEALTH;
 use forkd_envd::init::INIT;
 use forkd_envd::metrics::METRICS;
 
@@ -32,7 +33,7 @@ use crate::agent::Agent;
 
 pub fn router(agent: Arc<Agent>) -> Router {
     Router::new()
-        .route("/health", get(health::health))
+        .route(HEALTH, get(health::health))
         .route("/envs", get(envs::envs))
         .route(INIT, post(init::init))
         .route(METRICS, get(metrics::metrics))

@@ -23,6 +23,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post;
 use forkd_envd::port::{ENVD, INTERPRETER};
+use forkd_proto::agent::DIAL_PORT;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use tokio::sync::Notify;
 
@@ -102,7 +103,7 @@ async fn serve() -> Result<(), InitError> {
         routers::envd(&agent).merge(shutdown_route(Arc::clone(&asked_by_host))).merge(transfer::routes());
     tokio::spawn(server::serve(listen(ENVD.into())?, envd));
     tokio::spawn(server::serve(listen(INTERPRETER.into())?, routers::interpreter(&agent)));
-    tokio::spawn(dial::serve(listen(dial::PORT)?, Arc::clone(&agent)));
+    tokio::spawn(dial::serve(listen(DIAL_PORT)?, Arc::clone(&agent)));
     shutdown::asked(&asked_by_host).await.map_err(InitError::Serve)?;
     shutdown::power_off(&agent).await.map_err(InitError::Serve)
 }

@@ -10,6 +10,7 @@ use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use forkd_envd::HEALTH;
 use forkd_envd::caller::ACCESS_TOKEN;
 use forkd_envd::interpreter::{CONTEXTS, EXECUTE, ExecuteRequest};
 use serde::de::DeserializeOwned;
@@ -70,7 +71,7 @@ enum CallError {
 
 pub fn routes() -> Router<Arc<Agent>> {
     Router::new()
-        .route("/health", get(async || "OK"))
+        .route(HEALTH, get(async || "OK"))
         .route(EXECUTE, post(execute))
         .route(CONTEXTS, post(create).get(list))
         .route("/contexts/{id}/restart", post(restart))

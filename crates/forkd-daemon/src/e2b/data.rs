@@ -16,6 +16,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_engine::{EngineError, SandboxHandle, SandboxState};
+use forkd_envd::HEALTH;
 use forkd_envd::caller::ACCESS_TOKEN;
 use forkd_envd::connect::{Code, ConnectError};
 use forkd_envd::files::FILES;
@@ -118,7 +119,7 @@ fn check(app: &Shared, id: &str, port: u16, about: &About, request: &Request) ->
     if port != ENVD && !about.public_traffic && !has_traffic {
         return Err(Refusal::Traffic { port, missing: traffic.is_none() });
     }
-    if !is_agents(port) || !about.secure || path == "/health" {
+    if !is_agents(port) || !about.secure || path == HEALTH {
         return Ok(());
     }
     // Of the interpreter's paths, clients show the access token only to that which runs code.

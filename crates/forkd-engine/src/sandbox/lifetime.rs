@@ -10,8 +10,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use forkd_envd::init::{INIT, InitRequest};
 use forkd_proto::control::Command;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Answer, EndReason, Request, Sandbox, SandboxHandle, SandboxState};
 use crate::agent::Agent;
@@ -101,7 +102,8 @@ impl SandboxHandle {
         let agent = agent.clone();
         let telling = tokio::spawn(async move {
             let now = humantime::format_rfc3339_nanos(SystemTime::now()).to_string();
-            let _ = agent.post::<Value>("/init", &json!({ "timestamp": now }), CLOCK).await;
+            let request = InitRequest { timestamp: Some(now), ..InitRequest::default() };
+            let _ = agent.post::<Value>(INIT, &request, CLOCK).await;
         });
         let _ = telling.await;
     }

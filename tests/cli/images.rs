@@ -721,9 +721,9 @@ hint: make one on the daemon's host: forkd token create NAME --scope run
     Ok(())
 }
 
-/// What is made here is what the daemon then has, and says alike.
+/// What a daemon makes that is started for one command is what the next daemon then has, and says alike.
 #[test]
-fn without_a_daemon_the_library_is_used_as_it_is() -> Result<(), Failure> {
+fn without_a_daemon_one_is_started_for_the_command() -> Result<(), Failure> {
     if !is_root() {
         return Ok(());
     }
@@ -745,7 +745,8 @@ exit: 0
 --- stdout
 [..]
 --- stderr
-forkd: unpacking tiny.tar
+forkd: sending HOME/tiny.tar
+forkd: unpacking upload
 forkd: making the file system
 
 "#]]
@@ -765,9 +766,15 @@ forkd: making the file system
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no image "nothing"; `forkd image ls` lists those there are
+forkd: there is no image "nothing"
+hint: forkd image ls lists those there are
 
 "#]]
+    );
+    assert_eq!(
+        home.entries()?,
+        ["context", "library", "machines", "tiny.tar"],
+        "it leaves nothing but what was asked for"
     );
     let world = World::over(home, &["--listen", "none"], |_| Ok(()))?;
     for (words, here) in looks.iter().zip(here) {

@@ -215,7 +215,7 @@ forkd: the daemon's host has no such kernel
 }
 
 #[test]
-fn without_a_daemon_the_library_is_used_as_it_is() -> Result<(), Failure> {
+fn without_a_daemon_one_is_started_for_the_command() -> Result<(), Failure> {
     if !is_root() {
         return Ok(());
     }
@@ -228,6 +228,8 @@ exit: 0
 --- stdout
 6.1.2-[..]
 --- stderr
+forkd: sending HOME/vmlinux-6.1.2
+forkd: unpacking the kernel
 forkd: adding kernel 6.1.2
 
 "#]]

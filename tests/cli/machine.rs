@@ -103,7 +103,8 @@ exit: 1
 --- stderr
 there is removed; [..] are free again.
 here is removed; [..] are free again.
-forkd: there is no image "none"; `forkd image ls` lists those there are
+forkd: there is no image "none"
+hint: forkd image ls lists those there are
 
 "#]]
     );

@@ -39,6 +39,16 @@ impl Home {
         self.0.path()
     }
 
+    /// The names of its files, sorted.
+    pub fn entries(&self) -> Result<Vec<String>, Failure> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path())? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
     pub fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = binaries::forkd(self.path(), arguments);
         for variable in VARIABLES {

@@ -10,6 +10,7 @@ use tracing::Instrument;
 
 use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
+use crate::build_guests::BuildGuests;
 use crate::config::{Config, Limits};
 use crate::e2b::{E2b, KeyError};
 use crate::error::ApiError;
@@ -26,6 +27,7 @@ pub type Shared = Arc<App>;
 pub struct App {
     pub engine: Engine,
     pub library: Library,
+    pub(crate) build_guests: Box<dyn BuildGuests>,
     pub tokens: Tokens,
     pub audit: Audit,
     pub metrics: Metrics,
@@ -59,7 +61,12 @@ pub enum AppError {
 
 impl App {
     /// Reads the tokens and opens the audit log.
-    pub fn new(config: &Config, engine: Engine, library: Library) -> Result<Shared, AppError> {
+    pub fn new(
+        config: &Config,
+        engine: Engine,
+        library: Library,
+        build_guests: Box<dyn BuildGuests>,
+    ) -> Result<Shared, AppError> {
         let audit = Audit::open(config.audit.as_deref())?;
         let metrics = Metrics::default();
         metrics.register(|registry| {
@@ -68,6 +75,7 @@ impl App {
         Ok(Arc::new(App {
             engine,
             library,
+            build_guests,
             tokens: Tokens::open(TokenFile::new(&config.home))?,
             audit,
             metrics,

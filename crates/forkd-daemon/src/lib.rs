@@ -15,6 +15,7 @@
 pub mod app;
 pub mod audit;
 pub mod auth;
+pub mod build_guests;
 pub mod config;
 mod during;
 mod e2b;

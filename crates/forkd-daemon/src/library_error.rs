@@ -273,6 +273,8 @@ fn of_run(place: &str, error: RunError) -> ApiError {
         RunError::Interrupted(_) | RunError::Guests(GuestsError::Interrupted(_)) => given_up(),
         RunError::Guests(GuestsError::Kernel(error)) => error.into(),
         RunError::Guests(GuestsError::Io(..)) | RunError::Io(..) => internal(&error),
+        // No guest to be had at all: of a daemon that has its guests elsewhere, whose caller is the user who started it.
+        RunError::Guests(error @ GuestsError::Other(_)) => of(ErrorCode::Unavailable, &error),
         RunError::Guests(_) => {
             ApiError::new(ErrorCode::GuestFailed, format!("{place}the step's guest did not come up or end"))
                 .hint("the daemon's log has the reason, under this answer's x-request-id")

@@ -133,16 +133,16 @@ pub enum Command {
     },
     /// Kernels that sandboxes boot.
     ///
-    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, it is done
-    /// in this host's library, which the next daemon finds; the machine's daemon reads it, too.
+    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, one is
+    /// started for the command. It uses this host's library, which the next daemon finds; the machine's daemon reads it, too.
     Kernel {
         #[command(subcommand)]
         command: KernelCommand,
     },
     /// Images: the file systems that sandboxes start with.
     ///
-    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, it is done
-    /// in this host's library, which the next daemon finds; the machine's daemon reads it, too.
+    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, one is
+    /// started for the command. It uses this host's library, which the next daemon finds; the machine's daemon reads it, too.
     Image {
         #[command(subcommand)]
         command: ImageCommand,

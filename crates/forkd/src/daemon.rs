@@ -1,5 +1,5 @@
 //! Finding the daemon: the address that is given, else this host's socket, else the machine's; for `forkd run`, else one that
-//! is started. Images and kernels are made without a machine's: `library.rs` says why.
+//! is started. Images and kernels are made by a daemon of this host: `library.rs` says why.
 
 use std::fs::{self, File};
 use std::io;
@@ -207,8 +207,12 @@ async fn start_here(options: &DaemonOptions, binaries: &Path) -> Result<Client, 
 /// The last lines of a log, from where it ended before.
 fn end_of(log: &Path, before: u64) -> String {
     let bytes = fs::read(log).unwrap_or_default();
-    let new = bytes.get(usize::try_from(before).unwrap_or(usize::MAX)..).unwrap_or_default();
-    let text = String::from_utf8_lossy(new);
+    last_lines(bytes.get(usize::try_from(before).unwrap_or(usize::MAX)..).unwrap_or_default())
+}
+
+/// The last lines of a log.
+pub fn last_lines(log: &[u8]) -> String {
+    let text = String::from_utf8_lossy(log);
     let lines: Vec<&str> = text.lines().collect();
     lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join("\n")
 }

@@ -41,26 +41,10 @@ pub enum CliError {
     Kernel(#[from] forkd_image::kernels::KernelStoreError),
     #[error(transparent)]
     StoredImage(#[from] forkd_image::images::ImageError),
-    #[error(transparent)]
-    Pull(#[from] forkd_image::registry::PullError),
-    #[error(transparent)]
-    Import(#[from] forkd_image::import::ImportError),
-    #[error(transparent)]
-    Debian(#[from] forkd_image::debian::DebianError),
     #[error("the Dockerfile {} cannot be read", path.display())]
     Dockerfile { path: std::path::PathBuf, source: io::Error },
     #[error(transparent)]
-    Parse(#[from] forkd_image::dockerfile::ParseError),
-    #[error(transparent)]
     Context(#[from] forkd_image::dockerfile::ContextError),
-    #[error(transparent)]
-    Recipe(#[from] forkd_image::recipe::RecipeError),
-    #[error(transparent)]
-    HostEnvironment(#[from] forkd_image::host_environment::HostEnvironmentError),
-    #[error(transparent)]
-    Build(#[from] forkd_build::BuildImageError),
-    #[error(transparent)]
-    BuildCache(#[from] forkd_image::builds::BuildCacheError),
     #[error(transparent)]
     BuildGuest(#[from] forkd_build::GuestsError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
@@ -103,6 +87,8 @@ pub enum CliError {
     SocketForbidden { socket: PathBuf, source: io::Error },
     #[error("the daemon did not start; {} has the whole log:\n{said}", log.display())]
     DaemonDidNotStart { log: PathBuf, said: String },
+    #[error("the daemon that was started for this command failed:\n{said}")]
+    TemporaryDaemon { said: String },
     #[error("{variable} is no address")]
     Address { variable: &'static str, source: forkd_client::AddressError },
     #[error("cannot read the token {}", path.display())]
@@ -154,6 +140,10 @@ impl CliError {
             }
             CliError::NoCgroups | CliError::Engine(EngineError::Cgroup(_)) => {
                 "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like".into()
+            }
+            CliError::TemporaryDaemon { .. } if !rustix::process::geteuid().is_root() => {
+                "it ran without root; use sudo, or start a daemon as root: sudo forkd serve --socket-group GROUP"
+                    .into()
             }
             CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
             CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),

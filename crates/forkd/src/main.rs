@@ -15,6 +15,7 @@ mod session;
 mod signals;
 mod size;
 mod table;
+mod temporary_daemon;
 mod terminal;
 
 use std::process::ExitCode;

@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use forkd_api::error::ErrorCode;
 use forkd_api::token::{Scope, TokenLimits};
 use forkd_daemon::auth::{Caller, TokenFile};
+use forkd_daemon::build_guests::EngineGuests;
 use forkd_daemon::config::{Config, Limits, Socket, Tcp};
 use forkd_daemon::error::{Answer, ApiError};
 use forkd_daemon::extract::{Json, Path, Query, Upload};
@@ -122,7 +123,8 @@ pub async fn app(config: &Config) -> Shared {
     };
     let (engine, _) = Engine::start(settings).await.expect("an engine");
     let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };
-    App::new(config, engine, library).expect("an app")
+    let guests = EngineGuests { engine: engine.clone(), library: library.clone() };
+    App::new(config, engine, library, Box::new(guests)).expect("an app")
 }
 
 fn more() -> Router<Shared> {

@@ -42,9 +42,7 @@ pub struct Draft<'a> {
 impl<'a> Draft<'a> {
     /// Begins an image. Fails at once when it could not be finished.
     pub fn new(store: &'a ImageStore, limits: Limits) -> Result<Draft<'a>, ImageError> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(ImageError::NeedsRoot);
-        }
+        store.check_user()?;
         for tool in ext4::TOOLS {
             tool.find()?;
         }

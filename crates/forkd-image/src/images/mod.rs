@@ -104,6 +104,11 @@ impl ImageStore {
         ImageStore { directory: home.join("images"), shared: None }
     }
 
+    /// Whether this user can make images at all.
+    pub fn check_user(&self) -> Result<(), ImageError> {
+        if rustix::process::geteuid().is_root() { Ok(()) } else { Err(ImageError::NeedsRoot) }
+    }
+
     /// With the images of another library below, which are only read.
     pub fn with_shared(self, library: &Path) -> ImageStore {
         ImageStore { shared: Some(library.join("images")), ..self }

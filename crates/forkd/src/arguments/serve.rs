@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use forkd_engine::UidRange;
+use forkd_machine::Name;
 
 use crate::size::parse_mib;
 
@@ -76,6 +77,12 @@ pub struct ServeOptions {
     /// Leave the terminal and the session that it was started in.
     #[arg(long, hide = true)]
     pub detached: bool,
+    /// Serve one command, until stdin ends: the socket, and all else but the library, is in this directory, which is removed.
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub temporary: Option<PathBuf>,
+    /// The machine that guests of builds run in where this host's KVM cannot run them.
+    #[arg(long, hide = true, value_name = "NAME", default_value = "default", requires = "temporary")]
+    pub machine: Name,
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,

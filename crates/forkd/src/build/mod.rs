@@ -1,4 +1,6 @@
-//! Guests of builds, as the command line has them: on this host, or in the machine where this host's KVM cannot run guests.
+//! Guests of builds of a daemon that serves one command: on this host, or in the machine where this host's KVM cannot run guests.
+//! The machine's own daemon does not build for it: what a build reads and writes is in this host's library, and everything but
+//! the guests themselves is many times faster here than in an emulator.
 
 mod machine;
 mod sparse;
@@ -9,6 +11,7 @@ pub use sparse::write_sparse;
 use std::path::{Path, PathBuf};
 
 use forkd_build::{Guests, GuestsError, Machinery, MachineryOptions};
+use forkd_daemon::build_guests::{BuildGuests, GuestShape};
 use forkd_engine::Cgroups;
 use forkd_host::{home, kvm};
 use forkd_image::Progress;
@@ -23,14 +26,12 @@ use machine::InMachine;
 pub const READY: &str = "ready";
 pub const END: &str = "end";
 
-/// What the user chose.
+/// Guests wherever they can run.
 #[derive(Debug, Clone)]
-pub struct GuestsOptions {
+pub struct HostOrMachine {
     pub library: PathBuf,
-    pub vcpus: u8,
-    pub memory_bytes: u64,
-    /// Whether guests have a network.
-    pub network: bool,
+    /// The guest's first program.
+    pub agent: PathBuf,
     pub machine: Name,
 }
 
@@ -54,31 +55,37 @@ pub fn cgroups(disks: &Path, tell: impl Fn(&str)) -> Option<Cgroups> {
     }
 }
 
-/// Finds out where guests can run, and what they boot from.
-pub fn find(options: &GuestsOptions, progress: &dyn Progress) -> Result<Box<dyn Guests>, GuestsError> {
-    let binaries = home::binaries();
-    let binaries = binaries.map_err(|error| GuestsError::Io("tell where forkd's binaries are", error))?;
-    let wanted = MachineryOptions {
-        kernels: KernelStore::new(&options.library),
-        program: binaries.join("forkd-vmm"),
-        agent: binaries.join("forkd-agent"),
-        directory: std::env::temp_dir(),
-        vcpus: options.vcpus,
-        memory_bytes: options.memory_bytes,
-        network: options.network,
-        // Only those are asked for who can run here.
-        cgroups: None,
-    };
-    let mut machinery = Machinery::find(&wanted, progress)?;
-    match kvm::probe(&binaries).map_err(MachineError::from)?.kvm {
-        KvmFinding::Good { .. } => {
-            machinery.cgroups = cgroups(&machinery.directory, |why| progress.warn(why));
-            Ok(Box::new(machinery))
+impl BuildGuests for HostOrMachine {
+    fn find(&self, shape: GuestShape, progress: &dyn Progress) -> Result<Box<dyn Guests>, GuestsError> {
+        let binaries = home::binaries();
+        let binaries = binaries.map_err(|error| GuestsError::Io("tell where forkd's binaries are", error))?;
+        let wanted = MachineryOptions {
+            kernels: KernelStore::new(&self.library),
+            program: binaries.join("forkd-vmm"),
+            agent: self.agent.clone(),
+            directory: std::env::temp_dir(),
+            vcpus: shape.vcpus,
+            memory_bytes: shape.memory_bytes,
+            network: shape.network,
+            // Only those are asked for who can run here.
+            cgroups: None,
+        };
+        let mut machinery = Machinery::find(&wanted, progress)?;
+        match kvm::probe(&binaries).map_err(MachineError::from)?.kvm {
+            KvmFinding::Good { .. } => {
+                machinery.cgroups = cgroups(&machinery.directory, |why| progress.warn(why));
+                Ok(Box::new(machinery))
+            }
+            _ => {
+                let home = Home::new(home::directory().map_err(MachineError::from)?);
+                let machine = Machine::open(&home, &self.machine).map_err(MachineError::from)?;
+                Ok(Box::new(InMachine { machine, machinery, library: self.library.clone() }))
+            }
         }
-        _ => {
-            let home = Home::new(home::directory().map_err(MachineError::from)?);
-            let machine = Machine::open(&home, &options.machine).map_err(MachineError::from)?;
-            Ok(Box::new(InMachine { machine, machinery, library: options.library.clone() }))
-        }
+    }
+
+    /// The engine of such a daemon does not know who else uses this host, and the machine's memory is the machine's already.
+    fn are_counted(&self) -> bool {
+        false
     }
 }

@@ -12,7 +12,7 @@ use forkd_envd::port::{ENVD, INTERPRETER};
 use forkd_host::{home, kvm};
 use forkd_image::images::{Image, ImageStore};
 use forkd_image::kernels::KernelStore;
-use forkd_machine::{Home, Machine};
+use forkd_machine::{Home, Machine, Progress as _};
 use forkd_proto::probe::KvmFinding;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpListener;
@@ -30,13 +30,31 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Where the guest's files are made. What it writes to its disk may be large, and /tmp is often memory.
 const DIRECTORY: &str = "/var/tmp";
 
+/// What the library does, as this command shows it.
+struct Shown<'a>(&'a Progress);
+
+impl forkd_image::Progress for Shown<'_> {
+    fn step(&self, what: &str) {
+        self.0.step(what);
+    }
+
+    fn detail(&self, what: &str) {
+        self.0.detail(what);
+    }
+
+    fn warn(&self, what: &str) {
+        self.0.warn(what);
+    }
+}
+
 pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let library = home::library()?;
     let binaries = home::binaries().map_err(CliError::Binaries)?;
     let image = ImageStore::new(&library).find(&options.image)?;
     let progress = Progress::new();
-    let kernel = KernelStore::new(&library).ensure_default(&progress)?;
-    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &progress)?;
+    let shown = Shown(&progress);
+    let kernel = KernelStore::new(&library).ensure_default(&shown)?;
+    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &shown)?;
     progress.finish();
     let size = Size::of(&image, options.vcpus, options.memory, options.disk);
     match kvm::probe(&binaries)?.kvm {

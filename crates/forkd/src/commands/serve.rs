@@ -1,10 +1,13 @@
 //! `forkd serve`: the daemon.
 
+mod temporary;
+
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forkd_daemon::build_guests::EngineGuests;
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
 use forkd_engine::library::Library;
@@ -48,14 +51,21 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     }
     logging::start(&options.log)?;
     allow_descriptors();
+    if let Some(directory) = &options.temporary {
+        return to_its_end(temporary::serve(options, directory));
+    }
     let config = config(options)?;
     let library = library(options)?;
     let settings = settings(options, &config, &library)?;
     let _lock = lock(&settings.root)?;
+    let required = options.network == NetworkArgument::Required;
+    to_its_end(serve(&config, settings, library, required))
+}
+
+fn to_its_end(serving: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::Io("start", error))?;
-    let required = options.network == NetworkArgument::Required;
-    let served = runtime.block_on(serve(&config, settings, library, required));
+    let served = runtime.block_on(serving);
     // A thread that makes an image may not have noticed yet. What it leaves is swept by the next one.
     runtime.shutdown_timeout(THREADS);
     served
@@ -101,7 +111,8 @@ async fn serve(
         return Err(CliError::NoNetwork(reason));
     }
     let networks = engine.clone();
-    let app = App::new(config, engine, library)?;
+    let guests = EngineGuests { engine: engine.clone(), library: library.clone() };
+    let app = App::new(config, engine, library, Box::new(guests))?;
     let server = Server::bind(config, app.clone()).await?;
     housekeeping::start(&app);
     let signals =
@@ -172,21 +183,28 @@ fn report(recovered: &Recovered) {
 }
 
 fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Result<Settings, CliError> {
-    let limits = engine::Limits {
-        sandboxes: options.max_sandboxes,
-        memory_bytes: options.max_memory.map_or_else(host_memory, |mib| mib << 20),
-        zygote_bytes: options.zygote_memory.map_or_else(|| host_memory() / ZYGOTE_SHARE, |mib| mib << 20),
-        free_disk_bytes: options.free_disk << 20,
-    };
     Ok(Settings {
-        program: home::binaries().map_err(CliError::Binaries)?.join("forkd-vmm"),
+        program: program()?,
         root: options.root.clone().unwrap_or_else(|| config.home.join(ROOT)),
         images: library.images.clone(),
-        limits,
+        limits: limits(options),
         networking: networking(options),
         cgroup: cgroup(options)?,
         users: options.uid_range.unwrap_or_default(),
     })
+}
+
+fn program() -> Result<PathBuf, CliError> {
+    Ok(home::binaries().map_err(CliError::Binaries)?.join("forkd-vmm"))
+}
+
+fn limits(options: &ServeOptions) -> engine::Limits {
+    engine::Limits {
+        sandboxes: options.max_sandboxes,
+        memory_bytes: options.max_memory.map_or_else(host_memory, |mib| mib << 20),
+        zygote_bytes: options.zygote_memory.map_or_else(|| host_memory() / ZYGOTE_SHARE, |mib| mib << 20),
+        free_disk_bytes: options.free_disk << 20,
+    }
 }
 
 fn networking(options: &ServeOptions) -> Networking {

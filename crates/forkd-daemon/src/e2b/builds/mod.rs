@@ -44,6 +44,7 @@ use super::models::{Body, date};
 use super::templates;
 use crate::app::{App, Shared};
 use crate::auth::{self, Caller, random};
+use crate::build_guests::GuestShape;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query};
 use crate::jobs::Place;
@@ -280,7 +281,8 @@ fn image(
         account: Some(Account::e2b()),
     };
     let network = app.engine.networks().is_ok();
-    let built = carry_out(app, project, build, 1, MEMORY_MIB << 20, network, told)?;
+    let shape = GuestShape { vcpus: 1, memory_bytes: MEMORY_MIB << 20, network };
+    let built = carry_out(app, project, build, shape, told)?;
     Ok(built.id().to_string())
 }
 

@@ -8,9 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::library::{Archive, BuildImage, Image, LibraryProgress};
-use forkd_build::{
-    Build, CONTEXT_LIMITS, Guests, GuestsError, Machinery, MachineryOptions, UnpackedContext, build_image,
-};
+use forkd_build::{Build, CONTEXT_LIMITS, UnpackedContext, build_image};
 use forkd_engine::project::Project;
 use forkd_image::Progress;
 use forkd_image::builds::BuildCache;
@@ -20,6 +18,7 @@ use forkd_image::images::Name;
 use super::{MAX_MIB, make};
 use crate::app::{App, Shared};
 use crate::auth::Caller;
+use crate::build_guests::GuestShape;
 use crate::error::{Answer, ApiError, chain};
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
@@ -67,8 +66,11 @@ pub(super) async fn build(
     Upload(body): Upload,
 ) -> Answer<Response> {
     let wanted = convert(BuildImage::of_pairs(pairs).map_err(malformed)?)?;
+    // Before a large body is sent for nothing.
+    app.library.images.check_user()?;
     let place = Place::take(&app).await?;
-    let room = app.engine.admit_guest(&app.own(&caller), wanted.vcpus, wanted.memory_bytes).await?;
+    let memory_bytes = if app.build_guests.are_counted() { wanted.shape.memory_bytes } else { 0 };
+    let room = app.engine.admit_guest(&app.own(&caller), wanted.shape.vcpus, memory_bytes).await?;
     let archive = upload::to_file(&app, body, app.library.directory(), app.limits.context_bytes).await?;
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| {
@@ -87,10 +89,8 @@ struct Wanted {
     target: Option<String>,
     arguments: Vec<(String, String)>,
     no_cache: bool,
-    no_network: bool,
     host_certs: bool,
-    vcpus: u8,
-    memory_bytes: u64,
+    shape: GuestShape,
 }
 
 fn convert(wanted: BuildImage) -> Answer<Wanted> {
@@ -115,10 +115,12 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
         target: wanted.target,
         arguments: wanted.build_arg.iter().map(pair).collect::<Answer<_>>()?,
         no_cache: wanted.no_cache,
-        no_network: wanted.no_network,
         host_certs: wanted.host_certs,
-        vcpus: within("vcpus", wanted.vcpus.unwrap_or(1), 1..=MAX_VCPUS)?,
-        memory_bytes: within("memory_mib", memory_mib, MIN_MEMORY_MIB..=MAX_MIB)? << 20,
+        shape: GuestShape {
+            vcpus: within("vcpus", wanted.vcpus.unwrap_or(1), 1..=MAX_VCPUS)?,
+            memory_bytes: within("memory_mib", memory_mib, MIN_MEMORY_MIB..=MAX_MIB)? << 20,
+            network: !wanted.no_network,
+        },
     })
 }
 
@@ -146,34 +148,19 @@ fn make(app: &App, caller: &Caller, wanted: Wanted, archive: File, progress: &dy
         host,
         account: None,
     };
-    let (vcpus, memory_bytes, network) = (wanted.vcpus, wanted.memory_bytes, !wanted.no_network);
-    let image = carry_out(app, &caller.project, build, vcpus, memory_bytes, network, progress)?;
+    let image = carry_out(app, &caller.project, build, wanted.shape, progress)?;
     Ok(Made::Image(Box::new(app.shown_image(caller, &image))))
 }
 
-/// Builds an image for a project, in guests of this size. Blocks.
+/// Builds an image for a project, in guests of this shape. Blocks.
 pub(crate) fn carry_out(
     app: &App,
     project: &Project,
     build: Build,
-    vcpus: u8,
-    memory_bytes: u64,
-    network: bool,
+    shape: GuestShape,
     progress: &dyn Progress,
 ) -> Answer<forkd_image::images::Image> {
-    let options = MachineryOptions {
-        kernels: app.library.kernels.clone(),
-        program: app.engine.program().into(),
-        agent: app.library.agent.clone(),
-        directory: app.engine.passing(),
-        vcpus,
-        memory_bytes,
-        network,
-        cgroups: app.engine.cgroups(),
-    };
-    let find = |progress: &dyn Progress| -> Result<Box<dyn Guests>, GuestsError> {
-        Ok(Box::new(Machinery::find(&options, progress)?))
-    };
+    let find = |progress: &dyn Progress| app.build_guests.find(shape, progress);
     let library = app.library.directory();
     app.make_image(project, || Ok(build_image(&library, &app.library.images, build, &find, progress)?))
 }
@@ -185,7 +172,8 @@ mod tests {
     #[test]
     fn builds_are_taken_as_they_are_said() {
         let plain = convert(BuildImage::default()).unwrap();
-        assert_eq!((&plain.dockerfile[..], plain.vcpus, plain.memory_bytes), ("Dockerfile", 1, 1 << 30));
+        let usual = GuestShape { vcpus: 1, memory_bytes: 1 << 30, network: true };
+        assert_eq!((&plain.dockerfile[..], plain.shape), ("Dockerfile", usual));
         let with = |change: fn(&mut BuildImage)| {
             let mut wanted = BuildImage::default();
             change(&mut wanted);

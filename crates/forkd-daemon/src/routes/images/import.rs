@@ -54,6 +54,8 @@ pub(super) async fn import(
         min_mib: size(wanted.size_mib)?,
         limits: Limits::default(),
     };
+    // Before a large body is sent for nothing.
+    app.library.images.check_user()?;
     let place = Place::take(&app).await?;
     let file = upload::to_file(&app, body, app.library.directory(), app.limits.image_bytes).await?;
     let shared = app.clone();

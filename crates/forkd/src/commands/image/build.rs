@@ -5,19 +5,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use forkd_api::library::{BuildImage, Image};
-use forkd_build::{Build, MAX_DOCKERFILE, build_image};
+use forkd_build::MAX_DOCKERFILE;
 use forkd_client::{Client, ClientError};
-use forkd_daemon::library_view as view;
-use forkd_host::home;
-use forkd_image::dockerfile::{Context, parse};
-use forkd_image::host_environment::HostEnvironment;
-use forkd_image::images::ImageStore;
-use forkd_image::recipe::{self, Recipe};
+use forkd_image::dockerfile::Context;
+use forkd_image::recipe;
 use forkd_machine::Progress as _;
 
 use super::show;
 use crate::arguments::{BuildNetwork, ImageBuildOptions};
-use crate::build::{GuestsOptions, find};
 use crate::copy::written;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -30,49 +25,13 @@ const IGNORE: &str = ".dockerignore";
 const APART: &str = "outside";
 
 pub fn run(options: &ImageBuildOptions) -> Result<Exit, CliError> {
-    let there = async |client: &Client, progress: &Progress| build_there(client, options, progress).await;
-    let image = library::change(&options.daemon, there, || build_here(options))?;
+    let image =
+        library::change(&options.daemon, async |client, progress| build(client, options, progress).await)?;
     show(&image, &options.output)?;
     Ok(Exit::Success)
 }
 
-fn build_here(options: &ImageBuildOptions) -> Result<Image, CliError> {
-    let library = home::library()?;
-    let path = dockerfile_of(options);
-    let text = String::from_utf8(read(&path)?).map_err(|error| CliError::Dockerfile {
-        path: path.clone(),
-        source: io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
-    })?;
-    let wanted = Build {
-        dockerfile: parse(&text)?,
-        recipe: Recipe::read(directory_of(&path))?,
-        context: Context::open(&options.directory)?,
-        path,
-        arguments: options.build_args.iter().cloned().collect(),
-        target: options.target.clone(),
-        name: options.tag.clone(),
-        uses_cache: !options.no_cache,
-        host: if options.host_certs { Some(HostEnvironment::collect()?) } else { None },
-        account: None,
-    };
-    let guests = GuestsOptions {
-        library: library.clone(),
-        vcpus: options.vcpus,
-        memory_bytes: options.memory << 20,
-        network: options.network == BuildNetwork::Internet,
-        machine: options.daemon.machine.clone(),
-    };
-    let progress = Progress::interruptible().map_err(|error| CliError::Io("listen to signals", error))?;
-    let find = |progress: &dyn forkd_image::Progress| find(&guests, progress);
-    let image = build_image(&library, &ImageStore::new(&library), wanted, &find, &progress)?;
-    Ok(view::image(&image))
-}
-
-async fn build_there(
-    client: &Client,
-    options: &ImageBuildOptions,
-    progress: &Progress,
-) -> Result<Image, CliError> {
+async fn build(client: &Client, options: &ImageBuildOptions, progress: &Progress) -> Result<Image, CliError> {
     let context = Context::open(&options.directory)?;
     let Sent { files, dockerfile, apart } = sent(options, &context)?;
     let wanted = BuildImage {

@@ -6,10 +6,7 @@ use std::path::Path;
 
 use forkd_api::library::{Image, ImportImage};
 use forkd_client::{Client, ClientError};
-use forkd_daemon::library_view as view;
-use forkd_image::archive::Limits;
 use forkd_image::images::Name;
-use forkd_image::import::{Import, import};
 use forkd_machine::Progress as _;
 
 use super::show;
@@ -17,7 +14,7 @@ use crate::arguments::ImageImportOptions;
 use crate::copy::written;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::library::{self, images_here};
+use crate::library;
 use crate::progress::Progress;
 
 pub fn run(options: &ImageImportOptions) -> Result<Exit, CliError> {
@@ -26,16 +23,11 @@ pub fn run(options: &ImageImportOptions) -> Result<Exit, CliError> {
         Some(name) => name.clone(),
         None => name_of(file)?,
     };
-    let there = async |client: &Client, progress: &Progress| {
-        let wanted = ImportImage { name: name.to_string(), size_mib: size };
+    let wanted = ImportImage { name: name.to_string(), size_mib: size };
+    let image = library::change(&options.daemon, async |client, progress| {
         send(client, &wanted, file, progress).await
-    };
-    let here = || {
-        let limits = Limits::default();
-        let wanted = Import { file: file.clone(), name: Some(name.clone()), min_mib: size, limits };
-        Ok(view::image(&import(&images_here()?, &wanted, &Progress::new())?))
-    };
-    show(&library::change(&options.daemon, there, here)?, &options.output)?;
+    })?;
+    show(&image, &options.output)?;
     Ok(Exit::Success)
 }
 

@@ -2,20 +2,17 @@
 
 use forkd_api::library::{Credentials, PullImage};
 use forkd_client::{Address, Client};
-use forkd_daemon::library_view as view;
-use forkd_image::archive::Limits;
-use forkd_image::registry::{self, Pull, own_credentials};
+use forkd_image::registry::own_credentials;
 
 use super::show;
 use crate::arguments::ImagePullOptions;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::library::{self, images_here};
-use crate::progress::Progress;
+use crate::library;
 
 pub fn run(options: &ImagePullOptions) -> Result<Exit, CliError> {
     let (reference, keep) = (&options.reference, &options.keep);
-    let there = async |client: &Client, progress: &Progress| {
+    let image = library::change(&options.daemon, async |client, progress| {
         let wanted = PullImage {
             reference: reference.clone(),
             name: keep.name.as_ref().map(ToString::to_string),
@@ -23,18 +20,7 @@ pub fn run(options: &ImagePullOptions) -> Result<Exit, CliError> {
             credentials: credentials(client, reference)?,
         };
         Ok(client.pull_image(&wanted, |told| progress.told(&told)).await?)
-    };
-    let here = || {
-        let wanted = Pull {
-            reference: reference.clone(),
-            name: keep.name.clone(),
-            min_mib: keep.size,
-            limits: Limits::default(),
-            credentials: None,
-        };
-        Ok(view::image(&registry::pull(&images_here()?, &wanted, &Progress::new())?))
-    };
-    let image = library::change(&options.daemon, there, here)?;
+    })?;
     show(&image, &options.output)?;
     Ok(Exit::Success)
 }

@@ -3,7 +3,7 @@
 use forkd_api::library::RemovedImage;
 
 use crate::arguments::ImageRmOptions;
-use crate::commands::{asynchronously, print_json, say};
+use crate::commands::{print_json, say};
 use crate::error::{self, CliError};
 use crate::exit::Exit;
 use crate::library;
@@ -12,9 +12,9 @@ use crate::moment::bytes;
 /// One that cannot be removed does not keep the others from it.
 pub fn run(options: &ImageRmOptions) -> Result<Exit, CliError> {
     let (mut all, mut exit) = (Vec::new(), Exit::Success);
-    asynchronously(async {
+    library::remove(&options.daemon, async |remover| {
         for image in &options.images {
-            match library::remove_image(&options.daemon, image).await {
+            match remover.image(image).await {
                 Ok(removed) => {
                     if !options.output.json {
                         say(&outcome(image, &removed));

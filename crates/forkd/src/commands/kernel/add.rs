@@ -4,11 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use forkd_api::library::{self as api, AddKernel, ImportKernel, Kernel};
+use forkd_api::library::{AddKernel, ImportKernel, Kernel, KernelSource};
 use forkd_client::{Client, ClientError};
-use forkd_daemon::library_view as view;
 use forkd_image::archive::exactly;
-use forkd_image::kernels::KernelSource;
 use forkd_machine::Progress as _;
 
 use super::show;
@@ -17,39 +15,24 @@ use crate::commands::say;
 use crate::copy::written;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::library::{self, kernels_here};
+use crate::library;
 use crate::progress::Progress;
 use crate::table::plain;
 
 pub fn run(options: &KernelAddOptions) -> Result<Exit, CliError> {
-    let there = async |client: &Client, progress: &Progress| match &options.path {
+    let kernel = library::change(&options.daemon, async |client, progress| match &options.path {
         Some(kernel) => send(client, kernel, options, progress).await,
         None => {
-            let source = if options.host { api::KernelSource::Host } else { api::KernelSource::Package };
+            let source = if options.host { KernelSource::Host } else { KernelSource::Package };
             let wanted = AddKernel { source, version: options.version.clone(), default: options.default };
             Ok(client.add_kernel(&wanted, |told| progress.told(&told)).await?)
         }
-    };
-    let kernel = library::change(&options.daemon, there, || add_here(options))?;
+    })?;
     if !kernel.missing.is_empty() {
         say(&format!("forkd: warning: this kernel lacks {}", plain(&kernel.missing.join(", "))));
     }
     show(&kernel, &options.output)?;
     Ok(Exit::Success)
-}
-
-fn add_here(options: &KernelAddOptions) -> Result<Kernel, CliError> {
-    let source = match &options.path {
-        Some(kernel) => KernelSource::Path { kernel: kernel.clone(), modules: options.modules.clone() },
-        None if options.host => KernelSource::Host { root: "/".into(), version: options.version.clone() },
-        None => KernelSource::Distribution,
-    };
-    let store = kernels_here()?;
-    let mut kernel = store.add(&source, &Progress::new())?;
-    if options.default {
-        kernel = store.set_default(&kernel.metadata.id)?;
-    }
-    Ok(view::kernel(&kernel))
 }
 
 async fn send(

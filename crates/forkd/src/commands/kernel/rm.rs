@@ -2,15 +2,16 @@
 
 use super::show;
 use crate::arguments::KernelRmOptions;
-use crate::commands::{asynchronously, say};
+use crate::commands::say;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::library;
 use crate::table::plain;
 
 pub fn run(options: &KernelRmOptions) -> Result<Exit, CliError> {
-    let removing = library::remove_kernel(&options.daemon, &options.kernel, options.force);
-    let kernel = asynchronously(removing)?;
+    let kernel = library::remove(&options.daemon, async |remover| {
+        remover.kernel(&options.kernel, options.force).await
+    })?;
     if options.output.json {
         show(&kernel, &options.output)?;
     } else {

@@ -105,8 +105,8 @@ fn what_is_not_there_is_named() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a sandbox nor a snapshot nothing
-hint: forkd ls --all and forkd snapshot ls list what there is
+forkd: there is neither a snapshot nor a sandbox nothing
+hint: forkd snapshot ls and forkd ls --all list what there is
 
 "#]]
     );
@@ -116,7 +116,7 @@ hint: forkd ls --all and forkd snapshot ls list what there is
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor a sandbox nothing
-hint: forkd snapshot ls and forkd ls list what there is
+hint: forkd snapshot ls and forkd ls --all list what there is
 
 "#]]
     );

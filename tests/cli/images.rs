@@ -721,6 +721,45 @@ hint: make one on the daemon's host: forkd token create NAME --scope run
     Ok(())
 }
 
+/// Of a daemon that this user starts for itself: it may look, and is told what making an image takes.
+#[test]
+fn without_root_it_is_said_what_to_do() -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let home = Home::new()?;
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777))?;
+    let archive = file(&home, "tiny.tar", tar("a", b"x")?)?;
+    let as_nobody = |words: &[&str]| -> Result<String, Failure> {
+        let mut command = home.command(words);
+        if is_root() {
+            command.uid(65534).gid(65534);
+        }
+        Ok(outcome(&command.output()?, home.path()))
+    };
+    assert_data_eq!(
+        as_nobody(&["image", "ls"])?,
+        str![[r#"
+exit: 0
+--- stdout
+NAME  ID  ON DISK  SIZE  USER  LIBRARY
+
+"#]]
+    );
+    assert_data_eq!(
+        as_nobody(&["image", "import", &archive])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: sending HOME/tiny.tar
+forkd: images keep the owners of their files, and this daemon does not run as root
+hint: start a daemon as root (sudo forkd serve); where there is none, run this command as root (sudo forkd ...)
+
+"#]]
+    );
+    Ok(())
+}
+
 /// What a daemon makes that is started for one command is what the next daemon then has, and says alike.
 #[test]
 fn without_a_daemon_one_is_started_for_the_command() -> Result<(), Failure> {

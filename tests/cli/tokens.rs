@@ -147,7 +147,7 @@ fn a_token_belongs_to_a_project_and_sees_what_is_shared() -> Result<(), Failure>
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor a sandbox base
-hint: forkd snapshot ls and forkd ls list what there is
+hint: forkd snapshot ls and forkd ls --all list what there is
 
 "#]]
     );

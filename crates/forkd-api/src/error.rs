@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::hint::HintCode;
+
 /// The body of every answer with a status of 400 or more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
@@ -10,9 +12,12 @@ pub struct ErrorBody {
     pub error: String,
     /// What failed, for programs.
     pub code: ErrorCode,
-    /// What to do about it.
+    /// What to do about it, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// What to do about it, for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint_code: Option<HintCode>,
 }
 
 /// Each code always comes with the same status.

@@ -14,6 +14,7 @@ pub mod error;
 pub mod event;
 pub mod exec;
 pub mod file;
+pub mod hint;
 pub mod library;
 pub mod named;
 pub mod sandbox;

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::hint::HintCode;
 use serde::Deserialize;
 
 /// A request has failed.
@@ -37,27 +38,13 @@ pub struct Refusal {
     /// Nothing if it is one that this client does not know.
     pub code: Option<ErrorCode>,
     pub error: String,
+    /// What to do about it, in words of the API.
     pub hint: Option<String>,
+    /// Nothing if there is no hint, or one that this client does not know.
+    pub hint_code: Option<HintCode>,
 }
 
 impl ClientError {
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
-            ClientError::Unreachable { .. } => {
-                "is it running? forkd serve starts one; --address or FORKD_ADDRESS names another".into()
-            }
-            ClientError::Untrusted { .. } => {
-                "SSL_CERT_FILE names a file of certificates to trust, in PEM".into()
-            }
-            ClientError::Refused(refusal) => return refusal.hint(),
-            ClientError::Broken(_) | ClientError::CutOff => "the daemon's log may have the reason".into(),
-            ClientError::TimedOut(_) => "forkd ping says whether the daemon answers at all".into(),
-            ClientError::Foreign { .. } => "--address or FORKD_ADDRESS names another".into(),
-            ClientError::TooLarge(_) | ClientError::Upload(_) => return None,
-        })
-    }
-
     /// The daemon's word for what is wrong, if it was the daemon that refused.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -79,8 +66,9 @@ impl ClientError {
 impl From<ErrorBody> for ClientError {
     /// An error that is part of an answer.
     fn from(body: ErrorBody) -> ClientError {
-        let ErrorBody { error, code, hint } = body;
-        ClientError::Refused(Box::new(Refusal { status: code.status(), code: Some(code), error, hint }))
+        let ErrorBody { error, code, hint, hint_code } = body;
+        let refusal = Refusal { status: code.status(), code: Some(code), error, hint, hint_code };
+        ClientError::Refused(Box::new(refusal))
     }
 }
 
@@ -93,19 +81,12 @@ impl Refusal {
             error: String,
             code: serde_json::Value,
             hint: Option<String>,
+            #[serde(default)]
+            hint_code: serde_json::Value,
         }
-        let Body { error, code, hint } = serde_json::from_slice(body).ok()?;
-        Some(Refusal { status, code: serde_json::from_value(code).ok(), error, hint })
-    }
-
-    fn hint(&self) -> Option<String> {
-        let own = match self.code {
-            Some(ErrorCode::Unauthorized) => {
-                "FORKD_TOKEN or --token-file gives a token; forkd token create makes one"
-            }
-            _ => return self.hint.clone(),
-        };
-        Some(own.to_owned())
+        let Body { error, code, hint, hint_code } = serde_json::from_slice(body).ok()?;
+        let (code, hint_code) = (serde_json::from_value(code).ok(), serde_json::from_value(hint_code).ok());
+        Some(Refusal { status, code, error, hint, hint_code })
     }
 }
 
@@ -134,13 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn every_error_says_what_to_do_where_something_can_be_done() {
-        let refused = |code, hint: Option<&str>| {
-            ClientError::from(ErrorBody { error: "no".into(), code, hint: hint.map(Into::into) })
-        };
-        assert!(refused(ErrorCode::Unauthorized, None).hint().unwrap().contains("FORKD_TOKEN"));
-        assert_eq!(refused(ErrorCode::NoDisk, Some("free some")).hint().unwrap(), "free some");
-        assert_eq!(refused(ErrorCode::NoDisk, None).hint(), None);
-        assert!(refused(ErrorCode::NotFound, None).is_not_found());
+    fn hints_have_codes_unless_they_are_of_the_future() {
+        let body = br#"{"error": "no", "code": "not_found", "hint": "look", "hint_code": "list_images"}"#;
+        assert_eq!(Refusal::parse(404, body).unwrap().hint_code, Some(HintCode::ListImages));
+        let newer = br#"{"error": "no", "code": "not_found", "hint": "look", "hint_code": "tea"}"#;
+        let newer = Refusal::parse(404, newer).unwrap();
+        assert_eq!((newer.hint.as_deref(), newer.hint_code), (Some("look"), None));
+        assert_eq!(Refusal::parse(404, br#"{"error": "no", "code": "x"}"#).unwrap().hint_code, None);
     }
 }

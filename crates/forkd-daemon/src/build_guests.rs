@@ -4,7 +4,7 @@
 use std::fmt;
 
 use forkd_build::{Guests, GuestsError, Machinery, MachineryOptions};
-use forkd_engine::engine::Engine;
+use forkd_engine::Engine;
 use forkd_engine::library::Library;
 use forkd_image::Progress;
 

@@ -2,9 +2,7 @@
 
 use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
-use forkd_engine::CallError;
-use forkd_engine::CgroupError;
-use forkd_engine::ProcessError;
+use forkd_api::hint::HintCode;
 use forkd_engine::agent::AgentError;
 use forkd_engine::bring_up::BringUpError;
 use forkd_engine::dial::DialError;
@@ -12,6 +10,7 @@ use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
+use forkd_engine::{CallError, CgroupError, ProcessError};
 use forkd_engine::{EngineError, Refusal, Who};
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
@@ -21,9 +20,6 @@ use crate::error::{ApiError, chain};
 
 /// What a guest says may be long.
 const MAX_TEXT: usize = 2000;
-
-const TRY_AGAIN: &str =
-    "ask again; if it goes on, the daemon's log has more, under this answer's x-request-id";
 
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
@@ -36,79 +32,75 @@ impl From<&EngineError> for ApiError {
         use ErrorCode as Code;
         let text = error.to_string();
         match error {
-            EngineError::NoSandbox(_) => {
-                ApiError::new(Code::NotFound, text).hint("GET /v1/sandboxes lists those there are")
-            }
-            EngineError::NoSnapshot(_) => {
-                ApiError::new(Code::NotFound, text).hint("GET /v1/snapshots lists those there are")
-            }
-            EngineError::NoSource(_) => ApiError::new(Code::NotFound, text)
-                .hint("GET /v1/snapshots and GET /v1/sandboxes list those there are"),
+            EngineError::NoSandbox(_) => ApiError::new(Code::NotFound, text).hint(HintCode::ListSandboxes),
+            EngineError::NoSnapshot(_) => ApiError::new(Code::NotFound, text).hint(HintCode::ListSnapshots),
+            EngineError::NoSource(_) => ApiError::new(Code::NotFound, text).hint(HintCode::ListSources),
             EngineError::Tag(_) => ApiError::new(Code::Malformed, text),
             EngineError::NameTaken(_) | EngineError::Write(WriteError::Exists { .. }) => {
-                ApiError::new(Code::NameTaken, text).hint("choose another tag, or remove the snapshot first")
+                ApiError::new(Code::NameTaken, text).hint(HintCode::ChooseTag)
             }
             EngineError::HasDependents { .. } | EngineError::Remove(RemoveError::Needed { .. }) => {
-                ApiError::new(Code::HasDependents, text).hint("remove them first, or all with ?cascade=true")
+                ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveDependents)
             }
-            EngineError::NotItsBranch { .. } => ApiError::new(Code::WrongState, text)
-                .hint("`branches` of a sandbox has those it can go back to"),
+            EngineError::NotItsBranch { .. } => {
+                ApiError::new(Code::WrongState, text).hint(HintCode::ListBranches)
+            }
             EngineError::TooManyBranches(_) => {
-                ApiError::new(Code::TooMany, text).hint("remove some of its branches first")
+                ApiError::new(Code::TooMany, text).hint(HintCode::RemoveBranches)
             }
-            EngineError::TooManyLayers { .. } => ApiError::new(Code::Unavailable, shortened(text))
-                .hint("branch it again when the daemon's host can merge layers: they need room on its disk"),
-            EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text)
-                .hint("ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"),
-            EngineError::NoNetwork(_) => ApiError::new(Code::Unavailable, text).hint(
-                "make the snapshot with \"network\": false, or have the daemon's host give networks: `forkd doctor` says what is missing",
-            ),
-            EngineError::NoNetworkDevice => ApiError::new(Code::Malformed, text)
-                .hint("leave out egress and limits.bandwidth_mib, or make the snapshot with \"network\": true"),
+            EngineError::TooManyLayers { .. } => {
+                ApiError::new(Code::Unavailable, shortened(text)).hint(HintCode::MergeLayers)
+            }
+            EngineError::DiskLimit { .. } => ApiError::new(Code::Malformed, text).hint(HintCode::FitDisk),
+            EngineError::NoNetwork(_) => ApiError::new(Code::Unavailable, text).hint(HintCode::NetworkOfHost),
+            EngineError::NoNetworkDevice => {
+                ApiError::new(Code::Malformed, text).hint(HintCode::NetworkOfSnapshot)
+            }
             EngineError::Network(error @ NetError::Policy(_)) => {
                 ApiError::new(Code::Malformed, error.to_string())
             }
             EngineError::Network(error @ NetError::Full(_)) => {
-                ApiError::new(Code::TooMany, error.to_string()).hint("remove some sandboxes first")
+                ApiError::new(Code::TooMany, error.to_string()).hint(HintCode::RemoveSandboxes)
             }
             EngineError::Network(error) => ApiError::internal(error),
-            EngineError::NoCgroups => ApiError::new(Code::Malformed, text)
-                .hint("ask for no limits but disk_mib, or have the daemon's host give it cgroup v2: `forkd doctor` says what is missing"),
-            EngineError::Cgroup(CgroupError::NoDevice { .. }) => ApiError::new(Code::Malformed, text)
-                .hint("put the daemon's --root on a disk, or ask for no limits of reading and writing"),
+            EngineError::NoCgroups => ApiError::new(Code::Malformed, text).hint(HintCode::CgroupOfHost),
+            EngineError::Cgroup(CgroupError::NoDevice { .. }) => {
+                ApiError::new(Code::Malformed, text).hint(HintCode::DiskOfHost)
+            }
             EngineError::WrongState(_) => ApiError::new(Code::WrongState, text),
             EngineError::EndedMeanwhile(_) => ApiError::new(Code::SandboxEnded, shortened(text)),
             EngineError::Failed { .. } => {
-                ApiError::new(Code::WrongState, shortened(text)).hint("remove it and make it again")
+                ApiError::new(Code::WrongState, shortened(text)).hint(HintCode::MakeAgain)
             }
-            EngineError::Refused(Refusal::Sandboxes { .. }) => ApiError::new(Code::TooMany, text)
-                .hint("remove some first, or start the daemon with a higher --max-sandboxes"),
-            EngineError::Refused(Refusal::Owner { who: Who::Project, .. }) => ApiError::new(Code::TooMany, text)
-                .hint("remove some of its sandboxes or branches first, or raise its limits on the daemon's host: forkd project limit"),
-            EngineError::Refused(Refusal::Owner { .. }) => ApiError::new(Code::TooMany, text)
-                .hint("remove some of its sandboxes or branches first, or use a token that allows more"),
+            EngineError::Refused(Refusal::Sandboxes { .. }) => {
+                ApiError::new(Code::TooMany, text).hint(HintCode::RaiseSandboxes)
+            }
+            EngineError::Refused(Refusal::Owner { who: Who::Project, .. }) => {
+                ApiError::new(Code::TooMany, text).hint(HintCode::RaiseProjectLimits)
+            }
+            EngineError::Refused(Refusal::Owner { .. }) => {
+                ApiError::new(Code::TooMany, text).hint(HintCode::RaiseTokenLimits)
+            }
             EngineError::Refused(Refusal::Memory { .. } | Refusal::Branch { .. }) => {
-                ApiError::new(Code::NoMemory, text).hint(
-                    "remove sandboxes or branches first, or start the daemon with a higher --max-memory",
-                )
+                ApiError::new(Code::NoMemory, text).hint(HintCode::FreeMemory)
             }
-            EngineError::Refused(Refusal::Disk { .. }) => ApiError::new(Code::NoDisk, text)
-                .hint("remove snapshots or images first, or start the daemon with a lower --free-disk"),
+            EngineError::Refused(Refusal::Disk { .. }) => {
+                ApiError::new(Code::NoDisk, text).hint(HintCode::FreeDisk)
+            }
             EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(error),
             EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
-                ApiError::new(Code::GuestFailed, shortened(error.to_string()))
-                    .hint("the code runs in the image as it is; try it in a sandbox first")
+                ApiError::new(Code::GuestFailed, shortened(error.to_string())).hint(HintCode::TryCode)
             }
             EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(source),
             EngineError::Call(error) => of_call(error),
-            EngineError::Timeout => ApiError::new(Code::GuestTimeout, text)
-                .hint("ask again; one whose process does not answer at all can still be removed"),
+            EngineError::Timeout => ApiError::new(Code::GuestTimeout, text).hint(HintCode::TryAgainOrRemove),
             EngineError::Removed => ApiError::new(Code::NotFound, text),
             EngineError::Stopping => ApiError::new(Code::Unavailable, text),
             EngineError::Image(error) => error.into(),
             EngineError::Library(error) => error.into(),
-            EngineError::Process(ProcessError::Record(_)) => ApiError::new(Code::Unavailable, text)
-                .hint("`forkd doctor` on the daemon's host says what it cannot read"),
+            EngineError::Process(ProcessError::Record(_)) => {
+                ApiError::new(Code::Unavailable, text).hint(HintCode::ExamineHost)
+            }
             EngineError::Cgroup(_)
             | EngineError::Answer(_)
             | EngineError::Ended(_)
@@ -154,7 +146,7 @@ impl From<ExecError> for ApiError {
             ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
             ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
                 ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                    .hint(TRY_AGAIN)
+                    .hint(HintCode::TryAgain)
                     .detail(chain(&error))
             }
         }
@@ -168,8 +160,7 @@ impl From<FileError> for ApiError {
         match error {
             FileError::Agent(error) => of_agent(&error),
             FileError::NotFound(_) => ApiError::new(Code::FileNotFound, text),
-            FileError::IsDirectory(_) => ApiError::new(Code::IsDirectory, text)
-                .hint("directories are sent as archives: accept: application/x-tar"),
+            FileError::IsDirectory(_) => ApiError::new(Code::IsDirectory, text).hint(HintCode::AskForArchive),
             FileError::NotDirectory(_) => ApiError::new(Code::NotDirectory, text),
             FileError::Denied(_) => ApiError::new(Code::PermissionDenied, text),
             FileError::NoSpace(_) => ApiError::new(Code::GuestDiskFull, text),
@@ -184,13 +175,12 @@ impl From<DialError> for ApiError {
     fn from(error: DialError) -> ApiError {
         let text = shortened(error.to_string());
         match error {
-            DialError::Closed(_) => ApiError::new(ErrorCode::PortClosed, text)
-                .hint("start what is to listen there, or look whether it listens on localhost"),
+            DialError::Closed(_) => ApiError::new(ErrorCode::PortClosed, text).hint(HintCode::StartListening),
             DialError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, text),
             DialError::Failed { .. } => ApiError::new(ErrorCode::GuestFailed, text),
             DialError::Connect(_) | DialError::Io(_) => {
                 ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                    .hint(TRY_AGAIN)
+                    .hint(HintCode::TryAgain)
                     .detail(chain(&error))
             }
         }
@@ -205,7 +195,7 @@ fn of_agent(error: &AgentError) -> ApiError {
         }
         AgentError::NotReady(detail) => {
             ApiError::new(ErrorCode::GuestFailed, shortened(format!("the guest is not ready: {detail}")))
-                .hint("its console may say why: GET /v1/sandboxes/{id}/console")
+                .hint(HintCode::LookAtConsole)
         }
         AgentError::Status { .. } => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
         AgentError::Connect(_)
@@ -214,7 +204,7 @@ fn of_agent(error: &AgentError) -> ApiError {
         | AgentError::Answer(_)
         | AgentError::Json(_) => {
             ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                .hint(TRY_AGAIN)
+                .hint(HintCode::TryAgain)
                 .detail(chain(error))
         }
     }
@@ -231,14 +221,14 @@ fn of_eval(error: &EvalError) -> ApiError {
                 StatusCode::NOT_FOUND => refusal(ErrorCode::NotFound),
                 StatusCode::TOO_MANY_REQUESTS => refusal(ErrorCode::TooMany),
                 StatusCode::NOT_IMPLEMENTED => {
-                    refusal(ErrorCode::Malformed).hint("make the snapshot of an image that has the language")
+                    refusal(ErrorCode::Malformed).hint(HintCode::ImageWithLanguage)
                 }
                 _ => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
             }
         }
         EvalError::Protocol(_) => {
             ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                .hint(TRY_AGAIN)
+                .hint(HintCode::TryAgain)
                 .detail(chain(error))
         }
     }
@@ -250,7 +240,7 @@ fn of_call(error: &CallError) -> ApiError {
             ApiError::new(ErrorCode::WrongState, shortened(error.to_string()))
         }
         CallError::Gone => {
-            ApiError::new(ErrorCode::WrongState, "the VM has ended meanwhile").hint("look at its `ended`")
+            ApiError::new(ErrorCode::WrongState, "the VM has ended meanwhile").hint(HintCode::LookAtEnd)
         }
         CallError::Timeout { .. } => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
         CallError::Refused { .. } | CallError::Socket(_) => ApiError::internal(error),

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 pub(crate) use forkd_proto::causes::with_causes as chain;
 
 use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::hint::HintCode;
 
 /// A request that failed.
 #[derive(Debug)]
@@ -31,6 +32,7 @@ pub(crate) struct Failure {
     pub code: ErrorCode,
     pub text: String,
     pub hint: Option<String>,
+    pub hint_code: Option<HintCode>,
     pub detail: Option<String>,
 }
 
@@ -41,19 +43,24 @@ pub struct PassThrough;
 impl ApiError {
     /// The text is for the caller: what failed, in one sentence, without the code's meaning repeated.
     pub fn new(code: ErrorCode, text: impl Into<String>) -> ApiError {
-        ApiError { body: ErrorBody { error: text.into(), code, hint: None }, detail: None }
+        let body = ErrorBody { error: text.into(), code, hint: None, hint_code: None };
+        ApiError { body, detail: None }
     }
 
     /// The daemon's own fault. The caller learns nothing about the host from it.
     pub fn internal(error: &dyn Error) -> ApiError {
-        ApiError::new(ErrorCode::Internal, "the daemon failed")
-            .hint("the daemon's log has the reason, under this answer's x-request-id")
-            .detail(chain(error))
+        ApiError::new(ErrorCode::Internal, "the daemon failed").hint(HintCode::DaemonLog).detail(chain(error))
     }
 
     /// What the caller can do about it.
-    pub fn hint(mut self, hint: impl Into<String>) -> ApiError {
-        self.body.hint = Some(hint.into());
+    pub fn hint(self, hint: HintCode) -> ApiError {
+        self.hint_in_words(hint, hint.text())
+    }
+
+    /// The same, in words that know more than the code does.
+    pub fn hint_in_words(mut self, hint: HintCode, text: impl Into<String>) -> ApiError {
+        self.body.hint_code = Some(hint);
+        self.body.hint = Some(text.into());
         self
     }
 
@@ -92,8 +99,8 @@ impl Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let ErrorBody { code, error: text, hint } = self.body.clone();
-        let failure = Failure { code, text, hint, detail: self.detail };
+        let ErrorBody { code, error: text, hint, hint_code } = self.body.clone();
+        let failure = Failure { code, text, hint, hint_code, detail: self.detail };
         let mut response = (status(failure.code), Json(self.body)).into_response();
         if failure.code == ErrorCode::Unauthorized {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

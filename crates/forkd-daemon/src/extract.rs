@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Serialize;
@@ -52,13 +53,13 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     async fn from_request(request: Request, app: &Shared) -> Result<Json<T>, ApiError> {
         if !is_json(request.headers()) {
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, "the body is not said to be JSON")
-                .hint("send it with content-type: application/json"));
+                .hint(HintCode::SendJson));
         }
         let bytes = read(request.into_body(), app.limits.json_bytes, app.limits.body_time).await?;
         let value = serde_json::from_slice(&bytes);
         value.map(Json).map_err(|error| {
             ApiError::new(ErrorCode::Malformed, format!("the body is not what is expected here: {error}"))
-                .hint("the API is described at /openapi.json")
+                .hint(HintCode::ReadApi)
         })
     }
 }
@@ -73,7 +74,7 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
                 ErrorCode::Malformed,
                 format!("the query is not what is expected here: {}", error.body_text()),
             )
-            .hint("the API is described at /openapi.json")
+            .hint(HintCode::ReadApi)
         })
     }
 }

@@ -12,6 +12,7 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
@@ -115,7 +116,7 @@ async fn guarded(handler: impl Future<Output = Response>) -> Response {
     let result = AssertUnwindSafe(handler).catch_unwind();
     result.await.unwrap_or_else(|panic| {
         ApiError::new(ErrorCode::Internal, "the daemon failed")
-            .hint("the daemon's log has the reason, under this answer's x-request-id")
+            .hint(HintCode::DaemonLog)
             .detail(format!("a handler panicked: {}", words(&*panic)))
             .into_response()
     })

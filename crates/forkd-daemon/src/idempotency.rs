@@ -25,6 +25,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use http_body::Body as _;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
@@ -184,7 +185,7 @@ fn turn(app: &Shared, key: &Key, fingerprint: Fingerprint) -> Result<Turn, ApiEr
                 ErrorCode::IdempotencyMismatch,
                 "the idempotency key was used for another request",
             )
-            .hint("use a new key for each thing that is to be made"));
+            .hint(HintCode::NewKey));
         }
         return Ok(match &entry.state {
             Progress::Running(running) => Turn::Wait(running.clone()),

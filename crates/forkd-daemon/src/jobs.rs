@@ -15,6 +15,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_api::library::{Image, Kernel, LibraryProgress};
 use forkd_image::Progress;
 use tokio::sync::mpsc::error::TrySendError;
@@ -42,7 +43,7 @@ impl Place {
     pub async fn take(app: &Shared) -> Answer<Place> {
         let permit = app.jobs.clone().try_acquire_owned().map_err(|_| {
             let text = "as many images and kernels are being made as this daemon makes at once";
-            ApiError::new(ErrorCode::TooMany, text).hint("ask again when one of them is done")
+            ApiError::new(ErrorCode::TooMany, text).hint(HintCode::TryLater)
         })?;
         Ok(Place { _permit: permit, _busy: app.busy().await })
     }

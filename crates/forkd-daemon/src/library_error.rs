@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_build::{BuildImageError, GuestsError, RunError, UnpackError};
 use forkd_host::command::CommandError;
 use forkd_host::disk::DiskError;
@@ -37,7 +38,7 @@ fn internal(error: &(dyn Error + 'static)) -> ApiError {
     while let Some(error) = cause {
         if error.downcast_ref::<io::Error>().is_some_and(|error| full.contains(&error.kind())) {
             return ApiError::new(ErrorCode::NoDisk, "the disk of the daemon's host is full")
-                .hint("remove images or snapshots first")
+                .hint(HintCode::RemoveImages)
                 .detail(chain(error));
         }
         cause = error.source();
@@ -47,7 +48,7 @@ fn internal(error: &(dyn Error + 'static)) -> ApiError {
 
 /// Something that the daemon's host lacks.
 fn unavailable(error: &dyn Error) -> ApiError {
-    of(ErrorCode::Unavailable, error).hint("this is to be done on the daemon's host")
+    of(ErrorCode::Unavailable, error).hint(HintCode::OnHost)
 }
 
 impl From<ImageError> for ApiError {
@@ -61,7 +62,7 @@ impl From<&ImageError> for ApiError {
         match error {
             ImageError::Unknown(name) => {
                 ApiError::new(ErrorCode::NotFound, format!("there is no image {name:?}"))
-                    .hint("GET /v1/images lists those there are")
+                    .hint(HintCode::ListImages)
             }
             ImageError::Ambiguous(_) => of(ErrorCode::Malformed, error),
             ImageError::Shared(_) => of(ErrorCode::WrongState, error),
@@ -69,14 +70,14 @@ impl From<&ImageError> for ApiError {
                 ErrorCode::Unavailable,
                 "images keep the owners of their files, and this daemon does not run as root",
             )
-            .hint("start the daemon as root"),
+            .hint(HintCode::NeedsRoot),
             ImageError::WrongLayer { .. } => of(ErrorCode::Malformed, error),
             ImageError::Archive(error) => error.into(),
             ImageError::Disk(DiskError::Full { purpose, needed, free, .. }) => ApiError::new(
                 ErrorCode::NoDisk,
                 format!("{purpose} needs {needed} MiB of disk space, and {free} MiB are free"),
             )
-            .hint("remove images or snapshots first"),
+            .hint(HintCode::RemoveImages),
             ImageError::Tool(error) | ImageError::Ext4(Ext4Error::Tool(error)) => unavailable(error),
             ImageError::Ext4(Ext4Error::Command(CommandError::Cancelled { .. })) => given_up(),
             ImageError::Ext4(_) | ImageError::File(_) | ImageError::Disk(_) | ImageError::Json(_) => {
@@ -138,7 +139,7 @@ impl From<PullError> for ApiError {
             ) => of(ErrorCode::UpstreamFailed, &error),
             PullError::Auth(error) => {
                 ApiError::new(ErrorCode::Unavailable, "the daemon's credentials for registries make no sense")
-                    .hint("send credentials with the request, or mend the daemon's Docker config file")
+                    .hint(HintCode::RegistryCredentials)
                     .detail(chain(&error))
             }
             PullError::Runtime(_) => internal(&error),
@@ -172,14 +173,14 @@ impl From<&KernelStoreError> for ApiError {
         match error {
             KernelStoreError::Unknown(name) => {
                 ApiError::new(ErrorCode::NotFound, format!("there is no kernel {name:?}"))
-                    .hint("GET /v1/kernels lists those there are")
+                    .hint(HintCode::ListKernels)
             }
             KernelStoreError::NoKernel(_) => {
                 ApiError::new(ErrorCode::NotFound, "the daemon's host has no such kernel")
             }
             KernelStoreError::IsDefault(id) => {
                 ApiError::new(ErrorCode::WrongState, format!("{id} is the default kernel"))
-                    .hint("choose another first (PUT /v1/kernels/default), or remove it with ?force=true")
+                    .hint(HintCode::ChooseKernel)
             }
             KernelStoreError::Shared(_) => of(ErrorCode::WrongState, error),
             KernelStoreError::Ambiguous(_)
@@ -210,7 +211,7 @@ impl From<&KernelStoreError> for ApiError {
 impl From<BuildCacheError> for ApiError {
     fn from(error: BuildCacheError) -> ApiError {
         match error {
-            BuildCacheError::Busy => of(ErrorCode::WrongState, &error).hint("ask again when it has ended"),
+            BuildCacheError::Busy => of(ErrorCode::WrongState, &error).hint(HintCode::TryLater),
             BuildCacheError::Image(error) => error.into(),
             BuildCacheError::File(_) | BuildCacheError::Random(_) => internal(&error),
         }
@@ -277,7 +278,7 @@ fn of_run(place: &str, error: RunError) -> ApiError {
         RunError::Guests(error @ GuestsError::Other(_)) => of(ErrorCode::Unavailable, &error),
         RunError::Guests(_) => {
             ApiError::new(ErrorCode::GuestFailed, format!("{place}the step's guest did not come up or end"))
-                .hint("the daemon's log has the reason, under this answer's x-request-id")
+                .hint(HintCode::DaemonLog)
                 .detail(chain(&error))
         }
         RunError::Cache(error) => error.into(),

@@ -5,6 +5,7 @@
 
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{ExecInput, ExecStart, Signal, TerminalSize};
+use forkd_api::hint::HintCode;
 use utoipa::PartialSchema;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
@@ -30,6 +31,7 @@ pub(crate) fn beginning() -> OpenApi {
         .security_scheme(API_KEY, SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))))
         .schema("ErrorBody", ErrorBody::schema())
         .schema("ErrorCode", ErrorCode::schema())
+        .schema("HintCode", HintCode::schema())
         // Messages of WebSockets, which no operation of the document has as a body.
         .schema("ExecStart", ExecStart::schema())
         .schema("ExecInput", ExecInput::schema())

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use axum::body::Body;
 use bytes::Bytes;
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
@@ -102,7 +103,7 @@ fn failed(error: io::Error) -> ApiError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             ApiError::new(ErrorCode::NoDisk, "the disk of the daemon's host is full")
-                .hint("remove images or snapshots first")
+                .hint(HintCode::RemoveImages)
         }
         _ => ApiError::internal(&error),
     }

@@ -25,7 +25,7 @@ pub enum EngineError {
     NoSandbox(String),
     #[error("there is no snapshot {0:?}")]
     NoSnapshot(String),
-    #[error("there is no snapshot and no sandbox {0:?}")]
+    #[error("there is neither a snapshot nor a sandbox {0}")]
     NoSource(String),
     #[error(transparent)]
     Tag(#[from] TagError),

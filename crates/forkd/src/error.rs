@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use forkd_engine::EngineError;
 
 use crate::exit::Exit;
+use crate::hint::hint;
 
 /// Whatever a verb failed with.
 #[derive(Debug, thiserror::Error)]
@@ -95,10 +96,6 @@ pub enum CliError {
     TokenFile { path: PathBuf, source: io::Error },
     #[error("{from} has no token: expected one word")]
     NoToken { from: String },
-    #[error("there is neither a snapshot nor a sandbox {0}")]
-    NothingToFork(String),
-    #[error("there is neither a sandbox nor a snapshot {0}")]
-    NothingToShow(String),
     #[error("there is neither a snapshot nor an image {0}")]
     NothingToRun(String),
     #[error("{0} is a snapshot, whose vCPUs, memory, disk and kernel are what they are")]
@@ -129,7 +126,7 @@ impl CliError {
     /// What to do about it, where the text does not say so itself.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            CliError::Client(error) => return error.hint().map(|hint| in_words_of_verbs(&hint)),
+            CliError::Client(error) => return hint(error),
             CliError::NoDaemon { .. } => {
                 "forkd serve starts one here, forkd run starts one wherever it can; --address names another"
                     .into()
@@ -146,8 +143,6 @@ impl CliError {
                     .into()
             }
             CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
-            CliError::NothingToFork(_) => "forkd snapshot ls and forkd ls list what there is".into(),
-            CliError::NothingToShow(_) => "forkd ls --all and forkd snapshot ls list what there is".into(),
             CliError::NothingToRun(_) => {
                 "forkd run --pull gets an image from a registry; forkd image pull, build and import make others".into()
             }
@@ -186,19 +181,4 @@ pub fn print(error: &CliError) {
 fn safe(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(crate::table::plain).collect();
     lines.join("\n")
-}
-
-/// The daemon's hints are for users of the API; some of its words have verbs here.
-fn in_words_of_verbs(hint: &str) -> String {
-    let verbs = [
-        ("GET /v1/sandboxes lists", "forkd ls --all lists"),
-        ("GET /v1/snapshots lists", "forkd snapshot ls lists"),
-        ("GET /v1/images lists", "forkd image ls lists"),
-        ("GET /v1/kernels lists", "forkd kernel ls lists"),
-        ("?cascade=true", "--cascade"),
-        ("PUT /v1/kernels/default", "forkd kernel default"),
-        ("?force=true", "--force"),
-        ("`branches` of a sandbox has", "forkd inspect shows"),
-    ];
-    verbs.iter().fold(hint.to_owned(), |hint, (words, verb)| hint.replace(words, verb))
 }

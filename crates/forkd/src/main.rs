@@ -7,6 +7,7 @@ mod copy;
 mod daemon;
 mod error;
 mod exit;
+mod hint;
 mod library;
 mod logging;
 mod moment;

@@ -65,9 +65,9 @@ def lines(*values: Any) -> Answer:
     return Answer(200, [json.dumps(value).encode() + b"\n" for value in values], {"x-request-id": "r2"})
 
 
-def refused(status: int, code: str, hint: Optional[str] = None) -> Answer:
-    body = {"error": f"it is {code}", "code": code}
-    return answer(body if hint is None else {**body, "hint": hint}, status, **{"x-request-id": "r1"})
+def refused(status: int, code: str, hint: Optional[str] = None, hint_code: Optional[str] = None) -> Answer:
+    body = {"error": f"it is {code}", "code": code, "hint": hint, "hint_code": hint_code}
+    return answer({name: value for name, value in body.items() if value is not None}, status, **{"x-request-id": "r1"})
 
 
 class Fake:

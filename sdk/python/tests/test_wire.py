@@ -48,6 +48,14 @@ def test_a_refusal_is_an_exception(daemon: fake.Fake, code: str, family: type[fo
     assert f"it is {code}" in str(error)
 
 
+def test_a_hint_is_in_words_of_this_client(daemon: fake.Fake, controller: Controller) -> None:
+    for hint_code, hint in [("list_sandboxes", errors.HINTS["list_sandboxes"]), ("free_disk", "text"), ("tea", "text")]:
+        daemon.says(refused(404, "not_found", "text", hint_code))
+        with pytest.raises(forkd.NotFoundError) as caught:
+            controller.get_sandbox(ID)
+        assert (caught.value.hint, caught.value.hint_code) == (hint, hint_code)
+
+
 def test_a_refusal_of_the_future_is_one_too(daemon: fake.Fake, controller: Controller) -> None:
     daemon.says(refused(418, "teapot"))
     with pytest.raises(forkd.ForkdError) as caught:

@@ -20,6 +20,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_api::token::{Scope, TokenLimits};
 use forkd_engine::project::Project;
 
@@ -87,8 +88,10 @@ impl Caller {
             return Ok(());
         }
         let text = format!("this needs the scope {}, and the token has {}", scope.name(), self.scope.name());
-        Err(ApiError::new(ErrorCode::Forbidden, text)
-            .hint(format!("make one on the daemon's host: forkd token create NAME --scope {}", scope.name())))
+        Err(ApiError::new(ErrorCode::Forbidden, text).hint_in_words(
+            HintCode::NeedsScope,
+            format!("make one on the daemon's host: forkd token create NAME --scope {}", scope.name()),
+        ))
     }
 }
 
@@ -117,15 +120,13 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
 }
 
 fn unauthorized(text: &str) -> ApiError {
-    ApiError::new(ErrorCode::Unauthorized, text).hint(
-        "send authorization: Bearer TOKEN; make a token on the daemon's host: forkd token create NAME --scope run",
-    )
+    ApiError::new(ErrorCode::Unauthorized, text).hint(HintCode::NeedsToken)
 }
 
 /// For what a caller sees, but may not change.
 pub(crate) fn not_yours(what: &str) -> ApiError {
     ApiError::new(ErrorCode::Forbidden, format!("{what} belongs to another project"))
-        .hint("it is public, so it can be used; to change it needs a token of its project, or one with the scope admin")
+        .hint(HintCode::NeedsProject)
 }
 
 /// The least scope that a method needs. Routes that need more say so with [`require`].
@@ -194,7 +195,7 @@ fn refuse_web_pages(headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(ApiError::new(ErrorCode::Forbidden, "this may be the request of a web page")
-        .hint("ask for 127.0.0.1 or localhost, without an origin header, or make a token and send it: forkd token create NAME"))
+        .hint(HintCode::NotFromWebPage))
 }
 
 /// Whether an authority (`host`, `host:port`) is a name of the loopback that no name server can give to others.

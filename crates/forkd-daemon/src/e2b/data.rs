@@ -220,7 +220,7 @@ impl Refusal {
             true => (status, page(id, &body)).into_response(),
             false => (status, Json(body)).into_response(),
         };
-        response.extensions_mut().insert(Failure { code, text, hint: None, detail: None });
+        response.extensions_mut().insert(Failure { code, text, hint: None, hint_code: None, detail: None });
         response
     }
 }

@@ -12,6 +12,7 @@ use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use serde::Serialize;
 
 use crate::error::Failure;
@@ -53,14 +54,33 @@ fn should_retry(code: ErrorCode) -> Option<bool> {
     }
 }
 
+/// What failed and what to do about it, in one line: there is no other place for it.
+pub(crate) fn message(text: &str, hint_code: Option<HintCode>, hint: Option<&str>) -> String {
+    match hint_code.and_then(in_words_of_e2b).or(hint) {
+        Some(hint) => format!("{text}: {hint}"),
+        None => text.to_owned(),
+    }
+}
+
+/// Hints that name something of forkd's own API, as users of E2B's clients can follow them.
+fn in_words_of_e2b(hint: HintCode) -> Option<&'static str> {
+    Some(match hint {
+        HintCode::ListSandboxes => "Sandbox.list() lists those there are",
+        HintCode::ListSnapshots | HintCode::ListImages => HintCode::NameTemplate.text(),
+        HintCode::LookAtConsole => "its console may say why: forkd logs, on the daemon's host",
+        HintCode::LookAtEnd => "forkd inspect says why, on the daemon's host",
+        HintCode::NetworkOfSnapshot => "leave out the network, or use a template that has one",
+        HintCode::NeedsToken => {
+            "E2B_API_KEY has the key; make one on the daemon's host: forkd token create NAME --scope run"
+        }
+        _ => return None,
+    })
+}
+
 /// Gives an answer that failed this shape. Others pass as they are.
 pub(crate) fn dress(response: Response) -> Response {
     let Some(failure) = response.extensions().get::<Failure>().cloned() else { return response };
-    let message = match &failure.hint {
-        Some(hint) => format!("{}: {hint}", failure.text),
-        None => failure.text.clone(),
-    };
-    let body = Body::of(failure.code, message);
+    let body = Body::of(failure.code, message(&failure.text, failure.hint_code, failure.hint.as_deref()));
     let mut dressed = (status(failure.code), Json(body)).into_response();
     for (name, value) in response.headers() {
         if !name.as_str().starts_with("content-") {
@@ -105,10 +125,20 @@ mod tests {
             ErrorCode::NoDisk,
             ErrorCode::GuestTimeout,
         ] {
-            let (response, body) = dressed(ApiError::new(code, "it failed").hint("try this")).await;
-            assert_eq!(body, json!({"code": response.status().as_u16(), "message": "it failed: try this"}));
+            let error = ApiError::new(code, "it failed").hint(HintCode::MakeAgain);
+            let (response, body) = dressed(error).await;
+            let message = "it failed: remove it and make it again";
+            assert_eq!(body, json!({"code": response.status().as_u16(), "message": message}));
             assert!(response.extensions().get::<Failure>().is_some(), "it is still counted");
         }
+    }
+
+    #[test]
+    fn hints_are_those_of_users_of_e2b_s_clients() {
+        let said = |code: HintCode| message("x", Some(code), Some(code.text()));
+        assert_eq!(said(HintCode::ListSandboxes), "x: Sandbox.list() lists those there are");
+        assert_eq!(said(HintCode::MakeAgain), "x: remove it and make it again");
+        assert_eq!(message("x", None, None), "x");
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_engine::{EngineError, Expiry, SandboxHandle, SandboxState};
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::account::{Account, AccountRequest};
@@ -39,7 +40,7 @@ pub(super) async fn set_timeout(
     match sandbox.set_expiry(Expiry::OfRunning(from_now(seconds))).await {
         Err(EngineError::WrongState(_)) if sandbox.view().state == SandboxState::Paused => {
             let error = ApiError::new(ErrorCode::NotFound, format!("sandbox {id} is paused"));
-            Err(error.hint("connect to it first"))
+            Err(error.hint(HintCode::ResumeFirst))
         }
         set => Ok(set.map(|()| StatusCode::NO_CONTENT)?),
     }

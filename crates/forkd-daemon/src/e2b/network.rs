@@ -11,6 +11,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use forkd_api::hint::HintCode;
 use forkd_api::sandbox::{Egress, EgressMode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -60,7 +61,7 @@ impl Network {
         if let (Some(entry), false) = (one_by_one, denies_all) {
             let entry: String = entry.chars().take(80).collect();
             return Err(malformed(format!("denyOut has {entry:?}: only all of the internet can be denied"))
-                .hint("deny 0.0.0.0/0, and name in allowOut what may be reached"));
+                .hint(HintCode::AllowInstead));
         }
         if allow.is_empty() && deny.is_empty() && internet.is_none() {
             return Ok(None);

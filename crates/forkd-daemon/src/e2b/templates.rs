@@ -10,6 +10,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_api::snapshot::Progress;
 use forkd_engine::bring_up::WarmUp;
 use forkd_engine::library::{DefaultAccount, Recipe};
@@ -66,8 +67,8 @@ pub(super) async fn resolve(app: &Shared, caller: &Caller, template: &str) -> An
     let shown: String = template.chars().take(80).collect();
     let error = ApiError::new(ErrorCode::NotFound, format!("template '{shown}' not found"));
     Err(match USUAL.contains(&own) {
-        true => error.hint("make it on the daemon's host: forkd e2b setup"),
-        false => error.hint("name a snapshot (forkd snapshot ls) or an image (forkd image ls)"),
+        true => error.hint(HintCode::SetUpTemplate),
+        false => error.hint(HintCode::NameTemplate),
     })
 }
 

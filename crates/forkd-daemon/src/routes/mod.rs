@@ -24,6 +24,7 @@ use axum::http::Method;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -69,12 +70,12 @@ pub fn router_with(app: &Shared, more: Router<Shared>) -> Router {
 
 async fn no_such_path(request: Request) -> impl IntoResponse {
     let text = format!("there is no path {}", crate::audit::short(request.uri().path()));
-    ApiError::new(ErrorCode::NotFound, text).hint("the API is described at /openapi.json")
+    ApiError::new(ErrorCode::NotFound, text).hint(HintCode::ReadApi)
 }
 
 async fn wrong_method(method: Method) -> impl IntoResponse {
     ApiError::new(ErrorCode::MethodNotAllowed, format!("this path does not have the method {method}"))
-        .hint("the header allow says which it has")
+        .hint(HintCode::UseMethod)
 }
 
 #[cfg(test)]

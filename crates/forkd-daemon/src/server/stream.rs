@@ -202,7 +202,7 @@ fn refusal(answer: &[u8]) -> Option<Vec<u8>> {
 
 /// A whole answer, for those who never come as far as the router.
 pub(super) fn plain_answer(code: ErrorCode, text: &str) -> Vec<u8> {
-    let body = ErrorBody { error: text.to_owned(), code, hint: None };
+    let body = ErrorBody { error: text.to_owned(), code, hint: None, hint_code: None };
     let body = serde_json::to_string(&body).unwrap_or_default();
     let reason =
         axum::http::StatusCode::from_u16(code.status()).ok().and_then(|status| status.canonical_reason());

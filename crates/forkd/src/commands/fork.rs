@@ -22,13 +22,7 @@ pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
             ..Default::default()
         };
         give(&mut wanted, &options.given);
-        let created = create(&client, &wanted, &mut Signals::new()?).await;
-        let created = created.map_err(|error| match error {
-            CliError::Client(error) if error.is_not_found() => {
-                CliError::NothingToFork(options.source.clone())
-            }
-            error => error,
-        })?;
+        let created = create(&client, &wanted, &mut Signals::new()?).await?;
         for failure in &created.failures {
             say(&format!("forkd: one did not come up: {}", failure.error));
         }

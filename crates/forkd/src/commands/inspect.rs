@@ -11,11 +11,9 @@ use crate::moment::{at, bytes};
 
 pub fn run(options: &InspectOptions) -> Result<Exit, CliError> {
     with_daemon(&options.daemon, async |client| {
-        match client.named(&options.id).await {
-            Ok(Named::Sandbox(sandbox)) => show(&sandbox, &options.output)?,
-            Ok(Named::Snapshot(snapshot)) => snapshot::inspect::show(&snapshot, &options.output)?,
-            Err(error) if error.is_not_found() => return Err(CliError::NothingToShow(options.id.clone())),
-            Err(error) => return Err(error.into()),
+        match client.named(&options.id).await? {
+            Named::Sandbox(sandbox) => show(&sandbox, &options.output)?,
+            Named::Snapshot(snapshot) => snapshot::inspect::show(&snapshot, &options.output)?,
         }
         Ok(Exit::Success)
     })

@@ -22,7 +22,8 @@ ForkdError ─┬─ ConnectionFailedError   no daemon answers, or the connectio
             └─ EvaluationError         code has failed
 ```
 
-The daemon's own word for what is wrong is `code`, its advice `hint`; `request_id` finds the request in the daemon's log.
+The daemon's own word for what is wrong is `code`; `hint` says what to do about it, and `hint_code` the same for programs.
+`request_id` finds the request in the daemon's log.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class ForkdError(RuntimeError):
         *,
         code: Optional[str] = None,
         hint: Optional[str] = None,
+        hint_code: Optional[str] = None,
         status: Optional[int] = None,
         request_id: Optional[str] = None,
     ) -> None:
@@ -81,6 +83,7 @@ class ForkdError(RuntimeError):
         self.message = message
         self.code = code
         self.hint = hint
+        self.hint_code = hint_code
         self.status = status
         self.request_id = request_id
 
@@ -223,6 +226,15 @@ FAMILIES: dict[str, type[ForkdError]] = {
 }
 
 TOKEN_HINT = "FORKD_TOKEN or token= gives a token; forkd token create makes one"
+# What the daemon says in words of its API, for those who use this client. Other hints are shown as they come.
+HINTS = {
+    "list_sandboxes": "list_sandboxes() lists those there are",
+    "list_snapshots": "list_snapshots() lists those there are",
+    "list_images": "list_images() lists those there are",
+    "list_kernels": "list_kernels() lists those there are",
+    "needs_token": TOKEN_HINT,
+    "remove_dependents": "remove them first, or all with cascade=True",
+}
 
 
 def refusal(status: int, body: bytes, request_id: Optional[str] = None) -> ForkdError:
@@ -240,14 +252,18 @@ def refusal(status: int, body: bytes, request_id: Optional[str] = None) -> Forkd
 def from_body(said: dict[str, object], status: Optional[int] = None, request_id: Optional[str] = None) -> ForkdError:
     """The error of an ErrorBody, also one with a code that this client does not know."""
     code = str(said.get("code"))
-    hint = said.get("hint")
+    hint, hint_code = said.get("hint"), said.get("hint_code")
     if code == "unauthorized":
-        hint = TOKEN_HINT
+        # Also one of a proxy before the daemon, which has no hint.
+        hint_code = "needs_token"
+    if isinstance(hint_code, str):
+        hint = HINTS.get(hint_code, hint)
     family = FAMILIES.get(code, ForkdError)
     return family(
         str(said.get("error")),
         code=code,
         hint=hint if isinstance(hint, str) else None,
+        hint_code=hint_code if isinstance(hint_code, str) else None,
         status=status,
         request_id=request_id,
     )

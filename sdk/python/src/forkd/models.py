@@ -46,6 +46,7 @@ __all__ = [
     "FileKind",
     "FileList",
     "Health",
+    "HintCode",
     "ImageConfig",
     "ImageInfo",
     "ImageList",
@@ -148,6 +149,64 @@ SnapshotStatus = Literal["live", "persisting", "ready", "failed"]
 
 # What a guest is shown of the host's CPU.
 Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
+
+# What can be done about a failure.
+HintCode = Literal[
+    "list_sandboxes",
+    "list_snapshots",
+    "list_sources",
+    "list_images",
+    "list_kernels",
+    "list_branches",
+    "name_template",
+    "choose_tag",
+    "remove_dependents",
+    "remove_users",
+    "remove_branches",
+    "remove_sandboxes",
+    "raise_sandboxes",
+    "raise_project_limits",
+    "raise_token_limits",
+    "free_memory",
+    "free_disk",
+    "remove_images",
+    "make_again",
+    "merge_layers",
+    "fit_disk",
+    "network_of_host",
+    "network_of_snapshot",
+    "allow_instead",
+    "cgroup_of_host",
+    "disk_of_host",
+    "try_code",
+    "image_with_language",
+    "build_on_image",
+    "pull_first",
+    "set_up_template",
+    "try_again",
+    "try_later",
+    "try_again_or_remove",
+    "look_at_end",
+    "look_at_console",
+    "resume_first",
+    "start_listening",
+    "ask_for_archive",
+    "daemon_log",
+    "examine_host",
+    "on_host",
+    "needs_root",
+    "registry_credentials",
+    "choose_kernel",
+    "needs_token",
+    "needs_scope",
+    "needs_project",
+    "not_from_web_page",
+    "send_json",
+    "read_api",
+    "use_method",
+    "use_post",
+    "new_key",
+]
 
 # What happens to a sandbox when its time is over.
 OnExpiry = Literal["end", "pause"]
@@ -372,7 +431,10 @@ class ErrorBody(Model):
     """What failed, for people."""
 
     hint: Optional[str] = None
-    """What to do about it."""
+    """What to do about it, for people."""
+
+    hint_code: Optional[HintCode] = None
+    """What to do about it, for programs."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn;
 use axum::routing::{get, post, put};
 use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_api::token::Scope;
 use forkd_build::{Build as ImageBuild, CONTEXT_LIMITS};
 use forkd_engine::EngineError;
@@ -40,6 +41,7 @@ use serde_json::{Value, json};
 
 use self::record::{Build, PAGE, Saying, Status};
 use self::steps::{Begins, Start, Step};
+use super::error::message;
 use super::models::{Body, date};
 use super::templates;
 use crate::app::{App, Shared};
@@ -160,8 +162,7 @@ async fn start(
     let (from, begins) = base(&app, &caller, &wanted)?;
     let dockerfile = steps::dockerfile(&from, &begins, &wanted.steps)?;
     if let Some(Value::Object(_)) = &wanted.from_image_registry {
-        return Err(malformed("fromImageRegistry is not supported by forkd")
-            .hint("pull the image first: forkd image pull"));
+        return Err(malformed("fromImageRegistry is not supported by forkd").hint(HintCode::PullFirst));
     }
     let place = Place::take(&app).await?;
     let owner = app.owner(&caller, build.project.clone());
@@ -187,10 +188,7 @@ async fn start(
         };
         let result = made.map_err(|error| {
             let body = error.logged();
-            match body.hint {
-                Some(hint) => format!("{}: {hint}", body.error),
-                None => body.error,
-            }
+            message(&body.error, body.hint_code, body.hint.as_deref())
         });
         app.e2b.builds.end(&id, result);
     });
@@ -214,7 +212,7 @@ fn base(app: &App, caller: &Caller, wanted: &Start) -> Answer<(String, Begins)> 
             _ => Err(malformed(format!(
                 "template {tag} is a snapshot of a sandbox, on which nothing can be built"
             ))
-            .hint("build on an image, or make a sandbox of it and snapshot that")),
+            .hint(HintCode::BuildOnImage)),
         }
     };
     let from_template = wanted.from_template.as_deref().filter(|name| !name.is_empty());

@@ -12,6 +12,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::middleware::from_fn;
 use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::hint::HintCode;
 use forkd_api::library::{Image, ImageList, PruneImages, PrunedImages, Publish, RemovedImage};
 use forkd_api::token::Scope;
 use forkd_image::builds::BuildCache;
@@ -147,7 +148,7 @@ async fn remove(State(app): State<Shared>, Path(image): Path<String>) -> Answer<
         let users = app.engine.users_of(found.id());
         if whole && !users.is_empty() {
             let text = format!("image {image} is needed by {}", users.join(", "));
-            return Err(ApiError::new(ErrorCode::HasDependents, shortened(text)).hint("remove them first"));
+            return Err(ApiError::new(ErrorCode::HasDependents, shortened(text)).hint(HintCode::RemoveUsers));
         }
         let freed_bytes = images.remove(&image)?;
         if whole {

@@ -26,6 +26,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{Exec, ExecEvent, ExecInput, ExecStart, MAX_INPUT_MESSAGE, Signal, TerminalSize};
+use forkd_api::hint::HintCode;
 use forkd_engine::SandboxHandle;
 use forkd_engine::exec::{self, Input, Program, Remote};
 use forkd_envd::process;
@@ -87,9 +88,7 @@ pub(super) async fn interact(
     let sandbox = app.sandbox(&caller, &id)?;
     sandbox.awake_agent().await?;
     let upgrade = upgrade.map_err(|rejection| {
-        malformed("this path is for WebSockets")
-            .hint("POST runs a program without one")
-            .detail(rejection.to_string())
+        malformed("this path is for WebSockets").hint(HintCode::UsePost).detail(rejection.to_string())
     })?;
     let place = app.place_for_upgrade()?;
     let upgrade = upgrade.max_message_size(MAX_INPUT_MESSAGE).max_frame_size(MAX_INPUT_MESSAGE);
@@ -176,8 +175,7 @@ async fn first_message(app: &App, from_client: &mut FromClient) -> Answer<Option
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Answer<T> {
     serde_json::from_str(text).map_err(|error| {
-        malformed(format!("the message is not what is expected here: {error}"))
-            .hint("the API is described at /openapi.json")
+        malformed(format!("the message is not what is expected here: {error}")).hint(HintCode::ReadApi)
     })
 }
 

@@ -10,7 +10,7 @@ use std::{fs, io};
 use forkd_daemon::config::{Config, Limits, Socket};
 use forkd_daemon::server::Handle;
 use forkd_daemon::{App, Server, routes, signals};
-use forkd_engine::engine::{Engine, Networking, Settings};
+use forkd_engine::{Engine, Networking, Settings};
 
 use super::{ROOT, SETTLING, limits, program};
 use crate::arguments::ServeOptions;

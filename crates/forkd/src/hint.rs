@@ -1,0 +1,89 @@
+//! What to do about what a daemon refuses, or about a daemon that does not answer, in words of the command line.
+
+use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
+use forkd_client::{ClientError, Refusal};
+
+/// What to do about it.
+pub fn hint(error: &ClientError) -> Option<String> {
+    Some(match error {
+        ClientError::Unreachable { .. } => {
+            "is it running? forkd serve starts one; --address or FORKD_ADDRESS names another".into()
+        }
+        ClientError::Untrusted { .. } => "SSL_CERT_FILE names a file of certificates to trust, in PEM".into(),
+        ClientError::Refused(refusal) => return of_refusal(refusal),
+        ClientError::Broken(_) | ClientError::CutOff => "the daemon's log may have the reason".into(),
+        ClientError::TimedOut(_) => "forkd ping says whether the daemon answers at all".into(),
+        ClientError::Foreign { .. } => "--address or FORKD_ADDRESS names another".into(),
+        ClientError::TooLarge(_) | ClientError::Upload(_) => return None,
+    })
+}
+
+/// The daemon's own text, unless the command line has other words for what it means.
+fn of_refusal(refusal: &Refusal) -> Option<String> {
+    let own = match (refusal.hint_code, refusal.code) {
+        (Some(code), _) => in_words_of_verbs(code),
+        // Of a proxy before the daemon, or of an older daemon.
+        (None, Some(ErrorCode::Unauthorized)) => in_words_of_verbs(HintCode::NeedsToken),
+        (None, _) => None,
+    };
+    own.map(str::to_owned).or_else(|| refusal.hint.clone())
+}
+
+/// What the text of the API says with paths and parameters is said with verbs and options here.
+fn in_words_of_verbs(code: HintCode) -> Option<&'static str> {
+    Some(match code {
+        HintCode::ListSandboxes => "forkd ls --all lists those there are",
+        HintCode::ListSnapshots => "forkd snapshot ls lists those there are",
+        HintCode::ListSources => "forkd snapshot ls and forkd ls --all list what there is",
+        HintCode::ListImages => "forkd image ls lists those there are",
+        HintCode::ListKernels => "forkd kernel ls lists those there are",
+        HintCode::ListBranches => "forkd inspect shows those it can go back to",
+        HintCode::RemoveDependents => "remove them first, or all with --cascade",
+        HintCode::ChooseKernel => "choose another first (forkd kernel default), or remove it with --force",
+        HintCode::FitDisk => {
+            "ask for less with --disk-limit, or make the snapshot with a larger disk (--disk)"
+        }
+        HintCode::NetworkOfHost => {
+            "make the snapshot with --no-network, or have the daemon's host give networks: forkd doctor says what is missing"
+        }
+        HintCode::NetworkOfSnapshot => {
+            "leave out what needs a network, or make the snapshot without --no-network"
+        }
+        HintCode::LookAtConsole => "its console may say why: forkd logs",
+        HintCode::LookAtEnd => "forkd inspect says why",
+        HintCode::NeedsRoot => {
+            "start a daemon as root (sudo forkd serve); where there is none, run this command as root (sudo forkd ...)"
+        }
+        HintCode::NeedsToken => "FORKD_TOKEN or --token-file gives a token; forkd token create makes one",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: ErrorCode, hint_code: Option<HintCode>, text: Option<&str>) -> Option<String> {
+        let (error, text) = ("no".to_owned(), text.map(str::to_owned));
+        let refusal = Refusal { status: code.status(), code: Some(code), error, hint: text, hint_code };
+        hint(&ClientError::Refused(Box::new(refusal)))
+    }
+
+    #[test]
+    fn hints_are_in_words_of_verbs_where_there_are_some() {
+        let list = refused(ErrorCode::NotFound, Some(HintCode::ListImages), Some("GET /v1/images"));
+        assert_eq!(list.unwrap(), "forkd image ls lists those there are");
+        let other = refused(ErrorCode::NoDisk, Some(HintCode::FreeDisk), Some("free some"));
+        assert_eq!(other.unwrap(), "free some");
+        assert_eq!(refused(ErrorCode::NoDisk, None, Some("of the future")).unwrap(), "of the future");
+        assert_eq!(refused(ErrorCode::NoDisk, None, None), None);
+        assert!(refused(ErrorCode::Unauthorized, None, None).unwrap().contains("FORKD_TOKEN"));
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_has_hints_as_well() {
+        assert!(hint(&ClientError::TimedOut(std::time::Duration::ZERO)).unwrap().contains("forkd ping"));
+        assert_eq!(hint(&ClientError::TooLarge(1)), None);
+    }
+}

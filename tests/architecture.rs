@@ -117,6 +117,53 @@ fn dependencies_point_downwards() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The crates that make sandboxes and images, and the files of the command line that may use them: a daemon, what boots a guest of
+/// its own, and the guests of builds. Everything else asks a daemon.
+const WORKERS: [&str; 5] = ["forkd_build", "forkd_daemon", "forkd_engine", "forkd_image", "forkd_net"];
+const WORK: [&str; 6] = [
+    "arguments/serve.rs",
+    "build/",
+    "commands/build_guest.rs",
+    "commands/dev.rs",
+    "commands/serve.rs",
+    "commands/serve/",
+];
+/// Tokens are lines of a file, which a daemon need not run for.
+const TOKENS: [&str; 2] = ["arguments/token.rs", "commands/token/"];
+
+#[test]
+fn the_command_line_asks_daemons() {
+    let sources = root().join("crates/forkd/src");
+    let mut users = BTreeSet::new();
+    let mut directories = vec![sources.clone()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("sources").map(|entry| entry.expect("an entry")) {
+            let path = entry.path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("a source");
+            let code: Vec<_> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            for worker in WORKERS {
+                if code.iter().any(|line| line.contains(&format!("{worker}::"))) {
+                    let name = path.strip_prefix(&sources).expect("below").display().to_string();
+                    users.insert((name, worker));
+                }
+            }
+        }
+    }
+    let is_allowed = |(name, worker): &(String, &str)| {
+        let tokens: &[&str] = if *worker == "forkd_daemon" { &TOKENS } else { &[] };
+        WORK.iter().chain(tokens).any(|allowed| name.starts_with(allowed))
+    };
+    let others: Vec<_> = users.iter().filter(|user| !is_allowed(user)).collect();
+    assert!(others.is_empty(), "these should ask a daemon: {others:#?}");
+    for allowed in WORK.iter().chain(&TOKENS) {
+        assert!(users.iter().any(|(name, _)| name.starts_with(allowed)), "{allowed} need not be listed");
+    }
+}
+
 /// The part of deny.toml that `cargo deny` need not be built for.
 #[derive(serde::Deserialize)]
 struct Deny {

@@ -16,8 +16,6 @@ use crate::flatten::{FlattenError, flatten};
 use crate::guests::FindGuests;
 use crate::runner::{GuestRunner, RunError};
 
-/// No Dockerfile is larger.
-pub const MAX_DOCKERFILE: u64 = 4 << 20;
 /// What steps of earlier builds may take on the disk.
 const CACHE_LIMIT: u64 = 20 << 30;
 /// What a small build writes: some layers and the image.

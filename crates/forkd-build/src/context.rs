@@ -8,8 +8,7 @@ use forkd_image::archive::{ArchiveError, Limits, unpack};
 use forkd_image::builds::{BuildCache, BuildCacheError, StepDraft};
 use forkd_image::dockerfile::{Context, ContextError, Dockerfile, ParseError, parse};
 use forkd_image::recipe::{self, Recipe, RecipeError};
-
-use crate::build::MAX_DOCKERFILE;
+use forkd_source::context::MAX_DOCKERFILE;
 
 /// What a build context may hold.
 pub const CONTEXT_LIMITS: Limits =

@@ -22,7 +22,7 @@ mod output;
 mod runner;
 mod wait;
 
-pub use build::{Build, BuildImageError, MAX_DOCKERFILE, build_image};
+pub use build::{Build, BuildImageError, build_image};
 pub use context::{CONTEXT_LIMITS, UnpackError, UnpackedContext};
 pub use flatten::{FlattenError, flatten};
 pub use guests::{FindGuests, Guests, GuestsError, RunningGuest};

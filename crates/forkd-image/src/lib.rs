@@ -4,16 +4,14 @@
 //! |---|---|
 //! | [`kernel`], [`modules`], [`initramfs`] | a kernel's parts |
 //! | [`kernels`] | kernels with their modules, kept by version |
-//! | [`archive`] | layers of images, unpacked with suspicion |
+//! | [`archive`] | layers of images, unpacked with suspicion, by `forkd-source` |
 //! | [`images`] | images as ext4 file systems, by digest and by name |
 //! | [`registry`], [`import`], [`debian`] | where they come from |
 //! | [`dockerfile`], [`recipe`], [`host_environment`] | what a build is made from |
 //! | [`builds`] | steps of builds, kept by key |
 
-pub mod archive;
 pub mod builds;
 pub mod debian;
-pub mod digest;
 pub mod dockerfile;
 mod files;
 pub mod host_environment;
@@ -25,11 +23,11 @@ pub mod kernels;
 mod layout;
 pub mod modules;
 mod oci;
-pub mod progress;
 pub mod recipe;
 pub mod registry;
 
 pub use files::FileError;
+pub use forkd_source::{archive, digest, progress};
 pub use layout::LayoutError;
 pub use oci::ConfigError;
 pub use progress::{Progress, Silent};

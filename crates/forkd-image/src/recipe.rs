@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 /// The file's name, beside the Dockerfile.
-pub const FILE: &str = "forkd.toml";
+pub const FILE: &str = forkd_source::context::RECIPE;
 
 const STORED_VERSION: u32 = 1;
 const MAX_FILE: u64 = 1 << 20;

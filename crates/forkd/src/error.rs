@@ -1,15 +1,37 @@
 //! Errors are printed here, once, with all their causes.
 
 use std::error::Error;
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
-
-use forkd_engine::EngineError;
 
 use crate::exit::Exit;
 use crate::hint::hint;
 
-/// Whatever a verb failed with.
+/// For a host that cannot keep sandboxes within their limits.
+pub const CGROUP_HINT: &str =
+    "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like";
+
+/// What a single verb can fail with, such as `serve`, whose file knows the type.
+#[derive(Debug)]
+pub struct VerbError {
+    error: Box<dyn Error + Send + Sync>,
+    hint: Option<&'static str>,
+}
+
+impl fmt::Display for VerbError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(formatter)
+    }
+}
+
+impl Error for VerbError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// What a verb failed with here. What a daemon refuses is a `Client` error, with the daemon's own words.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     #[error(transparent)]
@@ -38,16 +60,10 @@ pub enum CliError {
     File(#[from] forkd_machine::FileError),
     #[error("the connection to machine {name} broke: {reason}")]
     Lost { name: forkd_machine::Name, reason: String },
-    #[error(transparent)]
-    Kernel(#[from] forkd_image::kernels::KernelStoreError),
-    #[error(transparent)]
-    StoredImage(#[from] forkd_image::images::ImageError),
     #[error("the Dockerfile {} cannot be read", path.display())]
     Dockerfile { path: std::path::PathBuf, source: io::Error },
     #[error(transparent)]
-    Context(#[from] forkd_image::dockerfile::ContextError),
-    #[error(transparent)]
-    BuildGuest(#[from] forkd_build::GuestsError),
+    Context(#[from] forkd_source::context::ContextError),
     #[error("give the image a name: {0:?} is none (--name NAME)")]
     NameNeeded(String),
     #[error("image {image} is needed by {users}")]
@@ -55,27 +71,15 @@ pub enum CliError {
     #[error("cannot read {}", path.display())]
     Send { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    RegistryAuth(#[from] forkd_image::registry::AuthError),
+    RegistryAuth(#[from] forkd_source::credentials::AuthError),
     #[error(transparent)]
-    Boot(#[from] forkd_engine::boot::BootError),
-    #[error(transparent)]
-    BringUp(#[from] forkd_engine::bring_up::BringUpError),
-    #[error(transparent)]
-    Agent(#[from] forkd_engine::agent::AgentError),
-    #[error(transparent)]
-    Token(#[from] forkd_daemon::auth::TokenError),
-    #[error(transparent)]
-    Daemon(#[from] forkd_daemon::app::AppError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
+    Verb(VerbError),
     #[error("this host has no cgroup v2, which keeps sandboxes within their limits")]
     NoCgroups,
     #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
     #[error("sandboxes can have no network: {0}")]
     NoNetwork(String),
-    #[error(transparent)]
-    Listen(#[from] forkd_daemon::server::BindError),
     #[error("there is no group named {0} on this host")]
     NoGroup(String),
     #[error("{0:?} is no log filter; give a level (error, warn, info, debug, trace), or levels by module")]
@@ -123,6 +127,15 @@ pub enum CliError {
 }
 
 impl CliError {
+    pub fn of_verb(error: impl Error + Send + Sync + 'static) -> CliError {
+        CliError::of_verb_with(error, None)
+    }
+
+    /// The same, with what to do about it.
+    pub fn of_verb_with(error: impl Error + Send + Sync + 'static, hint: Option<&'static str>) -> CliError {
+        CliError::Verb(VerbError { error: Box::new(error), hint })
+    }
+
     /// What to do about it, where the text does not say so itself.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -135,9 +148,8 @@ impl CliError {
                 "become its owner or a member of its group (forkd serve --socket-group), or use FORKD_ADDRESS"
                     .into()
             }
-            CliError::NoCgroups | CliError::Engine(EngineError::Cgroup(_)) => {
-                "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like".into()
-            }
+            CliError::Verb(error) => return error.hint.map(str::to_owned),
+            CliError::NoCgroups => CGROUP_HINT.into(),
             CliError::TemporaryDaemon { .. } if !rustix::process::geteuid().is_root() => {
                 "it ran without root; use sudo, or start a daemon as root: sudo forkd serve --socket-group GROUP"
                     .into()

@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
 use forkd_api::token::{Scope, TokenLimits};
-use forkd_engine::project::Project;
+pub use forkd_engine::project::Project;
 
 use crate::error::ApiError;
 

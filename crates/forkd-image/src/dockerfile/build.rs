@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forkd_source::context::{Context, items_digest};
 use serde::Serialize;
 
-use super::context::{Context, items_digest};
 use super::runner::{BuildError, BuildOptions, Built, CopyFromStep, CopyStep, RunStep, Runner};
 use super::words::{Variables, expand, split};
 use super::{Base, Command, Copy, Dockerfile, Instruction, Line, Stage};

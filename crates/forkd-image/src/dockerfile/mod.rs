@@ -9,8 +9,6 @@
 //! What is not supported is refused by its name and line, never skipped.
 
 mod build;
-mod context;
-mod ignore;
 mod parse;
 mod runner;
 #[cfg(test)]
@@ -18,8 +16,8 @@ mod tests;
 mod words;
 
 pub use build::build;
-pub use context::{Context, ContextError, Item, ItemKind};
-pub use ignore::{Ignore, IgnoreError};
+pub use forkd_source::context::{Context, ContextError, Item, ItemKind};
+pub use forkd_source::ignore::{Ignore, IgnoreError};
 pub use parse::{ParseError, parse};
 pub use runner::{BuildError, BuildOptions, Built, CopyFromStep, CopyStep, RunStep, Runner};
 pub use words::WordError;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use forkd_source::context::{Context, ContextError, Item};
 use serde::Serialize;
 
 use super::Base;
-use super::context::{Context, ContextError, Item};
 use super::words::WordError;
 use crate::digest::Digest;
 use crate::images::Config;

@@ -18,12 +18,11 @@
 mod draft;
 mod ext4;
 mod metadata;
-mod name;
 
 pub use draft::{BuiltImage, Draft, Finish};
 pub use ext4::Ext4Error;
+pub use forkd_source::name::{Name, NameError};
 pub use metadata::{Config, Image, Metadata, Source, default_user, image_id};
-pub use name::{Name, NameError};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -8,12 +8,10 @@
 //! Every byte is checked against the digest that named it, up to the manifest, which the reference names by digest or the
 //! registry by tag.
 
-mod auth;
 mod download;
 
-pub use auth::AuthError;
+pub use forkd_source::credentials::{AuthError, Credentials, own_credentials};
 
-use std::fmt;
 use std::fs::{self, File};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -70,30 +68,6 @@ pub struct Pull {
     pub credentials: Option<Credentials>,
 }
 
-/// Who pulls. It is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    pub username: String,
-    pub password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Credentials(…)")
-    }
-}
-
-/// The credentials that this user's Docker config file has for the registry of a reference: for whoever pulls in this user's
-/// name. What is no reference has none.
-pub fn own_credentials(reference: &str) -> Result<Option<Credentials>, AuthError> {
-    let Ok(reference) = reference.parse::<Reference>() else { return Ok(None) };
-    let Some(file) = auth::config_file() else { return Ok(None) };
-    Ok(match auth::credentials(&file, reference.resolve_registry())? {
-        RegistryAuth::Basic(username, password) => Some(Credentials { username, password }),
-        _ => None,
-    })
-}
-
 /// Pulls an image. Blocks; must not be called from an asynchronous task.
 pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<Image, PullError> {
     let bad =
@@ -104,12 +78,13 @@ pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<
         None => pull.reference.parse().map_err(|error| bad(format!("{error}")))?,
     };
     let draft = Draft::new(store, pull.limits)?;
-    let auth = match (&pull.credentials, auth::config_file()) {
-        (Some(Credentials { username, password }), _) => {
-            RegistryAuth::Basic(username.clone(), password.clone())
-        }
-        (None, Some(file)) => auth::credentials(&file, reference.resolve_registry())?,
-        (None, None) => RegistryAuth::Anonymous,
+    let credentials = match &pull.credentials {
+        Some(credentials) => Some(credentials.clone()),
+        None => own_credentials(&pull.reference)?,
+    };
+    let auth = match credentials {
+        Some(Credentials { username, password }) => RegistryAuth::Basic(username, password),
+        None => RegistryAuth::Anonymous,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(PullError::Runtime)?;

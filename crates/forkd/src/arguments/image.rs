@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use forkd_image::images::Name;
+use forkd_source::name::Name;
 
 use super::{DaemonOptions, Output, parse_pair};
 use crate::size::parse_mib;

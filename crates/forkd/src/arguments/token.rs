@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use forkd_api::token::{Scope, TokenLimits};
-use forkd_engine::project::Project;
+use forkd_daemon::auth::Project;
 
 use super::{LsOptions, Output};
 use crate::size::parse_mib;

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use forkd_build::{BuildVm, GuestsError, LIMIT, Machinery};
+use forkd_build::{BuildVm, LIMIT, Machinery};
 use forkd_engine::boot::DiskPlan;
 use forkd_engine::shutdown::wait_for_end;
 use forkd_host::home;
@@ -70,7 +70,7 @@ async fn keep(
     };
     // The machine is forkd's own: nobody has to be told what is changed there.
     let vm = tokio::select! {
-        vm = machinery.boot(&disk, directory, |_| ()) => vm?,
+        vm = machinery.boot(&disk, directory, |_| ()) => vm.map_err(CliError::of_verb)?,
         _ = orders.recv() => return Ok(false),
     };
     super::print(&format!("{READY}\n"))?;
@@ -80,7 +80,7 @@ async fn keep(
         _ => return Ok(false),
     }
     let BuildVm { vm, network: _network } = vm;
-    wait_for_end(vm, LIMIT).await.map_err(GuestsError::from)?;
+    wait_for_end(vm, LIMIT).await.map_err(CliError::of_verb)?;
     Ok(true)
 }
 

@@ -50,11 +50,11 @@ impl forkd_image::Progress for Shown<'_> {
 pub fn run(options: &DevOptions) -> Result<Exit, CliError> {
     let library = home::library()?;
     let binaries = home::binaries().map_err(CliError::Binaries)?;
-    let image = ImageStore::new(&library).find(&options.image)?;
+    let image = ImageStore::new(&library).find(&options.image).map_err(CliError::of_verb)?;
     let progress = Progress::new();
     let shown = Shown(&progress);
-    let kernel = KernelStore::new(&library).ensure_default(&shown)?;
-    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &shown)?;
+    let kernel = KernelStore::new(&library).ensure_default(&shown).map_err(CliError::of_verb)?;
+    let initramfs = kernel.initramfs(&binaries.join("forkd-agent"), &shown).map_err(CliError::of_verb)?;
     progress.finish();
     let size = Size::of(&image, options.vcpus, options.memory, options.disk);
     match kvm::probe(&binaries)?.kvm {
@@ -105,8 +105,9 @@ fn in_machine(options: &DevOptions, size: Size) -> Result<Exit, CliError> {
 
 async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit, CliError> {
     let begun = Instant::now();
-    let vm = boot(plan).await?;
-    bring_up(&vm.agent, &ImageConfig::of(&image.metadata), "forkd-dev", LIMIT).await?;
+    let vm = boot(plan).await.map_err(CliError::of_verb)?;
+    let config = ImageConfig::of(&image.metadata);
+    bring_up(&vm.agent, &config, "forkd-dev", LIMIT).await.map_err(CliError::of_verb)?;
     let seconds = begun.elapsed().as_secs_f64();
     let ports = [(options.envd_port, ENVD), (options.interpreter_port, INTERPRETER)];
     for (port, guest_port) in ports {

@@ -11,7 +11,7 @@ use forkd_daemon::build_guests::EngineGuests;
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
 use forkd_engine::library::Library;
-use forkd_engine::{self as engine, Engine, Networking, NetworksFound, Recovered, Settings};
+use forkd_engine::{self as engine, Engine, EngineError, Networking, NetworksFound, Recovered, Settings};
 use forkd_host::home;
 use forkd_image::images::ImageStore;
 use forkd_image::kernels::KernelStore;
@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::arguments::{Cgroup, Listen, NetworkArgument, ServeOptions};
 use crate::daemon::SOCKET;
-use crate::error::CliError;
+use crate::error::{CGROUP_HINT, CliError};
 use crate::exit::Exit;
 use crate::logging;
 
@@ -91,9 +91,9 @@ async fn serve(
     if !settings.program.is_file() {
         tracing::warn!(program = %settings.program.display(), "is not there: no sandbox can be made");
     }
-    let (engine, recovered) = Engine::start(settings).await?;
+    let (engine, recovered) = Engine::start(settings).await.map_err(of_engine)?;
     report(&recovered);
-    if !engine.checks_layers()? {
+    if !engine.checks_layers().map_err(of_engine)? {
         tracing::warn!(
             root = %engine.root().display(),
             "the file system has no leases: it is not checked that VM processes give up frozen disk layers"
@@ -112,8 +112,8 @@ async fn serve(
     }
     let networks = engine.clone();
     let guests = EngineGuests { engine: engine.clone(), library: library.clone() };
-    let app = App::new(config, engine, library, Box::new(guests))?;
-    let server = Server::bind(config, app.clone()).await?;
+    let app = App::new(config, engine, library, Box::new(guests)).map_err(CliError::of_verb)?;
+    let server = Server::bind(config, app.clone()).await.map_err(CliError::of_verb)?;
     housekeeping::start(&app);
     let signals =
         signals::listen(server.handle()).map_err(|error| CliError::Io("listen to signals", error))?;
@@ -143,6 +143,11 @@ async fn serve(
         Ok(Ok(())) => {}
     }
     Ok(Exit::Success)
+}
+
+fn of_engine(error: EngineError) -> CliError {
+    let hint = matches!(error, EngineError::Cgroup(_)).then_some(CGROUP_HINT);
+    CliError::of_verb_with(error, hint)
 }
 
 /// Says what the daemon before this one has left.

@@ -4,7 +4,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::Path;
 
-use forkd_image::archive::exactly;
+use forkd_source::archive::exactly;
 
 /// Writes an archive of what is at a path, under another name. Links in directories are links. Everything is root's: numbers of
 /// this host's users are somebody else's in a guest.

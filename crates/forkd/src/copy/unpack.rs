@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use forkd_image::archive::{ArchiveError, Entry, Kind, Limits, Used, read_entries};
+use forkd_source::archive::{ArchiveError, Entry, Kind, Limits, Used, read_entries};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, linkat, mkdirat, openat, openat2, symlinkat};
 use rustix::io::Errno;
 

@@ -5,11 +5,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use forkd_api::library::{BuildImage, Image};
-use forkd_build::MAX_DOCKERFILE;
 use forkd_client::{Client, ClientError};
-use forkd_image::dockerfile::Context;
-use forkd_image::recipe;
 use forkd_machine::Progress as _;
+use forkd_source::context::{Context, MAX_DOCKERFILE, RECIPE};
 
 use super::show;
 use crate::arguments::{BuildNetwork, ImageBuildOptions};
@@ -85,10 +83,9 @@ fn sent(options: &ImageBuildOptions, context: &Context) -> Result<Sent, CliError
     };
     let dockerfile = within(&path.file_name().unwrap_or_default().to_string_lossy());
     let mut files = vec![(dockerfile.clone(), content)];
-    for (path, name) in [
-        (options.directory.join(IGNORE), IGNORE.to_owned()),
-        (beside.join(recipe::FILE), within(recipe::FILE)),
-    ] {
+    for (path, name) in
+        [(options.directory.join(IGNORE), IGNORE.to_owned()), (beside.join(RECIPE), within(RECIPE))]
+    {
         match read(&path) {
             Ok(content) => files.push((name, content)),
             Err(CliError::Dockerfile { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forkd_api::library::{Image, ImportImage};
 use forkd_client::{Client, ClientError};
-use forkd_image::images::Name;
 use forkd_machine::Progress as _;
+use forkd_source::name::Name;
 
 use super::show;
 use crate::arguments::ImageImportOptions;

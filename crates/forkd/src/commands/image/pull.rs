@@ -2,7 +2,7 @@
 
 use forkd_api::library::{Credentials, PullImage};
 use forkd_client::{Address, Client};
-use forkd_image::registry::own_credentials;
+use forkd_source::credentials::own_credentials;
 
 use super::show;
 use crate::arguments::ImagePullOptions;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forkd_api::library::{AddKernel, ImportKernel, Kernel, KernelSource};
 use forkd_client::{Client, ClientError};
-use forkd_image::archive::exactly;
 use forkd_machine::Progress as _;
+use forkd_source::archive::exactly;
 
 use super::show;
 use crate::arguments::KernelAddOptions;

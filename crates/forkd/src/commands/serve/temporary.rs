@@ -12,7 +12,7 @@ use forkd_daemon::server::Handle;
 use forkd_daemon::{App, Server, routes, signals};
 use forkd_engine::{Engine, Networking, Settings};
 
-use super::{ROOT, SETTLING, limits, program};
+use super::{ROOT, SETTLING, limits, of_engine, program};
 use crate::arguments::ServeOptions;
 use crate::build::HostOrMachine;
 use crate::daemon::SOCKET;
@@ -50,9 +50,9 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
         agent: library.agent.clone(),
         machine: options.machine.clone(),
     };
-    let (engine, _) = Engine::start(settings).await?;
-    let app = App::new(&config, engine, library, Box::new(guests))?;
-    let server = Server::bind(&config, app.clone()).await?;
+    let (engine, _) = Engine::start(settings).await.map_err(of_engine)?;
+    let app = App::new(&config, engine, library, Box::new(guests)).map_err(CliError::of_verb)?;
+    let server = Server::bind(&config, app.clone()).await.map_err(CliError::of_verb)?;
     let signals =
         signals::listen(server.handle()).map_err(|error| CliError::Io("listen to signals", error))?;
     stop_with_stdin(server.handle());

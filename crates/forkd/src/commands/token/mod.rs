@@ -5,13 +5,19 @@ pub mod ls;
 pub mod rm;
 
 use forkd_api::token::TokenLimits;
-use forkd_daemon::auth::TokenFile;
+use forkd_daemon::auth::{TokenError, TokenFile};
 use forkd_host::home;
 
 use crate::error::CliError;
 
 pub fn tokens() -> Result<TokenFile, CliError> {
     Ok(TokenFile::new(&home::directory()?))
+}
+
+impl From<TokenError> for CliError {
+    fn from(error: TokenError) -> CliError {
+        CliError::of_verb(error)
+    }
 }
 
 /// Limits as words.

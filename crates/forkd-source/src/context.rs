@@ -10,9 +10,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 
-use super::ignore::{Ignore, IgnoreError, matcher};
 use crate::archive::exactly;
 use crate::digest::{Digest, Hasher, HashingReader};
+use crate::ignore::{Ignore, IgnoreError, matcher};
+
+/// No Dockerfile is longer.
+pub const MAX_DOCKERFILE: u64 = 4 << 20;
+/// The file beside a Dockerfile that says what a parent needs beyond its image.
+pub const RECIPE: &str = "forkd.toml";
 
 const MAX_IGNORE: u64 = 1 << 20;
 const MAX_ENTRIES: usize = 1_000_000;
@@ -356,7 +361,7 @@ impl Context {
 }
 
 /// The digest of what items place in an image: names, kinds, modes and contents; times do not count.
-pub(super) fn items_digest(items: &[Item]) -> Digest {
+pub fn items_digest(items: &[Item]) -> Digest {
     let add = |hasher: Hasher, item: &Item| {
         let hasher = hasher.part(item.destination.as_bytes()).part(&item.mode.to_le_bytes());
         let hasher = hasher.part(&[u8::from(item.unpacks)]);

@@ -64,7 +64,7 @@ impl Ignore {
 }
 
 /// A pattern in which `*` stops at a slash and `**` does not.
-pub(super) fn matcher(pattern: &str) -> Option<GlobMatcher> {
+pub(crate) fn matcher(pattern: &str) -> Option<GlobMatcher> {
     let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build().ok()?;
     Some(glob.compile_matcher())
 }

@@ -16,15 +16,15 @@ mod path;
 mod pax;
 mod reader;
 mod remove;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+#[expect(clippy::unwrap_used, reason = "it is for tests only, also those of other crates")]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub use apply::{Whiteouts, apply};
-pub(crate) use compression::Bounded;
-pub use compression::{Compression, decompressed};
+pub use compression::{Bounded, Compression, decompressed};
 pub use content::exactly;
 pub use path::EntryPath;
 pub use reader::{Entry, Kind, read_entries};

@@ -1,19 +1,27 @@
 //! Credentials for registries, from the file that `docker login` and `podman login` write.
+//!
+//! Helpers are refused and not run, which is why no crate that knows them is used: the file names any program, and a daemon that
+//! reads it is root.
 
 use std::collections::BTreeMap;
-use std::env;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::{env, fmt};
 
 use base64::Engine;
-use oci_client::secrets::RegistryAuth;
+use oci_spec::distribution::Reference;
 use serde::Deserialize;
 
-use crate::files::{self, FileError};
+/// No such file is larger.
+const MAX_FILE: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    #[error(transparent)]
-    File(#[from] FileError),
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is damaged", path.display())]
+    Syntax { path: PathBuf, source: serde_json::Error },
     #[error(
         "the credentials for {registry} are with the helper {helper:?} ({}), which is not supported; remove it from that file and log in again",
         file.display()
@@ -21,6 +29,19 @@ pub enum AuthError {
     Helper { registry: String, helper: String, file: PathBuf },
     #[error("the credentials for {registry} in {} make no sense; log in again", file.display())]
     Damaged { registry: String, file: PathBuf },
+}
+
+/// Who pulls. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub username: String,
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Credentials(…)")
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -40,16 +61,44 @@ struct Entry {
     identitytoken: Option<String>,
 }
 
+/// What this user's Docker config file has for the registry of a reference: for whoever pulls in this user's name. What is no
+/// reference has none.
+pub fn own_credentials(reference: &str) -> Result<Option<Credentials>, AuthError> {
+    let Ok(reference) = reference.parse::<Reference>() else { return Ok(None) };
+    match config_file() {
+        Some(file) => credentials(&file, reference.resolve_registry()),
+        None => Ok(None),
+    }
+}
+
 /// Where the file is: `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`.
-pub(super) fn config_file() -> Option<PathBuf> {
+fn config_file() -> Option<PathBuf> {
     let directory = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let directory = directory("DOCKER_CONFIG").or_else(|| Some(directory("HOME")?.join(".docker")))?;
     Some(directory.join("config.json"))
 }
 
-/// The credentials for a registry; anonymous if the file has none.
-pub(super) fn credentials(file: &Path, registry: &str) -> Result<RegistryAuth, AuthError> {
-    let Some(config) = files::read_json::<DockerConfig>(file)? else { return Ok(RegistryAuth::Anonymous) };
+fn read(path: &Path) -> Result<Option<DockerConfig>, AuthError> {
+    let failed = |source| AuthError::Read { path: path.into(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    let mut bytes = Vec::new();
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if length as u64 > MAX_FILE {
+        return Err(failed(io::ErrorKind::FileTooLarge.into()));
+    }
+    let parsed = serde_json::from_slice(&bytes);
+    parsed.map(Some).map_err(|source| AuthError::Syntax { path: path.into(), source })
+}
+
+/// The credentials for a registry, if the file has some.
+fn credentials(file: &Path, registry: &str) -> Result<Option<Credentials>, AuthError> {
+    let Some(config) = read(file)? else { return Ok(None) };
     let damaged = || AuthError::Damaged { registry: registry.into(), file: file.into() };
     let helper = |helper: &str| AuthError::Helper {
         registry: registry.into(),
@@ -60,23 +109,26 @@ pub(super) fn credentials(file: &Path, registry: &str) -> Result<RegistryAuth, A
         return Err(helper(name.1));
     }
     let Some((_, entry)) = config.auths.iter().find(|(key, _)| host(key) == host(registry)) else {
-        return Ok(RegistryAuth::Anonymous);
+        return Ok(None);
+    };
+    let basic = |username: &str, password: &str| {
+        Ok(Some(Credentials { username: username.to_owned(), password: password.to_owned() }))
     };
     if let (Some(username), Some(password)) = (&entry.username, &entry.password) {
-        return Ok(RegistryAuth::Basic(username.clone(), password.clone()));
+        return basic(username, password);
     }
     match entry.auth.as_deref().filter(|auth| !auth.is_empty()) {
         Some(auth) => {
             let decoded = base64::engine::general_purpose::STANDARD.decode(auth).map_err(|_| damaged())?;
             let decoded = String::from_utf8(decoded).map_err(|_| damaged())?;
             let (username, password) = decoded.split_once(':').ok_or_else(damaged)?;
-            Ok(RegistryAuth::Basic(username.into(), password.into()))
+            basic(username, password)
         }
         None if entry.identitytoken.is_some() => Err(helper("identitytoken")),
         // An entry without content says that a helper has it.
         None => match &config.creds_store {
             Some(name) => Err(helper(name)),
-            None => Ok(RegistryAuth::Anonymous),
+            None => Ok(None),
         },
     }
 }
@@ -93,7 +145,7 @@ fn host(key: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn ask(config: &str, registry: &str) -> Result<RegistryAuth, AuthError> {
+    fn ask(config: &str, registry: &str) -> Result<Option<Credentials>, AuthError> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.json");
         std::fs::write(&file, config).unwrap();
@@ -105,14 +157,16 @@ mod tests {
         // "me:pass:word"
         let config = r#"{"auths": {"https://index.hub.example/v1/": {"auth": "bWU6cGFzczp3b3Jk"},
             "registry.example:5000": {"username": "a", "password": "b"}}}"#;
-        let basic = |user: &str, password: &str| RegistryAuth::Basic(user.into(), password.into());
+        let basic = |user: &str, password: &str| {
+            Some(Credentials { username: user.into(), password: password.into() })
+        };
         for name in ["index.hub.example", "registry-1.hub.example", "hub.example"] {
             assert!(ask(config, name).unwrap() == basic("me", "pass:word"), "{name}");
         }
         assert!(ask(config, "registry.example:5000").unwrap() == basic("a", "b"));
-        assert!(ask(config, "registry.example").unwrap() == RegistryAuth::Anonymous);
-        assert!(ask("{}", "x").unwrap() == RegistryAuth::Anonymous);
-        assert!(credentials(Path::new("/nonexistent/config.json"), "x").unwrap() == RegistryAuth::Anonymous);
+        assert!(ask(config, "registry.example").unwrap().is_none());
+        assert!(ask("{}", "x").unwrap().is_none());
+        assert!(credentials(Path::new("/nonexistent/config.json"), "x").unwrap().is_none());
     }
 
     #[test]
@@ -120,7 +174,7 @@ mod tests {
         let config = r#"{"auths": {"a.example": {}}, "credsStore": "desktop", "credHelpers": {"b.example": "gcloud"}}"#;
         assert!(ask(config, "a.example").unwrap_err().to_string().contains("\"desktop\""));
         assert!(ask(config, "b.example").unwrap_err().to_string().contains("\"gcloud\""));
-        assert!(ask(config, "c.example").unwrap() == RegistryAuth::Anonymous);
+        assert!(ask(config, "c.example").unwrap().is_none());
     }
 
     #[test]
@@ -129,6 +183,6 @@ mod tests {
             let error = ask(&format!(r#"{{"auths": {{"a": {{"auth": "{auth}"}}}}}}"#), "a").unwrap_err();
             assert!(matches!(error, AuthError::Damaged { .. }) && !error.to_string().contains(auth));
         }
-        assert!(matches!(ask("[", "a"), Err(AuthError::File(_))));
+        assert!(matches!(ask("[", "a"), Err(AuthError::Syntax { .. })));
     }
 }

@@ -1,11 +1,12 @@
 //! Archives for tests, also such as no tar program writes.
 
 /// An archive under construction. Entries belong to whoever runs the test, so that others than root can unpack them.
-#[derive(Default)]
-pub(crate) struct Tar(Vec<u8>);
+#[derive(Debug, Default)]
+pub struct Tar(Vec<u8>);
 
 /// One header and its content.
-pub(crate) struct Item<'a> {
+#[derive(Debug)]
+pub struct Item<'a> {
     pub name: &'a str,
     pub kind: u8,
     pub link: &'a str,
@@ -94,7 +95,7 @@ impl Tar {
 }
 
 /// One record as a writer makes it.
-pub(crate) fn pax_record(key: &[u8], value: &[u8]) -> Vec<u8> {
+pub fn pax_record(key: &[u8], value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest;
     while length != rest + length.to_string().len() {

@@ -100,7 +100,8 @@ impl Hasher {
 }
 
 /// Takes the digest of all that is read through it.
-pub(crate) struct HashingReader<R> {
+#[derive(Debug)]
+pub struct HashingReader<R> {
     inner: R,
     hash: Sha256,
 }
@@ -127,8 +128,8 @@ impl<R: Read> Read for HashingReader<R> {
 }
 
 /// A digest of bytes that come piece by piece.
-#[derive(Default)]
-pub(crate) struct Stream(Sha256);
+#[derive(Debug, Default)]
+pub struct Stream(Sha256);
 
 impl Stream {
     pub fn bytes(&mut self, bytes: &[u8]) {

@@ -43,7 +43,8 @@ pub fn decompressed<'a>(file: impl Read + 'a) -> Result<Box<dyn Read + 'a>, Arch
 }
 
 /// Fails instead of delivering more than a number of bytes: what a small file can unpack to has no end.
-pub(crate) struct Bounded<R> {
+#[derive(Debug)]
+pub struct Bounded<R> {
     pub inner: R,
     pub left: u64,
 }

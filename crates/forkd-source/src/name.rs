@@ -22,7 +22,7 @@ impl Name {
     }
 
     /// The name as a file's: without slashes, never hidden, never `.` or `..`.
-    pub(super) fn encoded(&self) -> String {
+    pub fn encoded(&self) -> String {
         self.0.replace('/', "%2F").replace(':', "%3A").replace('@', "%40")
     }
 }

@@ -1,0 +1,18 @@
+//! What images are made of, as a caller has it: what the command line sends, and what the daemon, registries and guests send back.
+//! No image is made here.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`archive`] | tar archives, read with suspicion |
+//! | [`context`], [`ignore`] | the directory beside a Dockerfile, without what `.dockerignore` names |
+//! | [`name`] | names of images |
+//! | [`credentials`] | what this user's Docker config file has for a registry |
+//! | [`digest`], [`progress`] | what both sides have in common |
+
+pub mod archive;
+pub mod context;
+pub mod credentials;
+pub mod digest;
+pub mod ignore;
+pub mod name;
+pub mod progress;

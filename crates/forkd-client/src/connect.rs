@@ -1,9 +1,14 @@
 //! Connections to the daemon, of every kind.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -14,7 +19,6 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::address::Address;
-use crate::error::ClientError;
 
 /// How long a connection may take to come up, TLS included.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -31,26 +35,106 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug> Stream for T {}
 
-/// Connects within a time limit.
-pub(crate) async fn connect(
-    address: &Address,
-    tls: Option<&Arc<ClientConfig>>,
-) -> Result<Box<dyn Stream>, ClientError> {
-    let unreachable = |source| ClientError::Unreachable { address: address.to_string(), source };
-    let connected = timeout(LIMIT, dial(address, tls)).await.map_err(|_| {
-        unreachable(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("no connection within {} s", LIMIT.as_secs()),
-        ))
-    })?;
-    connected.map_err(|error| match error {
-        Failed::Connect(source) => unreachable(source),
-        // rustls' own errors come as this kind; a peer that goes away in the handshake does not.
-        Failed::Tls(source) if source.kind() == io::ErrorKind::InvalidData => {
-            ClientError::Untrusted { address: address.to_string(), source }
-        }
-        Failed::Tls(source) => unreachable(source),
-    })
+/// Connects to a daemon, for the pool and for connections that become something else than HTTP.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    to: Arc<(Address, Option<Arc<ClientConfig>>)>,
+}
+
+/// There is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("nobody is there")]
+    Unreachable(#[source] io::Error),
+    #[error("nobody is there who is trusted")]
+    Untrusted(#[source] io::Error),
+}
+
+impl Connector {
+    pub(crate) fn new(address: Address, tls: Option<Arc<ClientConfig>>) -> Connector {
+        Connector { to: Arc::new((address, tls)) }
+    }
+
+    /// Connects within a time limit.
+    pub(crate) async fn connect(&self) -> Result<Box<dyn Stream>, ConnectError> {
+        let (address, tls) = &*self.to;
+        let connected = timeout(LIMIT, dial(address, tls.as_ref())).await.map_err(|_| {
+            let text = format!("no connection within {} s", LIMIT.as_secs());
+            ConnectError::Unreachable(io::Error::new(io::ErrorKind::TimedOut, text))
+        })?;
+        connected.map_err(|error| match error {
+            // rustls' own errors come as this kind; a peer that goes away in the handshake does not.
+            Failed::Tls(source) if source.kind() == io::ErrorKind::InvalidData => {
+                ConnectError::Untrusted(source)
+            }
+            Failed::Connect(source) | Failed::Tls(source) => ConnectError::Unreachable(source),
+        })
+    }
+}
+
+impl tower_service::Service<Uri> for Connector {
+    type Response = Pooled;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Pooled, ConnectError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// The address is known; the pool has the URI of a request only.
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { Ok(Pooled(TokioIo::new(connector.connect().await?))) })
+    }
+}
+
+/// A connection that the pool keeps.
+pub(crate) struct Pooled(TokioIo<Box<dyn Stream>>);
+
+impl Connection for Pooled {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl hyper::rt::Read for Pooled {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl hyper::rt::Write for Pooled {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+    }
 }
 
 enum Failed {

@@ -1,25 +1,25 @@
 //! A request and its answer.
 
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
 use hyper::ext::on_informational;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, EXPECT, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioExecutor;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::address::Address;
 use crate::body::{Body, Wish};
-use crate::connect::{self, Stream};
+use crate::connect::{self, ConnectError, Connector, Stream};
 use crate::error::{ClientError, Refusal};
 use crate::secret::Secret;
 
@@ -45,8 +45,9 @@ pub struct Client {
 struct Inner {
     address: Address,
     token: Option<Secret>,
-    tls: Option<Arc<ClientConfig>>,
-    idle: Mutex<Vec<SendRequest<Body>>>,
+    connector: Connector,
+    /// Keeps connections for later, and replaces those that the daemon has closed meanwhile.
+    pool: legacy::Client<Connector, Body>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -70,22 +71,17 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub response: Response<Incoming>,
-    connection: SendRequest<Body>,
     client: Client,
 }
 
 /// The body of an answer, piece by piece.
 #[derive(Debug)]
-pub(crate) struct Streamed {
-    body: Incoming,
-    // Without it, the connection would take no further requests, and end when it has nothing to read.
-    _connection: SendRequest<Body>,
-}
+pub(crate) struct Streamed(Incoming);
 
 impl Streamed {
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         loop {
-            match self.body.frame().await {
+            match self.0.frame().await {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(ClientError::broken(error)),
                 Some(Ok(frame)) => {
@@ -172,7 +168,12 @@ impl Client {
             Address::Tcp { tls: true, .. } => Some(connect::tls_config().map_err(ClientError::broken)?),
             _ => None,
         };
-        Ok(Client { inner: Arc::new(Inner { address, token, tls, idle: Mutex::default() }) })
+        let connector = Connector::new(address.clone(), tls);
+        let pool = legacy::Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(IDLE)
+            .pool_idle_timeout(None)
+            .build(connector.clone());
+        Ok(Client { inner: Arc::new(Inner { address, token, connector, pool }) })
     }
 
     pub fn address(&self) -> &Address {
@@ -184,7 +185,7 @@ impl Client {
     }
 
     pub(crate) async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
-        connect::connect(&self.inner.address, self.inner.tls.as_ref()).await
+        self.inner.connector.connect().await.map_err(|error| self.unconnected(&error))
     }
 
     /// The headers that every request has.
@@ -214,7 +215,9 @@ impl Client {
 
     async fn exchange_at_leisure(&self, mut request: Request) -> Result<Answer, ClientError> {
         let kept_back = request.body.keep_back();
-        let mut http = hyper::Request::builder().method(request.method).uri(&request.path);
+        // The pool wants all of it, whatever it connects to; the daemon gets the path.
+        let uri = format!("http://{}{}", self.inner.address.authority(), request.path);
+        let mut http = hyper::Request::builder().method(request.method).uri(uri);
         for (name, value) in self.headers() {
             http = http.header(name, value);
         }
@@ -233,56 +236,41 @@ impl Client {
                 }
             });
         }
-        loop {
-            let (mut connection, is_used) = match self.idle().await {
-                Some(connection) => (connection, true),
-                None => (self.open().await?, false),
-            };
-            let response = match connection.try_send_request(http).await {
-                Ok(response) => response,
-                Err(mut error) => match error.take_message() {
-                    // The daemon had closed a connection that was idle, and has seen nothing of this.
-                    Some(message) if is_used => {
-                        http = message;
-                        continue;
-                    }
-                    _ => return Err(sending_failed(error.into_error())),
-                },
-            };
-            let answer = Answer { response, connection, client: self.clone() };
-            return match answer.response.status().as_u16() {
-                200..400 => Ok(answer),
-                _ => {
-                    let refusal = answer.refusal().await;
-                    if let Some(wish) = &kept_back {
-                        wish.send_replace(Wish::Unwanted);
-                    }
-                    Err(refusal)
+        let response = self.inner.pool.request(http).await.map_err(|error| self.failed(&error))?;
+        let answer = Answer { response, client: self.clone() };
+        match answer.response.status().as_u16() {
+            200..400 => Ok(answer),
+            _ => {
+                let refusal = answer.refusal().await;
+                if let Some(wish) = &kept_back {
+                    wish.send_replace(Wish::Unwanted);
                 }
-            };
-        }
-    }
-
-    async fn idle(&self) -> Option<SendRequest<Body>> {
-        loop {
-            let mut connection = self.kept()?.pop()?;
-            if connection.ready().await.is_ok() {
-                return Some(connection);
+                Err(refusal)
             }
         }
     }
 
-    fn kept(&self) -> Option<std::sync::MutexGuard<'_, Vec<SendRequest<Body>>>> {
-        self.inner.idle.lock().ok()
+    /// Why there is no answer: the causes of the pool's error say.
+    fn failed(&self, error: &legacy::Error) -> ClientError {
+        let mut cause = std::error::Error::source(error);
+        while let Some(found) = cause {
+            if let Some(error) = found.downcast_ref::<ConnectError>() {
+                return self.unconnected(error);
+            }
+            if let Some(error) = found.downcast_ref::<hyper::Error>() {
+                return sending_failed(error);
+            }
+            cause = found.source();
+        }
+        ClientError::broken(error.to_string())
     }
 
-    async fn open(&self) -> Result<SendRequest<Body>, ClientError> {
-        let stream = self.connect().await?;
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::broken)?;
-        // What goes wrong here is told to whoever waits for an answer.
-        tokio::spawn(connection);
-        Ok(sender)
+    fn unconnected(&self, error: &ConnectError) -> ClientError {
+        let address = self.inner.address.to_string();
+        match error {
+            ConnectError::Unreachable(source) => ClientError::Unreachable { address, source: again(source) },
+            ConnectError::Untrusted(source) => ClientError::Untrusted { address, source: again(source) },
+        }
     }
 
     /// Asks, and reads the answer.
@@ -307,25 +295,17 @@ impl Client {
 impl Answer {
     /// The whole body, which then leaves its connection to others.
     pub(crate) async fn whole(self, most: usize) -> Result<Bytes, ClientError> {
-        let Answer { response, connection, client } = self;
-        let body =
-            Limited::new(response.into_body(), most).collect().await.map_err(|error| match error
-                .is::<LengthLimitError>(
-            ) {
-                true => ClientError::TooLarge(most),
-                false => ClientError::Broken(error),
-            })?;
-        if let Some(mut kept) = client.kept()
-            && kept.len() < IDLE
-        {
-            kept.push(connection);
-        }
+        let body = Limited::new(self.response.into_body(), most).collect().await;
+        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+            true => ClientError::TooLarge(most),
+            false => ClientError::Broken(error),
+        })?;
         Ok(body.to_bytes())
     }
 
     /// The body, to be read as it comes. Whoever drops it before its end ends the connection.
     pub(crate) fn streamed(self) -> Streamed {
-        Streamed { body: self.response.into_body(), _connection: self.connection }
+        Streamed(self.response.into_body())
     }
 
     async fn refusal(self) -> ClientError {
@@ -346,14 +326,26 @@ pub(crate) fn refusal(client: &Client, status: u16, body: &[u8]) -> ClientError 
     }
 }
 
-fn sending_failed(error: hyper::Error) -> ClientError {
+/// hyper lends its errors only; what callers need of one is its words.
+fn sending_failed(error: &hyper::Error) -> ClientError {
     // hyper gives errors of the body that is sent as a cause.
-    let of_upload = std::error::Error::source(&error)
-        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
+    let of_upload = std::error::Error::source(error)
+        .and_then(|cause| cause.downcast_ref::<io::Error>())
         .filter(|_| error.is_user());
     match of_upload {
-        Some(cause) => ClientError::Upload(std::io::Error::new(cause.kind(), cause.to_string())),
-        None => ClientError::broken(error),
+        Some(cause) => ClientError::Upload(again(cause)),
+        None => ClientError::broken(with_causes(error)),
+    }
+}
+
+fn again(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", with_causes(cause)),
+        None => error.to_string(),
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use forkd_image::digest::Digest;
 use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::tiny::PATIENCE;
 use forkd_tests::registry::Registry;
 use forkd_tests::tiny_library::fill;
 use serde_json::{Value, json};
@@ -719,6 +722,40 @@ hint: make one on the daemon's host: forkd token create NAME --scope run
         assert!(said.contains("this needs the scope admin, and the token has run\n"), "{words:?}: {said}");
     }
     Ok(())
+}
+
+/// Also when it is killed in the middle of something: here, while it waits for an archive.
+#[test]
+fn a_daemon_for_one_command_ends_with_it() -> Result<(), Failure> {
+    let home = Home::new()?;
+    let temporary = home.path().join("tmp");
+    fs::create_dir(&temporary)?;
+    let archive = home.path().join("pipe.tar");
+    if !std::process::Command::new("mkfifo").arg(&archive).status()?.success() {
+        return Err("no pipe".into());
+    }
+    let until = |what: &str, holds: &dyn Fn(&[std::path::PathBuf]) -> bool| -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            let entries = fs::read_dir(&temporary)?.map(|entry| Ok(entry?.path()));
+            let entries: Vec<_> = entries.collect::<std::io::Result<_>>()?;
+            if holds(&entries) {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{what}: {entries:?}").into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let mut command = home.command(&["image", "import", &archive.to_string_lossy()]);
+    let mut command = command.env("TMPDIR", &temporary).stderr(Stdio::null()).spawn()?;
+    until("no daemon was started", &|entries| {
+        entries.iter().any(|directory| directory.join("forkd.sock").exists())
+    })?;
+    command.kill()?;
+    command.wait()?;
+    until("its files are left", &|entries| entries.is_empty())
 }
 
 /// Of a daemon that this user starts for itself: it may look, and is told what making an image takes.

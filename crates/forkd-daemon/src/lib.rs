@@ -29,7 +29,7 @@ pub mod idempotency;
 mod jobs;
 mod kept;
 mod library_error;
-pub mod library_view;
+mod library_view;
 pub mod metrics;
 mod ndjson;
 mod openapi;

@@ -218,8 +218,8 @@ fn nothing_of_another_project_is_there() -> Result<(), Failure> {
 /// E2B's routes, as they are written in the daemon.
 fn e2b_routes() -> Result<BTreeSet<(String, String)>, Failure> {
     let sources = [
-        include_str!("../../crates/forkd-daemon/src/e2b/mod.rs"),
-        include_str!("../../crates/forkd-daemon/src/e2b/builds/mod.rs"),
+        include_str!("../../crates/forkd-e2b/src/lib.rs"),
+        include_str!("../../crates/forkd-e2b/src/builds/mod.rs"),
     ];
     let mut routes = BTreeSet::new();
     for line in sources.iter().flat_map(|source| source.lines()) {

@@ -12,11 +12,11 @@ use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::build_guests::BuildGuests;
 use crate::config::{Config, Limits};
-use crate::e2b::{E2b, KeyError};
 use crate::error::ApiError;
 use crate::idempotency::Idempotency;
 use crate::kept::KeptError;
 use crate::metrics::Metrics;
+use crate::protocol::Protocol;
 use crate::sharing::Sharing;
 
 /// The state of every handler: `State(app): State<Shared>`.
@@ -27,7 +27,7 @@ pub type Shared = Arc<App>;
 pub struct App {
     pub engine: Engine,
     pub library: Library,
-    pub(crate) build_guests: Box<dyn BuildGuests>,
+    pub build_guests: Box<dyn BuildGuests>,
     pub tokens: Tokens,
     pub audit: Audit,
     pub metrics: Metrics,
@@ -35,10 +35,10 @@ pub struct App {
     pub limits: Limits,
     /// Whether the TCP port is for TLS.
     pub tls: bool,
-    pub(crate) e2b: E2b,
-    pub(crate) sharing: Sharing,
+    pub protocol: Arc<dyn Protocol>,
+    pub sharing: Sharing,
     /// Places for long work on the library.
-    pub(crate) jobs: Arc<Semaphore>,
+    pub jobs: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
     /// Held by everything that is not to be cut short.
     busy: Arc<RwLock<()>>,
@@ -54,8 +54,6 @@ pub enum AppError {
     #[error(transparent)]
     Audit(#[from] AuditError),
     #[error(transparent)]
-    Keys(#[from] KeyError),
-    #[error(transparent)]
     Kept(#[from] KeptError),
 }
 
@@ -66,6 +64,7 @@ impl App {
         engine: Engine,
         library: Library,
         build_guests: Box<dyn BuildGuests>,
+        protocol: Arc<dyn Protocol>,
     ) -> Result<Shared, AppError> {
         let audit = Audit::open(config.audit.as_deref())?;
         let metrics = Metrics::default();
@@ -82,7 +81,7 @@ impl App {
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
-            e2b: E2b::open(&config.home)?,
+            protocol,
             sharing: Sharing::open(&config.home)?,
             jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),
@@ -99,12 +98,12 @@ impl App {
     }
 
     /// As long as it is held, the daemon waits before it ends.
-    pub(crate) async fn busy(&self) -> OwnedRwLockReadGuard<()> {
+    pub async fn busy(&self) -> OwnedRwLockReadGuard<()> {
         Arc::clone(&self.busy).read_owned().await
     }
 
     /// Whether there is room for an image or a kernel at all. What it will take is known only when it is there.
-    pub(crate) fn admit_image(&self) -> Result<(), ApiError> {
+    pub fn admit_image(&self) -> Result<(), ApiError> {
         let directory = self.library.directory();
         std::fs::create_dir_all(&directory).map_err(|error| ApiError::internal(&error))?;
         Ok(self.engine.admit_bytes(&directory, 0)?)
@@ -139,7 +138,7 @@ impl App {
         *self.stopping.borrow()
     }
 
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stopping.send_replace(true);
         self.engine.stop();
     }

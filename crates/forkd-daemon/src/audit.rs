@@ -67,12 +67,12 @@ pub struct Line {
 pub struct Sandboxes(pub Vec<String>);
 
 /// Now, as the log has it.
-pub(crate) fn timestamp() -> String {
+pub fn timestamp() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
 /// A path without its query, without secrets, and not endless.
-pub(crate) fn short(path: &str) -> String {
+pub fn short(path: &str) -> String {
     let mut path = redact(path);
     if path.len() > MAX_PATH {
         path.truncate(path.floor_char_boundary(MAX_PATH));
@@ -82,7 +82,7 @@ pub(crate) fn short(path: &str) -> String {
 }
 
 /// The sandbox that a path names.
-pub(crate) fn sandbox_in(path: &str) -> Option<String> {
+pub fn sandbox_in(path: &str) -> Option<String> {
     let rest = [forkd_api::PREFIX, "/v2", ""]
         .into_iter()
         .find_map(|version| path.strip_prefix(version)?.strip_prefix("/sandboxes/"));

@@ -15,7 +15,7 @@ use crate::error::{Answer, ApiError};
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Does what needs a sandbox's guest. If the sandbox ends meanwhile, that is the answer.
-pub(crate) async fn during<T, E: Into<ApiError>>(
+pub async fn during<T, E: Into<ApiError>>(
     sandbox: &SandboxHandle,
     work: impl Future<Output = Result<T, E>>,
 ) -> Answer<T> {

@@ -7,7 +7,7 @@ use forkd_net::{Dropped, Entry, Policy, Reason};
 use crate::error::Answer;
 use crate::routes::checks::malformed;
 
-pub(crate) fn convert(wanted: Egress) -> Answer<forkd_net::Egress> {
+pub fn convert(wanted: Egress) -> Answer<forkd_net::Egress> {
     let Egress { mode, allow } = wanted;
     if mode != EgressMode::List && !allow.is_empty() {
         return Err(malformed("egress.allow is for the mode list"));
@@ -27,7 +27,7 @@ fn entries(allow: &[String]) -> Answer<Vec<Entry>> {
     allow.iter().map(entry).collect()
 }
 
-pub(crate) fn show(egress: &forkd_net::Egress) -> Egress {
+pub fn show(egress: &forkd_net::Egress) -> Egress {
     match egress {
         forkd_net::Egress::Allow => Egress { mode: EgressMode::Allow, allow: Vec::new() },
         forkd_net::Egress::Deny => Egress { mode: EgressMode::Deny, allow: Vec::new() },
@@ -38,7 +38,7 @@ pub(crate) fn show(egress: &forkd_net::Egress) -> Egress {
 }
 
 /// An event.
-pub(crate) fn dropped(id: String, dropped: Dropped) -> What {
+pub fn dropped(id: String, dropped: Dropped) -> What {
     let Dropped { reason, protocol, destination, port, name } = dropped;
     let reason = match reason {
         Reason::Refused => DropReason::Refused,

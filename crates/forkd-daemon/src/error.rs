@@ -28,7 +28,7 @@ pub type Answer<T> = Result<T, ApiError>;
 
 /// Remains on an answer that was an [`ApiError`], for metrics and the log.
 #[derive(Debug, Clone)]
-pub(crate) struct Failure {
+pub struct Failure {
     pub code: ErrorCode,
     pub text: String,
     pub hint: Option<String>,
@@ -71,7 +71,7 @@ impl ApiError {
     }
 
     /// For an error that is part of an answer: what the gate would log is logged here.
-    pub(crate) fn logged(self) -> ErrorBody {
+    pub fn logged(self) -> ErrorBody {
         let detail = self.detail.as_deref().unwrap_or("");
         match self.body.code.status() {
             500.. => tracing::error!(text = %self.body.error, %detail, "a part of the request failed"),
@@ -116,7 +116,7 @@ fn status(code: ErrorCode) -> StatusCode {
 
 /// Gives an answer that failed the shape, if it has another one. Its headers stay (`Allow`, for one), except those about
 /// the body that is replaced.
-pub(crate) fn shape(response: Response) -> Response {
+pub fn shape(response: Response) -> Response {
     let extensions = response.extensions();
     let fine = response.status().as_u16() < 400;
     if fine || extensions.get::<Failure>().is_some() || extensions.get::<PassThrough>().is_some() {

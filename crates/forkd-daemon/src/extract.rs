@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
@@ -47,10 +47,14 @@ impl<T: Serialize> IntoResponse for Json<T> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
+impl<S: Sync, T: DeserializeOwned> FromRequest<S> for Json<T>
+where
+    Shared: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Shared) -> Result<Json<T>, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Json<T>, ApiError> {
+        let app = Shared::from_ref(state);
         if !is_json(request.headers()) {
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, "the body is not said to be JSON")
                 .hint(HintCode::SendJson));
@@ -64,10 +68,10 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Query<T>, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, ApiError> {
         let query = axum::extract::Query::try_from_uri(&parts.uri);
         query.map(|axum::extract::Query(value)| Query(value)).map_err(|error| {
             ApiError::new(
@@ -79,11 +83,11 @@ impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send> FromRequestParts<Shared> for Path<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Result<Path<T>, ApiError> {
-        match axum::extract::Path::from_request_parts(parts, app).await {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, ApiError> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(value)) => Ok(Path(value)),
             Err(error) if error.status() == StatusCode::INTERNAL_SERVER_ERROR => {
                 Err(ApiError::internal(&error))
@@ -93,10 +97,14 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Shared> for Path<T> {
     }
 }
 
-impl FromRequest<Shared> for Upload {
+impl<S: Sync> FromRequest<S> for Upload
+where
+    Shared: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Shared) -> Result<Upload, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Upload, ApiError> {
+        let app = Shared::from_ref(state);
         Ok(Upload(impatient(request.into_body(), app.limits.body_time)))
     }
 }
@@ -114,7 +122,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Reads a whole body, at most so large, in at most this time.
-pub(crate) async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, ApiError> {
+pub async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::new(ErrorCode::TooLarge, format!("the body is larger than {limit} bytes"));
     // What is said to be too large is not waited for.
     if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {

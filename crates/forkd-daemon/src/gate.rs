@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -19,8 +20,8 @@ use tracing::Instrument;
 use crate::app::Shared;
 use crate::audit::{self, Line};
 use crate::auth::{self, Caller, Peer};
-use crate::e2b::{self, Aim, Plane};
 use crate::error::{ApiError, Failure, shape};
+use crate::protocol::{Aim, Plane};
 use crate::request_id::{self, RequestId};
 
 /// What anybody may ask: load balancers have no token, and the document is no secret.
@@ -40,7 +41,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     let Line { method: verb, path, .. } = &record.line;
     let span = tracing::info_span!("request", id = id.as_str(), method = %verb, %path);
 
-    let plane = e2b::plane(&app, &request);
+    let plane = app.protocol.plane(&app, &request);
     let route = if matches!(plane, Plane::Data(_)) { Some(DATA_PLANE) } else { route };
     let mut response = match plane {
         // Sandboxes have tokens of their own.
@@ -49,7 +50,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
             data_plane(&app, aim, request).instrument(span.clone()).await
         }
         plane => {
-            let link = e2b::upload_caller(&app, request.uri()).filter(|_| plane == Plane::Control);
+            let link = app.protocol.link_caller(request.uri()).filter(|_| plane == Plane::Control);
             let caller = link.map_or_else(|| recognise(&app, route, &request), Ok);
             if let Ok(caller) = &caller {
                 record.line.who.clone_from(&caller.name);
@@ -65,7 +66,10 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
                     guarded(next.run(request)).instrument(span.clone()).await
                 }
             };
-            if plane == Plane::Control { e2b::dress(shape(response)) } else { shape(response) }
+            match plane {
+                Plane::Control => app.protocol.dress(shape(response)),
+                _ => shape(response),
+            }
         }
     };
 
@@ -93,7 +97,7 @@ async fn data_plane(app: &Shared, aim: Aim, request: Request) -> Response {
     let Some(peer) = request.extensions().get::<Peer>().cloned() else {
         return nowhere().into_response();
     };
-    guarded(e2b::serve(app, &peer, aim, request)).await
+    guarded(Arc::clone(&app.protocol).serve(app.clone(), peer, aim, request)).await
 }
 
 fn nowhere() -> ApiError {

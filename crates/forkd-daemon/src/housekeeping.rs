@@ -1,6 +1,7 @@
 //! What the daemon does by itself: it sweeps, keeps zygotes within their budget, and counts what happens in the engine without
 //! being asked for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_engine::{Happened, SandboxState, SnapshotStatus, Swept, Told};
@@ -9,7 +10,6 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::{App, Shared};
-use crate::e2b;
 use crate::error::chain;
 
 /// Between two sweeps.
@@ -27,7 +27,7 @@ pub fn start(app: &Shared) {
     // Before anything happens that counts.
     let happened = app.engine.happenings();
     let cleaning = app.clone();
-    tokio::spawn(async move { e2b::clean_up(&cleaning).await });
+    tokio::spawn(Arc::clone(&app.protocol).clean_up(cleaning));
     tokio::spawn(async move {
         tokio::select! {
             () = sweep(&sweeping) => {}

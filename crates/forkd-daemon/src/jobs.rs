@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Room for one piece of long work.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     _permit: OwnedSemaphorePermit,
     /// The daemon waits for it when it stops.
     _busy: OwnedRwLockReadGuard<()>,
@@ -51,13 +51,13 @@ impl Place {
 
 /// What work has come to.
 #[derive(Debug)]
-pub(crate) enum Made {
+pub enum Made {
     Image(Box<Image>),
     Kernel(Box<Kernel>),
 }
 
 /// Does work in a thread, and answers with what it has come to: as one JSON document, or at the end of a stream.
-pub(crate) async fn answer(
+pub async fn answer(
     app: &Shared,
     place: Place,
     headers: &HeaderMap,

@@ -30,7 +30,7 @@ pub enum KeptError {
 
 /// A file, and what it has.
 #[derive(Debug)]
-pub(crate) struct Kept<T> {
+pub struct Kept<T> {
     path: PathBuf,
     content: Mutex<T>,
 }

@@ -46,7 +46,7 @@ const PIECE: usize = 16 << 10;
 
 /// Where a request goes.
 #[derive(Debug)]
-pub(crate) struct Destination<'a> {
+pub struct Destination<'a> {
     pub agent: &'a Agent,
     pub port: u16,
     /// The path and the query that the guest sees.
@@ -58,7 +58,7 @@ pub(crate) struct Destination<'a> {
 
 /// What the guest is told about the request that the client has made.
 #[derive(Debug, Default)]
-pub(crate) struct Forwarded {
+pub struct Forwarded {
     pub address: Option<IpAddr>,
     pub encrypted: bool,
     /// What was taken off the path.
@@ -66,7 +66,7 @@ pub(crate) struct Forwarded {
 }
 
 /// Passes a request on, and its answer back.
-pub(crate) async fn forward(app: &Shared, to: Destination<'_>, mut request: Request) -> Answer<Response> {
+pub async fn forward(app: &Shared, to: Destination<'_>, mut request: Request) -> Answer<Response> {
     if request.method() == Method::CONNECT {
         return Err(malformed("a sandbox is no proxy"));
     }

@@ -51,14 +51,14 @@ struct KnownImage {
 
 /// Whose an image is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ImageAccess {
+pub struct ImageAccess {
     pub projects: Vec<Project>,
     pub public: bool,
 }
 
 /// What is shared.
 #[derive(Debug)]
-pub(crate) struct Sharing(Kept<Content>);
+pub struct Sharing(Kept<Content>);
 
 impl Sharing {
     pub fn open(home: &Path) -> Result<Sharing, KeptError> {

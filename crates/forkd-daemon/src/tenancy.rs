@@ -30,7 +30,7 @@ use crate::sharing::ImageAccess;
 const SHOWN: usize = 80;
 
 impl App {
-    pub(crate) fn sandbox(&self, caller: &Caller, id: &str) -> Answer<SandboxHandle> {
+    pub fn sandbox(&self, caller: &Caller, id: &str) -> Answer<SandboxHandle> {
         forkd_proto::passes!();
         let sandbox = self.engine.sandbox(id)?;
         match caller.owns(&sandbox.view().record.project) {
@@ -39,22 +39,22 @@ impl App {
         }
     }
 
-    pub(crate) fn sandboxes(&self, caller: &Caller) -> Vec<SandboxView> {
+    pub fn sandboxes(&self, caller: &Caller) -> Vec<SandboxView> {
         let mut views = self.engine.sandboxes();
         views.retain(|view| caller.owns(&view.record.project));
         views
     }
 
     /// A snapshot that the caller may fork from, by its tag or by the name of a template that was built.
-    pub(crate) fn snapshot(&self, caller: &Caller, name: &str) -> Answer<SnapshotHandle> {
+    pub fn snapshot(&self, caller: &Caller, name: &str) -> Answer<SnapshotHandle> {
         let exact = self.engine.snapshot(name).ok();
-        let found = exact.or_else(|| self.engine.snapshot(self.e2b.current(name)?.as_str()).ok());
+        let found = exact.or_else(|| self.engine.snapshot(self.protocol.snapshot(name)?.as_str()).ok());
         let visible = found.filter(|snapshot| self.sees(caller, &snapshot.view()));
         visible.ok_or_else(|| EngineError::NoSnapshot(shown(name)).into())
     }
 
     /// What a name means to the caller: a snapshot that it may fork from, or else a sandbox.
-    pub(crate) fn named(&self, caller: &Caller, name: &str) -> Answer<Source> {
+    pub fn named(&self, caller: &Caller, name: &str) -> Answer<Source> {
         forkd_proto::passes!();
         let snapshot = self.snapshot(caller, name).map(Source::Snapshot);
         let found = snapshot.or_else(|_| self.sandbox(caller, name).map(Source::Sandbox));
@@ -62,7 +62,7 @@ impl App {
     }
 
     /// One that is the caller's to change.
-    pub(crate) fn own_snapshot(&self, caller: &Caller, name: &str) -> Answer<SnapshotHandle> {
+    pub fn own_snapshot(&self, caller: &Caller, name: &str) -> Answer<SnapshotHandle> {
         let snapshot = self.snapshot(caller, name)?;
         match caller.owns(&snapshot.view().record.project) {
             true => Ok(snapshot),
@@ -70,7 +70,7 @@ impl App {
         }
     }
 
-    pub(crate) fn snapshots(&self, caller: &Caller) -> Vec<SnapshotView> {
+    pub fn snapshots(&self, caller: &Caller) -> Vec<SnapshotView> {
         let mut views = self.engine.snapshots();
         views.retain(|view| self.sees(caller, view));
         views
@@ -81,12 +81,7 @@ impl App {
     }
 
     /// Removes a snapshot of the caller's.
-    pub(crate) async fn remove_snapshot(
-        &self,
-        caller: &Caller,
-        name: &str,
-        cascade: bool,
-    ) -> Answer<Vec<Tag>> {
+    pub async fn remove_snapshot(&self, caller: &Caller, name: &str, cascade: bool) -> Answer<Vec<Tag>> {
         let snapshot = self.own_snapshot(caller, name)?;
         let tag = snapshot.tag();
         Ok(match caller.sees_all() {
@@ -96,7 +91,7 @@ impl App {
     }
 
     /// An image that the caller may use, by a name, an id or its beginning. Blocks.
-    pub(crate) fn image(&self, caller: &Caller, name: &str) -> Answer<Image> {
+    pub fn image(&self, caller: &Caller, name: &str) -> Answer<Image> {
         let image = self.library.images.find(name)?;
         match self.sees_image(caller, &image) {
             true => Ok(image),
@@ -105,18 +100,18 @@ impl App {
     }
 
     /// Those that the caller may use. Blocks.
-    pub(crate) fn images(&self, caller: &Caller) -> Answer<Vec<Image>> {
+    pub fn images(&self, caller: &Caller) -> Answer<Vec<Image>> {
         let mut images = self.library.images.list()?;
         images.retain(|image| self.sees_image(caller, image));
         Ok(images)
     }
 
     /// An image as the API says it.
-    pub(crate) fn shown_image(&self, caller: &Caller, image: &Image) -> seen::Image {
+    pub fn shown_image(&self, caller: &Caller, image: &Image) -> seen::Image {
         seen::Image { summary: self.shown_summary(caller, image), ..library_view::image(image) }
     }
 
-    pub(crate) fn shown_summary(&self, caller: &Caller, image: &Image) -> seen::ImageSummary {
+    pub fn shown_summary(&self, caller: &Caller, image: &Image) -> seen::ImageSummary {
         let ImageAccess { projects, public } = self.sharing.image(image.id());
         let projects =
             projects.into_iter().filter(|project| caller.owns(project)).map(String::from).collect();
@@ -124,11 +119,7 @@ impl App {
     }
 
     /// Makes an image, which is a project's from then on. Blocks.
-    pub(crate) fn make_image(
-        &self,
-        project: &Project,
-        make: impl FnOnce() -> Answer<Image>,
-    ) -> Answer<Image> {
+    pub fn make_image(&self, project: &Project, make: impl FnOnce() -> Answer<Image>) -> Answer<Image> {
         let before: BTreeSet<_> = self.library.images.list()?.iter().map(Image::id).collect();
         let image = make()?;
         self.sharing.made(image.id(), project, before.contains(&image.id()))?;
@@ -145,7 +136,7 @@ impl App {
 
     /// Which project a sandbox belongs to that a caller makes of a snapshot: its own, if the snapshot is its own or public. What
     /// an admin makes of others' stays theirs.
-    pub(crate) fn project_for(&self, caller: &Caller, snapshot: &SnapshotView) -> Project {
+    pub fn project_for(&self, caller: &Caller, snapshot: &SnapshotView) -> Project {
         match self.sharing.is_public(&snapshot.record) {
             true => caller.project.clone(),
             false => snapshot.record.project.clone(),
@@ -153,13 +144,13 @@ impl App {
     }
 
     /// Who makes something for a project, and how much that may be.
-    pub(crate) fn owner(&self, caller: &Caller, project: Project) -> Owner {
+    pub fn owner(&self, caller: &Caller, project: Project) -> Owner {
         let project_allowance = allowance(self.tokens.limits_of(&project));
         Owner { name: caller.name.clone(), allowance: allowance(caller.limits), project, project_allowance }
     }
 
     /// The same for what is the caller's own.
-    pub(crate) fn own(&self, caller: &Caller) -> Owner {
+    pub fn own(&self, caller: &Caller) -> Owner {
         self.owner(caller, caller.project.clone())
     }
 }

@@ -22,7 +22,7 @@ const LOOK: u64 = 64 << 20;
 
 /// Writes a body of at most `limit` bytes to a file in a directory, which is made if it is not there. The free disk space
 /// that is kept stays free.
-pub(crate) async fn to_file(app: &Shared, body: Body, directory: PathBuf, limit: u64) -> Answer<File> {
+pub async fn to_file(app: &Shared, body: Body, directory: PathBuf, limit: u64) -> Answer<File> {
     let too_large = || ApiError::new(ErrorCode::TooLarge, format!("the body is larger than {limit} bytes"));
     // What is said to be too large is not waited for.
     let said = body.size_hint().lower();

@@ -3,7 +3,6 @@
 //! Here a project is a name on what is made: it is kept in records, and asked for where room is given and where snapshots are
 //! removed. Who may see what is the daemon's to decide.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -21,10 +20,6 @@ pub struct Project(String);
 pub struct ProjectError(String);
 
 impl Project {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Whether it is the one that everything belongs to of which nothing else is said.
     pub fn is_default(&self) -> bool {
         self.0 == DEFAULT
@@ -37,6 +32,8 @@ impl Default for Project {
     }
 }
 
+forkd_proto::checked_text!(Project, ProjectError);
+
 impl FromStr for Project {
     type Err = ProjectError;
 
@@ -46,26 +43,6 @@ impl FromStr for Project {
             true => Ok(Project(text.into())),
             false => Err(ProjectError(text.chars().take(80).collect())),
         }
-    }
-}
-
-impl TryFrom<String> for Project {
-    type Error = ProjectError;
-
-    fn try_from(text: String) -> Result<Project, ProjectError> {
-        text.parse()
-    }
-}
-
-impl From<Project> for String {
-    fn from(project: Project) -> String {
-        project.0
-    }
-}
-
-impl fmt::Display for Project {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
     }
 }
 

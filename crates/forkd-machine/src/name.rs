@@ -1,6 +1,5 @@
 //! Names of machines: they become directory names and host names.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -14,11 +13,7 @@ pub struct Name(String);
 #[error("{0:?} is not a machine's name: use 1 to 32 of a-z, 0-9 and -, with no - at either end")]
 pub struct NameError(String);
 
-impl Name {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+forkd_proto::checked_text!(Name, NameError);
 
 impl FromStr for Name {
     type Err = NameError;
@@ -30,26 +25,6 @@ impl FromStr for Name {
             && !text.starts_with('-')
             && !text.ends_with('-');
         if valid { Ok(Name(text.into())) } else { Err(NameError(text.into())) }
-    }
-}
-
-impl TryFrom<String> for Name {
-    type Error = NameError;
-
-    fn try_from(text: String) -> Result<Name, NameError> {
-        text.parse()
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

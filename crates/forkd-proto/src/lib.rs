@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod causes;
 pub mod channel;
+pub mod checked;
 pub mod control;
 pub mod passes;
 pub mod probe;

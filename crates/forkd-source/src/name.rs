@@ -1,6 +1,5 @@
 //! Names of images: `python:3.12-slim`, `registry.example/team/app:v1`.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -17,15 +16,13 @@ pub struct Name(String);
 pub struct NameError(String);
 
 impl Name {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The name as a file's: without slashes, never hidden, never `.` or `..`.
     pub fn encoded(&self) -> String {
         self.0.replace('/', "%2F").replace(':', "%3A").replace('@', "%40")
     }
 }
+
+forkd_proto::checked_text!(Name, NameError);
 
 impl FromStr for Name {
     type Err = NameError;
@@ -42,26 +39,6 @@ impl FromStr for Name {
         }
         let last = text.rsplit('/').next().unwrap_or(text);
         Ok(Name(if last.contains([':', '@']) { text.to_owned() } else { format!("{text}:latest") }))
-    }
-}
-
-impl TryFrom<String> for Name {
-    type Error = NameError;
-
-    fn try_from(text: String) -> Result<Name, NameError> {
-        text.parse()
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

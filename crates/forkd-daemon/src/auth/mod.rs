@@ -29,7 +29,7 @@ use crate::error::ApiError;
 pub(crate) use file::Stamp;
 pub use file::{Damage, TokenError, TokenFile};
 pub use secret::{NoRandomness, Secret};
-pub(crate) use secret::{random, redact};
+pub use secret::{random, redact};
 pub use tokens::{Holder, Tokens};
 
 const API_KEY: &str = "x-api-key";
@@ -67,7 +67,7 @@ impl Caller {
     }
 
     /// Somebody who may only look at what everybody may.
-    pub(crate) fn nobody() -> Caller {
+    pub fn nobody() -> Caller {
         let (project, limits) = (Project::default(), TokenLimits::default());
         Caller { name: "-".into(), scope: Scope::Read, project, limits }
     }
@@ -124,7 +124,7 @@ fn unauthorized(text: &str) -> ApiError {
 }
 
 /// For what a caller sees, but may not change.
-pub(crate) fn not_yours(what: &str) -> ApiError {
+pub fn not_yours(what: &str) -> ApiError {
     ApiError::new(ErrorCode::Forbidden, format!("{what} belongs to another project"))
         .hint(HintCode::NeedsProject)
 }
@@ -154,7 +154,7 @@ pub fn require(
 }
 
 /// Takes forkd's own tokens out of a request that goes on to somebody else. What else is in these headers is for them.
-pub(crate) fn keep_tokens(headers: &mut HeaderMap) {
+pub fn keep_tokens(headers: &mut HeaderMap) {
     let is_token = |text: &str| Secret::parse(text.rsplit(' ').next().unwrap_or(text)).is_some();
     for name in [header::AUTHORIZATION.as_str(), API_KEY] {
         let values = headers.get_all(name).iter();

@@ -81,7 +81,7 @@ impl<'de> Deserialize<'de> for Fingerprint {
 }
 
 /// A text without the secrets that are in it: somebody may send theirs where it does not belong.
-pub(crate) fn redact(text: &str) -> String {
+pub fn redact(text: &str) -> String {
     let mut parts = text.split(PREFIX);
     let mut clean = parts.next().unwrap_or("").to_owned();
     for part in parts {
@@ -97,7 +97,7 @@ pub(crate) fn redact(text: &str) -> String {
 pub struct NoRandomness(#[source] std::io::Error);
 
 /// Random bytes from the kernel.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
+pub fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| NoRandomness(error.into()))?;
     Ok(bytes)

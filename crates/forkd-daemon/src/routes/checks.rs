@@ -14,19 +14,19 @@ const MAX_METADATA_VALUE: usize = 1024;
 /// All names and values together. Each guest gets them in one message.
 const MAX_ENV: usize = 64 << 10;
 
-pub(crate) fn malformed(text: impl Into<String>) -> ApiError {
+pub fn malformed(text: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::Malformed, text)
 }
 
 /// Refuses a number that is out of its range.
-pub(crate) fn within<T: PartialOrd + Display>(name: &str, value: T, range: RangeInclusive<T>) -> Answer<T> {
+pub fn within<T: PartialOrd + Display>(name: &str, value: T, range: RangeInclusive<T>) -> Answer<T> {
     match range.contains(&value) {
         true => Ok(value),
         false => Err(malformed(format!("{name} is {value}, expected {} to {}", range.start(), range.end()))),
     }
 }
 
-pub(crate) fn metadata(metadata: &BTreeMap<String, String>) -> Answer<()> {
+pub fn metadata(metadata: &BTreeMap<String, String>) -> Answer<()> {
     let fits = metadata.len() <= MAX_METADATA
         && metadata.iter().all(|(key, value)| {
             (1..=MAX_METADATA_KEY).contains(&key.len())
@@ -42,7 +42,7 @@ pub(crate) fn metadata(metadata: &BTreeMap<String, String>) -> Answer<()> {
     )))
 }
 
-pub(crate) fn env(env: &BTreeMap<String, String>) -> Answer<()> {
+pub fn env(env: &BTreeMap<String, String>) -> Answer<()> {
     let size: usize = env.iter().map(|(name, value)| name.len() + value.len()).sum();
     let names = env.keys().all(|name| !name.is_empty() && !name.contains(['=', '\0']));
     if size <= MAX_ENV && names && !env.values().any(|value| value.contains('\0')) {
@@ -54,7 +54,7 @@ pub(crate) fn env(env: &BTreeMap<String, String>) -> Answer<()> {
 }
 
 /// A program and its arguments.
-pub(crate) fn command(name: &str, command: &[String]) -> Answer<()> {
+pub fn command(name: &str, command: &[String]) -> Answer<()> {
     let program = command.first().is_some_and(|program| !program.is_empty());
     match program && !command.iter().any(|word| word.contains('\0')) {
         true => Ok(()),

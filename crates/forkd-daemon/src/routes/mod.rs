@@ -7,7 +7,7 @@
 //! `Idempotency-Key` among its parameters. It takes its input with the extractors of [`crate::extract`], fails with
 //! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made.
 
-pub(crate) mod checks;
+pub mod checks;
 mod events;
 mod files;
 pub(crate) mod images;
@@ -17,6 +17,8 @@ mod proxy;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
 mod system;
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
@@ -60,7 +62,7 @@ pub fn router(app: &Shared) -> Router {
 /// The same with more routes, behind the same gate.
 pub fn router_with(app: &Shared, more: Router<Shared>) -> Router {
     Router::from(all())
-        .merge(crate::e2b::routes())
+        .merge(Arc::clone(&app.protocol).routes(app))
         .merge(more)
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)

@@ -124,7 +124,8 @@ pub async fn app(config: &Config) -> Shared {
     let (engine, _) = Engine::start(settings).await.expect("an engine");
     let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };
     let guests = EngineGuests { engine: engine.clone(), library: library.clone() };
-    App::new(config, engine, library, Box::new(guests)).expect("an app")
+    let e2b = forkd_e2b::E2b::open(&config.home).expect("its keys");
+    App::new(config, engine, library, Box::new(guests), e2b).expect("an app")
 }
 
 fn more() -> Router<Shared> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use forkd_daemon::build_guests::EngineGuests;
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
+use forkd_e2b::E2b;
 use forkd_engine::library::Library;
 use forkd_engine::{self as engine, Engine, EngineError, Networking, NetworksFound, Recovered, Settings};
 use forkd_host::home;
@@ -112,7 +113,8 @@ async fn serve(
     }
     let networks = engine.clone();
     let guests = EngineGuests { engine: engine.clone(), library: library.clone() };
-    let app = App::new(config, engine, library, Box::new(guests)).map_err(CliError::of_verb)?;
+    let e2b = E2b::open(&config.home).map_err(CliError::of_verb)?;
+    let app = App::new(config, engine, library, Box::new(guests), e2b).map_err(CliError::of_verb)?;
     let server = Server::bind(config, app.clone()).await.map_err(CliError::of_verb)?;
     housekeeping::start(&app);
     let signals =

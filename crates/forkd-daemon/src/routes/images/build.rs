@@ -153,7 +153,7 @@ fn make(app: &App, caller: &Caller, wanted: Wanted, archive: File, progress: &dy
 }
 
 /// Builds an image for a project, in guests of this shape. Blocks.
-pub(crate) fn carry_out(
+pub fn carry_out(
     app: &App,
     project: &Project,
     build: Build,

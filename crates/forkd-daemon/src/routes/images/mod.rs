@@ -48,7 +48,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
 }
 
 /// Asks the library, which is on disk.
-pub(crate) async fn look<T: Send + 'static>(
+pub async fn look<T: Send + 'static>(
     app: &Shared,
     work: impl FnOnce(&App) -> Answer<T> + Send + 'static,
 ) -> Answer<T> {

@@ -109,7 +109,7 @@ pub(super) async fn branch(
 }
 
 /// Branches a sandbox, and counts how long it stood still.
-pub(crate) async fn branch_of(
+pub async fn branch_of(
     app: &App,
     sandbox: &SandboxHandle,
     tag: Option<Tag>,
@@ -241,7 +241,7 @@ pub(super) async fn set_ttl(
 }
 
 /// So many seconds from now, as the engine counts time.
-pub(crate) fn from_now(seconds: u64) -> u64 {
+pub fn from_now(seconds: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let then = now.saturating_add(Duration::from_secs(seconds));
     u64::try_from(then.as_millis()).unwrap_or(u64::MAX)

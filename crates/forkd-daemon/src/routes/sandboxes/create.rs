@@ -21,7 +21,7 @@ use crate::routes::checks::{self, malformed, within};
 use crate::views;
 
 /// The most sandboxes that one request makes.
-pub(crate) const MOST: u32 = 1000;
+pub const MOST: u32 = 1000;
 /// A TiB.
 const MAX_DISK_MIB: u64 = 1 << 20;
 /// A TiB a second.
@@ -74,7 +74,7 @@ pub(super) async fn create(
 }
 
 /// Makes sandboxes, also when whoever asked for them goes away.
-pub(crate) async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
+pub async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
     let engine = app.engine.clone();
     let created = app.to_its_end(async move { engine.create(new).await }).await??;
     measure(app, &created);

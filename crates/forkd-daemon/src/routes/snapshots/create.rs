@@ -106,7 +106,7 @@ pub(super) async fn create(
 
 /// Whether a snapshot is made anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub enum How {
     /// Its tag must be free.
     New,
     /// One that is there, or is being made, will do. It is named after what it is made of, unless it has a tag.
@@ -114,7 +114,7 @@ pub(crate) enum How {
 }
 
 /// Makes a snapshot, and tells what it does.
-pub(crate) async fn make(
+pub async fn make(
     app: &Shared,
     caller: &Caller,
     recipe: Recipe,

@@ -5,9 +5,11 @@
 //! beside a daemon that somebody starts meanwhile.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::{fs, io};
 
 use forkd_daemon::config::{Config, Limits, Socket};
+use forkd_daemon::protocol::OwnOnly;
 use forkd_daemon::server::Handle;
 use forkd_daemon::{App, Server, routes, signals};
 use forkd_engine::{Engine, Networking, Settings};
@@ -51,7 +53,8 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
         machine: options.machine.clone(),
     };
     let (engine, _) = Engine::start(settings).await.map_err(of_engine)?;
-    let app = App::new(&config, engine, library, Box::new(guests)).map_err(CliError::of_verb)?;
+    let own = Arc::new(OwnOnly);
+    let app = App::new(&config, engine, library, Box::new(guests), own).map_err(CliError::of_verb)?;
     let server = Server::bind(&config, app.clone()).await.map_err(CliError::of_verb)?;
     let signals =
         signals::listen(server.handle()).map_err(|error| CliError::Io("listen to signals", error))?;

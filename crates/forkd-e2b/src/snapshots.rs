@@ -10,16 +10,16 @@ use serde::Deserialize;
 use super::models::{Body, NewSnapshot, Snapshot};
 use super::sandboxes::find;
 use super::{paging, templates};
-use crate::app::Shared;
-use crate::auth::Caller;
-use crate::error::Answer;
-use crate::extract::{Json, Path, Query};
-use crate::routes::checks::malformed;
-use crate::routes::sandboxes::change::branch_of;
+use crate::App;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::Answer;
+use forkd_daemon::extract::{Json, Path, Query};
+use forkd_daemon::operations::branch_of;
+use forkd_daemon::operations::checks::malformed;
 
 /// Makes one. The sandbox goes on; whoever asks can fork from it at once.
 pub(super) async fn create(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Path(id): Path<String>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewSnapshot>,
@@ -41,7 +41,7 @@ pub(super) struct ListSnapshots {
 }
 
 pub(super) async fn list(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<ListSnapshots>,
 ) -> Answer<Response> {

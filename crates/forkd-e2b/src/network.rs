@@ -16,9 +16,9 @@ use forkd_api::sandbox::{Egress, EgressMode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::egress;
-use crate::error::Answer;
-use crate::routes::checks::malformed;
+use forkd_daemon::error::Answer;
+use forkd_daemon::operations::checks::malformed;
+use forkd_daemon::operations::egress;
 
 /// Everything, as clients write it.
 const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];

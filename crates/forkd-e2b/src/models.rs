@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::about::About;
 use super::keys::{Keys, Purpose};
 use super::network::{self, Network, ShownNetwork};
-use crate::app::Shared;
-use crate::error::ApiError;
-use crate::extract;
-use crate::routes::checks::malformed;
+use crate::App;
+use forkd_daemon::error::ApiError;
+use forkd_daemon::extract;
+use forkd_daemon::operations::checks::malformed;
 
 /// Every sandbox is on this one node.
 const CLIENT: &str = "forkd";
@@ -258,10 +258,10 @@ pub(super) fn date(unix_ms: u64) -> String {
 #[derive(Debug)]
 pub(super) struct Body<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<Shared> for Body<T> {
+impl<T: DeserializeOwned + Default> FromRequest<App> for Body<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &Shared) -> Result<Body<T>, ApiError> {
+    async fn from_request(request: Request, app: &App) -> Result<Body<T>, ApiError> {
         let bytes = extract::read(request.into_body(), app.limits.json_bytes, app.limits.body_time).await?;
         if bytes.trim_ascii().is_empty() {
             return Ok(Body(T::default()));

@@ -6,8 +6,8 @@ use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Probe;
 use serde::Deserialize;
 
-use crate::error::Answer;
-use crate::routes::checks::malformed;
+use forkd_daemon::error::Answer;
+use forkd_daemon::operations::checks::malformed;
 
 const MAX_STEPS: usize = 1000;
 

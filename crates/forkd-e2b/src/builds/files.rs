@@ -16,16 +16,16 @@ use forkd_api::token::Scope;
 use forkd_engine::project::Project;
 use serde_json::{Value, json};
 
-use super::super::keys::Purpose;
+use super::super::keys::{Keys, Purpose};
 use super::project_of;
 use super::steps::is_hash;
-use crate::app::{App, Shared};
-use crate::auth::Caller;
-use crate::e2b::templates;
-use crate::error::{Answer, ApiError};
-use crate::extract::{Json, Path, Upload};
-use crate::routes::checks::malformed;
-use crate::upload;
+use crate::App;
+use crate::templates;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::{Answer, ApiError};
+use forkd_daemon::extract::{Json, Path, Upload};
+use forkd_daemon::operations::checks::malformed;
+use forkd_daemon::operations::upload;
 
 /// Who sends files, in the audit log.
 const LINK: &str = "link";
@@ -68,7 +68,7 @@ fn path(app: &App, name: &str) -> PathBuf {
 
 /// Whether the files are there already, and if not, where they are to be sent.
 pub(super) async fn link(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Path((template, hash)): Path<(String, String)>,
@@ -90,18 +90,18 @@ pub(super) async fn link(
 }
 
 /// Who sends files to a link: whoever was given it.
-pub(crate) fn caller(app: &App, uri: &Uri) -> Option<Caller> {
+pub(crate) fn caller(keys: &Keys, uri: &Uri) -> Option<Caller> {
     let name = uri.path().strip_prefix(UPLOADS).filter(|name| is_file_name(name))?;
     // In the query, which no log has.
     let token = uri.query()?.strip_prefix(TOKEN)?;
-    if !app.e2b.keys.is_right(Purpose::Upload, name, token.as_bytes()) {
+    if !keys.is_right(Purpose::Upload, name, token.as_bytes()) {
         return None;
     }
     Some(Caller { name: LINK.into(), scope: Scope::Run, ..Caller::nobody() })
 }
 
 pub(super) async fn upload(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(sender): Extension<Caller>,
     Path(name): Path<String>,
     Upload(body): Upload,

@@ -44,15 +44,15 @@ use self::steps::{Begins, Start, Step};
 use super::error::message;
 use super::models::{Body, date};
 use super::templates;
-use crate::app::{App, Shared};
-use crate::auth::{self, Caller, random};
-use crate::build_guests::GuestShape;
-use crate::error::{Answer, ApiError};
-use crate::extract::{Json, Path, Query};
-use crate::jobs::Place;
-use crate::routes::checks::{malformed, within};
-use crate::routes::images::build::carry_out;
-use crate::routes::snapshots::create::How;
+use crate::App;
+use forkd_daemon::auth::{self, Caller, random};
+use forkd_daemon::build_guests::GuestShape;
+use forkd_daemon::error::{Answer, ApiError};
+use forkd_daemon::extract::{Json, Path, Query};
+use forkd_daemon::operations::How;
+use forkd_daemon::operations::Place;
+use forkd_daemon::operations::carry_out;
+use forkd_daemon::operations::checks::{malformed, within};
 
 pub(crate) use self::files::caller as upload_caller;
 pub(super) use self::record::Builds;
@@ -67,7 +67,7 @@ const MEMORY_MIB: u64 = 1024;
 const MAX_MIB: u64 = 1 << 20;
 const MAX_VCPUS: u8 = 32;
 
-pub(super) fn routes() -> Router<Shared> {
+pub(super) fn routes() -> Router<App> {
     let building = Router::new()
         .route("/v3/templates", post(request))
         .route("/v2/templates/{id}/builds/{build}", post(start))
@@ -95,7 +95,7 @@ struct NewTemplate {
 
 /// A build is wanted. It begins when its steps come.
 async fn request(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Body(wanted): Body<NewTemplate>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -153,7 +153,7 @@ fn unknown(id: &str) -> ApiError {
 }
 
 async fn start(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path((template, id)): Path<(String, String)>,
     Body(wanted): Body<Start>,
@@ -287,7 +287,7 @@ fn image(
 /// Boots the image and freezes it. When it is on disk, the template's name means it; what the name meant before goes, and its
 /// sandboxes go on.
 async fn snapshot(
-    app: &Shared,
+    app: &App,
     caller: &Caller,
     build: &Build,
     image: &str,
@@ -353,7 +353,7 @@ struct Shown {
 }
 
 async fn status(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path((template, id)): Path<(String, String)>,
     Query(wanted): Query<Offset>,
@@ -372,7 +372,7 @@ async fn status(
 }
 
 /// The snapshots of images.
-async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Answer<Json<Vec<Value>>> {
+async fn list(State(app): State<App>, Extension(caller): Extension<Caller>) -> Answer<Json<Vec<Value>>> {
     let names = &app.e2b.names;
     let own = app.snapshots(&caller).into_iter().filter(|view| view.record.branched_from.is_none());
     let shown = own.filter(|view| !names.is_other(&view.record.tag)).map(|view| {
@@ -393,7 +393,7 @@ async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
 }
 
 async fn alias(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(alias): Path<String>,
 ) -> Answer<Json<Value>> {

@@ -19,13 +19,13 @@ use super::about::{About, TIMEOUT};
 use super::models::{Body, NewSandbox, Sandbox, SandboxDetail};
 use super::network::Network;
 use super::{domain, templates};
-use crate::app::{App, Shared};
-use crate::audit::Sandboxes;
-use crate::auth::Caller;
-use crate::error::Answer;
-use crate::extract::{Json, Path};
-use crate::routes::checks::{self, malformed, within};
-use crate::routes::sandboxes::create::fork_all;
+use crate::App;
+use forkd_daemon::audit::Sandboxes;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::Answer;
+use forkd_daemon::extract::{Json, Path};
+use forkd_daemon::operations::checks::{self, malformed, within};
+use forkd_daemon::operations::fork_all;
 
 /// What a new sandbox is answered with.
 pub(super) type Made = (StatusCode, Extension<Sandboxes>, Json<Sandbox>);
@@ -46,7 +46,7 @@ pub(super) fn time(name: &str, seconds: Option<u64>, default: u64) -> Answer<u64
 
 /// As clients up to 2.50 ask: what is not said to be secure is not.
 pub(super) async fn create_v1(
-    state: State<Shared>,
+    state: State<App>,
     caller: Extension<Caller>,
     headers: HeaderMap,
     Body(wanted): Body<NewSandbox>,
@@ -56,7 +56,7 @@ pub(super) async fn create_v1(
 }
 
 pub(super) async fn create(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Body(wanted): Body<NewSandbox>,
@@ -144,7 +144,7 @@ fn convert(wanted: NewSandbox) -> Answer<Wanted> {
 }
 
 pub(super) async fn get(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Path(id): Path<String>,
@@ -154,7 +154,7 @@ pub(super) async fn get(
 }
 
 pub(super) async fn kill(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
@@ -164,7 +164,7 @@ pub(super) async fn kill(
 
 /// Replaces what it may reach: what is not said is as it is for a new one.
 pub(super) async fn set_network(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(wanted): Body<Network>,

@@ -3,8 +3,8 @@
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 
-use crate::error::Answer;
-use crate::routes::checks::within;
+use forkd_daemon::error::Answer;
+use forkd_daemon::operations::checks::within;
 
 const NEXT: HeaderName = HeaderName::from_static("x-next-token");
 const PAGE: u32 = 100;

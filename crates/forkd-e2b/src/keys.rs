@@ -16,8 +16,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use crate::auth::{NoRandomness, random};
-use crate::whole_file;
+use forkd_daemon::auth::{NoRandomness, random};
+use forkd_daemon::operations::whole_file;
 
 const FILE: &str = "e2b-key";
 const LENGTH: usize = 32;

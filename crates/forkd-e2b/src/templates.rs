@@ -6,6 +6,8 @@
 //!                └── base, code-interpreter-v1: each stands for the other where only one is there
 //! ```
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -23,12 +25,12 @@ use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
 use tokio::sync::mpsc;
 
-use crate::app::{App, Shared};
-use crate::auth::Caller;
-use crate::error::{Answer, ApiError};
-use crate::extract::Path;
-use crate::routes::images::look;
-use crate::routes::snapshots::create::{How, make};
+use crate::App;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::{Answer, ApiError};
+use forkd_daemon::extract::Path;
+use forkd_daemon::operations::look;
+use forkd_daemon::operations::{How, make};
 
 /// The templates that clients take if nothing else is said.
 pub(super) const USUAL: [&str; 2] = ["base", "code-interpreter-v1"];
@@ -51,7 +53,7 @@ pub(super) fn tag_of(name: &str) -> Answer<Tag> {
 }
 
 /// The snapshot that a template means. One of an image is made the first time, which takes as long as its guest to boot.
-pub(super) async fn resolve(app: &Shared, caller: &Caller, template: &str) -> Answer<SnapshotHandle> {
+pub(super) async fn resolve(app: &App, caller: &Caller, template: &str) -> Answer<SnapshotHandle> {
     forkd_proto::passes!();
     if let Some(found) = find(app, caller, template).await? {
         return Ok(found);
@@ -72,7 +74,7 @@ pub(super) async fn resolve(app: &Shared, caller: &Caller, template: &str) -> An
     })
 }
 
-async fn find(app: &Shared, caller: &Caller, template: &str) -> Answer<Option<SnapshotHandle>> {
+async fn find(app: &App, caller: &Caller, template: &str) -> Answer<Option<SnapshotHandle>> {
     if let Some(found) = named(app, caller, template) {
         return Ok(Some(found));
     }
@@ -127,7 +129,7 @@ fn image_tag(name: &str, digest: &str, project: &Project) -> Answer<Tag> {
 }
 
 /// A snapshot of an image, made once. With its interpreter warm, if the image has one.
-async fn make_once(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Answer<()> {
+async fn make_once(app: &App, caller: &Caller, tag: &Tag, image: &str) -> Answer<()> {
     let recipe = Recipe {
         tag: tag.clone(),
         image: image.to_owned(),
@@ -149,7 +151,7 @@ async fn make_once(app: &Shared, caller: &Caller, tag: &Tag, image: &str) -> Ans
 
 /// Makes a snapshot, and says what happens on the way.
 pub(super) async fn made_and_told(
-    app: &Shared,
+    app: &App,
     caller: &Caller,
     recipe: Recipe,
     how: How,
@@ -170,7 +172,7 @@ pub(super) async fn made_and_told(
 
 /// Removes a snapshot, or a template.
 pub(super) async fn remove(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
@@ -180,7 +182,8 @@ pub(super) async fn remove(
     let tag = snapshot.tag();
     let template = app.e2b.names.template_of(&tag);
     app.remove_snapshot(&caller, tag.as_str(), false).await?;
-    look(&app, move |app| Ok(app.e2b.names.removed(&tag)?)).await?;
+    let e2b = Arc::clone(&app.e2b);
+    look(&app, move |_| Ok(e2b.names.removed(&tag)?)).await?;
     if let Some(template) = template {
         remove_others(&app, &template).await;
     }
@@ -188,7 +191,7 @@ pub(super) async fn remove(
 }
 
 /// Removes what no name of a template means any more. What others depend on stays until they are gone and the next build comes.
-pub(super) async fn remove_others(app: &Shared, template: &Tag) {
+pub(super) async fn remove_others(app: &App, template: &Tag) {
     for tag in app.e2b.names.to_remove(template) {
         match app.engine.remove_snapshot(tag.as_str(), false).await {
             Ok(_) | Err(EngineError::NoSnapshot(_)) => {}
@@ -197,14 +200,15 @@ pub(super) async fn remove_others(app: &Shared, template: &Tag) {
                 continue;
             }
         }
-        if let Err(error) = look(app, move |app| Ok(app.e2b.names.removed(&tag)?)).await {
+        let e2b = Arc::clone(&app.e2b);
+        if let Err(error) = look(app, move |_| Ok(e2b.names.removed(&tag)?)).await {
             tracing::warn!(%template, %error, "what a template was before cannot be forgotten");
         }
     }
 }
 
 /// Removes what builds have left that a daemon did not bring to their ends.
-pub(crate) async fn clean_up(app: &Shared) {
+pub(crate) async fn clean_up(app: &App) {
     for template in app.e2b.names.templates() {
         remove_others(app, &template).await;
     }

@@ -8,8 +8,8 @@ use forkd_image::Progress;
 use forkd_store::Tag;
 use serde::Serialize;
 
-use crate::app::Shared;
-use crate::audit;
+use crate::App;
+use forkd_daemon::audit;
 
 /// Builds that are remembered.
 const MOST: usize = 256;
@@ -105,7 +105,7 @@ impl Builds {
 
 /// What a build says goes to its record.
 pub(super) struct Saying {
-    pub app: Shared,
+    pub app: App,
     pub id: String,
 }
 

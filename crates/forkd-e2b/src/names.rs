@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forkd_store::Tag;
 use serde::{Deserialize, Serialize};
 
-use crate::kept::{Kept, KeptError};
+use forkd_daemon::operations::{Kept, KeptError};
 
 const FILE: &str = "e2b-templates.json";
 

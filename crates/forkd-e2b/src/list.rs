@@ -10,11 +10,11 @@ use serde::Deserialize;
 use super::about::About;
 use super::models::{ListedSandbox, template};
 use super::{paging, query};
-use crate::app::Shared;
-use crate::auth::Caller;
-use crate::error::Answer;
-use crate::extract::{Json, Query};
-use crate::routes::checks::malformed;
+use crate::App;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::Answer;
+use forkd_daemon::extract::{Json, Query};
+use forkd_daemon::operations::checks::malformed;
 
 const RUNNING: HeaderName = HeaderName::from_static("x-total-running");
 
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 type Place = (u64, String);
 
 pub(super) async fn list(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<Response> {
@@ -44,7 +44,7 @@ pub(super) async fn list(
 
 /// As the first clients asked: all that run, at once.
 pub(super) async fn list_running(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<Response> {
@@ -86,7 +86,7 @@ fn page(
     let since = wanted.started_after.as_deref().map(|text| {
         let time = query::time(text).ok_or_else(|| malformed("startedAfter is not a time"))?;
         let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Ok::<_, crate::error::ApiError>(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        Ok::<_, forkd_daemon::error::ApiError>(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     });
     let since = since.transpose()?;
     views.retain(|view| {

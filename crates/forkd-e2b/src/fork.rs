@@ -13,17 +13,17 @@ use super::domain;
 use super::error::Body as ErrorBody;
 use super::models::{Body, Fork, Forked, Sandbox};
 use super::sandboxes::{find, time};
-use crate::app::Shared;
-use crate::audit::Sandboxes;
-use crate::auth::Caller;
-use crate::error::{Answer, ApiError};
-use crate::extract::{Json, Path};
-use crate::routes::checks::within;
-use crate::routes::sandboxes::create::{MOST, fork_all};
+use crate::App;
+use forkd_daemon::audit::Sandboxes;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::{Answer, ApiError};
+use forkd_daemon::extract::{Json, Path};
+use forkd_daemon::operations::checks::within;
+use forkd_daemon::operations::{MOST, fork_all};
 
 /// Makes as many as are asked for, beyond E2B's twenty too. Those that do not come up are told as errors in their places.
 pub(super) async fn fork(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Path(id): Path<String>,

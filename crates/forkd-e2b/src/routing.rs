@@ -18,6 +18,8 @@ use forkd_envd::interpreter::{EXECUTE, is_contexts};
 use forkd_envd::port::{ENVD, INTERPRETER};
 use forkd_envd::signature::Operation;
 
+use forkd_daemon::protocol::{Aim, Plane};
+
 use super::host::{self, Named, is_id};
 use super::keys::{Keys, Purpose};
 
@@ -37,27 +39,6 @@ const CONTROL: [&str; 9] = [
     "/secrets",
     "/nodes",
 ];
-
-/// Where a request belongs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Plane {
-    /// forkd's own API.
-    Own,
-    Control,
-    Data(Aim),
-}
-
-/// A port of a sandbox, or why it is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Aim {
-    Port {
-        id: String,
-        port: u16,
-        /// Whether the host name says so: it is the guest's own then.
-        by_name: bool,
-    },
-    Wrong(&'static str),
-}
 
 /// What is looked at of a request.
 #[derive(Debug, Clone, Copy)]

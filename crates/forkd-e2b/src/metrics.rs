@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use super::models::{Metric, date};
 use super::sandboxes::find;
-use crate::app::Shared;
-use crate::auth::Caller;
-use crate::error::{Answer, ApiError};
-use crate::extract::{Json, Path, Query};
+use crate::App;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::{Answer, ApiError};
+use forkd_daemon::extract::{Json, Path, Query};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -26,7 +26,7 @@ pub(super) struct When {
 
 /// As of now, if that is in the time that is asked about. Nothing is measured before somebody asks.
 pub(super) async fn metrics(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Query(when): Query<When>,

@@ -30,57 +30,118 @@ mod sandboxes;
 mod snapshots;
 mod templates;
 
+use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderMap, header};
+use axum::extract::{FromRef, Request};
+use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::from_fn;
+use axum::response::Response;
 use axum::routing::{delete, get, post, put};
-
-use crate::app::{App, AppError, Shared};
-use crate::idempotency;
+use forkd_daemon::app::{self, Shared};
+use forkd_daemon::auth::{Caller, Peer};
+use forkd_daemon::idempotency;
+use forkd_daemon::operations::KeptError;
+use forkd_daemon::protocol::{Aim, Plane, Protocol};
 use forkd_store::Tag;
+use futures_util::future::BoxFuture;
 
-pub(crate) use builds::upload_caller;
-pub(crate) use data::serve;
-pub(crate) use error::dress;
 pub use keys::KeyError;
-pub(crate) use routing::{Aim, Plane};
-pub(crate) use templates::clean_up;
 
-/// What E2B's side of the daemon remembers.
+/// What is remembered for E2B's clients.
 #[derive(Debug)]
-pub(crate) struct E2b {
+pub struct E2b {
     keys: keys::Keys,
     builds: builds::Builds,
     names: names::Names,
 }
 
+/// What was remembered cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Keys(#[from] KeyError),
+    #[error(transparent)]
+    Names(#[from] KeptError),
+}
+
 impl E2b {
-    pub fn open(home: &Path) -> Result<E2b, AppError> {
-        Ok(E2b {
+    pub fn open(home: &Path) -> Result<Arc<E2b>, OpenError> {
+        Ok(Arc::new(E2b {
             keys: keys::Keys::open(home)?,
             builds: builds::Builds::default(),
             names: names::Names::open(home)?,
-        })
+        }))
+    }
+}
+
+/// The state of every handler: the daemon, and what is remembered here.
+#[derive(Debug, Clone)]
+pub(crate) struct App {
+    daemon: Shared,
+    e2b: Arc<E2b>,
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.daemon
+    }
+}
+
+impl FromRef<App> for Shared {
+    fn from_ref(app: &App) -> Shared {
+        app.daemon.clone()
+    }
+}
+
+impl Protocol for E2b {
+    fn routes(self: Arc<Self>, app: &Shared) -> Router<Shared> {
+        routes().with_state(App { daemon: app.clone(), e2b: self })
+    }
+
+    fn plane(&self, app: &app::App, request: &Request) -> Plane {
+        let asked =
+            routing::Asked { method: request.method(), uri: request.uri(), headers: request.headers() };
+        let ids = || app.engine.sandboxes().iter().map(|view| view.record.id.to_string()).collect();
+        routing::plane(asked, &self.keys, ids)
+    }
+
+    fn link_caller(&self, uri: &Uri) -> Option<Caller> {
+        builds::upload_caller(&self.keys, uri)
+    }
+
+    fn dress(&self, response: Response) -> Response {
+        error::dress(response)
+    }
+
+    fn serve(
+        self: Arc<Self>,
+        app: Shared,
+        peer: Peer,
+        aim: Aim,
+        request: Request,
+    ) -> BoxFuture<'static, Response> {
+        let app = App { daemon: app, e2b: self };
+        Box::pin(async move { data::serve(&app, &peer, aim, request).await })
     }
 
     /// The snapshot that the name of a built template means.
-    pub fn current(&self, template: &str) -> Option<Tag> {
-        self.names.current(&template.parse().ok()?)
+    fn snapshot(&self, name: &str) -> Option<Tag> {
+        self.names.current(&name.parse().ok()?)
+    }
+
+    fn clean_up(self: Arc<Self>, app: Shared) -> BoxFuture<'static, ()> {
+        let app = App { daemon: app, e2b: self };
+        Box::pin(async move { templates::clean_up(&app).await })
     }
 }
 
-/// Where a request belongs.
-pub(crate) fn plane(app: &App, request: &Request) -> Plane {
-    let asked = routing::Asked { method: request.method(), uri: request.uri(), headers: request.headers() };
-    let ids = || app.engine.sandboxes().iter().map(|view| view.record.id.to_string()).collect();
-    routing::plane(asked, &app.e2b.keys, ids)
-}
-
 /// The control plane. Paths of older clients lead to the same handlers.
-pub(crate) fn routes() -> Router<Shared> {
+fn routes() -> Router<App> {
     let creating = Router::new()
         .route("/sandboxes", post(sandboxes::create_v1))
         .route("/v2/sandboxes", post(sandboxes::create))

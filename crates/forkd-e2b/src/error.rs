@@ -4,7 +4,7 @@
 //! {"code": 404, "message": "there is no sandbox \"i1\""}
 //! ```
 //!
-//! `code` is always the status: the JavaScript client looks at nothing else. Handlers fail with [`crate::error::ApiError`] as all
+//! `code` is always the status: the JavaScript client looks at nothing else. Handlers fail with [`forkd_daemon::error::ApiError`] as all
 //! do; the gate gives their answers this shape. Clients repeat requests that fail in a way that may pass, so they are told where
 //! that is of no use.
 
@@ -15,7 +15,7 @@ use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
 use serde::Serialize;
 
-use crate::error::Failure;
+use forkd_daemon::error::Failure;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 /// Seconds until room may have been made.
@@ -104,7 +104,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::error::ApiError;
+    use forkd_daemon::error::ApiError;
 
     async fn dressed(error: ApiError) -> (Response, Value) {
         let (parts, body) = dress(error.into_response()).into_parts();

@@ -16,20 +16,20 @@ use super::about::{About, TIMEOUT};
 use super::domain;
 use super::models::{Body, Connect, Refresh, Sandbox, SetTimeout};
 use super::sandboxes::{Made, find, time};
-use crate::app::Shared;
-use crate::audit::Sandboxes;
-use crate::auth::Caller;
-use crate::error::{Answer, ApiError};
-use crate::extract::{Json, Path};
-use crate::routes::checks::malformed;
-use crate::routes::sandboxes::change::from_now;
+use crate::App;
+use forkd_daemon::audit::Sandboxes;
+use forkd_daemon::auth::Caller;
+use forkd_daemon::error::{Answer, ApiError};
+use forkd_daemon::extract::{Json, Path};
+use forkd_daemon::operations::checks::malformed;
+use forkd_daemon::operations::from_now;
 
 /// How long a guest may take to make an account.
 const ACCOUNT: Duration = Duration::from_secs(30);
 
 /// From now on, it lives so long.
 pub(super) async fn set_timeout(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(wanted): Body<SetTimeout>,
@@ -48,7 +48,7 @@ pub(super) async fn set_timeout(
 
 /// It lives so long at least.
 pub(super) async fn refresh(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(wanted): Body<Refresh>,
@@ -60,7 +60,7 @@ pub(super) async fn refresh(
 
 /// Stops it where it is. It has no end from then on, and its memory stays.
 pub(super) async fn pause(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Body(_): Body<Value>,
@@ -73,7 +73,7 @@ pub(super) async fn pause(
 
 /// A sandbox that runs goes on at least so long (200); one that stands still goes on (201).
 pub(super) async fn connect(
-    State(app): State<Shared>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Path(id): Path<String>,
@@ -101,7 +101,7 @@ pub(super) async fn connect(
 
 /// As the first clients asked: one that runs is not resumed.
 pub(super) async fn resume(
-    state: State<Shared>,
+    state: State<App>,
     caller: Extension<Caller>,
     headers: HeaderMap,
     Path(id): Path<String>,

@@ -27,12 +27,13 @@ use serde_json::{Value, json};
 use super::about::About;
 use super::keys::Purpose;
 use super::last_words::with_last_words;
-use super::routing::{self, Aim, SANDBOX_ID, SANDBOX_PORT};
-use crate::app::Shared;
-use crate::auth::{self, Peer};
-use crate::during::during;
-use crate::error::{ApiError, Failure, PassThrough};
-use crate::proxy::{Destination, Forwarded, forward};
+use super::routing::{self, SANDBOX_ID, SANDBOX_PORT};
+use crate::App;
+use forkd_daemon::auth::{self, Peer};
+use forkd_daemon::error::{ApiError, Failure, PassThrough};
+use forkd_daemon::operations::during;
+use forkd_daemon::operations::{Destination, Forwarded, forward};
+use forkd_daemon::protocol::Aim;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 
@@ -59,7 +60,7 @@ enum Refusal {
 }
 
 /// Passes a request on, or says why not.
-pub(crate) async fn serve(app: &Shared, peer: &Peer, aim: Aim, request: Request) -> Response {
+pub(crate) async fn serve(app: &App, peer: &Peer, aim: Aim, request: Request) -> Response {
     let navigates = navigates(request.method(), request.headers());
     let (id, port, by_name) = match aim {
         Aim::Port { id, port, by_name } => (id, port, by_name),
@@ -70,7 +71,7 @@ pub(crate) async fn serve(app: &Shared, peer: &Peer, aim: Aim, request: Request)
 }
 
 async fn pass(
-    app: &Shared,
+    app: &App,
     peer: &Peer,
     id: &str,
     port: u16,
@@ -111,7 +112,7 @@ fn explain(error: ApiError, port: u16, sandbox: &SandboxHandle) -> Refusal {
 }
 
 /// Whether whoever asks may.
-fn check(app: &Shared, id: &str, port: u16, about: &About, request: &Request) -> Result<(), Refusal> {
+fn check(app: &App, id: &str, port: u16, about: &About, request: &Request) -> Result<(), Refusal> {
     let keys = &app.e2b.keys;
     let (path, headers) = (request.uri().path(), request.headers());
     let traffic = headers.get(TRAFFIC_TOKEN);
@@ -153,7 +154,7 @@ fn guest_host(port: u16, by_name: bool, about: &About, headers: &HeaderMap) -> H
 }
 
 /// Takes out what is between the client and this daemon.
-fn keep_ours(app: &Shared, id: &str, headers: &mut HeaderMap) {
+fn keep_ours(app: &App, id: &str, headers: &mut HeaderMap) {
     auth::keep_tokens(headers);
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
         headers.remove(name);

@@ -119,7 +119,8 @@ fn dependencies_point_downwards() {
 
 /// The crates that make sandboxes and images, and the files of the command line that may use them: a daemon, what boots a guest of
 /// its own, and the guests of builds. Everything else asks a daemon.
-const WORKERS: [&str; 6] = ["forkd_build", "forkd_daemon", "forkd_e2b", "forkd_engine", "forkd_image", "forkd_net"];
+const WORKERS: [&str; 6] =
+    ["forkd_build", "forkd_daemon", "forkd_e2b", "forkd_engine", "forkd_image", "forkd_net"];
 const WORK: [&str; 6] = [
     "arguments/serve.rs",
     "build/",

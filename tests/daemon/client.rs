@@ -94,8 +94,14 @@ fn begin_upload(
 }
 
 /// Sends a request and does not wait for its answer.
-pub fn abandon(socket: &Path, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {
-    let stream = begin(socket, request, "", Some(body))?;
+pub fn abandon(
+    socket: &Path,
+    request: &str,
+    headers: &str,
+    body: &Value,
+    patience: Duration,
+) -> Result<(), Failure> {
+    let stream = begin(socket, request, headers, Some(body))?;
     std::thread::sleep(patience);
     drop(stream);
     Ok(())

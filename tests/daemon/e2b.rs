@@ -239,6 +239,27 @@ fn lists_have_pages_and_metadata_is_searched() -> Result<(), Failure> {
 }
 
 #[test]
+fn a_fork_whose_client_vanishes_leaves_no_branch() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let id = id_of(&create(&world, json!({"templateID": "base"}))?);
+    let moments = [0, 2, 5, 10, 20, 40];
+    for milliseconds in moments {
+        let (request, body) = (format!("POST /sandboxes/{id}/fork"), json!({"count": 2}));
+        client::abandon(&world.socket(), &request, KEY, &body, Duration::from_millis(milliseconds))?;
+    }
+    // Some may have gone away before the daemon had read what they want.
+    world.until("what was begun has come to its end", |world| {
+        let (count, snapshots) = (world.sandboxes("?limit=1000")?.len(), world.snapshots()?.len());
+        Ok(count % 2 == 1 && count > 1 && snapshots == 1)
+    })?;
+    std::thread::sleep(Duration::from_secs(1));
+    let left: Vec<String> = world.snapshots()?.into_iter().map(|snapshot| snapshot.tag).collect();
+    assert_eq!(left, ["base"]);
+    assert!(world.sandboxes("?limit=1000")?.len() <= 1 + 2 * moments.len());
+    Ok(())
+}
+
+#[test]
 fn a_fork_goes_on_beside_its_source_and_snapshots_are_templates() -> Result<(), Failure> {
     let (world, _agents) = World::with_agents(&[])?;
     let body = json!({"templateID": "base", "metadata": {"kind": "source"}});

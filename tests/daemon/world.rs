@@ -232,7 +232,7 @@ impl World {
     }
 
     pub fn abandon(&self, request: &str, body: &Value, patience: Duration) -> Result<(), Failure> {
-        client::abandon(&self.socket(), request, body, patience)
+        client::abandon(&self.socket(), request, "", body, patience)
     }
 
     /// Every VM that runs is a sandbox that is listed, once no request is under way.

@@ -174,6 +174,10 @@ def test_plots_and_tables():
     plot = sandbox.run_code("figure, axes = plt.subplots()\naxes.bar(['a'], [1]);").results[0]
     assert base64.b64decode(plot.png).startswith(b"\x89PNG")
     assert sandbox.run_code("plt.get_fignums()").text == "[]"
+    # A figure that nobody has shown is shown, and is not taken for the result of the last line.
+    both = sandbox.run_code("plt.plot([1, 2, 3])\n42")
+    assert both.text == "42", both
+    assert [bool(result.png) for result in both.results if not result.is_main_result] == [True], both
     table = sandbox.run_code("import pandas\npandas.DataFrame({'a': [1, 2], 'b': ['x', None]})").results[0]
     assert "<table" in table.html and table.data == {"a": [1, 2], "b": ["x", None]}, table.data
 

@@ -12,7 +12,9 @@ use futures_core::Stream;
 
 /// What is read for nothing, so that a client hears why it was refused. Beyond that the connection just ends.
 const MAX_DRAINED: usize = 256 << 20;
-const MAX_DRAINING: Duration = Duration::from_secs(10);
+const MAX_DRAINING: Duration = Duration::from_secs(120);
+/// A client that stops sending for so long has stopped waiting, too.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Clones read the same body.
 #[derive(Debug, Clone)]
@@ -36,14 +38,13 @@ impl SharedBody {
     pub async fn drain(&self) {
         let all = async {
             let mut drained = 0;
-            while let Some(Ok(bytes)) = self.next().await {
+            while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_PAUSE, self.next()).await {
                 drained += bytes.len();
                 if drained > MAX_DRAINED {
                     return;
                 }
             }
         };
-        // A client that stops sending has stopped waiting, too.
         let _ = tokio::time::timeout(MAX_DRAINING, all).await;
     }
 }

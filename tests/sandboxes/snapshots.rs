@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use forkd_engine::project::Project;
 use forkd_engine::{
@@ -28,6 +29,8 @@ fn a_snapshot_is_made_once_however_many_ask() -> Result<(), Failure> {
             let make = async move {
                 made.fetch_add(1, Ordering::SeqCst);
                 if fails {
+                    // Until all have asked: one that asks later is another attempt.
+                    tokio::time::sleep(Duration::from_millis(500)).await;
                     return Err(EngineError::Timeout);
                 }
                 let (steps, _told) = mpsc::channel(16);

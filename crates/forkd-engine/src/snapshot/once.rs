@@ -6,7 +6,7 @@
 //!   else ────────────────────▶ prepare, make
 //! ```
 //!
-//! It is made to its end, also when whoever asked first goes away: others may wait for it, and the next one will want it.
+//! Making it runs to its end even if the first caller goes away: others may be waiting for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,7 +96,8 @@ impl Engine {
         }
     }
 
-    /// Begins to make it, unless somebody has begun.
+    /// Begins to make it, unless somebody has begun, or has finished since the caller looked: who makes one gives it its name before
+    /// leaving the table.
     fn begin(
         &self,
         tag: &Tag,
@@ -105,6 +106,9 @@ impl Engine {
         let mut being_made = self.shared.being_made.lock();
         if let Some(outcome) = being_made.get(tag) {
             return outcome.clone();
+        }
+        if self.shared.snapshots.get(tag).is_some() {
+            return watch::channel(Some(Ok(()))).1;
         }
         let (told, outcome) = watch::channel(None);
         being_made.insert(tag.clone(), outcome.clone());

@@ -56,19 +56,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-impl TryFrom<String> for Cidr {
-    type Error = CidrError;
-
-    fn try_from(text: String) -> Result<Cidr, CidrError> {
-        text.parse()
-    }
-}
-
-impl From<Cidr> for String {
-    fn from(cidr: Cidr) -> String {
-        cidr.to_string()
-    }
-}
+forkd_proto::as_text!(Cidr, CidrError);
 
 #[cfg(test)]
 mod tests {

@@ -1,17 +1,10 @@
-//! Text that is checked when it is read: what such types have in common.
+//! Values that are read from text and written as it: what their types have in common.
 
-/// For a type of one `String` that has `FromStr`: it is read from, and written as, plain text.
-///
-/// With `#[serde(try_from = "String", into = "String")]`, what a file or a message says is checked, too.
+/// For a type that has `FromStr` and `Display`: with `#[serde(try_from = "String", into = "String")]`, what a file or a message says is
+/// checked, too.
 #[macro_export]
-macro_rules! checked_text {
+macro_rules! as_text {
     ($type:ident, $error:ident) => {
-        impl $type {
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
         impl TryFrom<String> for $type {
             type Error = $error;
 
@@ -21,8 +14,22 @@ macro_rules! checked_text {
         }
 
         impl From<$type> for String {
-            fn from(checked: $type) -> String {
-                checked.0
+            fn from(value: $type) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
+/// The same for a type of one `String` that has `FromStr`.
+#[macro_export]
+macro_rules! checked_text {
+    ($type:ident, $error:ident) => {
+        $crate::as_text!($type, $error);
+
+        impl $type {
+            pub fn as_str(&self) -> &str {
+                &self.0
             }
         }
 

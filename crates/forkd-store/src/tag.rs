@@ -39,19 +39,7 @@ impl FromStr for Tag {
     }
 }
 
-impl TryFrom<String> for Tag {
-    type Error = TagError;
-
-    fn try_from(text: String) -> Result<Tag, TagError> {
-        text.parse()
-    }
-}
-
-impl From<Tag> for String {
-    fn from(tag: Tag) -> String {
-        tag.0
-    }
-}
+forkd_proto::as_text!(Tag, TagError);
 
 impl AsRef<Path> for Tag {
     fn as_ref(&self) -> &Path {

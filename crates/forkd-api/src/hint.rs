@@ -1,4 +1,4 @@
-//! What to do about a failure, for programs: whoever shows it says it in words of its own.
+//! Hints on what to do about a failure, as codes: each client has its own text for them.
 //!
 //! The daemon sends a code and a text. The text is for people who speak the API; the command line and E2B's protocol have their
 //! own words for the codes that need them, and take the text for all others, also for codes that they do not know.

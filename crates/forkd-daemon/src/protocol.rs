@@ -26,7 +26,7 @@ pub enum Plane {
     Data(Aim),
 }
 
-/// A port of a sandbox, or why it is none.
+/// The sandbox and port that a request is for, or why it is for none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Aim {
     Port {

@@ -92,8 +92,8 @@ impl SandboxHandle {
         self.answering_agent()
     }
 
-    /// A guest that was paused does not know for how long. If it cannot be told, its clock is late. Done to its end, also when whoever
-    /// asked goes away.
+    /// Sets the clock of a guest that was paused. If the guest does not answer, its clock stays late. Runs to its end even if the
+    /// caller goes away.
     async fn set_clock_if(&self, resumed: bool) {
         let Ok(agent) = self.answering_agent() else { return };
         if !resumed {

@@ -12,10 +12,13 @@ use forkd_api::snapshot::{Cpu, CreateSnapshot, Progress, ReadyProbe, Snapshot, U
 use forkd_api::token::Scope;
 use forkd_engine::bring_up::WarmUp;
 use forkd_engine::library::{DefaultAccount, Recipe, UNNAMED};
+use forkd_engine::project::Project;
 use forkd_engine::{EngineError, Step};
+use forkd_image::digest::Digest;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{Probe, Ready};
 use forkd_proto::control::CpuModel;
+use forkd_store::Tag;
 use tokio::sync::mpsc;
 
 use crate::app::Shared;
@@ -75,7 +78,7 @@ pub(super) async fn create(
         caller.require(Scope::Admin)?;
     }
     let wait = wanted.wait;
-    let how = if wanted.tag.is_some() { How::New } else { How::Once };
+    let how = if wanted.tag.is_some() { How::New } else { How::OnceByContents };
     let recipe = convert(wanted)?;
     let (told, mut heard) = mpsc::channel(QUEUE);
     if !ndjson::is_wanted(&headers) {
@@ -109,8 +112,10 @@ pub(super) async fn create(
 pub enum How {
     /// Its tag must be free.
     New,
-    /// One that is there, or is being made, will do. It is named after what it is made of, unless it has a tag.
+    /// One that has the tag already, or is being made, will do.
     Once,
+    /// The same, with a tag that says what it is made of. That of the recipe does not count.
+    OnceByContents,
 }
 
 /// Makes a snapshot, and tells what it does.
@@ -126,13 +131,7 @@ pub async fn make(
     let recipe = look(app, move |app| {
         // By its id from here on: a name may mean another one in the next moment.
         let image = app.image(&asked, &recipe.image)?.id();
-        let tag = match recipe.tag.as_str() {
-            UNNAMED => {
-                let tag = recipe.tag_of_contents(UNNAMED_PREFIX, &image, &asked.project);
-                tag.map_err(EngineError::Tag)?
-            }
-            _ => recipe.tag.clone(),
-        };
+        let tag = tag(&recipe, how, &image, &asked.project)?;
         Ok(Recipe { tag, image: image.to_string(), ..recipe })
     });
     let recipe = recipe.await?;
@@ -154,7 +153,7 @@ pub async fn make(
     let making = async move {
         match how {
             How::New => Ok(app.engine.make_of(&app.library, recipe, &owner, &steps).await?),
-            How::Once => {
+            How::Once | How::OnceByContents => {
                 let work = app.clone();
                 let once = async move { work.engine.make_once(&work.library, recipe, &owner, &steps).await };
                 app.to_its_end(once).await?.map_err(|error| ApiError::from(&*error))
@@ -171,6 +170,16 @@ pub async fn make(
         false => made.view(),
     };
     describe(app, caller, view).await
+}
+
+/// The tag that a snapshot of this image gets.
+fn tag(recipe: &Recipe, how: How, image: &Digest, project: &Project) -> Answer<Tag> {
+    match how {
+        How::New | How::Once => Ok(recipe.tag.clone()),
+        How::OnceByContents => {
+            Ok(recipe.tag_of_contents(UNNAMED_PREFIX, image, project).map_err(EngineError::Tag)?)
+        }
+    }
 }
 
 async fn tell(told: &Told, step: &str) {
@@ -304,6 +313,19 @@ mod tests {
         assert_eq!((ready.probe, ready.timeout_ms), (Probe::Port(80), 5000));
         assert_eq!((recipe.warm_up[0].language.as_str(), recipe.account), ("javascript", None));
         assert!(convert_json(r#", "e2b": true"#).unwrap().account.is_some());
+    }
+
+    #[test]
+    fn only_a_snapshot_without_a_tag_is_named_after_what_it_is_made_of() {
+        let of = |json: &str, how| {
+            let recipe = convert(serde_json::from_str(json).unwrap()).unwrap();
+            tag(&recipe, how, &Digest::of(b"image"), &Project::default()).unwrap().to_string()
+        };
+        assert!(of(r#"{"image": "python:3.12"}"#, How::OnceByContents).starts_with("run-python-3.12-"));
+        for name in [UNNAMED, "t"] {
+            let json = format!(r#"{{"image": "i", "tag": "{name}"}}"#);
+            assert_eq!((of(&json, How::New), of(&json, How::Once)), (name.to_owned(), name.to_owned()));
+        }
     }
 
     #[test]

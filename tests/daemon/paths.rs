@@ -58,9 +58,13 @@ fn traced() -> Result<(), Failure> {
     let Some(log) = std::env::var_os(VARIABLE) else { return Ok(()) };
     let log = Path::new(&log);
     let (world, _agents) = World::with_agents(&[])?;
-    world.until("the snapshot is on disk", |world| {
-        Ok(world.snapshot("base")?.status == SnapshotStatus::Ready)
-    })?;
+    // What writes a snapshot speaks with the daemon, too.
+    let is_on_disk = |tag: &str| -> Result<(), Failure> {
+        world.until("the snapshot is on disk", |world| {
+            Ok(world.snapshot(tag)?.status == SnapshotStatus::Ready)
+        })?;
+        passed(log).map(drop)
+    };
     let forkd = |words: &[&str]| -> Result<String, Failure> {
         let output = binaries::forkd(world.home(), words).output()?;
         assert!(output.status.success(), "{}", binaries::transcript(&output));
@@ -75,11 +79,12 @@ fn traced() -> Result<(), Failure> {
         );
         Ok(())
     };
-    passed(log)?;
+    is_on_disk("base")?;
     let id = forkd(&["fork", "base"])?;
     same("The path of a fork request")?;
     forkd(&["branch", &id, "--tag", "branch"])?;
     same("The path of a branch")?;
+    is_on_disk("branch")?;
     world.tell(&format!("POST /v1/sandboxes/{id}/exec"), json!({ "args": ["true"] }))?;
     same("The path of an exec")?;
     let key = format!("x-api-key: {}\r\n", world.token("paths", "run")?);

@@ -18,10 +18,18 @@ pub fn of_the_api() -> TestResult {
     let n = count(10, 100).to_string();
     let (code, colds) = ("numpy.zeros(5).tolist()", count(0, 5).to_string());
     let words = ["bench", "api", "--snapshot", "warm", "--n", &n, "--code", code, "--cold-boots", &colds];
-    let report = daemon.json(&words)?;
+    let report = daemon.json(&[&words[..], &["--singles", "2"]].concat())?;
     check!(report["output_ms"].as_f64() > report["ready_ms"].as_f64(), "{report}");
     check!(report["pause"]["seen"]["count"] == report["pause"]["branches"], "{report}");
     check!(report["pause"]["quiet"]["count"].as_u64() > report["pause"]["branches"].as_u64(), "{report}");
+    check!(report["single"]["ready"]["count"] == 2, "{report}");
+    let faults = |when: &str| report["counted"][when]["page_faults"]["p50"].as_u64();
+    check!(faults("running") < faults("ready") && faults("ready") < faults("output"), "{report}");
+    check!(report["counted"]["output"]["private_bytes"]["p50"].as_u64() > Some(0), "{report}");
+    let steps: Vec<_> = report["steps"].as_array().into_iter().flatten().map(|step| &step["step"]).collect();
+    for step in ["network", "cgroup", "fork", "running", "identity", "identity.hooks", "promise"] {
+        check!(steps.contains(&&json!(step)), "{report}");
+    }
     writeln!(std::io::stdout(), "{report}")?;
     check!(daemon.run(&["ls", "--quiet"])?.is_empty(), "nothing is left");
     Ok(())

@@ -22,7 +22,11 @@ fn a_guest_takes_orders() -> Result<(), Failure> {
     assert_eq!(vm.mailbox.order(Order::Add, 37, 0)?, 42);
     assert_eq!(vm.mailbox.order(Order::Write, FREE_MEMORY, 7)?, 7);
     assert_eq!(vm.mailbox.order(Order::Read, FREE_MEMORY, 0)?, 7);
+    let counts = |vm: &mut TinyVm| vm.control.stats().map(|stats| stats.kvm.unwrap_or_default());
+    let before = counts(&mut vm)?;
     assert_eq!(vm.mailbox.order(Order::Dirty, FREE_MEMORY, 100)?, 100);
+    let after = counts(&mut vm)?;
+    assert!(after.exits > before.exits, "{before:?} {after:?}");
     assert_eq!(vm.mailbox.order(Order::Read, FREE_MEMORY + 99 * 4096, 0)?, 42);
     assert_eq!(vm.control.stats()?.state, StateName::Running);
     Ok(())

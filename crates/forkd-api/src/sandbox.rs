@@ -134,6 +134,9 @@ pub struct CreateSandboxes {
     /// What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the internet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
+    /// Whether to look on the way at what each of them uses: for measurements, since it takes time.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub counted: bool,
 }
 
 /// What happens to a sandbox when its time is over.
@@ -231,15 +234,41 @@ pub struct CreatedSandboxes {
     #[serde(default)]
     pub failures: Vec<ErrorBody>,
     pub timing: CreateTiming,
+    /// What each of them used on the way, if that was asked for. In no order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counted: Vec<Counted>,
+}
+
+/// What a sandbox used at two moments of its creation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Counted {
+    /// When its VM ran.
+    pub running: SandboxStats,
+    /// When its guest had its identity and was ready.
+    pub ready: SandboxStats,
 }
 
 /// How long it took, from the moment the request was admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTiming {
     /// Until every VM ran.
     pub restored_us: u64,
     /// Until every guest had its identity and was ready.
     pub ready_us: u64,
+    /// Where the time of each of them went, without a gap. Steps that begin with `identity.` are parts of the step `identity`.
+    #[serde(default)]
+    pub steps: Vec<StepTiming>,
+}
+
+/// How long sandboxes took for one step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StepTiming {
+    pub step: String,
+    /// How many took it.
+    pub count: u32,
+    pub p50_us: u64,
+    pub p99_us: u64,
+    pub max_us: u64,
 }
 
 /// Which sandboxes a list has.
@@ -323,7 +352,7 @@ pub struct ReadConsole {
 }
 
 /// What a sandbox uses.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxStats {
     /// CPU time of the VM process so far.
     pub cpu_us: u64,
@@ -337,9 +366,24 @@ pub struct SandboxStats {
     pub memory_shared_with: Option<String>,
     /// What it has written to its disk since its last branch.
     pub disk_bytes: u64,
+    /// Page faults of the VM process, its guest's aside.
+    #[serde(default)]
+    pub process_faults: u64,
+    /// What KVM has counted of its guest since it was forked or last rolled back. None where the kernel does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<KvmStats>,
     /// What went through its network, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
+}
+
+/// What KVM has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KvmStats {
+    /// From the guest to KVM.
+    pub exits: u64,
+    /// On guest memory that was not mapped, or not for writing.
+    pub page_faults: u64,
 }
 
 /// What a sandbox has sent and received, and what was dropped of it.

@@ -2,7 +2,7 @@
 
 use forkd_api::event::What;
 use forkd_api::sandbox::{
-    EndReason, Ended, Limits, NetworkStats, OnExpiry, Sandbox, SandboxState, SandboxStats,
+    EndReason, Ended, KvmStats, Limits, NetworkStats, OnExpiry, Sandbox, SandboxState, SandboxStats,
 };
 use forkd_api::snapshot::{Cpu, Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
 use forkd_engine as seen;
@@ -97,7 +97,8 @@ pub(crate) fn snapshot(
 }
 
 pub(crate) fn stats(usage: Usage, traffic: Option<Counters>) -> SandboxStats {
-    let Usage { cpu_us, memory, memory_shared_with, disk_bytes } = usage;
+    let Usage { cpu_us, memory, memory_shared_with, disk_bytes, process_faults, kvm } = usage;
+    let kvm = kvm.map(|kvm| KvmStats { exits: kvm.exits, page_faults: kvm.page_faults });
     let network = traffic.map(|traffic| NetworkStats {
         sent_bytes: traffic.sent.bytes,
         sent_packets: traffic.sent.packets,
@@ -113,6 +114,8 @@ pub(crate) fn stats(usage: Usage, traffic: Option<Counters>) -> SandboxStats {
         memory_shared_bytes: memory.shared_bytes,
         memory_shared_with: memory_shared_with.map(|tag| tag.to_string()),
         disk_bytes,
+        process_faults,
+        kvm,
         network,
     }
 }

@@ -47,6 +47,7 @@ pub(super) async fn fork(
         account: Some(Account::e2b()),
         network: NetworkOrder::default(),
         limits: WantedLimits::default(),
+        counted: false,
         owner: Some(app.owner(&caller, record.project)),
     };
     let made = fork_all(&app, new).await?;

@@ -96,6 +96,7 @@ fn order(app: &App, caller: &Caller, new: &Wanted, snapshot: &SnapshotHandle) ->
         account: Some(Account::e2b()),
         network: NetworkOrder { egress, ..NetworkOrder::default() },
         limits: WantedLimits::default(),
+        counted: false,
         owner: Some(app.owner(caller, app.project_for(caller, &view))),
     }
 }

@@ -9,6 +9,7 @@ use forkd_proto::agent::{Network, VERSION};
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
+use crate::sandbox::laps::CreateStep;
 
 /// An identity. What is not there stays as it was in the parent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,12 +38,16 @@ pub struct Given {
     /// The interpreter contexts in which code was running. They have new random numbers; their hooks and environment follow when
     /// the code has ended.
     pub busy: Vec<String>,
+    /// How long it took, in parts.
+    pub times: Vec<(CreateStep, Duration)>,
 }
 
 /// As many as an agent has.
 const MAX_BUSY: usize = 256;
 const MAX_CONTEXT_NAME: usize = 100;
 const MAX_PROBLEM: usize = 300;
+/// More than there are.
+const MAX_STEPS: usize = 32;
 
 /// Questions before the identity. The first one finds the agent's memory cold.
 const QUESTIONS: usize = 2;
@@ -51,8 +56,12 @@ const QUESTIONS: usize = 2;
 pub async fn give(agent: &Agent, identity: &Identity, limit: Duration) -> Result<Given, AgentError> {
     forkd_proto::passes!();
     let given = agent.patiently(limit, || try_to_give(agent, identity));
-    let applied = tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
-    judge(applied)
+    let (applied, mut times) =
+        tokio::time::timeout(limit, given).await.map_err(|_| AgentError::Timeout(limit))??;
+    times.extend(applied.steps.iter().take(MAX_STEPS).filter_map(|step| {
+        Some((CreateStep::Agent(step.step), Duration::from_micros(step.took_us?).min(limit)))
+    }));
+    Ok(Given { times, ..judge(applied)? })
 }
 
 /// Closes a guest's gate and freezes its programs, before it is frozen itself: every child begins like this. Returns what could not
@@ -82,12 +91,18 @@ fn judge(applied: IdentityResponse) -> Result<Given, AgentError> {
         return Err(AgentError::NotReady(refused.join("; ")));
     }
     let name = |name: String| name.chars().take(MAX_CONTEXT_NAME).collect();
-    Ok(Given { busy: applied.busy.into_iter().flatten().take(MAX_BUSY).map(name).collect() })
+    let busy = applied.busy.into_iter().flatten().take(MAX_BUSY).map(name).collect();
+    Ok(Given { busy, times: Vec::new() })
 }
 
 /// Given twice, an identity is taken once: the agent knows its generation.
-async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<IdentityResponse, AgentError> {
+async fn try_to_give(
+    agent: &Agent,
+    identity: &Identity,
+) -> Result<(IdentityResponse, Vec<(CreateStep, Duration)>), AgentError> {
+    let begun = Instant::now();
     let mut connection = agent.connect().await?;
+    let connected = Instant::now();
     // The guest's clock will be as late as the request takes to get there. A question of the same kind shows how long that is.
     let mut round_trip = Duration::ZERO;
     for _ in 0..QUESTIONS {
@@ -95,7 +110,14 @@ async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<IdentityRespo
         connection.get::<Value>("/forkd/ready").await?;
         round_trip = asked.elapsed();
     }
-    connection.post("/forkd/identity", &request(identity, round_trip / 2)).await
+    let asked = Instant::now();
+    let applied = connection.post("/forkd/identity", &request(identity, round_trip / 2)).await?;
+    let times = vec![
+        (CreateStep::Connect, connected.duration_since(begun)),
+        (CreateStep::Ask, asked.duration_since(connected)),
+        (CreateStep::Identity, asked.elapsed()),
+    ];
+    Ok((applied, times))
 }
 
 fn request(identity: &Identity, delay: Duration) -> IdentityRequest {
@@ -142,7 +164,7 @@ mod tests {
     #[test]
     fn running_code_is_reported_and_refuses_nobody() {
         let busy = answer(include_str!("../../forkd-proto/protocol/gen-1/identity-response-busy.json"));
-        assert_eq!(judge(busy).unwrap(), Given { busy: vec!["default".into()] });
+        assert_eq!(judge(busy).unwrap(), Given { busy: vec!["default".into()], times: Vec::new() });
         // As agents say it that know no other way.
         let step =
             json!({ "step": "interpreters", "ok": false, "error": "context default: code was running" });

@@ -268,6 +268,7 @@ const IOCTL: &[Value] = &[
     value(0x8188_aea6, CONTROL), // KVM_GET_XCRS
     value(0x4188_aea7, CONTROL), // KVM_SET_XCRS
     value(0xaead, CONTROL),      // KVM_KVMCLOCK_CTRL
+    value(0xaece, CONTROL),      // KVM_GET_STATS_FD
 ];
 
 #[cfg(test)]

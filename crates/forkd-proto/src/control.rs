@@ -452,6 +452,18 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// Exits to user space so far, of all vCPUs.
     pub exits: u64,
+    /// What KVM has counted, where it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<KvmCounts>,
+}
+
+/// Of all vCPUs of a VM, since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvmCounts {
+    /// Exits to KVM, most of which never come to user space.
+    pub exits: u64,
+    /// Faults on guest memory that KVM had not mapped, or not for writing.
+    pub page_faults: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -650,7 +662,7 @@ mod tests {
     }
 
     fn messages() -> [(&'static str, Message); 5] {
-        let stats = Stats { state: StateName::Paused, vcpus: 2, memory_bytes: 1 << 28, exits: 12 };
+        let stats = Stats { state: StateName::Paused, vcpus: 2, memory_bytes: 1 << 28, exits: 12, kvm: None };
         let refusal = Refusal { code: RefusalCode::State, message: "not now".into() };
         let branched = Reply::Branched { pid: 7, pause_us: 900, disk_layer: true };
         let file = |size| WrittenFile { size, digest: "00".repeat(32) };

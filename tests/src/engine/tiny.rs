@@ -106,6 +106,7 @@ pub fn request(source: Source, count: u32) -> NewSandboxes {
         account: None,
         network: NetworkOrder::default(),
         limits: Default::default(),
+        counted: false,
         owner: None,
     }
 }

@@ -8,6 +8,7 @@
 //! live branch nothing is frozen, and running code is reseeded as early as can be: before keys and hooks, which take time.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::guest::{self, Guest, GuestError};
 use super::hooks;
@@ -57,7 +58,7 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
 /// The steps, and the contexts in which code was running. Whether it is `other` than the last one: a sandbox that was rolled back
 /// keeps its keys.
 async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Vec<Step>, Vec<String>) {
-    let mut steps = Vec::new();
+    let mut steps = Steps::begin();
     let frozen = agent.children.are_frozen().await;
     // First, because every moment makes it staler, and because hooks and logs should see the right time. Here, because a
     // thread would have to be started.
@@ -104,7 +105,9 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         steps.push(interpreters(agent, request, &mut busy).await);
     }
     if let Some(directory) = agent.guest.host_keys().filter(|_| request.renew && other) {
-        steps.extend(host_keys_step(host_keys::renew(agent, directory).await));
+        if let Some(step) = host_keys_step(host_keys::renew(agent, directory).await) {
+            steps.push(step);
+        }
     }
     let mut problems = match agent.guest.hooks() {
         Some(directory) => hooks::run(agent, directory, request).await,
@@ -121,7 +124,25 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         problems.extend(hooks::run(agent, directory, request).await);
         steps.push(done(StepName::Hooks, problems));
     }
-    (steps, busy)
+    (steps.done, busy)
+}
+
+/// The steps that were done, each with the time since the one before it.
+struct Steps {
+    done: Vec<Step>,
+    last: Instant,
+}
+
+impl Steps {
+    fn begin() -> Steps {
+        Steps { done: Vec::new(), last: Instant::now() }
+    }
+
+    fn push(&mut self, step: Step) {
+        let now = Instant::now();
+        let took = now.duration_since(std::mem::replace(&mut self.last, now));
+        self.done.push(Step { took_us: u64::try_from(took.as_micros()).ok(), ..step });
+    }
 }
 
 /// Reseeds the interpreters, and adds those contexts to `busy` in which code was running.
@@ -159,19 +180,19 @@ async fn system(
 fn outcome(step: StepName, result: Result<(), GuestError>) -> Step {
     match result {
         Ok(()) => done(step, Vec::new()),
-        Err(GuestError::Foreign) => Step { step, ok: true, skipped: true, error: None },
+        Err(GuestError::Foreign) => Step { step, ok: true, skipped: true, error: None, took_us: None },
         Err(error @ GuestError::Unsupported(_)) => skipped(step, &error.to_string()),
         Err(error) => done(step, vec![error.to_string()]),
     }
 }
 
 fn skipped(step: StepName, why: &str) -> Step {
-    Step { step, ok: true, skipped: true, error: Some(why.to_owned()) }
+    Step { step, ok: true, skipped: true, error: Some(why.to_owned()), took_us: None }
 }
 
 fn done(step: StepName, problems: Vec<String>) -> Step {
     let error = (!problems.is_empty()).then(|| problems.join("; "));
-    Step { step, ok: error.is_none(), skipped: false, error }
+    Step { step, ok: error.is_none(), skipped: false, error, took_us: None }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use forkd_proto::control::KvmCounts;
 use forkd_store::Tag;
 
 use crate::engine::{Engine, Shared};
@@ -32,6 +33,10 @@ pub struct Usage {
     pub memory_shared_with: Option<Tag>,
     /// What it has written to its disk since its last branch.
     pub disk_bytes: u64,
+    /// Page faults of its process, its guest's aside.
+    pub process_faults: u64,
+    /// What KVM has counted of its guest since its VM was made, unless its process does not say.
+    pub kvm: Option<KvmCounts>,
 }
 
 /// The memory that a process maps. What is charged to its cgroup differs from it: pages stay charged to the cgroup that first
@@ -59,31 +64,12 @@ impl Engine {
         if view.state == SandboxState::Ended {
             return Err(EngineError::WrongState(ENDED));
         }
-        let before = view.record.cpu_us_before;
-        let of_cgroup = |cgroups: &Cgroups| Some(before + cgroups.cpu_us(&of_sandbox(&view.record))?);
-        let cpu = self.shared.cgroups.as_ref().and_then(of_cgroup);
-        let memory_shared_with = self.shares_memory_with(&view.record);
-        let top = view.record.disk.map(|disk| self.shared.places.layer(&disk.files.top));
-        let used = blocking(move || {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", view.pid))?;
-            let memory = memory_of_process(view.pid)?;
-            let disk_bytes = top.map_or(0, |top| allocated(&top));
-            let cpu_us = cpu.unwrap_or_else(|| cpu_us(&stat));
-            Ok(Usage { cpu_us, memory, memory_shared_with, disk_bytes })
-        });
+        let kvm = handle.kvm_counts().await;
         // A process that ends while its files are read is one that has ended.
-        used.await.map_err(|error| match handle.view().state {
+        self.shared.usage_of(&view.record, view.pid, kvm).await.map_err(|error| match handle.view().state {
             SandboxState::Ended => EngineError::WrongState(ENDED),
             _ => EngineError::io("read what the VM process uses")(error),
         })
-    }
-
-    /// The snapshot that a sandbox shares memory with: its latest branch that has a process, or the one that it was forked
-    /// from. A sandbox that was rolled back was forked from its latest branch.
-    fn shares_memory_with(&self, record: &SandboxRecord) -> Option<Tag> {
-        let candidates = record.branches.iter().rev().chain([&record.snapshot]);
-        let has_process = |tag: &&Tag| self.shared.snapshots.get(tag).is_some_and(|it| it.view().loaded);
-        candidates.into_iter().find(has_process).cloned()
     }
 
     /// The last bytes that a guest has printed on its console.
@@ -102,6 +88,39 @@ impl Engine {
         let shared = self.shared.clone();
         let sizes = blocking(move || Ok(views.iter().map(|view| stored_size(&shared, view)).collect()));
         sizes.await.map_err(EngineError::io("look at files"))
+    }
+}
+
+impl Shared {
+    /// What a sandbox's process uses.
+    pub(crate) async fn usage_of(
+        &self,
+        record: &SandboxRecord,
+        pid: i32,
+        kvm: Option<KvmCounts>,
+    ) -> io::Result<Usage> {
+        let before = record.cpu_us_before;
+        let of_cgroup = |cgroups: &Cgroups| Some(before + cgroups.cpu_us(&of_sandbox(record))?);
+        let cpu = self.cgroups.as_ref().and_then(of_cgroup);
+        let memory_shared_with = self.shares_memory_with(record);
+        let top = record.disk.as_ref().map(|disk| self.places.layer(&disk.files.top));
+        blocking(move || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+            let memory = memory_of_process(pid)?;
+            let disk_bytes = top.map_or(0, |top| allocated(&top));
+            let cpu_us = cpu.unwrap_or_else(|| cpu_us(&stat));
+            let process_faults = process_faults(&stat);
+            Ok(Usage { cpu_us, memory, memory_shared_with, disk_bytes, process_faults, kvm })
+        })
+        .await
+    }
+
+    /// The snapshot that a sandbox shares memory with: its latest branch that has a process, or the one that it was forked
+    /// from. A sandbox that was rolled back was forked from its latest branch.
+    fn shares_memory_with(&self, record: &SandboxRecord) -> Option<Tag> {
+        let candidates = record.branches.iter().rev().chain([&record.snapshot]);
+        let has_process = |tag: &&Tag| self.snapshots.get(tag).is_some_and(|it| it.view().loaded);
+        candidates.into_iter().find(has_process).cloned()
     }
 }
 
@@ -144,11 +163,21 @@ fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(tail)
 }
 
-/// User and system time of all threads: the 14th and 15th field, counted behind the name, which may have spaces.
+/// User and system time of all threads.
 fn cpu_us(stat: &str) -> u64 {
+    fields_of(stat, [14, 15]).saturating_mul(TICK_US)
+}
+
+/// Minor and major faults.
+fn process_faults(stat: &str) -> u64 {
+    fields_of(stat, [10, 12])
+}
+
+/// The sum of fields of a process's stat, as proc(5) numbers them. They are counted behind the second, its name, which may have spaces.
+fn fields_of(stat: &str, numbers: [usize; 2]) -> u64 {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
-    let fields = behind.split_whitespace().skip(11).take(2);
-    fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>().saturating_mul(TICK_US)
+    let fields = numbers.map(|number| behind.split_whitespace().nth(number - 3));
+    fields.into_iter().flatten().filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// Also huge pages that were put together of pages that were shared: they are the process's own then.
@@ -179,6 +208,7 @@ mod tests {
     fn the_kernel_s_tables_are_read() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 123 45 6 7 20 0 3 0 99 1 1";
         assert_eq!(cpu_us(stat), (123 + 45) * TICK_US);
+        assert_eq!(process_faults(stat), 1);
         assert_eq!(cpu_us("nonsense"), 0);
         let smaps = "55-66 ---p 00000000 00:00 0 [rollup]\nRss: 9 kB\nShared_Clean: 1 kB\nShared_Dirty: 2 kB\n\
                      Private_Clean: 3 kB\nPrivate_Dirty: 4 kB\nSwap: 5 kB\n";

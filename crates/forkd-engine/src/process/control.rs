@@ -208,7 +208,7 @@ mod tests {
     use forkd_proto::control::{StateName, Stats};
 
     fn stats(exits: u64) -> Reply {
-        Reply::Stats(Stats { state: StateName::Running, vcpus: 1, memory_bytes: 1, exits })
+        Reply::Stats(Stats { state: StateName::Running, vcpus: 1, memory_bytes: 1, exits, kvm: None })
     }
 
     fn pair() -> (Control, mpsc::Receiver<Event>, Channel) {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_proto::channel::{Channel, ChannelError};
-use forkd_proto::control::{Command, Event, Reply};
+use forkd_proto::control::{Command, Event, KvmCounts, Reply};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -138,7 +138,18 @@ fn connect_in(directory: &Path) -> Result<Channel, ProcessError> {
     connected().map_err(|errno: Errno| ProcessError::Socket { path: path.clone(), source: errno.into() })
 }
 
+/// How long numbers may take that nobody depends on.
+pub(crate) const COUNTED: Duration = Duration::from_secs(1);
+
 impl VmProcess {
+    /// What KVM has counted of its VM, unless it takes long to say.
+    pub(crate) async fn kvm_counts(&self) -> Option<KvmCounts> {
+        match tokio::time::timeout(COUNTED, self.control.call(Command::Stats, &[])).await {
+            Ok(Ok((Reply::Stats(stats), _))) => stats.kvm,
+            _ => None,
+        }
+    }
+
     /// Starts `forkd-vmm`, without a VM yet, to end with the last clone of its handle.
     pub fn start(program: &Path) -> Result<WithEvents, ProcessError> {
         let (ours, theirs) = Channel::pair()?;

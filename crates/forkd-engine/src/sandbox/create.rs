@@ -22,10 +22,12 @@ use crate::ids::SandboxId;
 use crate::limits::admission::{self, Present, Refusal, Wanted};
 use crate::limits::owner::{self, Claim, Holding, Owner};
 use crate::limits::quota::WantedLimits;
+use crate::limits::usage::Usage;
 use crate::network::NetworkOrder;
 use crate::places::PlaceError;
 use crate::record;
 use crate::sandbox::forked::{Forked, Name, Prepared};
+use crate::sandbox::laps::Laps;
 use crate::sandbox::lifetime::OnExpiry;
 use crate::sandbox::{SandboxHandle, SandboxView};
 use crate::snapshot::{SnapshotHandle, Zygote};
@@ -57,6 +59,8 @@ pub struct NewSandboxes {
     pub account: Option<Account>,
     pub network: NetworkOrder,
     pub limits: WantedLimits,
+    /// Whether what each uses is looked at on the way, which takes time.
+    pub counted: bool,
     /// Who asks, if there is more to know than that they may.
     pub owner: Option<Owner>,
 }
@@ -65,6 +69,10 @@ pub struct NewSandboxes {
 #[derive(Debug)]
 pub struct Created {
     pub sandboxes: Vec<SandboxView>,
+    /// Where their time went, in the same order.
+    pub laps: Vec<Laps>,
+    /// What they used on the way, in the order in which they were ready, if that was asked for.
+    pub counted: Vec<Counted>,
     pub failures: Vec<EngineError>,
     /// From the admission until every VM ran, and until every guest was ready.
     pub restored: Duration,
@@ -73,6 +81,13 @@ pub struct Created {
     pub windows: Vec<Duration>,
     /// How long the sandbox that was branched first stood still.
     pub branch_pause: Option<Duration>,
+}
+
+/// What a sandbox used when its VM ran, and when its guest was ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counted {
+    pub running: Usage,
+    pub ready: Usage,
 }
 
 impl Engine {
@@ -103,20 +118,23 @@ impl Engine {
         let names = self.shared.reserve(new.count)?;
         let begun = Instant::now();
         let zygote = snapshot.lease().await?;
-        let forks = self.fork_all(new, &zygote, names).await;
+        let forks = self.fork_all(new, &zygote, names, begun).await;
         let restored = begun.elapsed();
         fault::place("create.running");
-        let Identified { mut up, mut failures, windows } = give_identities(forks, new).await;
+        let Identified { mut up, mut failures, windows, counted } = give_identities(forks, new).await;
         let ready = begun.elapsed();
         fault::place("create.ready");
         if !failures.is_empty() && (up.is_empty() || !new.partial) {
             return Err(failures.swap_remove(0));
         }
         up.sort_by_key(|forked| forked.record.created_unix_ms);
-        let mut sandboxes = Vec::new();
+        let (mut sandboxes, mut laps) = (Vec::new(), Vec::new());
         for forked in up {
             match forked.promise().await {
-                Ok(view) => sandboxes.push(view),
+                Ok((view, its_laps)) => {
+                    sandboxes.push(view);
+                    laps.push(its_laps);
+                }
                 Err(error) => failures.push(error),
             }
         }
@@ -129,7 +147,8 @@ impl Engine {
             }
             return Err(failures.swap_remove(0));
         }
-        Ok(Created { sandboxes, failures, restored, ready, windows, branch_pause: None })
+        let branch_pause = None;
+        Ok(Created { sandboxes, laps, counted, failures, restored, ready, windows, branch_pause })
     }
 
     /// Takes the owner's room for them, until they are there or given up.
@@ -169,14 +188,16 @@ impl Engine {
         new: &NewSandboxes,
         zygote: &Arc<Zygote>,
         names: Vec<Name>,
+        begun: Instant,
     ) -> Vec<(u32, Result<Forked, EngineError>)> {
         // Without one, each is promised by itself.
         let group = SandboxId::random().ok();
         let mut preparing = JoinSet::new();
         for (index, name) in (0..).zip(names) {
             let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
-            let (new, group) = (new.clone(), group.clone());
-            preparing.spawn(async move { (index, Prepared::make(shared, &zygote, new, group, name).await) });
+            let (new, group, laps) = (new.clone(), group.clone(), Laps::since(begun));
+            preparing
+                .spawn(async move { (index, Prepared::make(shared, &zygote, new, group, name, laps).await) });
         }
         let mut forks = JoinSet::new();
         let mut failed = Vec::new();
@@ -305,6 +326,7 @@ struct Identified {
     up: Vec<Forked>,
     failures: Vec<EngineError>,
     windows: Vec<Duration>,
+    counted: Vec<Counted>,
 }
 
 /// Gives every guest its identity. A VM without a way into its guest has no agent, and needs none.
@@ -313,15 +335,23 @@ async fn give_identities(forks: Vec<(u32, Result<Forked, EngineError>)>, new: &N
     let mut identified = Identified::default();
     for (index, forked) in forks {
         match forked {
-            Ok(forked) => {
-                let (env, account) = (new.env.clone(), new.account.clone());
+            Ok(mut forked) => {
+                let (env, account, counted) = (new.env.clone(), new.account.clone(), new.counted);
+                let shared = Arc::clone(&forked.shared);
                 tasks.spawn(async move {
+                    let usage = async |forked: &Forked| match counted {
+                        true => forked.usage().await.map(Some),
+                        false => Ok(None),
+                    };
+                    let running = usage(&forked).await?;
                     let mut window = None;
                     if forked.record.shape.devices.vsock.is_some() {
-                        let _turn = forked.shared.identities.acquire().await;
+                        let _turn = shared.identities.acquire().await;
                         window = forked.give_identity(index, env, account).await?;
                     }
-                    Ok::<_, EngineError>((forked, window))
+                    let ready = usage(&forked).await?;
+                    let counted = running.zip(ready).map(|(running, ready)| Counted { running, ready });
+                    Ok::<_, EngineError>((forked, window, counted))
                 });
             }
             Err(error) => identified.failures.push(error),
@@ -329,9 +359,10 @@ async fn give_identities(forks: Vec<(u32, Result<Forked, EngineError>)>, new: &N
     }
     for forked in tasks.join_all().await {
         match forked {
-            Ok((forked, window)) => {
+            Ok((forked, window, counted)) => {
                 identified.up.push(forked);
                 identified.windows.extend(window);
+                identified.counted.extend(counted);
             }
             Err(error) => identified.failures.push(error),
         }

@@ -19,6 +19,7 @@ use crate::guest::Guest;
 use crate::identity::{self, Identity};
 use crate::ids::{LayerId, SandboxId};
 use crate::limits::quota::{of_sandbox, quota};
+use crate::limits::usage::Usage;
 use crate::places::PlaceError;
 use crate::process::descriptors::{self, Named};
 use crate::process::users::User;
@@ -26,6 +27,7 @@ use crate::process::{ProcessError, VmProcess, WithEvents, listen_in};
 use crate::record::{self, DiskRecord, SandboxRecord, WakeRecord};
 use crate::registry::Reservation;
 use crate::sandbox::create::NewSandboxes;
+use crate::sandbox::laps::{CreateStep, Laps};
 use crate::sandbox::lifetime::OnExpiry;
 use crate::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use crate::snapshot::Zygote;
@@ -51,6 +53,7 @@ pub(crate) struct Forked {
     is_left: bool,
     /// When its guest began to run, if programs run in it before it has an identity.
     running_since: Option<Instant>,
+    pub laps: Laps,
 }
 
 impl Prepared {
@@ -61,6 +64,7 @@ impl Prepared {
         new: NewSandboxes,
         group: Option<SandboxId>,
         name: Name,
+        mut laps: Laps,
     ) -> Result<Prepared, EngineError> {
         forkd_proto::passes!();
         let id = name.get().clone();
@@ -96,7 +100,8 @@ impl Prepared {
             changing: None,
         };
         let (process, name) = (None, Some(name));
-        let mut forked = Forked { shared, record, process, name, is_left: false, running_since: None };
+        laps.end(CreateStep::Prepare);
+        let mut forked = Forked { shared, record, process, name, is_left: false, running_since: None, laps };
         if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
             disk.limit_bytes = bytes;
         }
@@ -108,9 +113,11 @@ impl Prepared {
             forked.record.network = Some(network);
             tap = Some(its_tap);
         }
+        forked.laps.end(CreateStep::Network);
         let shared = Arc::clone(&forked.shared);
         // All of a thousand at once would be a thread each, which wait for the same locks of the kernel.
         let _turn = shared.preparing.acquire().await;
+        forked.laps.end(CreateStep::Turn);
         let (named, cgroup) = in_place(|| forked.write(parent.layers, tap))?;
         let order = Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices };
         let command = Command::Fork(order);
@@ -121,6 +128,7 @@ impl Prepared {
     /// Forks the VM and waits until it runs.
     pub async fn start(self, zygote: &Zygote) -> Result<Forked, EngineError> {
         let Prepared { mut forked, user, command, descriptors } = self;
+        forked.laps.end(CreateStep::Prepared);
         let directory = forked.shared.places.sandbox(&forked.record.id);
         let shared = Arc::clone(&forked.shared);
         let answer = shared.call(&zygote.process, command, &descriptors).await;
@@ -135,6 +143,7 @@ impl Prepared {
         let (Reply::Forked { pid }, Some(pidfd)) = (reply.clone(), pidfds.pop()) else {
             return Err(EngineError::Answer(reply));
         };
+        forked.laps.end(CreateStep::Fork);
         fault::place("create.forked");
         let taken = VmProcess::take(&directory, zygote.process.pid, pid, pidfd);
         if taken.is_err() {
@@ -145,6 +154,7 @@ impl Prepared {
         process.0.user = user;
         match tokio::time::timeout(PATIENCE, process.1.recv()).await {
             Ok(Some(Event::Running)) => {
+                forked.laps.end(CreateStep::Running);
                 // Programs of a snapshot that was made are frozen.
                 forked.running_since = zygote.record.branched_from.as_ref().map(|_| Instant::now());
                 Ok(forked)
@@ -172,12 +182,22 @@ impl Forked {
         }
         record::write(&directory, &self.record)?;
         fault::place("create.written");
-        self.shared.with_cgroup(named, &self.record)
+        self.laps.end(CreateStep::Files);
+        let with_cgroup = self.shared.with_cgroup(named, &self.record)?;
+        self.laps.end(CreateStep::Cgroup);
+        Ok(with_cgroup)
+    }
+
+    /// What it uses so far.
+    pub async fn usage(&self) -> Result<Usage, EngineError> {
+        let (process, _) = self.process.as_ref().ok_or(EngineError::Removed)?;
+        let usage = self.shared.usage_of(&self.record, process.pid, process.kvm_counts().await);
+        usage.await.map_err(EngineError::io("read what the VM process uses"))
     }
 
     /// Returns how long programs ran in its guest before.
     pub async fn give_identity(
-        &self,
+        &mut self,
         index: u32,
         env: BTreeMap<String, String>,
         account: Option<Account>,
@@ -185,13 +205,16 @@ impl Forked {
         let directory = self.shared.places.sandbox(&self.record.id);
         let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
         let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
-        let given = identity::give(&agent, &identity, PATIENCE).await?;
+        self.laps.end(CreateStep::IdentityTurn);
+        let mut given = identity::give(&agent, &identity, PATIENCE).await?;
+        self.laps.add(std::mem::take(&mut given.times));
         self.shared.tell_of(&self.record, given);
         Ok(self.running_since.map(|since| since.elapsed()))
     }
 
     /// Gives it its owner, and its name to everybody.
-    pub async fn promise(mut self) -> Result<SandboxView, EngineError> {
+    pub async fn promise(mut self) -> Result<(SandboxView, Laps), EngineError> {
+        self.laps.end(CreateStep::Ready);
         let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
             return Err(EngineError::Removed);
         };
@@ -200,7 +223,8 @@ impl Forked {
             Ok(view) => {
                 fault::place("create.promised");
                 name.fill(handle);
-                Ok(view)
+                self.laps.end(CreateStep::Promise);
+                Ok((view, self.laps.clone()))
             }
             Err(error) => {
                 // It has ended meanwhile. What is left of it goes.

@@ -17,6 +17,7 @@ pub(crate) mod charge;
 pub(crate) mod create;
 pub(crate) mod end;
 pub(crate) mod forked;
+pub(crate) mod laps;
 pub(crate) mod lifetime;
 pub(crate) mod rollback;
 
@@ -25,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forkd_proto::control::{Event, ExitReason};
+use forkd_proto::control::{Event, ExitReason, KvmCounts};
 use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -44,7 +45,7 @@ use crate::limits::quota::of_sandbox;
 use crate::network::NetworkChange;
 use crate::process::control::CallError;
 use crate::process::descriptors::{SERIAL_LOG, VSOCK};
-use crate::process::{VmProcess, WithEvents};
+use crate::process::{COUNTED, VmProcess, WithEvents};
 use crate::record::{self, SandboxRecord};
 use crate::sandbox::branch::BranchOrder;
 use crate::sandbox::end::is_ending;
@@ -108,6 +109,7 @@ pub(crate) enum Request {
     SetExpiry(Expiry, Answer<()>),
     ChangeNetwork(NetworkChange, Answer<()>),
     LoseNetwork(Answer<()>),
+    Count(Answer<Option<KvmCounts>>),
     Branch(BranchOrder, Answer<SnapshotHandle>),
     Rollback(Tag, Answer<()>),
     /// The end of a rollback that another daemon has begun.
@@ -163,6 +165,11 @@ impl SandboxHandle {
     /// Changes what it may reach, from one packet to the next.
     pub async fn change_network(&self, change: NetworkChange) -> Result<(), EngineError> {
         self.ask(|answer| Request::ChangeNetwork(change, answer)).await
+    }
+
+    /// What KVM has counted of its guest, unless its process takes long to say.
+    pub(crate) async fn kvm_counts(&self) -> Option<KvmCounts> {
+        tokio::time::timeout(COUNTED, self.ask(Request::Count)).await.ok()?.ok()?
     }
 
     /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
@@ -378,6 +385,11 @@ impl Sandbox {
             Request::Promise(answer) => {
                 let promised = self.promise();
                 let _ = answer.send(promised);
+            }
+            Request::Count(answer) => {
+                let process = self.process.clone();
+                // Nobody else waits for that.
+                tokio::spawn(async move { answer.send(Ok(process.kvm_counts().await)) });
             }
             Request::Pause(answer) => {
                 let paused = self.pause().await;

@@ -66,6 +66,9 @@ pub struct Step {
     pub skipped: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// How long it took, in agents that say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_us: Option<u64>,
 }
 
 /// `POST /forkd/close`: no request is served before the next identity or `POST /forkd/open`, and the guest's programs are frozen.
@@ -81,7 +84,7 @@ pub struct CloseResponse {
 }
 
 /// In the order in which they are done. Interpreters come before `host_keys` if nothing was frozen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepName {
     Clock,
@@ -96,6 +99,25 @@ pub enum StepName {
     Thaw,
     Interpreters,
     Hooks,
+}
+
+impl StepName {
+    pub fn name(self) -> &'static str {
+        match self {
+            StepName::Clock => "clock",
+            StepName::Entropy => "entropy",
+            StepName::Hostname => "hostname",
+            StepName::MachineId => "machine_id",
+            StepName::Account => "account",
+            StepName::Settings => "settings",
+            StepName::Network => "network",
+            StepName::Connections => "connections",
+            StepName::HostKeys => "host_keys",
+            StepName::Thaw => "thaw",
+            StepName::Interpreters => "interpreters",
+            StepName::Hooks => "hooks",
+        }
+    }
 }
 
 #[cfg(test)]

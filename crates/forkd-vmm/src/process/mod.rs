@@ -403,7 +403,12 @@ impl Process {
             State::Running(vm) | State::Paused(vm) => (vm.vcpu_count(), vm.ram.layout().size(), vm.exits()),
             State::Zygote(frozen) => (frozen.state.vcpus.len(), frozen.ram.layout().size(), 0),
         };
-        Stats { state: self.state.name(), vcpus: u8::try_from(vcpus).unwrap_or(u8::MAX), memory_bytes, exits }
+        let kvm = match &self.state {
+            State::Running(vm) | State::Paused(vm) => vm.counts(),
+            State::Empty | State::Zygote(_) => None,
+        };
+        let (state, vcpus) = (self.state.name(), u8::try_from(vcpus).unwrap_or(u8::MAX));
+        Stats { state, vcpus, memory_bytes, exits, kvm }
     }
 
     fn boot(&mut self, request: &Boot, mut descriptors: Descriptors) -> Result<Done, Refusal> {

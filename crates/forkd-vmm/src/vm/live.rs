@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use forkd_devices::disk::{DiskError, Layer};
 use forkd_memory::GuestRam;
-use forkd_proto::control::{self, Event};
+use forkd_proto::control::{self, Event, KvmCounts};
 use kvm_ioctls::{Kvm, VmFd};
 
 use super::bus::Bus;
@@ -187,6 +187,14 @@ impl LiveVm {
 
     pub fn exits(&self) -> u64 {
         self.crew.exits()
+    }
+
+    /// What KVM has counted, of all vCPUs.
+    pub fn counts(&self) -> Option<KvmCounts> {
+        self.vcpus.iter().try_fold(KvmCounts::default(), |sum, vcpu| {
+            let KvmCounts { exits, page_faults } = vcpu.counts()?;
+            Some(KvmCounts { exits: sum.exits + exits, page_faults: sum.page_faults + page_faults })
+        })
     }
 
     pub fn vcpu_count(&self) -> usize {

@@ -1,6 +1,7 @@
 //! A VM: KVM's part of it, its vCPU threads, and the state that outlives both.
 
 pub mod bus;
+pub mod counts;
 pub mod cpu;
 pub mod devices;
 pub mod features;

@@ -17,11 +17,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, 
 
 use forkd_jail::Role;
 use forkd_proto::causes::with_causes;
-use forkd_proto::control::{Event, ExitReason, Stage};
+use forkd_proto::control::{Event, ExitReason, KvmCounts, Stage};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use rustix::event::EventfdFlags;
 
 use super::bus::{Bus, Outcome};
+use super::counts::Counts;
 use super::devices::worker::Worker;
 use super::devices::{DeviceError, Devices};
 use super::kick::{Kickable, Kicker};
@@ -140,6 +141,7 @@ impl Crew {
 /// A vCPU and the thread that runs it.
 pub struct Vcpu {
     slot: Arc<Mutex<Option<VcpuFd>>>,
+    counts: Option<Counts>,
     thread: Thread,
     /// There before the thread runs the vCPU.
     kicker: Arc<OnceLock<Kicker>>,
@@ -149,6 +151,7 @@ impl Vcpu {
     /// Starts the thread, parked.
     pub fn start(vcpu: VcpuFd, index: usize, crew: Arc<Crew>) -> std::io::Result<Vcpu> {
         forkd_proto::passes!();
+        let counts = Counts::of(&vcpu);
         let slot = Arc::new(Mutex::new(Some(vcpu)));
         let kicker = Arc::new(OnceLock::new());
         let thread = Thread::start(format!("vcpu{index}"), {
@@ -163,7 +166,12 @@ impl Vcpu {
                 work(&slot, &crew);
             }
         })?;
-        Ok(Vcpu { slot, thread, kicker })
+        Ok(Vcpu { slot, counts, thread, kicker })
+    }
+
+    /// What KVM has counted of it.
+    pub fn counts(&self) -> Option<KvmCounts> {
+        self.counts.as_ref()?.read().ok()
     }
 
     /// The vCPU, which is there while the thread is parked.

@@ -93,6 +93,9 @@ pub struct BenchApiOptions {
     /// How often the snapshot's image is booted cold, for comparison.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub cold_boots: u32,
+    /// How many single children are made one after another.
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    pub singles: u32,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

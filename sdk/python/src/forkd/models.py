@@ -17,6 +17,7 @@ __all__ = [
     "AddKernel",
     "BranchSandbox",
     "ChooseKernel",
+    "Counted",
     "Cpu",
     "CreateSandboxes",
     "CreateSnapshot",
@@ -56,6 +57,7 @@ __all__ = [
     "Kernel",
     "KernelList",
     "KernelSource",
+    "KvmStats",
     "Language",
     "LibraryProgress",
     "Limits",
@@ -85,6 +87,7 @@ __all__ = [
     "SnapshotMemory",
     "SnapshotSize",
     "SnapshotStatus",
+    "StepTiming",
     "TerminalSize",
     "Version",
     "WarmUp",
@@ -248,8 +251,22 @@ class ChooseKernel(Model):
 
 
 @dataclass(frozen=True)
+class Counted(Model):
+    """What a sandbox used at two moments of its creation."""
+
+    ready: SandboxStats
+    """When its guest had its identity and was ready."""
+
+    running: SandboxStats
+    """When its VM ran."""
+
+
+@dataclass(frozen=True)
 class CreateSandboxes(Model):
     """Asks for sandboxes, as one operation."""
+
+    counted: bool = False
+    """Whether to look on the way at what each of them uses: for measurements, since it takes time."""
 
     egress: Optional[Egress] = None
     """What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the
@@ -356,6 +373,11 @@ class CreateTiming(Model):
     restored_us: int
     """Until every VM ran."""
 
+    steps: list[StepTiming] = field(default_factory=list)
+    """Where the time of each of them went, without a gap. Steps that begin with `identity.` are parts of the step
+    `identity`.
+    """
+
 
 @dataclass(frozen=True)
 class CreatedSandboxes(Model):
@@ -364,6 +386,9 @@ class CreatedSandboxes(Model):
     sandboxes: list[SandboxInfo]
 
     timing: CreateTiming
+
+    counted: list[Counted] = field(default_factory=list)
+    """What each of them used on the way, if that was asked for. In no order."""
 
     failures: list[ErrorBody] = field(default_factory=list)
     """Those that did not come up, if the others were to be kept."""
@@ -852,6 +877,17 @@ class KernelList(Model):
 
 
 @dataclass(frozen=True)
+class KvmStats(Model):
+    """What KVM has counted."""
+
+    exits: int
+    """From the guest to KVM."""
+
+    page_faults: int
+    """On guest memory that was not mapped, or not for writing."""
+
+
+@dataclass(frozen=True)
 class LibraryProgress(Model):
     """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
 
@@ -1144,6 +1180,9 @@ class SandboxStats(Model):
     memory_shared_bytes: int
     """Memory that it shares with other processes: with a snapshot's, and through that with other sandboxes."""
 
+    kvm: Optional[KvmStats] = None
+    """What KVM has counted of its guest since it was forked or last rolled back. None where the kernel does not count."""
+
     memory_shared_with: Optional[str] = None
     """The snapshot that it shares this memory with: its latest branch in memory, or the snapshot that it was forked from.
     None if neither is in memory.
@@ -1151,6 +1190,9 @@ class SandboxStats(Model):
 
     network: Optional[NetworkStats] = None
     """What went through its network, if it has one."""
+
+    process_faults: Optional[int] = None
+    """Page faults of the VM process, its guest's aside."""
 
 
 @dataclass(frozen=True)
@@ -1250,6 +1292,22 @@ class SnapshotSize(Model):
     disk_bytes: int
 
     memory_bytes: int
+
+
+@dataclass(frozen=True)
+class StepTiming(Model):
+    """How long sandboxes took for one step."""
+
+    count: int
+    """How many took it."""
+
+    max_us: int
+
+    p50_us: int
+
+    p99_us: int
+
+    step: str
 
 
 @dataclass(frozen=True)

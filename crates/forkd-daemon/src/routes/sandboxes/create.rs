@@ -7,9 +7,13 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
-use forkd_api::sandbox::{CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS, OnExpiry};
+use forkd_api::sandbox::{
+    Counted, CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS, OnExpiry, StepTiming,
+};
 use forkd_engine as engine;
-use forkd_engine::{Created, IoQuota, NetworkOrder, NewSandboxes, Owner, Source, WantedLimits};
+use forkd_engine::{
+    Created, IoQuota, NetworkOrder, NewSandboxes, Owner, Source, StepTimes, WantedLimits, by_step,
+};
 
 use crate::app::{App, Shared};
 use crate::audit::Sandboxes;
@@ -92,7 +96,7 @@ enum Of {
 fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) -> NewSandboxes)> {
     let CreateSandboxes { source, snapshot_tag, from_sandbox, n, partial, metadata, env, limits, .. } =
         wanted;
-    let CreateSandboxes { ttl_secs, on_expiry, wake_on_traffic, egress, .. } = wanted;
+    let CreateSandboxes { ttl_secs, on_expiry, wake_on_traffic, egress, counted, .. } = wanted;
     let of = match (source, snapshot_tag, from_sandbox) {
         (Some(name), None, None) => Of::Any(name),
         (None, Some(tag), None) => Of::Snapshot(tag),
@@ -127,6 +131,7 @@ fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) ->
         account: None,
         limits,
         network,
+        counted,
         owner: Some(owner),
     };
     Ok((of, order))
@@ -163,12 +168,36 @@ fn measure(app: &App, created: &Created) {
 }
 
 fn answer(created: Created) -> CreatedSandboxes {
-    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let steps = by_step(&created.laps).iter().map(step).collect();
     CreatedSandboxes {
         sandboxes: created.sandboxes.iter().map(views::sandbox).collect(),
         failures: created.failures.into_iter().map(|error| ApiError::from(error).logged()).collect(),
-        timing: CreateTiming { restored_us: us(created.restored), ready_us: us(created.ready) },
+        timing: CreateTiming { restored_us: us(created.restored), ready_us: us(created.ready), steps },
+        counted: created.counted.into_iter().map(counted).collect(),
     }
+}
+
+fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn step(times: &StepTimes) -> StepTiming {
+    let at = |percent: usize| {
+        let index = (times.took.len() * percent).div_ceil(100).saturating_sub(1);
+        us(times.took.get(index).copied().unwrap_or_default())
+    };
+    StepTiming {
+        step: times.step.name().into_owned(),
+        count: u32::try_from(times.took.len()).unwrap_or(u32::MAX),
+        p50_us: at(50),
+        p99_us: at(99),
+        max_us: at(100),
+    }
+}
+
+fn counted(counted: engine::Counted) -> Counted {
+    let stats = |usage| views::stats(usage, None);
+    Counted { running: stats(counted.running), ready: stats(counted.ready) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Before that, one sandbox is branched over and over, while a client talks to it without a break: the longest that an answer took
-//! around a branch is the pause that was seen. Last, for comparison, the snapshot's image is booted cold.
+//! around a branch is the pause that was seen. After it, single children are made one after another, and a few with their exits, page
+//! faults and memory counted on the way. Last, for comparison, the snapshot's image is booted cold.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forkd_api::code::{Eval, Language};
-use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, CreatedSandboxes};
+use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, KvmStats, SandboxStats, StepTiming};
 use forkd_api::snapshot::{CreateSnapshot, Progress as Told};
 use forkd_client::Client;
 use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 
+use super::round::{Round, round};
 use crate::arguments::{BenchApiOptions, SnapshotShape};
 use crate::commands::{fork, print, print_json, sheet, snapshot, with_daemon};
 use crate::error::CliError;
@@ -30,8 +31,8 @@ use crate::signals::Signals;
 
 /// How long code may take, on the slowest host.
 const LIMIT_SECS: u64 = 300;
-/// Results that are asked for at once: more would only wait for each other.
-const AT_ONCE: usize = 32;
+/// Children whose faults and memory are counted.
+const COUNTED: u32 = 10;
 /// A client that talks to a sandbox has at least this time alone before and after each branch.
 const ALONE: Duration = Duration::from_millis(300);
 
@@ -56,6 +57,12 @@ pub struct Report {
     /// What the children had for themselves when they had all answered.
     pub memory: Memory,
     pub removed_ms: f64,
+    /// Where the children's time went, by the daemon's clock, in milliseconds.
+    pub steps: Vec<Step>,
+    /// Children that were made one by one.
+    pub single: Option<Single>,
+    /// Children that were counted on the way, not timed.
+    pub counted: Option<Counts>,
     pub pause: Option<Pause>,
     /// From the start of a boot of the same image until its agent has answered.
     pub cold_boot: Option<Spread>,
@@ -67,6 +74,49 @@ pub struct Memory {
     pub private_p50_bytes: u64,
     pub private_max_bytes: u64,
     pub shared_p50_bytes: u64,
+}
+
+/// A step of the creation of children.
+#[derive(Debug, Serialize)]
+pub struct Step {
+    pub step: String,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+}
+
+/// From each request.
+#[derive(Debug, Serialize)]
+pub struct Single {
+    pub restored: Spread,
+    pub ready: Spread,
+    pub output: Spread,
+}
+
+/// What children have used when their VMs run, when they are ready, and after their first result.
+#[derive(Debug, Serialize)]
+pub struct Counts {
+    pub running: Used,
+    pub ready: Used,
+    pub output: Used,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Used {
+    /// Of the guest, by KVM's counters. None where the kernel does not count.
+    pub exits: Option<Range>,
+    pub page_faults: Option<Range>,
+    /// Of the VM process.
+    pub process_faults: Range,
+    pub private_bytes: Range,
+}
+
+/// Of one child: half of them have no more.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Range {
+    pub p50: u64,
+    pub p99: u64,
+    pub max: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -99,11 +149,23 @@ pub struct Plan<'a> {
     pub code: &'a str,
     pub branches: u32,
     pub cold_boots: u32,
+    /// Children that are made one by one.
+    pub singles: u32,
+    /// Whether what children use is counted.
+    pub counted: bool,
 }
 
 pub fn run(options: &BenchApiOptions) -> Result<Exit, CliError> {
-    let BenchApiOptions { snapshot, n, code, branches, cold_boots, daemon, output: _ } = options;
-    let plan = Plan { snapshot, n: *n, code, branches: *branches, cold_boots: *cold_boots };
+    let BenchApiOptions { snapshot, n, code, branches, cold_boots, singles, daemon, output: _ } = options;
+    let plan = Plan {
+        snapshot,
+        n: *n,
+        code,
+        branches: *branches,
+        cold_boots: *cold_boots,
+        singles: *singles,
+        counted: true,
+    };
     let report = with_daemon(daemon, async |client| measure(&client, plan).await)?;
     if options.output.json {
         print_json(&report)?;
@@ -120,30 +182,15 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
         0 => None,
         _ => Some(pause(client, plan, &mut signals).await?),
     };
-    let wanted =
-        CreateSandboxes { snapshot_tag: Some(plan.snapshot.to_owned()), n: plan.n, ..Default::default() };
-    // The connection is there before the clock runs.
-    client.health().await?;
-    let begun = Instant::now();
-    let created = fork::create(client, &wanted, &mut signals).await?;
-    let ready_here = begun.elapsed();
-    let measured = async {
-        let evals = with_children(client, plan, &created).await?;
-        let output = begun.elapsed();
-        Ok((evals, output, memory(client, &created).await?))
+    let all = round(client, plan, plan.n, false, &mut signals).await?;
+    let single = match plan.singles {
+        0 => None,
+        _ => Some(single(client, plan, &mut signals).await?),
     };
-    let measured = tokio::select! {
-        measured = measured => measured,
-        asked = signals.end() => Err(CliError::Interrupted(asked.status())),
+    let counted = match plan.counted {
+        false => None,
+        true => Some(Counts::of(&round(client, plan, plan.n.min(COUNTED), true, &mut signals).await?)),
     };
-    let removing = Instant::now();
-    // Also when something failed: nothing stays.
-    for sandbox in &created.sandboxes {
-        fork::remove(client, &sandbox.id).await;
-    }
-    let removed_ms = ms(removing.elapsed());
-    let ((evals, results), output, memory) = measured?;
-    let eval_ms = ms(output.saturating_sub(ready_here));
     let cold_boot = match plan.cold_boots {
         0 => None,
         // Whoever stops here ends what is being booted with the connection.
@@ -152,21 +199,89 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
             asked = signals.end() => return Err(CliError::Interrupted(asked.status())),
         }),
     };
+    let timing = &all.created.timing;
     Ok(Report {
         snapshot: plan.snapshot.to_owned(),
         n: plan.n,
-        restored_ms: ms(Duration::from_micros(created.timing.restored_us)),
-        ready_ms: ms(Duration::from_micros(created.timing.ready_us)),
-        ready_here_ms: ms(ready_here),
-        output_ms: ms(output),
-        eval_ms,
-        evals,
-        results,
-        memory,
-        removed_ms,
+        restored_ms: from_us(timing.restored_us),
+        ready_ms: from_us(timing.ready_us),
+        ready_here_ms: ms(all.ready_here),
+        output_ms: ms(all.output),
+        eval_ms: ms(all.output.saturating_sub(all.ready_here)),
+        evals: Spread::of(all.evals),
+        results: all.results,
+        memory: Memory::of(&all.stats),
+        removed_ms: ms(all.removed),
+        steps: timing.steps.iter().map(Step::of).collect(),
+        single,
+        counted,
         pause,
         cold_boot,
     })
+}
+
+/// Children one by one.
+async fn single(client: &Client, plan: Plan<'_>, signals: &mut Signals) -> Result<Single, CliError> {
+    let (mut restored, mut ready, mut output) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.singles {
+        let round = round(client, plan, 1, false, signals).await?;
+        restored.push(Duration::from_micros(round.created.timing.restored_us));
+        ready.push(Duration::from_micros(round.created.timing.ready_us));
+        output.push(round.output);
+    }
+    Ok(Single { restored: Spread::of(restored), ready: Spread::of(ready), output: Spread::of(output) })
+}
+
+impl Step {
+    fn of(timing: &StepTiming) -> Step {
+        let StepTiming { step, count: _, p50_us, p99_us, max_us } = timing;
+        let [p50_ms, p99_ms, max_ms] = [p50_us, p99_us, max_us].map(|us| from_us(*us));
+        Step { step: step.clone(), p50_ms, p99_ms, max_ms }
+    }
+}
+
+impl Counts {
+    fn of(round: &Round) -> Counts {
+        let counted = &round.created.counted;
+        Counts {
+            running: Used::of(counted.iter().map(|counted| &counted.running)),
+            ready: Used::of(counted.iter().map(|counted| &counted.ready)),
+            output: Used::of(&round.stats),
+        }
+    }
+}
+
+impl Used {
+    fn of<'a>(stats: impl IntoIterator<Item = &'a SandboxStats>) -> Used {
+        let stats: Vec<_> = stats.into_iter().collect();
+        let range = |of: fn(&SandboxStats) -> u64| Range::of(stats.iter().map(|stats| of(stats)).collect());
+        let kvm = |of: fn(KvmStats) -> u64| {
+            let counted = stats.iter().map(|stats| stats.kvm.map(of)).collect::<Option<Vec<_>>>();
+            counted.filter(|counted| !counted.is_empty()).map(Range::of)
+        };
+        Used {
+            exits: kvm(|kvm| kvm.exits),
+            page_faults: kvm(|kvm| kvm.page_faults),
+            process_faults: range(|stats| stats.process_faults),
+            private_bytes: range(|stats| stats.memory_private_bytes),
+        }
+    }
+
+    fn text(&self) -> String {
+        let faults = self.page_faults.as_ref().map(|faults| format!("{} page faults, ", faults.p50));
+        let exits = self.exits.as_ref().map(|exits| format!("{} exits, ", exits.p50));
+        let (process, private) = (self.process_faults.p50, bytes(self.private_bytes.p50));
+        let (faults, exits) = (faults.unwrap_or_default(), exits.unwrap_or_default());
+        format!("{faults}{exits}{process} of its process, {private} private (p50)")
+    }
+}
+
+impl Range {
+    fn of(mut numbers: Vec<u64>) -> Range {
+        numbers.sort_unstable();
+        let at = |percent| percentile(&numbers, percent);
+        Range { p50: at(50), p99: at(99), max: at(100) }
+    }
 }
 
 pub fn eval_of(code: &str) -> Eval {
@@ -188,48 +303,16 @@ pub async fn evaluate(client: &Client, id: &str, eval: &Eval) -> Result<Option<S
     }
 }
 
-/// Lets all children evaluate.
-async fn with_children(
-    client: &Client,
-    plan: Plan<'_>,
-    created: &CreatedSandboxes,
-) -> Result<(Spread, BTreeSet<String>), CliError> {
-    let mut evals = JoinSet::new();
-    let turns = Arc::new(Semaphore::new(AT_ONCE));
-    for sandbox in &created.sandboxes {
-        let (client, id, eval) = (client.clone(), sandbox.id.clone(), eval_of(plan.code));
-        let turns = Arc::clone(&turns);
-        evals.spawn(async move {
-            let _turn = turns.acquire().await;
-            let begun = Instant::now();
-            let result = evaluate(&client, &id, &eval).await?;
-            Ok::<_, CliError>((begun.elapsed(), result))
-        });
+impl Memory {
+    fn of(stats: &[SandboxStats]) -> Memory {
+        let range = |of: fn(&SandboxStats) -> u64| Range::of(stats.iter().map(of).collect());
+        let private = range(|stats| stats.memory_private_bytes);
+        Memory {
+            private_p50_bytes: private.p50,
+            private_max_bytes: private.max,
+            shared_p50_bytes: range(|stats| stats.memory_shared_bytes).p50,
+        }
     }
-    let (mut times, mut results) = (Vec::new(), BTreeSet::new());
-    while let Some(eval) = evals.join_next().await {
-        let (time, result) = eval.map_err(|error| CliError::Io("wait for a result", error.into()))??;
-        times.push(time);
-        results.extend(result);
-    }
-    Ok((Spread::of(times), results))
-}
-
-async fn memory(client: &Client, created: &CreatedSandboxes) -> Result<Memory, CliError> {
-    let (mut private, mut shared) = (Vec::new(), Vec::new());
-    for sandbox in &created.sandboxes {
-        let stats = client.stats(&sandbox.id).await?;
-        private.push(stats.memory_private_bytes);
-        shared.push(stats.memory_shared_bytes);
-    }
-    private.sort_unstable();
-    shared.sort_unstable();
-    let middle = |of: &[u64]| of.get(of.len() / 2).copied().unwrap_or_default();
-    Ok(Memory {
-        private_p50_bytes: middle(&private),
-        private_max_bytes: private.last().copied().unwrap_or_default(),
-        shared_p50_bytes: middle(&shared),
-    })
 }
 
 /// One answer to the client that talks without a break.
@@ -361,10 +444,7 @@ fn sort_out(talks: &[Talk], branches: &[Talk]) -> (Vec<Duration>, Vec<Duration>)
 impl Spread {
     fn of(mut times: Vec<Duration>) -> Spread {
         times.sort_unstable();
-        let at = |percent: usize| {
-            let index = (times.len() * percent).div_ceil(100).saturating_sub(1);
-            ms(times.get(index).copied().unwrap_or_default())
-        };
+        let at = |percent| ms(percentile(&times, percent));
         Spread { count: times.len(), min_ms: at(0), p50_ms: at(50), p99_ms: at(99), max_ms: at(100) }
     }
 
@@ -372,6 +452,16 @@ impl Spread {
         let Spread { count, min_ms, p50_ms, p99_ms, max_ms } = self;
         format!("min {min_ms:.2}, p50 {p50_ms:.2}, p99 {p99_ms:.2}, max {max_ms:.2} ms ({count})")
     }
+}
+
+/// Of values in ascending order: so many percent of them are no greater.
+fn percentile<T: Copy + Default>(values: &[T], percent: usize) -> T {
+    let index = (values.len() * percent).div_ceil(100).saturating_sub(1);
+    values.get(index).copied().unwrap_or_default()
+}
+
+fn from_us(us: u64) -> f64 {
+    ms(Duration::from_micros(us))
 }
 
 /// Microseconds are exact enough.
@@ -383,6 +473,9 @@ fn render(report: &Report) -> String {
     let ms = |ms: f64| Some(format!("{ms:.1} ms"));
     let memory = &report.memory;
     let pause = |spread: fn(&Pause) -> &Spread| report.pause.as_ref().map(|pause| spread(pause).text());
+    let used = |of: fn(&Counts) -> &Used| report.counted.as_ref().map(|counts| of(counts).text());
+    let steps = report.steps.iter().map(|step| format!("{} {:.1}", step.step, step.p50_ms));
+    let steps = steps.collect::<Vec<_>>().join(", ");
     sheet(&[
         ("snapshot", Some(report.snapshot.clone())),
         ("n", Some(report.n.to_string())),
@@ -391,6 +484,7 @@ fn render(report: &Report) -> String {
         ("ready here", ms(report.ready_here_ms)),
         ("output", ms(report.output_ms)),
         ("evals", Some(report.evals.text())),
+        ("steps, p50 ms", Some(steps)),
         (
             "memory",
             Some(format!(
@@ -400,6 +494,11 @@ fn render(report: &Report) -> String {
             )),
         ),
         ("removed", ms(report.removed_ms)),
+        ("single, ready", report.single.as_ref().map(|single| single.ready.text())),
+        ("single, output", report.single.as_ref().map(|single| single.output.text())),
+        ("at running", used(|counts| &counts.running)),
+        ("at ready", used(|counts| &counts.ready)),
+        ("at output", used(|counts| &counts.output)),
         ("pause, daemon", pause(|pause| &pause.daemon)),
         ("pause, seen", pause(|pause| &pause.seen)),
         ("quiet answers", pause(|pause| &pause.quiet)),

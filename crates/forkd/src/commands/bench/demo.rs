@@ -120,7 +120,7 @@ async fn show(client: &Client, image: &str, options: &BenchDemoOptions) -> Resul
     let (parent, parent_ms) = parent(client, image).await?;
     say(&format!("forkd: {} children of snapshot {TAG}, each evaluates {CODE}", options.n));
     let (n, branches, cold_boots) = (options.n, options.branches, options.cold_boots);
-    let plan = Plan { snapshot: TAG, n, code: CODE, branches, cold_boots };
+    let plan = Plan { snapshot: TAG, n, code: CODE, branches, cold_boots, singles: 0, counted: false };
     let children = api::measure(client, plan).await?;
     if !children.results.iter().eq([RESULT]) {
         return Err(failed(&format!("{CODE} is not {RESULT} everywhere: {:?}", children.results)));

@@ -3,3 +3,4 @@
 pub mod api;
 mod chart;
 pub mod demo;
+mod round;

@@ -129,17 +129,14 @@ impl Children {
     /// Lets all programs run that [`Children::freeze`] has stopped. Returns what went wrong.
     pub async fn thaw(&self) -> Vec<String> {
         let Some(frozen) = self.programs.frozen.lock().await.take() else { return Vec::new() };
-        let thaw = move || {
-            let failed = |path: &PathBuf| match fs::write(path.join(FREEZE), "0") {
-                // Its last process may have been killed, and the cgroup removed.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Some(format!("cannot thaw {}: {error}", path.display()))
-                }
-                _ => None,
-            };
-            frozen.groups.iter().filter_map(failed).collect()
+        let failed = |path: &PathBuf| match fs::write(path.join(FREEZE), "0") {
+            // Its last process may have been killed, and the cgroup removed.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Some(format!("cannot thaw {}: {error}", path.display()))
+            }
+            _ => None,
         };
-        blocking(thaw).await.unwrap_or_else(|error| vec![error.to_string()])
+        frozen.groups.iter().filter_map(failed).collect()
     }
 }
 

@@ -16,7 +16,6 @@ use super::host_keys::{self, Renewed};
 use crate::account;
 use crate::agent::Agent;
 use crate::interpreter::{ForkIdentity, Forked};
-use crate::runtime::blocking;
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::identity::{IdentityRequest, IdentityResponse, Step, StepName};
 
@@ -60,29 +59,28 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
 async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Vec<Step>, Vec<String>) {
     let mut steps = Steps::begin();
     let frozen = agent.children.are_frozen().await;
-    // First, because every moment makes it staler, and because hooks and logs should see the right time. Here, because a
-    // thread would have to be started.
+    // First, because every moment makes it staler, and because hooks and logs should see the right time.
     if let Some(time) = request.unix_time_ns {
         steps.push(outcome(StepName::Clock, agent.guest.set_clock(time)));
     }
     // Before anything that might draw a random number.
-    if let Some(seed) = request.seed.clone() {
-        let credit = move |guest: &dyn Guest| guest.credit_entropy(&guest::decode_seed(&seed)?);
-        steps.push(system(agent, StepName::Entropy, credit).await);
+    if let Some(seed) = &request.seed {
+        let credit = |guest: &dyn Guest| guest.credit_entropy(&guest::decode_seed(seed)?);
+        steps.push(system(agent, StepName::Entropy, credit));
     }
-    if let Some(name) = request.hostname.clone() {
-        let set = move |guest: &dyn Guest| {
-            guest::check_hostname(&name)?;
-            guest.set_hostname(&name)
+    if let Some(name) = &request.hostname {
+        let set = |guest: &dyn Guest| {
+            guest::check_hostname(name)?;
+            guest.set_hostname(name)
         };
-        steps.push(system(agent, StepName::Hostname, set).await);
+        steps.push(system(agent, StepName::Hostname, set));
     }
-    if let Some(id) = request.machine_id.clone() {
-        let set = move |guest: &dyn Guest| {
-            guest::check_machine_id(&id)?;
-            guest.set_machine_id(&id)
+    if let Some(id) = &request.machine_id {
+        let set = |guest: &dyn Guest| {
+            guest::check_machine_id(id)?;
+            guest.set_machine_id(id)
         };
-        steps.push(system(agent, StepName::MachineId, set).await);
+        steps.push(system(agent, StepName::MachineId, set));
     }
     if let Some(account) = request.account.clone().filter(|_| !agent.settings().has_account) {
         steps.push(outcome(StepName::Account, account::adopt(agent, account).await));
@@ -94,11 +92,11 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         }
     });
     steps.push(done(StepName::Settings, Vec::new()));
-    if let Some(network) = request.network.clone() {
-        steps.push(system(agent, StepName::Network, move |guest| guest.set_network(&network)).await);
+    if let Some(network) = &request.network {
+        steps.push(system(agent, StepName::Network, |guest| guest.set_network(network)));
     }
     if request.renew {
-        steps.push(system(agent, StepName::Connections, |guest| guest.destroy_connections()).await);
+        steps.push(system(agent, StepName::Connections, |guest| guest.destroy_connections()));
     }
     let mut busy = Vec::new();
     if !frozen {
@@ -110,7 +108,7 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         }
     }
     let mut problems = match agent.guest.hooks() {
-        Some(directory) => hooks::run(agent, directory, request).await,
+        Some(directory) => hooks::run(agent, &directory, request).await,
         None => Vec::new(),
     };
     if frozen {
@@ -121,7 +119,7 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         steps.push(interpreters(agent, request, &mut busy).await);
     }
     if let Some(directory) = agent.guest.thaw_hooks() {
-        problems.extend(hooks::run(agent, directory, request).await);
+        problems.extend(hooks::run(agent, &directory, request).await);
         steps.push(done(StepName::Hooks, problems));
     }
     (steps.done, busy)
@@ -164,17 +162,10 @@ fn host_keys_step(renewed: Renewed) -> Option<Step> {
     }
 }
 
-/// A step that changes the guest's system, off the thread that serves.
-async fn system(
-    agent: &Arc<Agent>,
-    step: StepName,
-    change: impl FnOnce(&dyn Guest) -> Result<(), GuestError> + Send + 'static,
-) -> Step {
-    let agent = Arc::clone(agent);
-    match blocking(move || change(&*agent.guest)).await {
-        Ok(result) => outcome(step, result),
-        Err(error) => done(step, vec![error.to_string()]),
-    }
+/// A step that changes the guest's system. On the thread that serves: nobody is served meanwhile, and a thread that has to be started
+/// costs a child more pages than the step itself.
+fn system(agent: &Agent, step: StepName, change: impl FnOnce(&dyn Guest) -> Result<(), GuestError>) -> Step {
+    outcome(step, change(&*agent.guest))
 }
 
 fn outcome(step: StepName, result: Result<(), GuestError>) -> Step {
@@ -244,6 +235,9 @@ mod tests {
         }
         fn destroy_connections(&self) -> Result<(), GuestError> {
             self.note("connections".into())
+        }
+        fn prepare_for_forks(&self) -> Result<(), GuestError> {
+            self.note("prepare".into())
         }
         fn hooks(&self) -> Option<PathBuf> {
             Some(self.hooks.clone())

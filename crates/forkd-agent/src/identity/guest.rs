@@ -6,6 +6,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -22,6 +23,11 @@ use crate::network::{self, NetworkError};
 const HOOKS: &str = "/etc/forkd/fork.d";
 const THAW_HOOKS: &str = "/etc/forkd/thaw.d";
 const SSH: &str = "/etc/ssh";
+const HOSTNAME: &str = "/etc/hostname";
+const HOSTS: &str = "/etc/hosts";
+const MACHINE_ID_FILE: &str = "/etc/machine-id";
+/// In memory.
+const COVERS: &str = "/run/forkd/etc";
 const NANOSECONDS: u64 = 1_000_000_000;
 /// HOST_NAME_MAX.
 const MAX_HOSTNAME: usize = 64;
@@ -66,6 +72,8 @@ pub trait Guest: fmt::Debug + Send + Sync {
     fn add_account(&self, account: &Account) -> Result<(), GuestError>;
     /// Ends the connections to others that a fork has inherited.
     fn destroy_connections(&self) -> Result<(), GuestError>;
+    /// Puts what every fork changes where changing it is cheap. Before the fork.
+    fn prepare_for_forks(&self) -> Result<(), GuestError>;
     /// Where the programs are that want to know of a fork while the others are frozen.
     fn hooks(&self) -> Option<PathBuf>;
     /// The same, for those that need the others.
@@ -80,6 +88,8 @@ pub struct Own {
     network: Mutex<Option<Network>>,
     /// Held while the files of users are changed.
     users: Mutex<()>,
+    /// The files over which lies one that is in memory.
+    covered: Mutex<Vec<&'static str>>,
 }
 
 impl Guest for Own {
@@ -96,15 +106,14 @@ impl Guest for Own {
 
     fn set_hostname(&self, name: &str) -> Result<(), GuestError> {
         rustix::system::sethostname(name.as_bytes()).map_err(io::Error::from)?;
-        replace(Path::new("/etc/hostname"), &format!("{name}\n"))?;
-        let hosts = Path::new("/etc/hosts");
-        let before = fs::read_to_string(hosts).unwrap_or_default();
-        replace(hosts, &hosts_with(&before, name))
+        self.write(HOSTNAME, &format!("{name}\n"))?;
+        let before = fs::read_to_string(HOSTS).unwrap_or_default();
+        self.write(HOSTS, &hosts_with(&before, name))
     }
 
     fn set_machine_id(&self, id: &str) -> Result<(), GuestError> {
-        for path in ["/etc/machine-id", "/run/machine-id"] {
-            replace(Path::new(path), &format!("{id}\n"))?;
+        for path in [MACHINE_ID_FILE, "/run/machine-id"] {
+            self.write(path, &format!("{id}\n"))?;
         }
         Ok(boot_id::renew()?)
     }
@@ -132,6 +141,17 @@ impl Guest for Own {
         }
     }
 
+    fn prepare_for_forks(&self) -> Result<(), GuestError> {
+        let mut covered = self.covered.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in [HOSTNAME, HOSTS, MACHINE_ID_FILE] {
+            let fail = |source| GuestError::Write { path: path.into(), source };
+            if !covered.contains(&path) && cover(Path::new(path), Path::new(COVERS)).map_err(fail)? {
+                covered.push(path);
+            }
+        }
+        Ok(())
+    }
+
     fn hooks(&self) -> Option<PathBuf> {
         Some(HOOKS.into())
     }
@@ -142,6 +162,17 @@ impl Guest for Own {
 
     fn host_keys(&self) -> Option<PathBuf> {
         Some(SSH.into())
+    }
+}
+
+impl Own {
+    fn write(&self, path: &'static str, text: &str) -> Result<(), GuestError> {
+        let covered = self.covered.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = Path::new(path);
+        if covered.iter().any(|covered| Path::new(covered) == path) {
+            return overwrite(path, text).map_err(|source| GuestError::Write { path: path.into(), source });
+        }
+        replace(path, text)
     }
 }
 
@@ -175,6 +206,10 @@ impl Guest for Foreign {
     }
 
     fn destroy_connections(&self) -> Result<(), GuestError> {
+        Err(GuestError::Foreign)
+    }
+
+    fn prepare_for_forks(&self) -> Result<(), GuestError> {
         Err(GuestError::Foreign)
     }
 
@@ -222,6 +257,25 @@ fn hosts_with(before: &str, name: &str) -> String {
     format!("{}\n127.0.1.1\t{name}\n", lines.join("\n"))
 }
 
+/// Lays a copy in memory over a file, so that a fork that changes it writes to no disk: on ext4 each change costs a child dozens of
+/// pages. Only a plain file is covered. A program can write to it as before, and not rename another one to its place.
+fn cover(path: &Path, memory: &Path) -> io::Result<bool> {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|file| file.is_file());
+    let Some(name) = path.file_name().filter(|_| is_file) else { return Ok(false) };
+    let copy = memory.join(name);
+    fs::create_dir_all(memory)?;
+    fs::copy(path, &copy)?;
+    rustix::mount::mount_bind(&copy, path)?;
+    Ok(true)
+}
+
+/// Changes what is in a file, in place: who has it mounted somewhere sees it as well.
+fn overwrite(path: &Path, text: &str) -> io::Result<()> {
+    let file = fs::File::options().write(true).open(path)?;
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
+}
+
 /// Replaces a file whole, also when it is a link to somewhere: images link resolv.conf to places that are not there.
 fn replace(path: &Path, text: &str) -> Result<(), GuestError> {
     let fail = |source| GuestError::Write { path: path.to_owned(), source };
@@ -266,6 +320,23 @@ mod tests {
         std::os::unix::fs::symlink("/nowhere/at/all", &path).unwrap();
         replace(&path, "text").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+    }
+
+    #[test]
+    fn a_file_is_changed_in_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        fs::write(&path, "a longer text than the next").unwrap();
+        let before = fs::File::open(&path).unwrap();
+        overwrite(&path, "short").unwrap();
+        assert_eq!(io::read_to_string(before).unwrap(), "short");
+        assert!(overwrite(&directory.path().join("none"), "").is_err());
+        // Neither a link nor what is not there is covered, and nothing is left behind.
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let memory = directory.path().join("memory");
+        assert!(!cover(&link, &memory).unwrap() && !cover(Path::new("/none"), &memory).unwrap());
+        assert!(!memory.exists());
     }
 
     #[test]

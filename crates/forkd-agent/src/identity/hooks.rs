@@ -15,7 +15,6 @@ use std::time::Duration;
 use crate::agent::Agent;
 use crate::children::{Signal, Source, SpawnError, Spec, Stdio, Target};
 use crate::listing;
-use crate::runtime::blocking;
 use crate::users;
 use forkd_envd::Exit;
 use forkd_proto::agent::identity::IdentityRequest;
@@ -35,10 +34,10 @@ pub enum RunError {
 }
 
 /// Runs them one after the other. Returns what went wrong; a failure keeps none of the others from running.
-pub async fn run(agent: &Agent, directory: PathBuf, identity: &IdentityRequest) -> Vec<String> {
-    let programs = match blocking(move || programs(&directory)).await {
-        Ok(Ok(programs)) => programs,
-        Ok(Err(error)) | Err(error) => return vec![format!("cannot read the hooks: {error}")],
+pub async fn run(agent: &Agent, directory: &Path, identity: &IdentityRequest) -> Vec<String> {
+    let programs = match programs(directory) {
+        Ok(programs) => programs,
+        Err(error) => return vec![format!("cannot read the hooks: {error}")],
     };
     let mut problems = Vec::new();
     for program in programs {

@@ -71,10 +71,9 @@ pub enum Renewed {
 
 /// Makes the keys in a directory new.
 pub async fn renew(agent: &Agent, directory: PathBuf) -> Renewed {
-    let looked = directory.clone();
-    let plan = match blocking(move || plan(&looked)).await {
-        Ok(Ok(plan)) => plan,
-        Ok(Err(error)) | Err(error) => return Renewed::Done(vec![format!("cannot read the keys: {error}")]),
+    let plan = match plan(&directory) {
+        Ok(plan) => plan,
+        Err(error) => return Renewed::Done(vec![format!("cannot read the keys: {error}")]),
     };
     if plan == Plan::default() {
         return Renewed::Nothing;

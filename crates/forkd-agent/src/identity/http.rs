@@ -42,6 +42,8 @@ pub async fn identity(State(agent): State<Arc<Agent>>, request: Request) -> Resu
 /// What cannot be frozen is told, and keeps nobody from being forked.
 pub async fn close(State(agent): State<Arc<Agent>>) -> axum::Json<CloseResponse> {
     agent.gate.close();
+    // A fork of a guest where that is not possible writes to the disk.
+    let _ = agent.guest.prepare_for_forks();
     let problem = agent.children.freeze().await.err().map(|error| error.to_string());
     axum::Json(CloseResponse { version: VERSION, frozen: problem.is_none(), problem })
 }

@@ -28,6 +28,8 @@ pub struct Running {
     /// Lines that the client has not taken yet.
     pub outbox: VecDeque<Bytes>,
     pub interrupted: bool,
+    /// Whether the driver rests from now on.
+    pub rests: bool,
     output: Decoder,
     error: Decoder,
 }
@@ -38,6 +40,7 @@ impl Running {
             id,
             outbox: VecDeque::new(),
             interrupted: false,
+            rests: false,
             output: Decoder::default(),
             error: Decoder::default(),
         }
@@ -65,7 +68,8 @@ impl Running {
         match event {
             Event::Result { main, fields } => self.push(line::result(fields, main)),
             Event::Error { name, value, traceback } => self.push(line::error(name, value, traceback)),
-            Event::Done { id, status } if id == self.id => {
+            Event::Done { id, status, rests } if id == self.id => {
+                self.rests = rests;
                 if status != 0 {
                     let value = format!("exit status {status}");
                     let told = format!("the last command ended with {value}");

@@ -55,6 +55,8 @@ pub struct Driver {
     pub exit: ExitWatch,
     /// Of Node.js.
     pub epoch: Option<Epoch>,
+    /// Whether nothing of it runs until it is asked for something.
+    pub rests: bool,
 }
 
 impl Driver {
@@ -178,7 +180,8 @@ async fn get_ready(
         tokio::select! {
             greeted = &mut greeting => {
                 let control = greeted?;
-                return Ok(Driver { pid, control, output, error, output_open, error_open, exit, epoch });
+                let rests = true;
+                return Ok(Driver { pid, control, output, error, output_open, error_open, exit, epoch, rests });
             }
             ended = exit.wait() => {
                 drain(&mut error, |chunk| last_words.extend_from_slice(chunk));

@@ -37,6 +37,10 @@ pub enum Event {
         /// A shell's exit status.
         #[serde(default)]
         status: i32,
+        /// Whether nothing of the driver runs until the next request: no other thread, no timer, nobody who wants to know of a
+        /// fork.
+        #[serde(default)]
+        rests: bool,
     },
 }
 
@@ -93,7 +97,8 @@ fn words(line: &[u8]) -> Option<Event> {
     match (words.next()?, words.next(), words.next(), words.next()) {
         ("ready", None, None, None) => Some(Event::Ready),
         ("done", Some(id), Some(status), None) => {
-            Some(Event::Done { id: id.parse().ok()?, status: status.parse().ok()? })
+            // What a shell has in the background has generators of its own, which nobody could reach.
+            Some(Event::Done { id: id.parse().ok()?, status: status.parse().ok()?, rests: true })
         }
         _ => None,
     }
@@ -111,9 +116,10 @@ mod tests {
 
     #[test]
     fn drivers_say_json_and_shells_words() {
-        let done = Event::Done { id: 3, status: 0 };
-        assert_eq!(parse(Language::Python, br#"{"event":"done","id":3}"#).unwrap(), done);
-        assert_eq!(parse(Language::Bash, b"done 3 0").unwrap(), done);
+        let done = |rests| Event::Done { id: 3, status: 0, rests };
+        assert_eq!(parse(Language::Python, br#"{"event":"done","id":3}"#).unwrap(), done(false));
+        assert_eq!(parse(Language::Python, br#"{"event":"done","id":3,"rests":true}"#).unwrap(), done(true));
+        assert_eq!(parse(Language::Bash, b"done 3 0").unwrap(), done(true));
         assert_eq!(parse(Language::Bash, b"ready").unwrap(), Event::Ready);
     }
 

@@ -11,7 +11,9 @@
 //! ```
 //!
 //! Jobs wait their turn in one queue. Orders (restart, removal, a fork) do not wait for a job. A fork while a job runs reseeds
-//! the interpreter's random numbers at once; its hooks and environment follow when the job has ended.
+//! the interpreter's random numbers at once; its hooks and environment follow when the job has ended. An interpreter that rests
+//! is told of a fork with its next job, before that: most children of a fork never use all that they inherit, and pay for every
+//! page that is touched.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -64,6 +66,8 @@ pub struct Worker {
     jobs: mpsc::Receiver<Job>,
     orders: mpsc::Receiver<Order>,
     driver: Option<Driver>,
+    /// A fork that the driver, which rests, was not told of yet.
+    untold: Option<(ForkIdentity, BTreeMap<String, String>)>,
     executions: u64,
     requests: u64,
     /// Said to the next job: the driver ended while nobody was listening.
@@ -106,6 +110,7 @@ impl Worker {
             jobs,
             orders,
             driver: None,
+            untold: None,
             executions: 0,
             requests: 0,
             lost: None,
@@ -165,7 +170,10 @@ impl Worker {
                 let _ = answer.send(started);
             }
             Order::Fork(identity, environment, answer) => {
-                let problems = self.fork(&identity, &environment).await;
+                let problems = match &self.driver {
+                    Some(driver) if driver.rests => self.tell_later(identity, environment),
+                    _ => self.fork(&identity, &environment).await,
+                };
                 let _ = answer.send(ForkOutcome { busy: false, problems });
             }
             Order::Remove(answer) => {
@@ -177,8 +185,26 @@ impl Worker {
         Flow::Continue
     }
 
+    /// What is not told of an earlier fork is told with this one.
+    fn tell_later(&mut self, identity: ForkIdentity, environment: BTreeMap<String, String>) -> Vec<String> {
+        let mut all = self.untold.take().map(|(_, environment)| environment).unwrap_or_default();
+        all.extend(environment);
+        self.untold = Some((identity, all));
+        let epoch = self.driver.as_mut().and_then(|driver| driver.epoch.as_mut());
+        let failed = epoch.and_then(|epoch| epoch.advance().err());
+        failed.map(|error| format!("reseeding: {error}")).into_iter().collect()
+    }
+
+    /// What the driver is to be told before its next job.
+    fn told_now(&mut self) -> Vec<u8> {
+        let Some((identity, environment)) = self.untold.take() else { return Vec::new() };
+        message::fork(self.language, self.next_request(), &identity, &environment)
+    }
+
     async fn start_driver(&mut self) -> Result<(), LaunchError> {
         if self.driver.is_none() {
+            // It has the environment from the beginning.
+            self.untold = None;
             self.driver = Some(launch(&self.agent, self.language, &self.directory).await?);
         }
         Ok(())
@@ -228,7 +254,9 @@ impl Worker {
         let request = message::run(self.language, running.id, &job.code, &job.environment)
             .map_err(|error| error.to_string())?;
         self.start_driver().await.map_err(|error| error.to_string())?;
+        let request = [self.told_now(), request].concat();
         let Some(driver) = &mut self.driver else { return Err("there is no driver".into()) };
+        driver.rests = false;
         // Left over from before: a background process, or a fork's hooks.
         driver.discard();
         tokio::select! {
@@ -266,7 +294,10 @@ impl Worker {
                     Ok(Some(line)) => {
                         running.drain(driver);
                         match message::parse(self.language, &line) {
-                            Ok(event) => if running.take(event) { return Outcome::Done },
+                            Ok(event) => if running.take(event) {
+                                driver.rests = running.rests;
+                                return Outcome::Done;
+                            },
                             Err(garbled) => return Outcome::Lost(garbled.to_string()),
                         }
                     }

@@ -289,6 +289,59 @@ fn a_fork_gives_warm_interpreters_an_identity_of_their_own() {
     );
 }
 
+/// An interpreter that rests learns of forks with its next code; one that has a thread learns of them at once, and so does Node.js
+/// whose timers run.
+#[test]
+fn a_fork_is_told_before_any_code_sees_it() {
+    let agent = Agent::start();
+    let directory = tempfile::tempdir().unwrap();
+    let seen = |name: &str| {
+        let path = directory.path().join(name);
+        let give_up = Instant::now() + Duration::from_secs(30);
+        while !std::fs::read_to_string(&path).is_ok_and(|text| text == "2 blue") {
+            assert!(Instant::now() < give_up, "{name} was not told");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let thread = format!(
+        "import threading, time, forkd_guest, os\n\
+         def look():\n    while True:\n        time.sleep(0.01)\n        \
+         new = '%s %s' % (forkd_guest.identity.get('index'), os.environ.get('COLOUR'))\n        \
+         open('{path}.new', 'w').write(new)\n        os.rename('{path}.new', '{path}')\n\
+         threading.Thread(target=look, daemon=True).start()",
+        path = directory.path().join("python").display()
+    );
+    let timer = format!(
+        "setInterval(() => {{ fs.writeFileSync('{path}.new', `${{globalThis.forkd_identity?.index}} ${{process.env.COLOUR}}`); \
+         fs.renameSync('{path}.new', '{path}') }}, 10)",
+        path = directory.path().join("node").display()
+    );
+    let warm = |context: &str, language: &str, code: &str| {
+        let request = json!({ "context": context, "language": language, "code": code });
+        let lines: Vec<Value> = agent.interpreter.lines("/forkd/warm", &request).collect();
+        assert!(of_type(&lines, "error").is_empty(), "{lines:?}");
+    };
+    warm("rests", "python", "import random\nrandom.seed(1)");
+    warm("thread", "python", &thread);
+    warm("timer", "javascript", &timer);
+    for (generation, env) in
+        [(1, json!({ "COLOUR": "red", "SHAPE": "round" })), (2, json!({ "COLOUR": "blue" }))]
+    {
+        let identity =
+            json!({ "version": 1, "generation": generation, "id": "i1", "index": generation, "env": env });
+        let response =
+            agent.client.call("POST", "/forkd/identity", "application/json", identity.to_string().as_bytes());
+        assert_eq!(response.json()["ok"], true, "{}", response.json());
+    }
+    for name in ["python", "node"] {
+        seen(name);
+    }
+    let code = "import os, forkd_guest\n\
+                forkd_guest.identity['index'], os.environ['COLOUR'], os.environ['SHAPE'], random.random() != 0.13436424411240122";
+    let told = text(&run(&agent, &json!({ "code": code, "context_id": "rests" })), "result");
+    assert_eq!(told, "(2, 'blue', 'round', True)");
+}
+
 /// Gives the agent an identity while code runs in one context.
 fn fork_while_busy(agent: &Agent, context: &str, env: &Value) {
     let identity = json!({ "version": 1, "generation": 1, "id": "i1", "env": env });

@@ -1,7 +1,7 @@
 // Runs cells for the agent, one at a time, in the global scope.
 //
 // Requests are lines of JSON: {"op": "run", "id", "code", "env"} and {"op": "fork", "id", "env", "identity"}. Every request is
-// answered by any number of events and then by {"event": "done", "id"}. Output goes to descriptors 1 and 2, which are pipes to
+// answered by any number of events and then by {"event": "done", "id", "rests"}. Output goes to descriptors 1 and 2, which are pipes to
 // the agent.
 (function start(require, socket, options, begun) {
   'use strict';
@@ -188,12 +188,20 @@
     random.reseed();
   }
 
+  // Whether nothing of this process runs before the next request, so that a fork can be told with that: there is no more than when
+  // the first one came. Versions before 17.3 do not say. A timer that keeps nobody alive is not seen; its random numbers are the
+  // fork's own all the same.
+  const active = () => process.getActiveResourcesInfo?.().length;
+  let own;
+  const rests = () => own !== undefined && active() <= own;
+
   const requests = [];
   let busy = false;
 
   async function work() {
     if (busy) return;
     busy = true;
+    own ??= active();
     while (requests.length) {
       const request = requests.shift();
       if (request.op === 'run') await run(request);
@@ -204,7 +212,7 @@
           send({ event: 'problem', message: describe(error).value });
         }
       }
-      send({ event: 'done', id: request.id });
+      send({ event: 'done', id: request.id, rests: rests() });
     }
     busy = false;
   }

@@ -1,7 +1,7 @@
 """Runs cells for the agent, one at a time, in one namespace.
 
 Requests are lines of JSON: {"op": "run", "id", "code", "env"} and {"op": "fork", "id", "env", "identity"}. Every request is answered
-by any number of events and then by {"event": "done", "id"}. What code prints does not come this way: descriptors 1 and 2 are
+by any number of events and then by {"event": "done", "id", "rests"}. What code prints does not come this way: descriptors 1 and 2 are
 pipes to the agent, so output of child processes and of C code is there too.
 """
 
@@ -58,9 +58,15 @@ def serve(reader, control):
         if os.getpid() != State.process:
             # Code called fork(2) and let the child run on to here. The conversation is the parent's.
             os._exit(0)
-        _send({"event": "done", "id": request["id"]})
+        _send({"event": "done", "id": request["id"], "rests": _rests()})
     # Without the agent, nobody will ever ask again.
     os._exit(0)
+
+
+def _rests():
+    """Whether nothing of this process runs before the next request, so that a fork can be told with that."""
+    alone = len(sys._current_frames()) == 1 and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    return alone and not forkd_guest._hooks
 
 
 def _main_module():

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use forkd_proto::agent::IDENTITY_PORT;
 use forkd_tests::engine::tiny::run_directory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -105,12 +106,28 @@ fn accept(listener: &UnixListener) -> Result<(), Errno> {
     }
 }
 
+/// Takes an identity.
+fn identify(reader: &mut impl BufRead, writer: &mut impl Write) -> io::Result<()> {
+    writeln!(writer, "{}", json!({ "version": 1 }))?;
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let asked: Value = serde_json::from_str(&line)?;
+    writeln!(
+        writer,
+        "{}",
+        json!({ "version": 1, "generation": asked["generation"], "ok": true, "steps": [] })
+    )
+}
+
 fn serve(client: UnixStream) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let mut writer = client;
     let mut greeting = String::new();
     reader.read_line(&mut greeting)?;
     writer.write_all(b"OK 1\n")?;
+    if greeting.trim() == format!("CONNECT {IDENTITY_PORT}") {
+        return identify(&mut reader, &mut writer);
+    }
     while let Some((path, body)) = request(&mut reader)? {
         let path = path.split('?').next().unwrap_or_default();
         match path {

@@ -200,6 +200,7 @@ fn of_agent(error: &AgentError) -> ApiError {
         AgentError::Status { .. } => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
         AgentError::Connect(_)
         | AgentError::Http(_)
+        | AgentError::Line(_)
         | AgentError::Request(_)
         | AgentError::Answer(_)
         | AgentError::Json(_) => {

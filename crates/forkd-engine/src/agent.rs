@@ -26,6 +26,8 @@ pub enum AgentError {
     Connect(#[from] ConnectError),
     #[error("the agent's connection")]
     Http(#[from] hyper::Error),
+    #[error("the agent's connection")]
+    Line(#[source] io::Error),
     #[error("a request to the agent cannot be written")]
     Request(#[source] serde_json::Error),
     #[error("the agent's answer is longer than {MAX_ANSWER} bytes, or broke off")]
@@ -97,7 +99,9 @@ impl Agent {
                 Err(error) => error,
             };
             let patient = match &error {
-                AgentError::Connect(ConnectError::Refused { .. }) | AgentError::Http(_) => true,
+                AgentError::Connect(ConnectError::Refused { .. })
+                | AgentError::Http(_)
+                | AgentError::Line(_) => true,
                 AgentError::Connect(ConnectError::Socket { source, .. }) => {
                     source.kind() != io::ErrorKind::NotFound
                 }

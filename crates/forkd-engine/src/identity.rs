@@ -1,14 +1,20 @@
 //! Who a guest is: what its agent is told before it serves anybody.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forkd_proto::agent::account::Account;
-use forkd_proto::agent::identity::{CloseResponse, IdentityRequest, IdentityResponse, StepName};
-use forkd_proto::agent::{Network, VERSION};
+use forkd_proto::agent::identity::{CloseResponse, IdentityRequest, IdentityResponse, MAX_LINE, StepName};
+use forkd_proto::agent::{Header, IDENTITY_PORT, Network, VERSION};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
 
 use crate::agent::{Agent, AgentError};
+use crate::guest::ConnectError;
 use crate::sandbox::laps::CreateStep;
 
 /// An identity. What is not there stays as it was in the parent.
@@ -49,7 +55,7 @@ const MAX_PROBLEM: usize = 300;
 /// More than there are.
 const MAX_STEPS: usize = 32;
 
-/// Questions before the identity. The first one finds the agent's memory cold.
+/// Questions before the identity, over HTTP. The first one finds the agent's memory cold.
 const QUESTIONS: usize = 2;
 
 /// Gives a guest its identity and the time of day. From then on it serves.
@@ -73,7 +79,11 @@ pub async fn close(agent: &Agent, limit: Duration) -> Result<Option<String>, Age
 /// Agents that cannot freeze answer nothing, or nothing of note. The gate is closed all the same.
 fn problem_of(answer: Value) -> Option<String> {
     let closed: CloseResponse = serde_json::from_value(answer).ok()?;
-    Some(closed.problem?.chars().take(MAX_PROBLEM).collect())
+    Some(limited(closed.problem?))
+}
+
+fn limited(problem: String) -> String {
+    problem.chars().take(MAX_PROBLEM).collect()
 }
 
 /// What an agent's answer means. A guest is hostile, so what is passed on of it is bounded.
@@ -95,11 +105,64 @@ fn judge(applied: IdentityResponse) -> Result<Given, AgentError> {
     Ok(Given { busy, times: Vec::new() })
 }
 
+type Told = (IdentityResponse, Vec<(CreateStep, Duration)>);
+
 /// Given twice, an identity is taken once: the agent knows its generation.
-async fn try_to_give(
-    agent: &Agent,
-    identity: &Identity,
-) -> Result<(IdentityResponse, Vec<(CreateStep, Duration)>), AgentError> {
+async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<Told, AgentError> {
+    match in_one_message(agent, identity).await? {
+        Some(told) => Ok(told),
+        None => over_http(agent, identity).await,
+    }
+}
+
+/// As agents take it that have a port for it; `None` from others. The agent speaks first, and finds out how late the answer's time is.
+async fn in_one_message(agent: &Agent, identity: &Identity) -> Result<Option<Told>, AgentError> {
+    let begun = Instant::now();
+    let stream = match agent.guest().connect(IDENTITY_PORT).await {
+        Err(ConnectError::Refused { .. }) => return Ok(None),
+        stream => stream?,
+    };
+    let mut stream = BufReader::new(stream);
+    let Some(Header { version }) = receive(&mut stream).await? else { return Ok(None) };
+    if version != VERSION {
+        return Err(AgentError::NotReady(format!("it speaks version {version}, this daemon {VERSION}")));
+    }
+    let connected = Instant::now();
+    let mut message = serde_json::to_vec(&request(identity, Duration::ZERO)).map_err(AgentError::Request)?;
+    message.push(b'\n');
+    stream.write_all(&message).await.map_err(AgentError::Line)?;
+    let answer =
+        receive(&mut stream).await?.ok_or_else(|| AgentError::Line(ErrorKind::UnexpectedEof.into()))?;
+    let applied = match answer {
+        Answer::Applied(applied) => applied,
+        Answer::Refused { error } => return Err(AgentError::NotReady(limited(error))),
+    };
+    let times = vec![
+        (CreateStep::Connect, connected.duration_since(begun)),
+        (CreateStep::Identity, connected.elapsed()),
+    ];
+    Ok(Some((applied, times)))
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Applied(IdentityResponse),
+    Refused { error: String },
+}
+
+/// One line of a guest's; `None` if it has closed the connection.
+async fn receive<T: DeserializeOwned>(stream: &mut BufReader<UnixStream>) -> Result<Option<T>, AgentError> {
+    let mut line = Vec::new();
+    stream.take(MAX_LINE).read_until(b'\n', &mut line).await.map_err(AgentError::Line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&line).map(Some).map_err(AgentError::Json)
+}
+
+/// As all agents take it.
+async fn over_http(agent: &Agent, identity: &Identity) -> Result<Told, AgentError> {
     let begun = Instant::now();
     let mut connection = agent.connect().await?;
     let connected = Instant::now();
@@ -221,5 +284,92 @@ mod tests {
             message["unix_time_ns"] = json!(0);
         }
         assert_eq!(written, expected);
+    }
+
+    /// A guest that answers the one who connects to the identity's port with these lines, after reading one for each but the first;
+    /// and all others with an agent of old.
+    fn guest(lines: Option<&'static [&'static str]>) -> (tempfile::TempDir, Agent) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vsock");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let mut client = BufReader::new(client);
+                let mut line = String::new();
+                client.read_line(&mut line).await.unwrap();
+                if line != format!("CONNECT {IDENTITY_PORT}\n") {
+                    client.write_all(b"OK 1\n").await.unwrap();
+                    old_agent(client).await;
+                    continue;
+                }
+                let Some(lines) = lines else { continue };
+                client.write_all(b"OK 1\n").await.unwrap();
+                for (index, answer) in lines.iter().enumerate() {
+                    if index > 0 {
+                        line.clear();
+                        client.read_line(&mut line).await.unwrap();
+                        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["id"], "i1");
+                    }
+                    client.write_all(answer.as_bytes()).await.unwrap();
+                }
+            }
+        });
+        (directory, Agent::new(crate::guest::Guest::new(path)))
+    }
+
+    async fn old_agent(mut client: BufReader<UnixStream>) {
+        let mut line = String::new();
+        while client.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+            let body = match line.as_str() {
+                "GET /forkd/ready HTTP/1.1\r\n" => "{}",
+                "POST /forkd/identity HTTP/1.1\r\n" => {
+                    r#"{"version":1,"generation":1,"ok":true,"steps":[],"busy":["old"]}"#
+                }
+                _ => {
+                    line.clear();
+                    continue;
+                }
+            };
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            client.write_all(answer.as_bytes()).await.unwrap();
+            line.clear();
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_given_in_one_message_or_as_of_old() {
+        let identity = Identity { id: "i1".into(), generation: 1, ..Identity::default() };
+        let limit = Duration::from_secs(10);
+        let new: &[&str] = &[
+            "{\"version\":1}\n",
+            "{\"version\":1,\"generation\":1,\"ok\":true,\"steps\":[{\"step\":\"clock\",\"ok\":true,\"took_us\":7}]}\n",
+        ];
+        let (_directory, agent) = guest(Some(new));
+        let given = give(&agent, &identity, limit).await.unwrap();
+        let steps: Vec<_> = given.times.iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, [CreateStep::Connect, CreateStep::Identity, CreateStep::Agent(StepName::Clock)]);
+        assert_eq!(given.times[2].1, Duration::from_micros(7));
+        // Nobody listens there, or somebody who does not know what it is for.
+        for old in [None, Some(&[][..])] {
+            let (_directory, agent) = guest(old);
+            assert_eq!(give(&agent, &identity, limit).await.unwrap().busy, ["old"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn nonsense_at_its_port_is_refused() {
+        let identity = Identity { id: "i1".into(), generation: 1, ..Identity::default() };
+        let limit = Duration::from_secs(10);
+        let refused: &[&str] = &["{\"version\":1}\n", "{\"error\":\"generation 1 is older\"}\n"];
+        for (lines, says) in [
+            (&["{\"version\":9}\n"][..], "version 9"),
+            (&["no\n"][..], "cannot be read"),
+            (&["{\"version\":1}\n", "[1]\n"][..], "cannot be read"),
+            (refused, "is older"),
+        ] {
+            let (_directory, agent) = guest(Some(lines));
+            let error = give(&agent, &identity, limit).await.unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 }

@@ -26,6 +26,7 @@ const SSH: &str = "/etc/ssh";
 const HOSTNAME: &str = "/etc/hostname";
 const HOSTS: &str = "/etc/hosts";
 const MACHINE_ID_FILE: &str = "/etc/machine-id";
+const VOLATILE_MACHINE_ID: &str = "/run/machine-id";
 /// In memory.
 const COVERS: &str = "/run/forkd/etc";
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -88,7 +89,7 @@ pub struct Own {
     network: Mutex<Option<Network>>,
     /// Held while the files of users are changed.
     users: Mutex<()>,
-    /// The files over which lies one that is in memory.
+    /// The files that are in memory, and are changed in place.
     covered: Mutex<Vec<&'static str>>,
 }
 
@@ -112,7 +113,7 @@ impl Guest for Own {
     }
 
     fn set_machine_id(&self, id: &str) -> Result<(), GuestError> {
-        for path in [MACHINE_ID_FILE, "/run/machine-id"] {
+        for path in [MACHINE_ID_FILE, VOLATILE_MACHINE_ID] {
             self.write(path, &format!("{id}\n"))?;
         }
         Ok(boot_id::renew()?)
@@ -148,6 +149,10 @@ impl Guest for Own {
             if !covered.contains(&path) && cover(Path::new(path), Path::new(COVERS)).map_err(fail)? {
                 covered.push(path);
             }
+        }
+        // It is in memory as it is.
+        if Path::new(VOLATILE_MACHINE_ID).is_file() && !covered.contains(&VOLATILE_MACHINE_ID) {
+            covered.push(VOLATILE_MACHINE_ID);
         }
         Ok(())
     }

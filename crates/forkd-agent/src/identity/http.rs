@@ -1,6 +1,7 @@
 //! `/forkd/identity`, `/forkd/close` and `/forkd/open`: the host's calls around a fork.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
@@ -10,7 +11,7 @@ use serde_json::json;
 
 use super::apply::{IdentityError, apply};
 use crate::agent::Agent;
-use forkd_proto::agent::identity::{CloseResponse, IdentityRequest};
+use forkd_proto::agent::identity::{CloseResponse, IdentityRequest, IdentityResponse};
 use forkd_proto::agent::{Header, VERSION};
 
 const MAX_BODY: usize = 1 << 20;
@@ -28,15 +29,23 @@ pub enum CallError {
 pub async fn identity(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
     let wrong = |error: &dyn std::error::Error| CallError::Body(error.to_string());
     let bytes = to_bytes(request.into_body(), MAX_BODY).await.map_err(|error| wrong(&error))?;
-    let header: Header = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    Ok(axum::Json(take(&agent, &bytes, Duration::ZERO).await?).into_response())
+}
+
+/// Takes the identity in a message. `delay` is how long it was on its way.
+pub async fn take(agent: &Arc<Agent>, bytes: &[u8], delay: Duration) -> Result<IdentityResponse, CallError> {
+    let wrong = |error: &dyn std::error::Error| CallError::Body(error.to_string());
+    let header: Header = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
     if header.version != VERSION {
         return Err(CallError::Version(header.version));
     }
-    let asked: IdentityRequest = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    let mut asked: IdentityRequest = serde_json::from_slice(bytes).map_err(|error| wrong(&error))?;
+    let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+    asked.unix_time_ns = asked.unix_time_ns.map(|time| time.saturating_add(delay));
     // A task of its own: a host that goes away must not leave half an identity and a closed gate.
+    let agent = Arc::clone(agent);
     let applied = tokio::spawn(async move { apply(&agent, asked).await }).await;
-    let response = applied.map_err(|error| wrong(&error))??;
-    Ok(axum::Json(response).into_response())
+    Ok(applied.map_err(|error| wrong(&error))??)
 }
 
 /// What cannot be frozen is told, and keeps nobody from being forked.

@@ -11,6 +11,7 @@ mod guest;
 mod hooks;
 mod host_keys;
 mod http;
+pub mod line;
 
 use std::sync::Arc;
 

@@ -23,12 +23,12 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::post;
 use forkd_envd::port::{ENVD, INTERPRETER};
-use forkd_proto::agent::DIAL_PORT;
+use forkd_proto::agent::{DIAL_PORT, IDENTITY_PORT};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use tokio::sync::Notify;
 
 use crate::agent::{Agent, Settings};
-use crate::identity::boot_id;
+use crate::identity::{self, boot_id};
 use crate::network::{self, NetworkError};
 use crate::{dial, routers, runtime, server, transfer};
 
@@ -104,6 +104,7 @@ async fn serve() -> Result<(), InitError> {
     tokio::spawn(server::serve(listen(ENVD.into())?, envd));
     tokio::spawn(server::serve(listen(INTERPRETER.into())?, routers::interpreter(&agent)));
     tokio::spawn(dial::serve(listen(DIAL_PORT)?, Arc::clone(&agent)));
+    tokio::spawn(identity::line::serve(listen(IDENTITY_PORT)?, Arc::clone(&agent)));
     shutdown::asked(&asked_by_host).await.map_err(InitError::Serve)?;
     shutdown::power_off(&agent).await.map_err(InitError::Serve)
 }

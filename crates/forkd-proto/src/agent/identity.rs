@@ -1,4 +1,8 @@
 //! What the host says after a fork, and what the agent answers. Generation 1: the files under `protocol/gen-1`.
+//!
+//! An agent that listens at [`IDENTITY_PORT`](super::IDENTITY_PORT) is told there, in lines of JSON: it says its version, the host
+//! answers with an [`IdentityRequest`] and the time at that moment, and the agent with an [`IdentityResponse`], or with `error`. All
+//! others are told by HTTP.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Network;
 use super::account::Account;
+
+/// The longest line at that port.
+pub const MAX_LINE: u64 = 1 << 20;
 
 /// `POST /forkd/identity`. What is not there stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

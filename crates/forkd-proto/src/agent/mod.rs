@@ -18,6 +18,9 @@ pub const VERSION: u32 = 1;
 /// The vsock port at which the agent connects its caller to a port or a socket of the guest.
 pub const DIAL_PORT: u32 = 1;
 
+/// The vsock port at which the agent takes its identity, in agents that do: see [`identity`].
+pub const IDENTITY_PORT: u32 = 2;
+
 /// Looked at before the rest, since another version's fields may be others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Header {

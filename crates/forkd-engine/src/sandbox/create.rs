@@ -27,7 +27,7 @@ use crate::network::NetworkOrder;
 use crate::places::PlaceError;
 use crate::record;
 use crate::sandbox::forked::{Forked, Name, Prepared};
-use crate::sandbox::laps::Laps;
+use crate::sandbox::laps::{CreateStep, Laps};
 use crate::sandbox::lifetime::OnExpiry;
 use crate::sandbox::{SandboxHandle, SandboxView};
 use crate::snapshot::{SnapshotHandle, Zygote};
@@ -74,7 +74,7 @@ pub struct Created {
     /// What they used on the way, in the order in which they were ready, if that was asked for.
     pub counted: Vec<Counted>,
     pub failures: Vec<EngineError>,
-    /// From the admission until every VM ran, and until every guest was ready.
+    /// From the admission until the last VM ran, and until every guest was ready.
     pub restored: Duration,
     pub ready: Duration,
     /// Of children of a live branch: how long programs ran in each before it had its identity.
@@ -118,11 +118,10 @@ impl Engine {
         let names = self.shared.reserve(new.count)?;
         let begun = Instant::now();
         let zygote = snapshot.lease().await?;
-        let forks = self.fork_all(new, &zygote, names, begun).await;
-        let restored = begun.elapsed();
-        fault::place("create.running");
-        let Identified { mut up, mut failures, windows, counted } = give_identities(forks, new).await;
+        let Made { mut up, mut failures, windows, counted } = self.fork_all(new, &zygote, names, begun).await;
         let ready = begun.elapsed();
+        let running = up.iter().filter_map(|forked| forked.laps.end_of(CreateStep::Running)).max();
+        let restored = running.map_or(ready, |running| running.duration_since(begun));
         fault::place("create.ready");
         if !failures.is_empty() && (up.is_empty() || !new.partial) {
             return Err(failures.swap_remove(0));
@@ -182,14 +181,14 @@ impl Engine {
     }
 
     /// First everything that VMs need, so that making it does not compete with those that run already, and none has run in vain;
-    /// then all at once: the zygote takes them one after another and waits for none.
+    /// then all at once: the zygote takes them one after another and waits for none, and each gets its identity as soon as it runs.
     async fn fork_all(
         &self,
         new: &NewSandboxes,
         zygote: &Arc<Zygote>,
         names: Vec<Name>,
         begun: Instant,
-    ) -> Vec<(u32, Result<Forked, EngineError>)> {
+    ) -> Made {
         // Without one, each is promised by itself.
         let group = SandboxId::random().ok();
         let mut preparing = JoinSet::new();
@@ -200,22 +199,71 @@ impl Engine {
                 .spawn(async move { (index, Prepared::make(shared, &zygote, new, group, name, laps).await) });
         }
         let mut forks = JoinSet::new();
-        let mut failed = Vec::new();
+        let mut made = Made::default();
         let prepared = preparing.join_all().await;
         let doomed = !new.partial && prepared.iter().any(|(_, prepared)| prepared.is_err());
         for (index, prepared) in prepared {
             match prepared {
                 Ok(prepared) if !doomed => {
-                    let zygote = Arc::clone(zygote);
-                    forks.spawn(async move { (index, prepared.start(&zygote).await) });
+                    forks.spawn(bring_up(prepared, Arc::clone(zygote), index, new.clone()));
                 }
                 Ok(_) => {}
-                Err(error) => failed.push((index, Err(error))),
+                Err(error) => made.failures.push(error),
             }
         }
-        failed.extend(forks.join_all().await);
-        failed
+        for up in forks.join_all().await {
+            match up {
+                Ok(Up { forked, window, counted }) => {
+                    made.up.push(forked);
+                    made.windows.extend(window);
+                    made.counted.extend(counted);
+                }
+                Err(error) => made.failures.push(error),
+            }
+        }
+        made
     }
+}
+
+/// One that has its identity.
+struct Up {
+    forked: Forked,
+    window: Option<Duration>,
+    counted: Option<Counted>,
+}
+
+/// What came of all of them.
+#[derive(Default)]
+struct Made {
+    up: Vec<Forked>,
+    failures: Vec<EngineError>,
+    windows: Vec<Duration>,
+    counted: Vec<Counted>,
+}
+
+/// Forks one, and gives its guest an identity. A VM without a way into its guest has no agent, and needs none.
+async fn bring_up(
+    prepared: Prepared,
+    zygote: Arc<Zygote>,
+    index: u32,
+    new: NewSandboxes,
+) -> Result<Up, EngineError> {
+    let mut forked = prepared.start(&zygote).await?;
+    fault::place("create.running");
+    let usage = async |forked: &Forked| match new.counted {
+        true => forked.usage().await.map(Some),
+        false => Ok(None),
+    };
+    let running = usage(&forked).await?;
+    let mut window = None;
+    if forked.record.shape.devices.vsock.is_some() {
+        let shared = Arc::clone(&forked.shared);
+        let _turn = shared.identities.acquire().await;
+        window = forked.give_identity(index, new.env, new.account).await?;
+    }
+    let ready = usage(&forked).await?;
+    let counted = running.zip(ready).map(|(running, ready)| Counted { running, ready });
+    Ok(Up { forked, window, counted })
 }
 
 impl Shared {
@@ -318,54 +366,4 @@ fn available_memory() -> u64 {
 fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
     let stat = rustix::fs::statvfs(path).map_err(|errno| PlaceError::at("inspect", path)(errno.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// What came of giving guests their identities.
-#[derive(Default)]
-struct Identified {
-    up: Vec<Forked>,
-    failures: Vec<EngineError>,
-    windows: Vec<Duration>,
-    counted: Vec<Counted>,
-}
-
-/// Gives every guest its identity. A VM without a way into its guest has no agent, and needs none.
-async fn give_identities(forks: Vec<(u32, Result<Forked, EngineError>)>, new: &NewSandboxes) -> Identified {
-    let mut tasks = JoinSet::new();
-    let mut identified = Identified::default();
-    for (index, forked) in forks {
-        match forked {
-            Ok(mut forked) => {
-                let (env, account, counted) = (new.env.clone(), new.account.clone(), new.counted);
-                let shared = Arc::clone(&forked.shared);
-                tasks.spawn(async move {
-                    let usage = async |forked: &Forked| match counted {
-                        true => forked.usage().await.map(Some),
-                        false => Ok(None),
-                    };
-                    let running = usage(&forked).await?;
-                    let mut window = None;
-                    if forked.record.shape.devices.vsock.is_some() {
-                        let _turn = shared.identities.acquire().await;
-                        window = forked.give_identity(index, env, account).await?;
-                    }
-                    let ready = usage(&forked).await?;
-                    let counted = running.zip(ready).map(|(running, ready)| Counted { running, ready });
-                    Ok::<_, EngineError>((forked, window, counted))
-                });
-            }
-            Err(error) => identified.failures.push(error),
-        }
-    }
-    for forked in tasks.join_all().await {
-        match forked {
-            Ok((forked, window, counted)) => {
-                identified.up.push(forked);
-                identified.windows.extend(window);
-                identified.counted.extend(counted);
-            }
-            Err(error) => identified.failures.push(error),
-        }
-    }
-    identified
 }

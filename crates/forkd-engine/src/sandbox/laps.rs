@@ -23,7 +23,7 @@ pub enum CreateStep {
     Fork,
     /// Until the new process says that its VM runs.
     Running,
-    /// The others run, too, and it is its turn.
+    /// Its turn to take an identity.
     IdentityTurn,
     /// A connection to the agent.
     Connect,
@@ -98,6 +98,11 @@ impl Laps {
         self.last = Instant::now();
     }
 
+    /// When a step was over.
+    pub fn end_of(&self, step: CreateStep) -> Option<Instant> {
+        self.laps.iter().find(|lap| lap.step == step).map(|lap| lap.from + lap.took)
+    }
+
     pub fn all(&self) -> &[Lap] {
         &self.laps
     }
@@ -145,6 +150,9 @@ mod tests {
         assert_eq!(ask.from, prepare.from + prepare.took);
         assert_eq!((identity.from, clock.from), (ask.from + ms(1), ask.from + ms(1)));
         assert_eq!(hooks.from, clock.from + ms(2));
+
+        assert_eq!(laps.end_of(CreateStep::Ask), Some(ask.from + ms(1)));
+        assert_eq!(laps.end_of(CreateStep::Fork), None);
 
         let times = by_step([&laps, &laps]);
         assert_eq!(times.len(), 5);

@@ -33,12 +33,18 @@ const QUIET: Duration = Duration::from_millis(250);
 const REST: u32 = 4;
 /// And no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(2);
+/// Networks that are taken within this time of each other are taken at once.
+const BURST: Duration = Duration::from_secs(10);
+/// How long it is remembered how many were.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// Each that waits costs the kernel some memory.
+const MOST_READY: usize = 128;
 /// Networks that are removed at once.
 const BATCH: usize = 128;
 
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
-    /// How many networks wait for sandboxes.
+    /// How many networks wait for sandboxes, or as many as were taken at once of late, if that is more.
     pub ready: usize,
     /// Who is asked for names.
     pub upstream: Upstream,
@@ -126,10 +132,42 @@ struct State {
     returned: VecDeque<Returned>,
     busy: bool,
     last_taken: Option<Instant>,
+    demand: Demand,
     /// No other one is made before.
     resting_until: Option<Instant>,
     /// The worker ends after what it is doing.
     stopping: bool,
+}
+
+/// How many networks were taken at once of late.
+#[derive(Debug, Default)]
+struct Demand {
+    /// In the burst that is going on, or was the last, without those that were given back already.
+    burst: usize,
+    last: Option<Instant>,
+    /// In the largest one, and when that was.
+    most: usize,
+    when: Option<Instant>,
+}
+
+impl Demand {
+    fn taken(&mut self, now: Instant) {
+        let goes_on = self.last.is_some_and(|last| now.duration_since(last) < BURST);
+        self.burst = if goes_on { self.burst + 1 } else { 1 };
+        self.last = Some(now);
+        if self.burst >= self.recent(now) {
+            (self.most, self.when) = (self.burst, Some(now));
+        }
+    }
+
+    fn given_back(&mut self) {
+        self.burst = self.burst.saturating_sub(1);
+    }
+
+    fn recent(&self, now: Instant) -> usize {
+        let fresh = self.when.is_some_and(|when| now.duration_since(when) < REMEMBERED);
+        if fresh { self.most } else { 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -150,9 +188,14 @@ enum Work {
 }
 
 impl State {
+    /// How many networks are to wait for sandboxes.
+    fn wanted(&self, least: usize, now: Instant) -> usize {
+        self.demand.recent(now).min(MOST_READY).max(least)
+    }
+
     /// A network that waits is needed sooner than a slot.
-    fn next(&mut self, wanted: usize, now: Instant) -> Work {
-        let short = self.ready.len() < wanted;
+    fn next(&mut self, least: usize, now: Instant) -> Work {
+        let short = self.ready.len() < self.wanted(least, now);
         let wait = self.wait(now);
         if short
             && wait.is_zero()
@@ -261,7 +304,8 @@ impl Pool {
             let idle = self.shared.idle.notified();
             let settled = {
                 let state = self.shared.state();
-                let wanted = state.ready.len() < self.shared.settings.ready && !state.free.is_empty();
+                let all = state.wanted(self.shared.settings.ready, Instant::now());
+                let wanted = state.ready.len() < all && !state.free.is_empty();
                 !state.busy && state.returned.is_empty() && !wanted
             };
             if settled {
@@ -326,7 +370,9 @@ impl Shared {
     async fn take(&self, policy: Policy) -> Result<Network, NetError> {
         let ready = {
             let mut state = self.state();
-            state.last_taken = Some(Instant::now());
+            let now = Instant::now();
+            state.last_taken = Some(now);
+            state.demand.taken(now);
             state.ready.pop_front()
         };
         self.work.notify_one();
@@ -364,7 +410,10 @@ impl Shared {
     }
 
     fn give_back(&self, returned: Returned) {
-        self.state().returned.push_back(returned);
+        let mut state = self.state();
+        state.demand.given_back();
+        state.returned.push_back(returned);
+        drop(state);
         self.work.notify_one();
     }
 
@@ -443,6 +492,32 @@ async fn work(shared: Arc<Shared>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_wait_as_were_taken_at_once_of_late() {
+        let now = Instant::now();
+        let mut state = State::default();
+        assert_eq!(state.wanted(4, now), 4);
+        (0..3).for_each(|_| state.demand.taken(now));
+        assert_eq!(state.wanted(4, now), 4);
+        (0..100).for_each(|_| state.demand.taken(now));
+        assert_eq!(state.wanted(4, now), 103);
+        (0..100).for_each(|_| state.demand.taken(now));
+        assert_eq!(state.wanted(4, now), MOST_READY);
+        // A smaller one changes nothing until the larger one is forgotten.
+        let later = now + REMEMBERED / 2;
+        (0..7).for_each(|_| state.demand.taken(later));
+        assert_eq!(state.wanted(4, later), MOST_READY);
+        let latest = now + REMEMBERED;
+        assert_eq!(state.wanted(4, latest), 4);
+        (0..7).for_each(|_| state.demand.taken(latest));
+        assert_eq!(state.wanted(4, latest), 7);
+        for _ in 0..20 {
+            state.demand.given_back();
+            state.demand.taken(latest);
+        }
+        assert_eq!(state.wanted(4, latest), 7);
+    }
 
     #[test]
     fn what_nobody_waits_for_disturbs_nobody() {

@@ -5,5 +5,6 @@ pub mod causes;
 pub mod channel;
 pub mod checked;
 pub mod control;
+pub mod one_or_many;
 pub mod passes;
 pub mod probe;

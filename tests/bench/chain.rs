@@ -112,7 +112,7 @@ fn reads() -> Result<(), Failure> {
         sandbox.remove().await?;
         let mut readers = Vec::new();
         for depth in BRANCHES {
-            let layers = engine.snapshot(&format!("branch-{depth}"))?.view().record.layers.len();
+            let layers = engine.snapshot(&format!("branch-{depth}"))?.view().record.disks.concat().len();
             let reader = fork(&engine, &format!("branch-{depth}")).await?;
             let words = Words::of(reader.view().pid, tiny::PATIENCE)?;
             words.set_mode(Mode::ReadAll)?;

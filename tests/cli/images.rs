@@ -604,7 +604,7 @@ fn an_image_that_is_needed_stays() -> Result<(), Failure> {
     fill(&home.path().join("library"))?;
     let world = World::over(home, &["--listen", "none"], |base| {
         base.shape.image = Some(Digest::of(b"image"));
-        if let Some(disk) = &mut base.shape.devices.disk {
+        if let Some(disk) = base.shape.devices.disks.first_mut() {
             disk.base = true;
         }
         Ok(())

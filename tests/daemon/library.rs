@@ -303,7 +303,7 @@ fn an_image_that_a_snapshot_needs_stays() -> Result<(), Failure> {
         fill(&world.root())?;
         fill(&world.library())?;
         base.shape.image = Some(id);
-        if let Some(disk) = &mut base.shape.devices.disk {
+        if let Some(disk) = base.shape.devices.disks.first_mut() {
             disk.base = true;
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::process::{Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_proto::control::{
-    Boot, Command, CpuModel, Devices, Disk, Event, ExitReason, Fork, RefusalCode, StateName,
+    Boot, Command, CpuModel, Devices, Event, ExitReason, Fork, RefusalCode, StateName,
 };
 use forkd_tests::binaries;
 use forkd_tests::engine::guest::{self, Order};
@@ -63,7 +63,7 @@ fn a_full_disk_is_told_once_for_each_layer_and_the_guest_goes_on() -> Result<(),
     let limit_bytes = 4096;
     let (_process, mut vm) = boot_with_disk(2, MEMORY, 128 << 20, limit_bytes)?;
     vm.mailbox.order(Order::StartOthers, 1, 0)?;
-    assert_eq!(vm.control.event()?, Event::OutOfDisk { limit_bytes });
+    assert_eq!(vm.control.event()?, Event::OutOfDisk { disk: 0, limit_bytes });
     assert_eq!(vm.mailbox.order(Order::Add, 1, 0)?, 1);
     let (mut zygote, _) = vm.branch()?;
     assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 2);
@@ -71,7 +71,7 @@ fn a_full_disk_is_told_once_for_each_layer_and_the_guest_goes_on() -> Result<(),
     vm.control.must(Command::Pause, &[])?;
     // Nothing else was said in all this time but what belongs to the new layer.
     while let Some(event) = vm.control.waiting() {
-        assert_eq!(event, Event::OutOfDisk { limit_bytes });
+        assert_eq!(event, Event::OutOfDisk { disk: 0, limit_bytes });
     }
     Ok(())
 }
@@ -82,12 +82,12 @@ fn a_child_may_write_less_than_its_parent() -> Result<(), Failure> {
     let (_process, vm) = boot_with_disk(2, MEMORY, 128 << 20, 1 << 20)?;
     let mut zygote = vm.freeze()?;
     let limit = |zygote: &mut Zygote, bytes| {
-        zygote.disk = zygote.disk.map(|disk| Disk { limit_bytes: bytes, ..disk });
+        zygote.disks.iter_mut().for_each(|below| below.disk.limit_bytes = bytes);
     };
     limit(&mut zygote, 4096);
     let mut child = zygote.fork()?;
     child.mailbox.order(Order::StartOthers, 1, 0)?;
-    assert_eq!(child.control.event()?, Event::OutOfDisk { limit_bytes: 4096 });
+    assert_eq!(child.control.event()?, Event::OutOfDisk { disk: 0, limit_bytes: 4096 });
     // Its own children have its limit.
     let (mut grandparent, _) = child.branch()?;
     limit(&mut grandparent, 8192);

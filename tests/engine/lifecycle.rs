@@ -245,7 +245,7 @@ fn a_process_with_too_many_descriptors_says_so() -> Result<(), Failure> {
     let none_left = Rlimit { current: Some(3), maximum: limit.maximum };
     let before = limit_descriptors(pid, none_left)?;
     let (_control, theirs) = Control::new()?;
-    let branch = Command::Branch(Branch { cgroup: false, disk: false });
+    let branch = Command::Branch(Branch { cgroup: false, disks: 0 });
     match vm.control.call(branch, &[theirs.as_fd()])? {
         Err(refusal) => assert_eq!(refusal.code, RefusalCode::Failed, "{}", refusal.message),
         Ok(reply) => return Err(format!("a branch without a socket: {reply:?}").into()),

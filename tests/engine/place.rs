@@ -5,18 +5,20 @@ use std::os::unix::fs::MetadataExt;
 
 use forkd_proto::control::{Command, Event, Fork, Reply, Stage, StateName};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order, pair};
-use forkd_tests::engine::process::{Control, Failure, TinyVm, Zygote, boot, boot_listening, boot_with_disk};
+use forkd_tests::engine::process::{
+    Control, Failure, TinyVm, Zygote, boot, boot_listening, boot_with_disk, own_disks,
+};
 
 const MEMORY: u64 = 64 << 20;
 
 /// What a VM hands over, and the socket for its successor.
-struct Handed {
+pub(super) struct Handed {
     descriptors: Vec<OwnedFd>,
     predecessor: OwnedFd,
     fork: Fork,
 }
 
-fn hand_over(vm: &mut TinyVm) -> Result<Handed, Failure> {
+pub(super) fn hand_over(vm: &mut TinyVm) -> Result<Handed, Failure> {
     let (predecessor, successor) = std::os::unix::net::UnixStream::pair()?;
     let (reply, descriptors) = vm.control.must_all(Command::HandOver, &[successor.as_fd()])?;
     let Reply::HandedOver { devices } = reply else {
@@ -27,9 +29,11 @@ fn hand_over(vm: &mut TinyVm) -> Result<Handed, Failure> {
     Ok(Handed { descriptors, predecessor: predecessor.into(), fork })
 }
 
-/// Gives what was handed over to a child of the zygote.
-fn succeed(zygote: &mut Zygote, handed: Handed) -> Result<(i32, OwnedFd), Failure> {
+/// Gives what was handed over to a child of the zygote, with top layers of its own for its disks.
+pub(super) fn succeed(zygote: &mut Zygote, handed: Handed) -> Result<(i32, OwnedFd), Failure> {
+    let disks = own_disks(&zygote.disks)?;
     let mut descriptors = vec![handed.descriptors[0].as_fd(), handed.predecessor.as_fd()];
+    descriptors.extend(disks.iter().map(|disk| disk.top.as_fd()));
     descriptors.extend(handed.descriptors[1..].iter().map(AsFd::as_fd));
     match zygote.control.must(Command::Fork(handed.fork), &descriptors)? {
         (Reply::Forked { pid }, Some(pidfd)) => Ok((pid, pidfd)),
@@ -123,30 +127,30 @@ fn a_vm_outlives_whoever_talks_to_it() -> Result<(), Failure> {
 #[test]
 fn a_process_knows_itself_and_its_disk() -> Result<(), Failure> {
     let (_process, mut vm) = boot_with_disk(2, MEMORY, 16 << 20, 16 << 20)?;
-    let tops = |vm: &TinyVm| Ok::<_, Failure>(vm.disk.as_ref().ok_or("no disk")?.top.metadata()?.ino());
+    let tops = |vm: &TinyVm| Ok::<_, Failure>(vm.disks.first().ok_or("no disk")?.top.metadata()?.ino());
     let first = tops(&vm)?;
-    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![first]));
+    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![vec![first]]));
     // Nothing was written: the layer is gone.
     let (mut idle, _) = vm.branch()?;
     let second = tops(&vm)?;
-    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![second]));
-    assert_eq!(identify(&mut idle.control)?, (idle.pid, vec![]));
+    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![vec![second]]));
+    assert_eq!(identify(&mut idle.control)?, (idle.pid, vec![vec![]]));
     vm.mailbox.order(Order::StartOthers, 1, 0)?;
     while vm.mailbox.order(Order::Read, pair(1)[0], 0)? < 2 {}
     let (mut zygote, _) = vm.branch()?;
-    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![second, tops(&vm)?]));
-    assert_eq!(identify(&mut zygote.control)?, (zygote.pid, vec![second]));
+    assert_eq!(identify(&mut vm.control)?, (vm.pid, vec![vec![second, tops(&vm)?]]));
+    assert_eq!(identify(&mut zygote.control)?, (zygote.pid, vec![vec![second]]));
     vm.control.must(Command::Pause, &[])?;
-    assert_eq!(identify(&mut vm.control)?.1.len(), 2);
+    assert_eq!(identify(&mut vm.control)?.1[0].len(), 2);
     Ok(())
 }
 
 /// What a process says of itself; its pidfd is its own.
-fn identify(control: &mut Control) -> Result<(i32, Vec<u64>), Failure> {
-    let (Reply::Identified { pid, disk }, Some(pidfd)) = control.must(Command::Identify, &[])? else {
+fn identify(control: &mut Control) -> Result<(i32, Vec<Vec<u64>>), Failure> {
+    let (Reply::Identified { pid, disks }, Some(pidfd)) = control.must(Command::Identify, &[])? else {
         return Err("not an identity".into());
     };
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     assert!(info.contains(&format!("Pid:\t{pid}\n")), "{info}");
-    Ok((pid, disk))
+    Ok((pid, disks))
 }

@@ -165,7 +165,7 @@ fn damaged_files_are_refused() -> Result<(), Failure> {
     // And the undamaged one is taken by the same process.
     let chain = store.open_chain(&"base".parse()?)?;
     try_load(&mut control, &chain, &Host::default())?.map_err(|refusal| refusal.message)?;
-    assert_eq!(Zygote { control, pid: 0, disk: None }.fork()?.mailbox.order(Order::Add, 0, 0)?, 42);
+    assert_eq!(Zygote { control, pid: 0, disks: Vec::new() }.fork()?.mailbox.order(Order::Add, 0, 0)?, 42);
     Ok(())
 }
 
@@ -216,7 +216,7 @@ fn forged_states_never_hurt_the_zygote() -> Result<(), Failure> {
             let chain = forge(directory.path(), &store, &other, None)?;
             let (_process, mut control) = start()?;
             if try_load(&mut control, &chain, &Host::default())?.is_ok() {
-                let mut zygote = Zygote { control, pid: 0, disk: None };
+                let mut zygote = Zygote { control, pid: 0, disks: Vec::new() };
                 let pending = zygote.ask()?;
                 // Whether it runs or ends with last words is KVM's to say.
                 zygote.accept(pending)?.first_words()?;

@@ -130,7 +130,7 @@ impl Liar {
                 thread::spawn(move || self.serve(control).map_err(|error| error.to_string()));
                 let reply = match command {
                     Command::Fork(_) => Reply::Forked { pid: self.daemon },
-                    _ => Reply::Branched { pid: self.daemon, pause_us: 1, disk_layer: false },
+                    _ => Reply::Branched { pid: self.daemon, pause_us: 1, disk_layers: vec![false] },
                 };
                 (Ok(reply), the_daemon()?)
             }
@@ -140,13 +140,13 @@ impl Liar {
             }
             (Command::Branch(_), lie) => {
                 let pid = self.start("branched", control.ok_or("no socket")?)?;
-                let disk_layer = lie != Lie::KeepEmpty;
-                (Ok(Reply::Branched { pid, pause_us: 1, disk_layer }), Some(open(pid)?))
+                let disk_layers = vec![lie != Lie::KeepEmpty];
+                (Ok(Reply::Branched { pid, pause_us: 1, disk_layers }), Some(open(pid)?))
             }
             (Command::Identify, _) => {
-                (Ok(Reply::Identified { pid: self.daemon, disk: Vec::new() }), the_daemon()?)
+                (Ok(Reply::Identified { pid: self.daemon, disks: Vec::new() }), the_daemon()?)
             }
-            (Command::Freeze, lie) => (Ok(Reply::Frozen { disk_layer: lie == Lie::KeepBoot }), None),
+            (Command::Freeze, lie) => (Ok(Reply::Frozen { disk_layers: vec![lie == Lie::KeepBoot] }), None),
             (Command::Persist(_), _) => {
                 (Err(Refusal { code: RefusalCode::Failed, message: "no".into() }), None)
             }

@@ -23,9 +23,9 @@ fn tag(number: u64) -> String {
 fn disk(world: &World, view: &SnapshotView) -> Result<LayeredDisk, Failure> {
     let layers = world.directory.path().join("layers");
     let open = |id: &Path| Ok::<_, Failure>(Layer::open(File::open(layers.join(id))?)?);
-    let opened = view.record.layers.iter().map(|id| open(Path::new(id.as_str())));
+    let opened = view.record.disks.iter().flatten().map(|id| open(Path::new(id.as_str())));
     let opened = opened.collect::<Result<Vec<_>, _>>()?;
-    let bytes = view.record.shape.devices.disk.ok_or("no disk")?.bytes;
+    let bytes = view.record.shape.devices.root_disk().ok_or("no disk")?.bytes;
     let stack = LayerStack::new(bytes, None, opened)?;
     Ok(LayeredDisk::with_empty_top(stack, tempfile::tempfile()?, 0)?)
 }
@@ -59,11 +59,12 @@ fn hundreds_of_branches_are_evicted_loaded_and_forked() -> Result<(), Failure> {
         words.keep(number, PATIENCE)?;
         world.run(sandbox.branch(Some(tag(number).parse()?)))?;
     }
-    let frozen = || sandbox.view().record.disk.map_or(0, |disk| disk.files.frozen.len());
+    let frozen = || sandbox.view().record.disks[0].files.frozen.len();
     world.until("the sandbox's own disk is shallow", || frozen() <= 3 * 15);
     for number in 1..=BRANCHES {
         let durable = world.run(world.engine.snapshot(&tag(number))?.durable())?;
-        assert!(durable.record.layers.len() <= DEEPEST, "{} layers", durable.record.layers.len());
+        let layers = durable.record.disks.concat().len();
+        assert!(layers <= DEEPEST, "{layers} layers");
     }
 
     // Their processes go, and so does the daemon.

@@ -36,7 +36,7 @@ fn is_for_writing(pid: i32, descriptor: &str) -> Result<bool, Failure> {
 /// A sandbox can write to its own top layer and to no other.
 fn check(world: &World, id: &str) -> Result<(), Failure> {
     let view = world.engine.sandbox(id)?.view();
-    let disk = view.record.disk.ok_or("no disk")?;
+    let disk = view.record.disks.first().ok_or("no disk")?;
     assert!(!disk.files.frozen.is_empty());
     let top: &Path = Path::new(disk.files.top.as_str());
     assert_eq!(writable(world, view.pid)?, [world.directory.path().join("layers").join(top)]);

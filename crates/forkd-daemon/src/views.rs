@@ -26,7 +26,7 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
         wake_on_traffic: record.wake.is_some(),
         vcpus: record.shape.vcpus,
         memory_mib: mib(record.shape.memory_bytes),
-        disk_mib: record.shape.devices.disk.map_or(0, |disk| mib(disk.limit_bytes)),
+        disk_mib: record.shape.devices.root_disk().map_or(0, |disk| mib(disk.limit_bytes)),
         egress: record.network.as_ref().map(|network| egress::show(&network.policy.egress)),
         owner: record.owner.clone(),
         project: record.project.to_string(),
@@ -41,7 +41,7 @@ pub(crate) fn sandbox(view: &SandboxView) -> Sandbox {
 fn limits(record: &SandboxRecord) -> Limits {
     let quota = record.quota.as_ref();
     Limits {
-        disk_mib: record.shape.devices.disk.map(|disk| mib(disk.limit_bytes)),
+        disk_mib: record.shape.devices.root_disk().map(|disk| mib(disk.limit_bytes)),
         bandwidth_mib: record.network.as_ref().and_then(|network| network.policy.bandwidth).map(mib),
         memory_mib: quota.map(|quota| mib(quota.memory_bytes)),
         cpu_percent: quota.map(|quota| quota.cpu_millis / 10),
@@ -185,5 +185,5 @@ fn mib(bytes: u64) -> u64 {
 }
 
 fn disk_mib(shape: &Shape) -> u64 {
-    shape.devices.disk.as_ref().map_or(0, |disk| mib(disk.bytes))
+    shape.devices.root_disk().map_or(0, |disk| mib(disk.bytes))
 }

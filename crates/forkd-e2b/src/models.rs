@@ -225,7 +225,7 @@ impl ListedSandbox {
             envd_version: forkd_envd::VERSION,
             cpu_count: record.shape.vcpus,
             memory_mb: record.shape.memory_bytes >> 20,
-            disk_size_mb: record.shape.devices.disk.map_or(0, |disk| disk.limit_bytes >> 20),
+            disk_size_mb: record.shape.devices.root_disk().map_or(0, |disk| disk.limit_bytes >> 20),
             state: state(view.state),
             metadata: record.metadata.clone(),
         }

@@ -98,24 +98,24 @@ pub struct BootedVm {
     _cgroup: Option<Leaf>,
 }
 
-/// What a VM boots from: a kernel, and the files of its disk, opened.
+/// What a VM boots from: a kernel, and the files of its disks, opened.
 pub(crate) struct BootFrom<'a> {
     pub shape: &'a Shape,
     pub command_line: &'a str,
     pub kernel: &'a Path,
     pub initramfs: Option<&'a Path>,
-    pub disk: BootDisk,
+    pub disks: Vec<BootDisk>,
     pub tap: Option<OwnedFd>,
     /// How long the guest may take until its agent answers.
     pub limit: Duration,
 }
 
 /// See [`DiskPlan`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BootDisk {
     pub base: Option<File>,
     pub layers: Vec<File>,
-    pub top: Option<File>,
+    pub top: File,
 }
 
 /// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
@@ -146,8 +146,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     let bytes = base.metadata().map_err(PlaceError::at("inspect", image))?.len().max(*bytes);
     let devices = Devices {
         serial: true,
-        disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
-        disk_layers,
+        disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: disk_layers }],
         net: plan.network.as_ref().map(|network| network.device),
         vsock: Some(Vsock { cid: CID }),
         entropy: true,
@@ -164,14 +163,14 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     let disk = BootDisk {
         base: Some(base),
         layers: layers.iter().map(|layer| open(layer)).collect::<Result<_, _>>()?,
-        top: Some(create(&top.clone().unwrap_or_else(|| plan.directory.join(TOP)))?),
+        top: create(&top.clone().unwrap_or_else(|| plan.directory.join(TOP)))?,
     };
     let from = BootFrom {
         shape: &shape,
         command_line: &plan.command_line,
         kernel: &plan.kernel,
         initramfs: Some(&plan.initramfs),
-        disk,
+        disks: vec![disk],
         tap: tap.map_err(PlaceError::at("use", Path::new("the tap")))?,
         limit: plan.limit,
     };
@@ -194,7 +193,7 @@ pub(crate) async fn boot_in(
     directory: &Path,
     from: BootFrom<'_>,
 ) -> Result<Agent, BootError> {
-    let BootFrom { shape, command_line, kernel, initramfs, disk, tap, limit } = from;
+    let BootFrom { shape, command_line, kernel, initramfs, disks, tap, limit } = from;
     let mut named = in_place(|| {
         let named = Named::of_vm(&shape.devices, directory)?.with(Descriptor::Kernel, open(kernel)?);
         match initramfs {
@@ -202,11 +201,15 @@ pub(crate) async fn boot_in(
             None => Ok::<_, PlaceError>(named),
         }
     })?;
-    let layers = disk.layers.into_iter().map(|layer| (Descriptor::DiskLayer, OwnedFd::from(layer)));
-    let ends = [(Descriptor::DiskBase, disk.base), (Descriptor::DiskTop, disk.top)];
-    let ends = ends.into_iter().filter_map(|(name, file)| Some((name, file?.into())));
-    for (name, file) in layers.chain(ends).chain(tap.map(|tap| (Descriptor::Tap, tap))) {
-        named = named.with(name, file);
+    for BootDisk { base, layers, top } in disks {
+        let base = base.map(|base| (Descriptor::DiskBase, base));
+        let layers = layers.into_iter().map(|layer| (Descriptor::DiskLayer, layer));
+        for (name, file) in base.into_iter().chain(layers).chain([(Descriptor::DiskTop, top)]) {
+            named = named.with(name, file);
+        }
+    }
+    if let Some(tap) = tap {
+        named = named.with(Descriptor::Tap, tap);
     }
     let command = Command::Boot(Boot {
         vcpus: shape.vcpus,

@@ -163,14 +163,15 @@ impl Library {
 fn shape(recipe: &Recipe, image: &Image) -> Shape {
     let size = Size::of(image, recipe.vcpus, recipe.memory_mib, recipe.disk_mib);
     let limit_bytes = size.disk_mib << 20;
-    let disk = Disk { bytes: limit_bytes.max(image.metadata.size), limit_bytes, base: true };
+    let bytes = limit_bytes.max(image.metadata.size);
+    let disk = Disk { bytes, limit_bytes, base: true, layers: 0 };
     Shape {
         vcpus: size.vcpus,
         memory_bytes: size.memory_mib << 20,
         cpu: recipe.cpu,
         devices: Devices {
             serial: true,
-            disk: Some(disk),
+            disks: vec![disk],
             net: recipe.network.then_some(Net { mac: plan::GUEST_MAC, mtu: None }),
             vsock: Some(Vsock { cid: CID }),
             entropy: true,
@@ -252,11 +253,11 @@ mod tests {
     fn what_is_not_said_has_a_default_and_a_disk_holds_its_image() {
         let small = shape(&asked(), &image(1 << 20));
         assert_eq!((small.vcpus, small.memory_bytes), (VCPUS, MEMORY_MIB << 20));
-        let disk = small.devices.disk.unwrap();
+        let disk = small.devices.disks[0];
         assert_eq!((disk.bytes, disk.limit_bytes), (DISK_MIB << 20, DISK_MIB << 20));
         assert_eq!(small.devices.net, Some(Net { mac: plan::GUEST_MAC, mtu: None }));
         assert_eq!(shape(&Recipe { network: false, ..asked() }, &image(0)).devices.net, None);
-        let large = shape(&Recipe { disk_mib: Some(1), ..asked() }, &image(8 << 20)).devices.disk.unwrap();
+        let large = shape(&Recipe { disk_mib: Some(1), ..asked() }, &image(8 << 20)).devices.disks[0];
         assert_eq!((large.bytes, large.limit_bytes), (8 << 20, 1 << 20));
     }
 

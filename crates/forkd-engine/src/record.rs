@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use forkd_devices::disk::Layer;
 use forkd_image::digest::Digest;
 use forkd_net::{Policy, Slot};
-use forkd_proto::control::{CpuModel, Devices};
+use forkd_proto::control::{CpuModel, Devices, Disk};
+use forkd_proto::one_or_many;
 use forkd_store::Tag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -45,7 +47,7 @@ pub struct Shape {
     #[serde(default)]
     pub cpu: CpuModel,
     pub devices: Devices,
-    /// The image below the disk.
+    /// The image below the first disk. No other has one.
     pub image: Option<Digest>,
 }
 
@@ -53,20 +55,24 @@ pub struct Shape {
 const SMALL_FILES: u64 = 64 << 20;
 
 impl Shape {
-    /// The largest file that a process of such a VM writes: a layer of its disk, or its memory.
+    /// The largest file that a process of such a VM writes: a layer of a disk, or its memory.
     pub fn largest_file(&self) -> u64 {
-        let layer = self.devices.disk.and_then(|disk| Layer::file_length(disk.bytes).ok());
-        self.memory_bytes.max(layer.unwrap_or(0)).saturating_add(SMALL_FILES)
+        let layers = self.devices.disks.iter().filter_map(|disk| Layer::file_length(disk.bytes).ok());
+        layers.fold(self.memory_bytes, u64::max).saturating_add(SMALL_FILES)
     }
 
-    /// The most room that the top layer of such a VM's disk takes: as much data as the disk may hold, the layer's header and map, and
-    /// what a file system keeps of where blocks are, which is most if each lies alone.
-    pub fn largest_top(&self) -> Option<u64> {
-        let disk = self.devices.disk?;
-        let around = Layer::file_length(disk.bytes).ok()? - disk.bytes;
-        // A block of ext4's says where 340 others are, one of XFS's 250.
-        Some(disk.limit_bytes.saturating_add(disk.limit_bytes / 128).saturating_add(around + (1 << 20)))
+    /// The image below each disk, if there is one.
+    pub fn images(&self) -> impl Iterator<Item = Option<&Digest>> {
+        iter::once(self.image.as_ref()).chain(iter::repeat(None)).take(self.devices.disks.len())
     }
+}
+
+/// The most room that the top layer of a disk takes: as much data as the disk may hold, the layer's header and map, and what a file
+/// system keeps of where blocks are, which is most if each lies alone.
+pub fn largest_top(disk: &Disk) -> Option<u64> {
+    let around = Layer::file_length(disk.bytes).ok()? - disk.bytes;
+    // A block of ext4's says where 340 others are, one of XFS's 250.
+    Some(disk.limit_bytes.saturating_add(disk.limit_bytes / 128).saturating_add(around + (1 << 20)))
 }
 
 /// A sandbox.
@@ -93,7 +99,9 @@ pub struct SandboxRecord {
     #[serde(default, skip_serializing_if = "Project::is_default")]
     pub project: Project,
     pub shape: Shape,
-    pub disk: Option<DiskRecord>,
+    /// One for each that its shape has.
+    #[serde(default, rename = "disk", with = "one_or_many")]
+    pub disks: Vec<DiskRecord>,
     /// Whose its process is.
     #[serde(default)]
     pub user: Option<UserRecord>,
@@ -162,7 +170,7 @@ pub struct WakeRecord {
     pub ttl_secs: Option<u64>,
 }
 
-/// The disk of a sandbox.
+/// A disk of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskRecord {
@@ -191,8 +199,9 @@ pub struct ZygoteRecord {
     pub created_unix_ms: u64,
     pub pause_us: Option<u64>,
     pub shape: Shape,
-    /// The frozen layers of its disk, from the bottom up.
-    pub layers: Vec<LayerId>,
+    /// The frozen layers of each disk, from the bottom up.
+    #[serde(rename = "layers", with = "one_or_many::or_default")]
+    pub disks: Vec<Vec<LayerId>>,
     /// Whose its process is. Of a snapshot on disk: whose it was.
     #[serde(default)]
     pub user: Option<UserRecord>,
@@ -447,6 +456,51 @@ mod tests {
         }
         check::<SandboxRecord>("sandbox");
         check::<ZygoteRecord>("zygote");
+    }
+
+    /// The last files from before there were several disks: daemons from then read what is written of one.
+    #[test]
+    fn one_disk_is_written_as_before() {
+        fn check<T: DeserializeOwned + Serialize>(name: &str) -> T {
+            let path = format!("{}/records/{name}.json", env!("CARGO_MANIFEST_DIR"));
+            let object: Object = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            let record = from_object(object.clone()).unwrap();
+            assert_eq!(to_object(&record).unwrap(), object);
+            record
+        }
+        let sandbox: SandboxRecord = check("sandbox-2");
+        assert_eq!((sandbox.disks.len(), sandbox.shape.devices.disks.len()), (1, 1));
+        let zygote: ZygoteRecord = check("zygote-1");
+        assert_eq!(zygote.disks, [[layer(1), layer(2)]]);
+    }
+
+    #[test]
+    fn several_disks_are_read_as_they_were_written() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/records/sandbox-3.json");
+        let text = fs::read(path).unwrap();
+        let sandbox: SandboxRecord = from_object(serde_json::from_slice(&text).unwrap()).unwrap();
+        let found: Vec<_> = sandbox.disks.iter().map(|disk| disk.files.clone()).collect();
+        assert_eq!(found, [files(&[1, 2], 3), files(&[], 5)]);
+        let images: Vec<_> = sandbox.shape.images().map(|image| image.is_some()).collect();
+        assert_eq!(images, [true, false]);
+        assert_eq!(sandbox.shape.devices.disks.iter().map(|disk| disk.layers).collect::<Vec<_>>(), [0, 1]);
+        let text = String::from_utf8(text).unwrap().replace("\"base\": false", "\"base\": 0");
+        let error = from_object::<SandboxRecord>(serde_json::from_str(&text).unwrap()).unwrap_err();
+        assert!(error.contains("did not match"), "{error}");
+    }
+
+    /// Each disk of a VM limits its files, and only the largest counts.
+    #[test]
+    fn the_largest_file_is_of_the_largest_disk() {
+        let shape = |sizes: &[u64]| {
+            let disk = |bytes: &u64| Disk { bytes: *bytes, limit_bytes: *bytes, base: false, layers: 0 };
+            let devices = Devices { disks: sizes.iter().map(disk).collect(), ..Devices::default() };
+            Shape { devices, memory_bytes: 1 << 20, ..sandbox().shape }
+        };
+        let largest = |sizes: &[u64]| shape(sizes).largest_file();
+        assert_eq!(largest(&[]), (1 << 20) + SMALL_FILES);
+        assert!(largest(&[1 << 30]) > 1 << 30);
+        assert_eq!(largest(&[1 << 20, 1 << 30]), largest(&[1 << 30]));
     }
 
     #[test]

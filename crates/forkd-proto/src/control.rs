@@ -27,8 +27,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::one_or_many;
+
 /// The version of this protocol. A process refuses requests of another.
 pub const VERSION: u32 = 1;
+
+/// The most disks of a VM: each takes an interrupt, and the descriptors of all of them travel in one message.
+pub const MAX_DISKS: usize = 4;
 
 /// What the other end asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,11 +70,17 @@ pub enum Command {
     Load(Load),
     /// Writes a snapshot of a zygote, in a process of its own: the zygote can be forked from meanwhile.
     Persist(Persist),
-    /// Makes the files of the frozen layers of a VM's or zygote's disk complete: whoever opens them finds all that was written. They
+    /// Makes the files of the frozen layers of a VM's or zygote's disks complete: whoever opens them finds all that was written. They
     /// are not synced.
     SettleDisk,
-    /// Puts one frozen layer of a VM's or zygote's disk in the place of `count`, from the `first` on. Its contents are theirs.
-    ReplaceLayers { first: u16, count: u16 },
+    /// Puts one frozen layer of a disk of a VM's or zygote's in the place of `count`, from the `first` on. Its contents are theirs.
+    ReplaceLayers {
+        /// The disk's number in [`Devices::disks`].
+        #[serde(default, skip_serializing_if = "is_zero")]
+        disk: u8,
+        first: u16,
+        count: u16,
+    },
     /// Stops a VM and hands its place to a successor.
     HandOver,
     /// Gives the process what the kernel knows of its pages, which it cannot open: for the next `Branch` or `Persist`.
@@ -100,9 +111,9 @@ pub enum Descriptor {
     /// A pipe or a socket whose bytes are typed at the serial port. Nobody else reads from it.
     #[serde(rename = "console_input")]
     SerialInput,
-    /// The image below the disk, which is only read.
+    /// The image below a disk, which is only read.
     DiskBase,
-    /// An empty file for what the VM writes to its disk.
+    /// An empty file for what the VM writes to a disk.
     DiskTop,
     /// The tap device of the network.
     Tap,
@@ -122,7 +133,7 @@ pub enum Descriptor {
     PageTable,
     /// A snapshot's VM state.
     VmState,
-    /// A frozen layer of the disk, which is only read.
+    /// A frozen layer of a disk, which is only read.
     DiskLayer,
     /// An empty file for a snapshot's VM state.
     NewVmState,
@@ -181,10 +192,9 @@ pub struct Devices {
     /// Whether somebody types at it.
     #[serde(default, rename = "console_input")]
     pub serial_input: bool,
-    pub disk: Option<Disk>,
-    /// How many frozen layers are between the disk's image and its top, the oldest first.
-    #[serde(default)]
-    pub disk_layers: u8,
+    /// At most [`MAX_DISKS`]. The first is the one that the guest's root file system is on.
+    #[serde(flatten, with = "disk_fields")]
+    pub disks: Vec<Disk>,
     pub net: Option<Net>,
     pub vsock: Option<Vsock>,
     pub entropy: bool,
@@ -199,6 +209,57 @@ pub struct Disk {
     pub limit_bytes: u64,
     /// Whether there is an image below.
     pub base: bool,
+    /// How many frozen layers are between the image and the top, the oldest first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub layers: u8,
+}
+
+impl Disk {
+    /// The descriptors of the disk, in order. A VM that is forked has the image and the frozen layers already.
+    fn descriptors(self, with_base: bool) -> impl Iterator<Item = Descriptor> {
+        let base = (with_base && self.base).then_some(Descriptor::DiskBase);
+        let layers = if with_base { self.layers } else { 0 };
+        let layers = (0..layers).map(|_| Descriptor::DiskLayer);
+        base.into_iter().chain(layers).chain([Descriptor::DiskTop])
+    }
+}
+
+/// The disks among the fields of [`Devices`]. The layers of the first are counted beside it, where they were when it was the only
+/// one, so that a VM with one disk is the same to processes and daemons, and in records and snapshots, of every version.
+mod disk_fields {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Disk, MAX_DISKS, one_or_many};
+
+    #[derive(Serialize, Deserialize)]
+    struct Fields {
+        #[serde(default, rename = "disk", with = "one_or_many")]
+        disks: Vec<Disk>,
+        #[serde(default)]
+        disk_layers: u8,
+    }
+
+    pub fn serialize<S: Serializer>(disks: &[Disk], serializer: S) -> Result<S::Ok, S::Error> {
+        let mut disks = disks.to_vec();
+        let disk_layers = disks.first_mut().map_or(0, |first| std::mem::take(&mut first.layers));
+        Fields { disks, disk_layers }.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Disk>, D::Error> {
+        let Fields { mut disks, disk_layers } = Fields::deserialize(deserializer)?;
+        if disks.len() > MAX_DISKS {
+            return Err(D::Error::custom(format!("{} disks, expected at most {MAX_DISKS}", disks.len())));
+        }
+        if let Some(first) = disks.first_mut() {
+            first.layers = disk_layers;
+        }
+        Ok(disks)
+    }
+}
+
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,33 +274,28 @@ pub struct Vsock {
 }
 
 impl Devices {
-    /// The descriptors that a VM hands to its successor, in order: all but those of the disk.
-    pub fn own(&self) -> Vec<Descriptor> {
-        Devices { disk: None, disk_layers: 0, ..self.clone() }.descriptors(false).collect()
+    /// The disk that the guest's root file system is on.
+    pub fn root_disk(&self) -> Option<&Disk> {
+        self.disks.first()
     }
 
-    /// The descriptors of the devices, in order. A VM that is forked has its disk's image and frozen layers already.
+    /// The descriptors that a VM hands to its successor, in order: all but those of the disks.
+    pub fn own(&self) -> Vec<Descriptor> {
+        Devices { disks: Vec::new(), ..self.clone() }.descriptors(false).collect()
+    }
+
+    /// The descriptors of the devices, in order.
     fn descriptors(&self, with_base: bool) -> impl Iterator<Item = Descriptor> {
-        let base = with_base && self.disk.is_some_and(|disk| disk.base);
-        let layers = if with_base { self.disk_layers } else { 0 };
-        let before = [
-            (self.serial, Descriptor::Serial),
-            (self.serial_input, Descriptor::SerialInput),
-            (base, Descriptor::DiskBase),
-        ];
+        let before = [(self.serial, Descriptor::Serial), (self.serial_input, Descriptor::SerialInput)];
         let after = [
-            (self.disk.is_some(), Descriptor::DiskTop),
             (self.net.is_some(), Descriptor::Tap),
             (self.vsock.is_some(), Descriptor::Vsock),
             (self.entropy, Descriptor::Entropy),
             (self.mailbox, Descriptor::Mailbox),
         ];
-        let layers = (0..layers).map(|_| (true, Descriptor::DiskLayer));
-        before
-            .into_iter()
-            .chain(layers)
-            .chain(after)
-            .filter_map(|(wanted, descriptor)| wanted.then_some(descriptor))
+        let wanted = |(wanted, descriptor): (bool, Descriptor)| wanted.then_some(descriptor);
+        let disks = self.disks.iter().flat_map(move |disk| disk.descriptors(with_base));
+        before.into_iter().filter_map(wanted).chain(disks).chain(after.into_iter().filter_map(wanted))
     }
 }
 
@@ -252,7 +308,7 @@ pub struct Fork {
     /// The user id of the child. Only a zygote that was loaded can give one; children of others have their zygote's.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// The devices of the zygote. Only what is the child's own may differ: the vsock id, and a lower limit of its disk.
+    /// The devices of the zygote. Only what is the child's own may differ: the vsock id, and lower limits of its disks.
     pub devices: Devices,
 }
 
@@ -260,9 +316,10 @@ pub struct Fork {
 pub struct Branch {
     /// Whether a cgroup comes with the request.
     pub cgroup: bool,
-    /// Whether the VM has a disk: then a new top layer for it comes with the request, and the old one is frozen under both
+    /// How many disks the VM has: a new top layer for each comes with the request, and the old one is frozen under both
     /// sides.
-    pub disk: bool,
+    #[serde(rename = "disk", with = "one_or_many::count")]
+    pub disks: u8,
 }
 
 /// A snapshot whose files come with a request.
@@ -289,9 +346,10 @@ fn chain(snapshots: &[SnapshotParts]) -> impl Iterator<Item = Descriptor> {
 pub struct Load {
     /// From the full one at the bottom to the one that is loaded.
     pub chain: Vec<SnapshotParts>,
-    /// Whether there is an image below the disk.
-    pub disk_base: bool,
-    /// How many frozen layers the disk has above it.
+    /// How many disks have an image below.
+    #[serde(rename = "disk_base", with = "one_or_many::count")]
+    pub disk_bases: u8,
+    /// How many frozen layers all disks have. The snapshot says which are whose.
     pub disk_layers: u8,
     /// Memory that is larger is refused.
     pub memory_limit_bytes: u64,
@@ -310,6 +368,7 @@ impl Command {
     pub fn descriptors(&self) -> Vec<Descriptor> {
         crate::passes!();
         let with = |wanted: bool, descriptor| wanted.then_some(descriptor);
+        let several = |count: u8, descriptor| std::iter::repeat_n(descriptor, count.into());
         match self {
             Command::Boot(boot) => [Some(Descriptor::Kernel), with(boot.initramfs, Descriptor::Initramfs)]
                 .into_iter()
@@ -325,17 +384,14 @@ impl Command {
             .flatten()
             .chain(fork.devices.descriptors(false))
             .collect(),
-            Command::Branch(branch) => [
-                Some(Descriptor::Control),
-                with(branch.cgroup, Descriptor::Cgroup),
-                with(branch.disk, Descriptor::DiskTop),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
+            Command::Branch(branch) => [Some(Descriptor::Control), with(branch.cgroup, Descriptor::Cgroup)]
+                .into_iter()
+                .flatten()
+                .chain(several(branch.disks, Descriptor::DiskTop))
+                .collect(),
             Command::Load(load) => chain(&load.chain)
-                .chain(with(load.disk_base, Descriptor::DiskBase))
-                .chain((0..load.disk_layers).map(|_| Descriptor::DiskLayer))
+                .chain(several(load.disk_bases, Descriptor::DiskBase))
+                .chain(several(load.disk_layers, Descriptor::DiskLayer))
                 .collect(),
             Command::Persist(persist) => [
                 Some(Descriptor::Control),
@@ -397,8 +453,9 @@ pub enum Reply {
     Done,
     /// The process is a zygote.
     Frozen {
-        /// Whether the top layer of its disk is a frozen layer now. An empty one is gone.
-        disk_layer: bool,
+        /// Of each disk, whether its top layer is a frozen layer now. An empty one is gone.
+        #[serde(rename = "disk_layer", with = "one_or_many::or_default")]
+        disk_layers: Vec<bool>,
     },
     /// The new process. Its pidfd comes with the reply.
     Forked {
@@ -408,8 +465,9 @@ pub enum Reply {
     Branched {
         pid: i32,
         pause_us: u64,
-        /// Whether the top layer of the source's disk is a frozen layer now. An empty one is gone.
-        disk_layer: bool,
+        /// Of each disk of the source, whether its top layer is a frozen layer now. An empty one is gone.
+        #[serde(rename = "disk_layer", with = "one_or_many::or_default")]
+        disk_layers: Vec<bool>,
     },
     /// The VM stands still. With the reply come its control socket and what [`Devices::own`] names.
     HandedOver {
@@ -418,9 +476,10 @@ pub enum Reply {
     /// The process. Its pidfd comes with the reply.
     Identified {
         pid: i32,
-        /// The files of its disk by their inode numbers: the frozen layers from the bottom up, then the top layer. The image
+        /// The files of each disk by their inode numbers: the frozen layers from the bottom up, then the top layer. The image
         /// below is not among them.
-        disk: Vec<u64>,
+        #[serde(rename = "disk", with = "one_or_many::or_default")]
+        disks: Vec<Vec<u64>>,
     },
     Stats(Stats),
 }
@@ -489,13 +548,18 @@ pub enum Event {
     Kept,
     /// The guest's kernel has panicked. The VM goes on; what comes next is the guest's to decide.
     Panicked,
-    /// A write to the disk was refused for lack of room: the guest saw an error, and goes on. Said once for each top layer.
-    OutOfDisk { limit_bytes: u64 },
+    /// A write to a disk was refused for lack of room: the guest saw an error, and goes on. Said once for each top layer.
+    OutOfDisk {
+        /// The disk's number in [`Devices::disks`].
+        #[serde(default, skip_serializing_if = "is_zero")]
+        disk: u8,
+        limit_bytes: u64,
+    },
     /// The VM has ended, and the process with it: its last words.
     Exited { stage: Stage, reason: ExitReason, detail: String },
 }
 
-/// What was written, for the manifest. The disk's frozen layers are complete and on stable storage too.
+/// What was written, for the manifest. The disks' frozen layers are complete and on stable storage too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Persisted {
     pub state: WrittenFile,
@@ -547,12 +611,18 @@ pub enum ExitReason {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn disk(base: bool, layers: u8) -> Disk {
+        Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base, layers }
+    }
 
     #[test]
     fn descriptors_are_named_in_order() {
-        let disk = Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true });
-        let devices = Devices { disk, disk_layers: 2, mailbox: true, ..Devices::default() };
+        let devices =
+            Devices { disks: vec![disk(true, 2), disk(false, 1)], mailbox: true, ..Devices::default() };
         let fork = Command::Fork(Fork { cgroup: true, successor: true, uid: None, devices: devices.clone() });
         assert_eq!(
             fork.descriptors(),
@@ -560,6 +630,7 @@ mod tests {
                 Descriptor::Control,
                 Descriptor::Cgroup,
                 Descriptor::Predecessor,
+                Descriptor::DiskTop,
                 Descriptor::DiskTop,
                 Descriptor::Mailbox
             ]
@@ -580,8 +651,14 @@ mod tests {
                 Descriptor::DiskLayer,
                 Descriptor::DiskLayer,
                 Descriptor::DiskTop,
+                Descriptor::DiskLayer,
+                Descriptor::DiskTop,
                 Descriptor::Mailbox
             ]
+        );
+        assert_eq!(
+            Command::Branch(Branch { cgroup: false, disks: 2 }).descriptors(),
+            [Descriptor::Control, Descriptor::DiskTop, Descriptor::DiskTop]
         );
         assert!(Command::Pause.descriptors().is_empty());
         let part = |diff| SnapshotParts { name: "base".into(), diff };
@@ -617,6 +694,77 @@ mod tests {
         );
     }
 
+    /// As processes and daemons write it that know of one disk only.
+    #[test]
+    fn what_is_said_of_one_disk_is_the_same_in_every_version() {
+        fn check<T>(value: &T, old: serde_json::Value)
+        where
+            T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+        {
+            assert_eq!(serde_json::to_value(value).unwrap(), old);
+            assert_eq!(&serde_json::from_value::<T>(old).unwrap(), value);
+        }
+        let bytes = json!({ "bytes": 1 << 30, "limit_bytes": 1 << 20, "base": true });
+        check(
+            &Devices { disks: vec![disk(true, 2)], ..Devices::default() },
+            json!({
+                "console": false, "console_input": false, "disk": bytes, "disk_layers": 2, "net": null, "vsock": null,
+                "entropy": false, "mailbox": false
+            }),
+        );
+        check(
+            &Devices::default(),
+            json!({
+                "console": false, "console_input": false, "disk": null, "disk_layers": 0, "net": null, "vsock": null,
+                "entropy": false, "mailbox": false
+            }),
+        );
+        check(&Branch { cgroup: true, disks: 0 }, json!({ "cgroup": true, "disk": false }));
+        check(&Branch { cgroup: true, disks: 1 }, json!({ "cgroup": true, "disk": true }));
+        let load = json!({ "chain": [], "disk_base": true, "disk_layers": 3, "memory_limit_bytes": 1 });
+        check(&Load { chain: vec![], disk_bases: 1, disk_layers: 3, memory_limit_bytes: 1 }, load);
+        let replace = json!({ "replace_layers": { "first": 1, "count": 2 } });
+        check(&Command::ReplaceLayers { disk: 0, first: 1, count: 2 }, replace);
+        check(&Reply::Frozen { disk_layers: vec![true] }, json!({ "frozen": { "disk_layer": true } }));
+        let branched = json!({ "branched": { "pid": 1, "pause_us": 2, "disk_layer": false } });
+        check(&Reply::Branched { pid: 1, pause_us: 2, disk_layers: vec![false] }, branched);
+        let identified = json!({ "identified": { "pid": 1, "disk": [7, 8] } });
+        check(&Reply::Identified { pid: 1, disks: vec![vec![7, 8]] }, identified);
+        let full = json!({ "out_of_disk": { "limit_bytes": 4096 } });
+        check(&Event::OutOfDisk { disk: 0, limit_bytes: 4096 }, full);
+    }
+
+    #[test]
+    fn several_disks_survive_the_wire() {
+        let devices = Devices { disks: vec![disk(true, 2), disk(false, 1)], ..Devices::default() };
+        let json = serde_json::to_value(&devices).unwrap();
+        assert_eq!(serde_json::from_value::<Devices>(json).unwrap(), devices);
+        for reply in [
+            Reply::Frozen { disk_layers: vec![false, true] },
+            Reply::Branched { pid: 1, pause_us: 2, disk_layers: vec![true, true, false] },
+            Reply::Identified { pid: 1, disks: vec![vec![1, 2], vec![], vec![3]] },
+        ] {
+            let json = serde_json::to_value(&reply).unwrap();
+            assert_eq!(serde_json::from_value::<Reply>(json).unwrap(), reply);
+        }
+        for command in [
+            Command::Branch(Branch { cgroup: false, disks: 4 }),
+            Command::Load(Load { chain: vec![], disk_bases: 2, disk_layers: 9, memory_limit_bytes: 1 }),
+            Command::ReplaceLayers { disk: 3, first: 0, count: 1 },
+        ] {
+            let json = serde_json::to_value(&command).unwrap();
+            assert_eq!(serde_json::from_value::<Command>(json).unwrap(), command);
+        }
+    }
+
+    #[test]
+    fn too_many_disks_are_refused() {
+        let devices = |count| Devices { disks: vec![disk(false, 0); count], ..Devices::default() };
+        let read = |count| serde_json::from_value::<Devices>(serde_json::to_value(devices(count)).unwrap());
+        assert_eq!(read(MAX_DISKS).unwrap(), devices(MAX_DISKS));
+        assert_eq!(read(MAX_DISKS + 1).unwrap_err().to_string(), "5 disks, expected at most 4");
+    }
+
     #[test]
     fn messages_survive_the_wire() {
         let message = Message::Reply {
@@ -631,8 +779,7 @@ mod tests {
         let devices = Devices {
             serial: true,
             serial_input: false,
-            disk: Some(Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base: true }),
-            disk_layers: 0,
+            disks: vec![disk(true, 0)],
             net: Some(Net { mac: [2, 0, 0, 0, 0, 1], mtu: Some(1400) }),
             vsock: Some(Vsock { cid: 3 }),
             entropy: true,
@@ -650,12 +797,11 @@ mod tests {
             SnapshotParts { name: "base".into(), diff: false },
             SnapshotParts { name: "numpy".into(), diff: true },
         ];
-        let load =
-            Load { chain: chain.clone(), disk_base: true, disk_layers: 2, memory_limit_bytes: 1 << 30 };
+        let load = Load { chain: chain.clone(), disk_bases: 1, disk_layers: 2, memory_limit_bytes: 1 << 30 };
         [
             ("boot", Command::Boot(boot)),
             ("fork", Command::Fork(Fork { cgroup: true, successor: false, uid: None, devices })),
-            ("branch", Command::Branch(Branch { cgroup: false, disk: true })),
+            ("branch", Command::Branch(Branch { cgroup: false, disks: 1 })),
             ("load", Command::Load(load)),
             ("persist", Command::Persist(Persist { cgroup: true, base: chain })),
         ]
@@ -664,7 +810,7 @@ mod tests {
     fn messages() -> [(&'static str, Message); 5] {
         let stats = Stats { state: StateName::Paused, vcpus: 2, memory_bytes: 1 << 28, exits: 12, kvm: None };
         let refusal = Refusal { code: RefusalCode::State, message: "not now".into() };
-        let branched = Reply::Branched { pid: 7, pause_us: 900, disk_layer: true };
+        let branched = Reply::Branched { pid: 7, pause_us: 900, disk_layers: vec![true] };
         let file = |size| WrittenFile { size, digest: "00".repeat(32) };
         let persisted = Persisted {
             state: file(100),

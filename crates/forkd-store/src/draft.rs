@@ -38,7 +38,7 @@ pub struct Description {
     pub layout: Layout,
     /// Anything else to be known again.
     pub about: About,
-    /// From the base up.
+    /// Those of each disk from the base up, one disk after another.
     pub disk_layers: Vec<DiskLayer>,
 }
 

@@ -26,7 +26,7 @@ pub struct Manifest {
     pub layout: Layout,
     /// What the owner of the store wants to know again. It means nothing here.
     pub about: About,
-    /// From the base up.
+    /// Those of each disk from the base up, one disk after another. The state has how many are whose.
     pub disk_layers: Vec<DiskLayer>,
     /// `state.bin`
     pub state: FileEntry,
@@ -65,7 +65,7 @@ pub struct FileEntry {
     pub digest: Digest,
 }
 
-/// A layer of the VM's disk. The store keeps the reference; the layer is somewhere else.
+/// A layer of one of the VM's disks. The store keeps the reference; the layer is somewhere else.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskLayer {

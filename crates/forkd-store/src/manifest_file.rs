@@ -14,7 +14,7 @@
 //!   "regions": [{ "address": 0, "length": 536870912 }],
 //!   "files": { "state.bin": { "size": …, "digest": "…" }, "memory.bin": { … }, "memory.map": { … } },
 //!   "about": { … },                                          the owner's own words
-//!   "disk_layers": [{ "id": "…", "digest": "…", "size": … }],
+//!   "disk_layers": [{ "id": "…", "digest": "…", "size": … }],    of all disks, one after another
 //!   "digest": "…"                                            blake3 of every byte up to and including the ] above
 //! }
 //! ```

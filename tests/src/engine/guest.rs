@@ -15,12 +15,13 @@ pub const FREE_MEMORY: u64 = 0x20_0000;
 /// they did not agree.
 const PAIRS: u32 = 0x18_0000;
 
-/// The first of the disk's registers, as `forkd-vmm` has it.
-const DISK: u32 = 0xd000_0000;
-/// The memory of the disk's driver, a page each: descriptors, available ring, used ring, header and status of a request, its
-/// block, the number of the vCPU that has the disk, a stack.
+/// The first of each disk's registers, as `forkd-vmm` has them.
+pub(super) const DISKS: [u32; 2] = [0xd000_0000, 0xd000_4000];
+/// The memory of the first disk's driver, a page each: descriptors, available ring, used ring, header and status of a request, its
+/// block, the number of the vCPU that has the disk, a stack. That of the second disk's is [`DRIVER_BYTES`] behind it.
 const DRIVER: u32 = 0x1c_0000;
-/// Where the two blocks of the pair on the disk are, in bytes. The map of a disk's layer has them on different pages.
+const DRIVER_BYTES: u32 = 0x8000;
+/// Where the two blocks of the pair on a disk are, in bytes. The map of a disk's layer has them on different pages.
 pub const DISK_PAIR: [u32; 2] = [0x1000, 0x500_0000];
 
 /// The addresses of a vCPU's pair, and of its count of disagreements.
@@ -48,8 +49,9 @@ pub enum Order {
     /// Starts the other vCPUs. Each writes the same growing number to two pages for ever, one after the other, and before
     /// each round looks whether both pages and its register agree: they do not after a branch that tore them apart.
     ///
-    /// The vCPU whose number is the first argument (0: none) has the disk. Between the pages it writes its number to two
-    /// blocks of the disk, and before each round it reads them back: they must agree with the rest.
+    /// The vCPU whose number is the first argument (0: none) has the first disk, that of the second argument the second. Between
+    /// the pages it writes its number to two blocks of its disk, and before each round it reads them back: they must agree with
+    /// the rest.
     StartOthers = 7,
     /// Puts both arguments into the vector register xmm7; the result is the sum of what was there before.
     Vector = 6,
@@ -150,6 +152,7 @@ forkd_tiny_guest_begin:
     mov r8, rdi
     mov eax, {driver}
     mov [rax + 0x5000], rbx
+    mov [rax + 0x5000 + {driver_bytes}], rcx
     lea rsi, [rip + 20f]
     mov edi, {first_page}
     .att_syntax prefix
@@ -199,14 +202,17 @@ forkd_tiny_guest_begin:
 22: mov ebx, {local_apic}
     mov ebx, [rbx + 0x20]
     shr ebx, 24                             // this vCPU's number
-    mov esi, {driver}
-    mov rcx, [rsi + 0x5000]
-    cmp rbx, rcx
-    sete cl
+    mov ecx, ebx
     shl rbx, 14
     add rbx, {pairs}
-    test cl, cl
-    jnz 30f
+    mov esi, {driver}
+    mov ebp, {disk}
+    cmp rcx, [rsi + 0x5000]
+    je 30f
+    add esi, {driver_bytes}
+    mov ebp, {second_disk}
+    cmp rcx, [rsi + 0x5000]
+    je 30f
     xor eax, eax
 25: cmp [rbx], rax
     jne 26f
@@ -221,9 +227,8 @@ forkd_tiny_guest_begin:
     mov [rbx + 0x2000], rax
     jmp 25b
 
-    // The vCPU with the disk. First its driver: rbp has the registers, rsi the memory, r10 how many requests there were.
+    // A vCPU with a disk. First its driver: rbp has the registers, rsi the memory, r10 how many requests there were.
 30: lea rsp, [rsi + 0x7000]
-    mov ebp, {disk}
     mov dword ptr [rbp + 0x70], 0           // status: reset
     mov dword ptr [rbp + 0x70], 3           // acknowledge, driver
     mov dword ptr [rbp + 0x24], 0
@@ -324,8 +329,10 @@ forkd_tiny_guest_end:
     page_tables = const 0x9000,
     gdt = const 0x500,
     pairs = const PAIRS,
-    disk = const DISK,
+    disk = const DISKS[0],
+    second_disk = const DISKS[1],
     driver = const DRIVER,
+    driver_bytes = const DRIVER_BYTES,
     first_block = const DISK_PAIR[0],
     second_block = const DISK_PAIR[1],
     mailbox = const MAILBOX,

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command as Program, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_proto::channel::Channel;
@@ -181,20 +182,40 @@ pub struct TinyVm {
     /// Of a VM that was forked.
     pub pidfd: Option<OwnedFd>,
     pub pid: i32,
-    pub disk: Option<OwnDisk>,
+    pub disks: Vec<OwnDisk>,
 }
 
-/// A VM's disk, and the file that it writes to.
+/// A VM's disk, its frozen layers, and the file that it writes to.
 #[derive(Debug)]
 pub struct OwnDisk {
+    pub below: FrozenDisk,
+    pub top: Arc<File>,
+}
+
+/// What the VMs of a zygote share of a disk.
+#[derive(Debug, Clone)]
+pub struct FrozenDisk {
     pub disk: Disk,
-    pub top: File,
+    /// From the bottom up.
+    pub layers: Vec<Arc<File>>,
 }
 
 impl OwnDisk {
-    pub fn new(disk: Disk) -> Result<OwnDisk, Failure> {
-        Ok(OwnDisk { disk, top: tempfile::tempfile()? })
+    pub fn new(below: FrozenDisk) -> Result<OwnDisk, Failure> {
+        Ok(OwnDisk { below, top: Arc::new(tempfile::tempfile()?) })
     }
+
+    /// What is below the next top layer: with the old one, if there was anything in it.
+    fn freeze(&self, is_layer: bool) -> FrozenDisk {
+        let mut below = self.below.clone();
+        below.layers.extend(is_layer.then(|| Arc::clone(&self.top)));
+        below
+    }
+}
+
+/// Empty top layers.
+pub fn own_disks(below: &[FrozenDisk]) -> Result<Vec<OwnDisk>, Failure> {
+    below.iter().cloned().map(OwnDisk::new).collect()
 }
 
 /// A process that can be forked from.
@@ -202,8 +223,8 @@ impl OwnDisk {
 pub struct Zygote {
     pub control: Control,
     pub pid: i32,
-    /// What the disks of its VMs are like.
-    pub disk: Option<Disk>,
+    /// What is below the disks of its VMs.
+    pub disks: Vec<FrozenDisk>,
 }
 
 /// The first process of a family, which the test has started.
@@ -258,14 +279,32 @@ pub(super) fn temporary(content: &[u8]) -> Result<File, Failure> {
     Ok(file)
 }
 
-fn tiny_devices(disk: Option<Disk>) -> Devices {
-    Devices { mailbox: true, disk, ..Devices::default() }
+/// The devices of a tiny guest.
+pub fn tiny_devices(disks: impl Iterator<Item = Disk>) -> Devices {
+    Devices { mailbox: true, disks: disks.collect(), ..Devices::default() }
 }
 
-/// The descriptors of a request, of which a disk's top layer is the second.
-fn with_top<'a>(first: &'a OwnedFd, disk: &'a Option<OwnDisk>, rest: &'a [OwnedFd]) -> Vec<BorrowedFd<'a>> {
-    let top = disk.iter().map(|disk| disk.top.as_fd());
-    [first.as_fd()].into_iter().chain(top).chain(rest.iter().map(AsFd::as_fd)).collect()
+/// A request that boots a tiny guest. Its kernel comes first, its mailbox last.
+pub fn tiny_boot(vcpus: u8, memory_bytes: u64, disks: &[Disk]) -> Boot {
+    Boot {
+        vcpus,
+        memory_bytes,
+        command_line: String::new(),
+        initramfs: false,
+        cpu: CpuModel::Host,
+        devices: tiny_devices(disks.iter().copied()),
+    }
+}
+
+/// The kernel of a tiny guest.
+pub fn tiny_kernel() -> Result<OwnedFd, Failure> {
+    Ok(temporary(&guest::elf())?.into())
+}
+
+/// The descriptors of a request, of which the disks' top layers come behind the first.
+fn with_tops<'a>(first: &'a OwnedFd, disks: &'a [OwnDisk], rest: &'a [OwnedFd]) -> Vec<BorrowedFd<'a>> {
+    let tops = disks.iter().map(|disk| disk.top.as_fd());
+    [first.as_fd()].into_iter().chain(tops).chain(rest.iter().map(AsFd::as_fd)).collect()
 }
 
 /// Boots a tiny guest with one vCPU and this much memory.
@@ -276,7 +315,7 @@ pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
 /// Boots a tiny guest with this many vCPUs.
 pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;
-    boot_in(started, control, vcpus, memory_bytes, None)
+    boot_in(started, control, vcpus, memory_bytes, &[])
 }
 
 /// Boots a tiny guest with this many vCPUs and a disk without an image below.
@@ -286,9 +325,13 @@ pub fn boot_with_disk(
     disk_bytes: u64,
     limit_bytes: u64,
 ) -> Result<(Started, TinyVm), Failure> {
+    boot_with_disks(vcpus, memory_bytes, &[Disk { bytes: disk_bytes, limit_bytes, base: false, layers: 0 }])
+}
+
+/// The same with these disks, none of which has anything below.
+pub fn boot_with_disks(vcpus: u8, memory_bytes: u64, disks: &[Disk]) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;
-    let disk = Disk { bytes: disk_bytes, limit_bytes, base: false };
-    boot_in(started, control, vcpus, memory_bytes, Some(disk))
+    boot_in(started, control, vcpus, memory_bytes, disks)
 }
 
 /// Boots a tiny guest in a process that listens at this path for whoever wants to talk to it.
@@ -297,7 +340,7 @@ pub fn boot_listening(memory_bytes: u64, path: &Path) -> Result<(Started, TinyVm
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&listener, 4)?;
     let started = start_with(listener)?;
-    boot_in(started, Control::connect(path)?, 1, memory_bytes, None)
+    boot_in(started, Control::connect(path)?, 1, memory_bytes, &[])
 }
 
 fn boot_in(
@@ -305,45 +348,48 @@ fn boot_in(
     mut control: Control,
     vcpus: u8,
     memory_bytes: u64,
-    disk: Option<Disk>,
+    disks: &[Disk],
 ) -> Result<(Started, TinyVm), Failure> {
     let pid = started.pid()?;
     let (mailbox, theirs) = Mailbox::new()?;
-    let kernel = temporary(&guest::elf())?.into();
-    let devices = tiny_devices(disk);
-    let disk = disk.map(OwnDisk::new).transpose()?;
-    let request = Boot {
-        vcpus,
-        memory_bytes,
-        command_line: String::new(),
-        initramfs: false,
-        cpu: CpuModel::Host,
-        devices,
-    };
-    control.must(Command::Boot(request), &with_top(&kernel, &disk, &[theirs]))?;
-    Ok((started, TinyVm { control, mailbox, pidfd: None, pid, disk }))
+    let request = Command::Boot(tiny_boot(vcpus, memory_bytes, disks));
+    let empty = |disk: &Disk| OwnDisk::new(FrozenDisk { disk: *disk, layers: Vec::new() });
+    let disks = disks.iter().map(empty).collect::<Result<Vec<_>, _>>()?;
+    control.must(request, &with_tops(&tiny_kernel()?, &disks, &[theirs]))?;
+    Ok((started, TinyVm { control, mailbox, pidfd: None, pid, disks }))
 }
 
 impl TinyVm {
     /// Makes this process a zygote.
     pub fn freeze(mut self) -> Result<Zygote, Failure> {
-        self.control.must(Command::Freeze, &[])?;
-        Ok(Zygote { control: self.control, pid: self.pid, disk: self.disk.map(|disk| disk.disk) })
+        let reply = self.control.must(Command::Freeze, &[])?;
+        let (Reply::Frozen { disk_layers }, None) = reply else {
+            return Err(format!("a freeze is {reply:?}").into());
+        };
+        let disks = self.frozen(&disk_layers);
+        Ok(Zygote { control: self.control, pid: self.pid, disks })
+    }
+
+    /// What is below its disks when their top layers are frozen, of which the process says which had anything in them.
+    fn frozen(&self, disk_layers: &[bool]) -> Vec<FrozenDisk> {
+        self.disks.iter().zip(disk_layers).map(|(disk, is_layer)| disk.freeze(*is_layer)).collect()
     }
 
     /// Branches off a zygote and says how long the VM stood still.
     pub fn branch(&mut self) -> Result<(Zygote, Duration), Failure> {
         let (control, theirs) = Control::new()?;
-        let disk = self.disk.as_ref().map(|disk| disk.disk);
-        let new_top = disk.map(OwnDisk::new).transpose()?;
+        let below: Vec<_> = self.disks.iter().map(|disk| disk.below.clone()).collect();
+        let mut next = own_disks(&below)?;
         give_page_table(&mut self.control, self.pid)?;
-        let request = Branch { cgroup: false, disk: disk.is_some() };
-        let reply = self.control.must(Command::Branch(request), &with_top(&theirs, &new_top, &[]))?;
-        let (Reply::Branched { pid, pause_us, .. }, Some(_)) = reply else {
+        let request = Branch { cgroup: false, disks: u8::try_from(next.len())? };
+        let reply = self.control.must(Command::Branch(request), &with_tops(&theirs, &next, &[]))?;
+        let (Reply::Branched { pid, pause_us, disk_layers }, Some(_)) = reply else {
             return Err(format!("a branch is {reply:?}").into());
         };
-        self.disk = new_top;
-        let mut zygote = Zygote { control, pid, disk };
+        let disks = self.frozen(&disk_layers);
+        next.iter_mut().zip(&disks).for_each(|(disk, below)| disk.below = below.clone());
+        self.disks = next;
+        let mut zygote = Zygote { control, pid, disks };
         match zygote.control.event()? {
             Event::Zygote => Ok((zygote, Duration::from_micros(pause_us))),
             other => Err(format!("a branch says {other:?}").into()),
@@ -357,7 +403,7 @@ pub struct Pending {
     id: u64,
     control: Control,
     pub mailbox: Mailbox,
-    disk: Option<OwnDisk>,
+    disks: Vec<OwnDisk>,
 }
 
 /// A fork whose process is there.
@@ -367,7 +413,7 @@ pub struct Forked {
     mailbox: Mailbox,
     pidfd: Option<OwnedFd>,
     pid: i32,
-    disk: Option<OwnDisk>,
+    disks: Vec<OwnDisk>,
 }
 
 impl Zygote {
@@ -388,22 +434,22 @@ impl Zygote {
     pub fn ask(&mut self) -> Result<Pending, Failure> {
         let (control, control_theirs) = Control::new()?;
         let (mailbox, mailbox_theirs) = Mailbox::new()?;
-        let disk = self.disk.map(OwnDisk::new).transpose()?;
-        let devices = tiny_devices(self.disk);
+        let disks = own_disks(&self.disks)?;
+        let devices = tiny_devices(self.disks.iter().map(|below| below.disk));
         let request = Command::Fork(Fork { cgroup: false, successor: false, uid: None, devices });
-        let id = self.control.send(request, &with_top(&control_theirs, &disk, &[mailbox_theirs]))?;
-        Ok(Pending { id, control, mailbox, disk })
+        let id = self.control.send(request, &with_tops(&control_theirs, &disks, &[mailbox_theirs]))?;
+        Ok(Pending { id, control, mailbox, disks })
     }
 
     /// Takes the reply: the process is there, its VM perhaps not yet.
     pub fn accept(&mut self, pending: Pending) -> Result<Forked, Failure> {
-        let Pending { id, control, mailbox, disk } = pending;
+        let Pending { id, control, mailbox, disks } = pending;
         let (reply, pidfd) =
             self.control.reply(id)?.map_err(|refusal| format!("fork: {}", refusal.message))?;
         let Reply::Forked { pid } = reply else {
             return Err(format!("a fork is {reply:?}").into());
         };
-        Ok(Forked { control, mailbox, pidfd, pid, disk })
+        Ok(Forked { control, mailbox, pidfd, pid, disks })
     }
 
     pub fn fork(&mut self) -> Result<TinyVm, Failure> {
@@ -420,9 +466,9 @@ impl Forked {
 
     /// Waits until the VM runs.
     pub fn running(self) -> Result<TinyVm, Failure> {
-        let Forked { mut control, mailbox, pidfd, pid, disk } = self;
+        let Forked { mut control, mailbox, pidfd, pid, disks } = self;
         match control.event()? {
-            Event::Running => Ok(TinyVm { control, mailbox, pidfd, pid, disk }),
+            Event::Running => Ok(TinyVm { control, mailbox, pidfd, pid, disks }),
             other => Err(format!("a fork says {other:?}").into()),
         }
     }

@@ -99,14 +99,16 @@ fn of_chain(chain: &[SnapshotFiles]) -> impl Iterator<Item = BorrowedFd<'_>> {
 /// What a load needs beside the snapshot's own files.
 #[derive(Debug)]
 pub struct Host<'a> {
-    pub disk_base: Option<&'a File>,
-    pub disk_layers: &'a [File],
+    /// The images below disks, of those that have one.
+    pub disk_bases: Vec<&'a File>,
+    /// The frozen layers of all disks, in order.
+    pub disk_layers: Vec<&'a File>,
     pub memory_limit_bytes: u64,
 }
 
 impl Default for Host<'_> {
     fn default() -> Self {
-        Host { disk_base: None, disk_layers: &[], memory_limit_bytes: u64::MAX }
+        Host { disk_bases: Vec::new(), disk_layers: Vec::new(), memory_limit_bytes: u64::MAX }
     }
 }
 
@@ -118,13 +120,12 @@ pub fn try_load(
 ) -> Result<Result<(), Refusal>, Failure> {
     let request = Load {
         chain: parts(chain),
-        disk_base: host.disk_base.is_some(),
+        disk_bases: u8::try_from(host.disk_bases.len())?,
         disk_layers: u8::try_from(host.disk_layers.len())?,
         memory_limit_bytes: host.memory_limit_bytes,
     };
     let mut descriptors: Vec<_> = of_chain(chain).collect();
-    descriptors.extend(host.disk_base.map(AsFd::as_fd));
-    descriptors.extend(host.disk_layers.iter().map(AsFd::as_fd));
+    descriptors.extend(host.disk_bases.iter().chain(&host.disk_layers).map(AsFd::as_fd));
     Ok(control.call(Command::Load(request), &descriptors)?.map(|_| ()))
 }
 
@@ -139,7 +140,7 @@ pub fn load_with(store: &Store, tag: &str, host: &Host<'_>) -> Result<(Started, 
     let (started, mut control) = start()?;
     try_load(&mut control, &chain, host)?.map_err(|refusal| format!("load: {}", refusal.message))?;
     let pid = started.pid()?;
-    Ok((started, Zygote { control, pid, disk: None }))
+    Ok((started, Zygote { control, pid, disks: Vec::new() }))
 }
 
 /// Asks for a snapshot and kills the process that writes it.

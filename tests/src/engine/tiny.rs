@@ -77,8 +77,8 @@ pub fn settings(root: &Path) -> Settings {
 
 /// A snapshot of the guest, to be made. Its kernel is a file of `guest::elf`.
 pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError> {
-    let disk = Disk { bytes: 16 << 20, limit_bytes: 16 << 20, base: false };
-    let devices = Devices { serial: true, disk: Some(disk), ..Devices::default() };
+    let disk = Disk { bytes: 16 << 20, limit_bytes: 16 << 20, base: false, layers: 0 };
+    let devices = Devices { serial: true, disks: vec![disk], ..Devices::default() };
     Ok(NewSnapshot {
         tag: tag.parse()?,
         kernel,

@@ -383,7 +383,7 @@ async fn list(State(app): State<App>, Extension(caller): Extension<Caller>) -> A
         json!({
             "templateID": tag, "buildID": build, "cpuCount": record.shape.vcpus,
             "memoryMB": record.shape.memory_bytes >> 20,
-            "diskSizeMB": record.shape.devices.disk.map_or(0, |disk| disk.limit_bytes >> 20),
+            "diskSizeMB": record.shape.devices.root_disk().map_or(0, |disk| disk.limit_bytes >> 20),
             "public": public, "aliases": [tag], "names": [tag], "createdAt": created, "updatedAt": created,
             "createdBy": null, "lastSpawnedAt": null, "spawnCount": 0, "buildCount": 1,
             "envdVersion": forkd_envd::VERSION, "buildStatus": "ready",

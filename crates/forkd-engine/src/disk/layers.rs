@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forkd_image::digest::Digest;
 use forkd_image::images::ImageError;
-use forkd_proto::control::Command;
+use forkd_proto::control::{Command, Disk};
 
 use crate::blocking::in_place;
 use crate::disk::writers::{Writers, writers};
@@ -17,7 +17,7 @@ use crate::ids::LayerId;
 use crate::places::PlaceError;
 use crate::process::VmProcess;
 use crate::process::descriptors::{create, open};
-use crate::record::Shape;
+use crate::record::largest_top;
 
 /// What a process may take to close a descriptor after it has said so: another thread may be at work with it, and a program that the
 /// daemon starts has all of the daemon's own descriptors for a moment.
@@ -34,26 +34,31 @@ impl Shared {
         })
     }
 
-    /// Makes frozen layers ones that nobody can write to any more. The processes, which have all of them in this order, are told to read
-    /// them through descriptors that are for reading only, and to close those that they wrote them with; then the kernel is asked
-    /// whether they did. `sealed` are those that are known to be so; it gets the others.
+    /// Makes frozen layers of disks ones that nobody can write to any more. The processes, which have all of them in this order, are
+    /// told to read them through descriptors that are for reading only, and to close those that they wrote them with; then the kernel
+    /// is asked whether they did. `sealed` are those that are known to be so; it gets the others.
     pub(crate) async fn seal(
         &self,
         processes: &[&VmProcess],
-        layers: &[LayerId],
+        disks: &[Vec<LayerId>],
         sealed: &mut BTreeSet<LayerId>,
     ) -> Result<(), EngineError> {
         let mut completed = false;
-        for (place, id) in layers.iter().enumerate().filter(|(_, id)| !sealed.contains(*id)) {
+        let mut all = Vec::new();
+        for (disk, layers) in disks.iter().enumerate() {
+            all.extend(layers.iter().enumerate().map(|(place, id)| (disk, place, id)));
+        }
+        for (disk, place, id) in all.into_iter().filter(|(_, _, id)| !sealed.contains(*id)) {
             let file = in_place(|| open(&self.places.layer(id)))?;
             if self.writers(&file)? != Writers::None {
+                let disk = u8::try_from(disk).unwrap_or(u8::MAX);
                 let first = u16::try_from(place).unwrap_or(u16::MAX);
                 for process in processes {
                     if !completed {
                         process.control.call(Command::SettleDisk, &[]).await?;
                     }
                     let file = file.try_clone().map_err(EngineError::io("open a file again"))?;
-                    let command = Command::ReplaceLayers { first, count: 1 };
+                    let command = Command::ReplaceLayers { disk, first, count: 1 };
                     process.control.call(command, &[file.into()]).await?;
                 }
                 completed = true;
@@ -64,7 +69,7 @@ impl Shared {
                 let _ = in_place(|| quotas.release(&file));
             }
         }
-        sealed.clone_from(&layers.iter().cloned().collect());
+        sealed.clone_from(&disks.iter().flatten().cloned().collect());
         Ok(())
     }
 
@@ -105,10 +110,25 @@ impl Shared {
         synced.map_err(PlaceError::at("sync", &directory))
     }
 
-    /// A new, empty file for what a VM of this shape writes to its disk, and no more than it may, where the kernel can see to that.
-    pub(crate) fn new_layer(&self, shape: &Shape) -> Result<(LayerId, File), EngineError> {
+    /// New, empty files for what a VM writes to its disks, one for each. All of them, or none.
+    pub(crate) fn new_tops(&self, disks: &[Disk]) -> Result<Vec<(LayerId, File)>, EngineError> {
+        let mut tops: Vec<(LayerId, File)> = Vec::new();
+        for disk in disks {
+            match self.new_top(disk) {
+                Ok(top) => tops.push(top),
+                Err(error) => {
+                    tops.iter().for_each(|(id, _)| self.remove_layer(id));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(tops)
+    }
+
+    /// One that holds no more than it may, where the kernel can see to that.
+    fn new_top(&self, disk: &Disk) -> Result<(LayerId, File), EngineError> {
         let (id, file) = self.empty_layer()?;
-        if let (Some(quotas), Some(bytes)) = (&self.project_quotas, shape.largest_top())
+        if let (Some(quotas), Some(bytes)) = (&self.project_quotas, largest_top(disk))
             && let Err(error) = in_place(|| quotas.limit(&file, bytes))
         {
             self.remove_layer(&id);

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forkd_devices::disk::{self, Layer, MergeError};
 use forkd_proto::causes::with_causes;
 use forkd_proto::channel::MAX_DESCRIPTORS;
-use forkd_proto::control::Command;
+use forkd_proto::control::{Command, MAX_DISKS};
 use forkd_store::MAX_CHAIN;
 use tokio::task::JoinHandle;
 
@@ -29,16 +29,18 @@ use crate::error::EngineError;
 use crate::fault;
 use crate::ids::LayerId;
 use crate::process::descriptors::{create, open};
-use crate::record::DiskFiles;
+use crate::record::{DiskFiles, DiskRecord};
 use crate::sandbox::Sandbox;
 
-/// How many layers of a level become one of the next.
+/// How many layers of a level become one of the next, of a sandbox with one disk. Several disks share the room for layers, and it
+/// is fewer of each.
 const RUN: usize = 16;
 /// A sandbox with so many layers is branched only after some of them are merged.
 const MANY: usize = 4 * RUN;
-/// No branch has more layers: their descriptors go with one message, beside those of the longest chain, an image and a state.
+/// No branch has more layers: their descriptors go with one message, beside those of the longest chain, a state and an image below
+/// each disk.
 const MAX_LAYERS: usize = 100;
-const _: () = assert!(3 * MAX_CHAIN + 2 + MAX_LAYERS <= MAX_DESCRIPTORS);
+const _: () = assert!(3 * MAX_CHAIN + 1 + MAX_DISKS + MAX_LAYERS <= MAX_DESCRIPTORS);
 
 /// Layers that are being made and that no record names yet. A sweep leaves them alone.
 #[derive(Debug, Default)]
@@ -76,6 +78,8 @@ impl Drop for Unrecorded {
 /// A layer that can take the place of others.
 #[derive(Debug)]
 pub(crate) struct Merged {
+    /// The disk's number.
+    disk: usize,
     layers: Vec<LayerId>,
     by: Unrecorded,
 }
@@ -98,15 +102,15 @@ impl Merging {
     }
 }
 
-/// The layers that are merged next: the oldest of the newest level that has enough of them. Newer layers are never of a higher
-/// level than older ones.
-fn next_run(frozen: &[LayerId]) -> Option<Range<usize>> {
+/// The layers of a disk that are merged next: the oldest of the newest level that has enough of them, `count`. Newer layers are never
+/// of a higher level than older ones.
+fn next_run(frozen: &[LayerId], count: usize) -> Option<Range<usize>> {
     let mut end = frozen.len();
     while let Some(last) = frozen[..end].last() {
         let level = last.level();
         let first = frozen[..end].iter().rposition(|layer| layer.level() != level).map_or(0, |at| at + 1);
-        if end - first >= RUN {
-            return Some(first..first + RUN);
+        if end - first >= count {
+            return Some(first..first + count);
         }
         end = first;
     }
@@ -119,16 +123,20 @@ impl Sandbox {
         if self.merging.task.is_some() {
             return;
         }
-        let Some(disk) = &self.record.disk else { return };
-        let Some(run) = next_run(&disk.files.frozen) else { return };
-        let layers = disk.files.frozen[run].to_vec();
+        let disks = &self.record.disks;
+        let run = |disk: &DiskRecord| next_run(&disk.files.frozen, RUN / disks.len());
+        let next = disks.iter().enumerate().find_map(|(number, disk)| {
+            let frozen = disk.files.frozen.get(run(disk)?)?;
+            Some((number, frozen.to_vec()))
+        });
+        let Some((disk, layers)) = next else { return };
         // What is sealed is complete; a branch that came to nothing may have left a layer that is not.
         if let Err(error) = self.process.control.call(Command::SettleDisk, &[]).await {
             self.merging.failed = Some(with_causes(&error));
             return;
         }
         let shared = Arc::clone(&self.shared);
-        self.merging.task = Some(tokio::task::spawn_blocking(move || merge(shared, layers)));
+        self.merging.task = Some(tokio::task::spawn_blocking(move || merge(shared, disk, layers)));
     }
 
     /// The end of a merge, and the beginning of the next if there is one.
@@ -143,10 +151,11 @@ impl Sandbox {
         }
     }
 
-    /// A disk that has grown so deep that it must not get any deeper waits until it is not, if that can be.
+    /// Disks that have grown so deep that they must not get any deeper wait until they are not, if that can be.
     pub(crate) async fn check_depth(&mut self) -> Result<(), EngineError> {
-        let depth =
-            |sandbox: &Sandbox| sandbox.record.disk.as_ref().map_or(0, |disk| disk.files.frozen.len());
+        let depth = |sandbox: &Sandbox| -> usize {
+            sandbox.record.disks.iter().map(|disk| disk.files.frozen.len()).sum()
+        };
         while depth(self) >= MANY {
             self.begin_merge().await;
             if self.merging.task.is_none() {
@@ -159,7 +168,7 @@ impl Sandbox {
             }
         }
         match depth(self) {
-            layers if layers < MAX_LAYERS => Ok(()),
+            layers if layers + self.record.disks.len() <= MAX_LAYERS => Ok(()),
             layers => {
                 let reason = self.merging.failed.clone().unwrap_or_else(|| "nothing was tried".into());
                 Err(EngineError::TooManyLayers { layers, reason })
@@ -169,8 +178,8 @@ impl Sandbox {
 
     /// The record is right whatever happens: before, it says what may be; after, what is.
     async fn replace_layers(&mut self, merged: Merged) -> Result<(), EngineError> {
-        let Merged { layers, mut by } = merged;
-        let Some(disk) = &mut self.record.disk else { return Ok(()) };
+        let Merged { disk: number, layers, mut by } = merged;
+        let Some(disk) = self.record.disks.get_mut(number) else { return Ok(()) };
         let DiskFiles { mut frozen, top } = disk.files.clone();
         // A rollback may have put another disk in the place of the one that it was made for.
         let Some(first) = frozen.windows(layers.len()).position(|window| window == layers) else {
@@ -181,7 +190,7 @@ impl Sandbox {
         // From here on a record may have it.
         by.recorded = true;
         if let Err(error) = self.save() {
-            if let Some(disk) = &mut self.record.disk {
+            if let Some(disk) = self.record.disks.get_mut(number) {
                 disk.instead.clear();
             }
             return Err(error);
@@ -189,10 +198,11 @@ impl Sandbox {
         fault::place("merge.written");
         let file = in_place(|| open(&self.shared.places.layer(&by.id)))?;
         let place = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
-        let command = Command::ReplaceLayers { first: place(first), count: place(layers.len()) };
+        let disk = u8::try_from(number).unwrap_or(u8::MAX);
+        let command = Command::ReplaceLayers { disk, first: place(first), count: place(layers.len()) };
         let replaced = self.process.control.call(command, &[file.into()]).await;
         fault::place("merge.replaced");
-        if let Some(disk) = &mut self.record.disk {
+        if let Some(disk) = self.record.disks.get_mut(number) {
             let next = disk.instead.pop().filter(|_| replaced.is_ok());
             disk.instead.clear();
             disk.files = next.unwrap_or_else(|| disk.files.clone());
@@ -203,7 +213,7 @@ impl Sandbox {
     }
 }
 
-fn merge(shared: Arc<Shared>, layers: Vec<LayerId>) -> Result<Merged, EngineError> {
+fn merge(shared: Arc<Shared>, disk: usize, layers: Vec<LayerId>) -> Result<Merged, EngineError> {
     let level = layers.iter().map(LayerId::level).max().unwrap_or(0) + 1;
     let id = LayerId::merged(level).map_err(EngineError::io("get random numbers"))?;
     shared.being_merged.lock().insert(id.clone());
@@ -218,7 +228,7 @@ fn merge(shared: Arc<Shared>, layers: Vec<LayerId>) -> Result<Merged, EngineErro
     disk::merge(&opened, file)?;
     shared.sync_layers()?;
     fault::place("merge.merged");
-    Ok(Merged { layers, by })
+    Ok(Merged { disk, layers, by })
 }
 
 #[cfg(test)]
@@ -235,6 +245,7 @@ mod tests {
 
     #[test]
     fn the_newest_level_with_enough_layers_comes_first() {
+        let next_run = |frozen: &[LayerId]| next_run(frozen, RUN);
         assert_eq!(next_run(&[]), None);
         assert_eq!(next_run(&layers(&[0; 15])), None);
         assert_eq!(next_run(&layers(&[0; 40])), Some(0..16));
@@ -247,17 +258,19 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_stays_shallow() {
-        let mut frozen: Vec<u32> = Vec::new();
-        let mut deepest = 0;
-        for _ in 0..5000 {
-            frozen.push(0);
-            deepest = deepest.max(frozen.len());
-            while let Some(run) = next_run(&layers(&frozen)) {
-                let level = frozen[run.start] + 1;
-                frozen.splice(run, [level]);
+    fn disks_stay_shallow() {
+        for disks in 1..=MAX_DISKS {
+            let mut frozen: Vec<u32> = Vec::new();
+            let mut deepest = 0;
+            for _ in 0..5000 {
+                frozen.push(0);
+                deepest = deepest.max(frozen.len());
+                while let Some(run) = next_run(&layers(&frozen), RUN / disks) {
+                    let level = frozen[run.start] + 1;
+                    frozen.splice(run, [level]);
+                }
             }
+            assert!(disks * (deepest + 1) <= MAX_LAYERS, "{disks} disks with {deepest} layers each");
         }
-        assert!(deepest <= 4 * (RUN - 1) + 1, "{deepest}");
     }
 }

@@ -31,7 +31,7 @@ pub struct Usage {
     pub memory: Memory,
     /// The snapshot whose process has the shared memory, too.
     pub memory_shared_with: Option<Tag>,
-    /// What it has written to its disk since its last branch.
+    /// What it has written to its disks since its last branch.
     pub disk_bytes: u64,
     /// Page faults of its process, its guest's aside.
     pub process_faults: u64,
@@ -103,11 +103,11 @@ impl Shared {
         let of_cgroup = |cgroups: &Cgroups| Some(before + cgroups.cpu_us(&of_sandbox(record))?);
         let cpu = self.cgroups.as_ref().and_then(of_cgroup);
         let memory_shared_with = self.shares_memory_with(record);
-        let top = record.disk.as_ref().map(|disk| self.places.layer(&disk.files.top));
+        let tops: Vec<_> = record.disks.iter().map(|disk| self.places.layer(&disk.files.top)).collect();
         blocking(move || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
             let memory = memory_of_process(pid)?;
-            let disk_bytes = top.map_or(0, |top| allocated(&top));
+            let disk_bytes = tops.iter().map(|top| allocated(top)).sum();
             let cpu_us = cpu.unwrap_or_else(|| cpu_us(&stat));
             let process_faults = process_faults(&stat);
             Ok(Usage { cpu_us, memory, memory_shared_with, disk_bytes, process_faults, kvm })
@@ -134,7 +134,7 @@ fn stored_size(shared: &Shared, view: &SnapshotView) -> StoredSize {
     let files = fs::read_dir(shared.store.path(&view.record.tag));
     let files = files.into_iter().flatten().flatten();
     let of_parent = view.record.parent.as_ref().map(|parent| layers_of(shared, parent)).unwrap_or_default();
-    let own = view.record.layers.iter().filter(|layer| !of_parent.contains(layer));
+    let own = view.record.disks.iter().flatten().filter(|layer| !of_parent.contains(layer));
     let resident = shared.snapshots.get(&view.record.tag).and_then(|handle| handle.resident());
     StoredSize {
         memory_bytes: files.map(|file| allocated(&file.path())).sum(),
@@ -145,7 +145,7 @@ fn stored_size(shared: &Shared, view: &SnapshotView) -> StoredSize {
 }
 
 fn layers_of(shared: &Shared, tag: &Tag) -> Vec<LayerId> {
-    shared.snapshots.get(tag).map(|handle| handle.view().record.layers).unwrap_or_default()
+    shared.snapshots.get(tag).map(|handle| handle.view().record.disks.concat()).unwrap_or_default()
 }
 
 /// Bytes that a file has on the disk. One that is gone has none.

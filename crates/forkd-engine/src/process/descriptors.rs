@@ -44,7 +44,7 @@ impl Named {
         command.descriptors().into_iter().filter_map(take).collect()
     }
 
-    /// What a new VM has for itself, in its directory, which has none of it. The disk's top layer is not among it.
+    /// What a new VM has for itself, in its directory, which has none of it. The disks' top layers are not among it.
     pub fn of_vm(devices: &Devices, directory: &Path) -> Result<Named, PlaceError> {
         let mut named = Named::default();
         if devices.serial {
@@ -96,8 +96,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let devices = Devices {
             serial: true,
-            disk: Some(Disk { bytes: 1, limit_bytes: 1, base: true }),
-            disk_layers: 2,
+            disks: vec![
+                Disk { bytes: 1, limit_bytes: 1, base: true, layers: 2 },
+                Disk { bytes: 1, limit_bytes: 1, base: false, layers: 1 },
+            ],
             vsock: Some(Vsock { cid: 3 }),
             entropy: true,
             ..Devices::default()
@@ -106,8 +108,10 @@ mod tests {
         let named = Named::of_vm(&devices, directory.path())
             .unwrap()
             .with(Descriptor::DiskTop, file(TOP))
+            .with(Descriptor::DiskTop, file("second top"))
             .with(Descriptor::DiskLayer, file("one"))
             .with(Descriptor::DiskLayer, file("two"))
+            .with(Descriptor::DiskLayer, file("three"))
             .with(Descriptor::DiskBase, file("base"))
             .with(Descriptor::Cgroup, file("unused"))
             .with(Descriptor::Kernel, file("kernel"));
@@ -115,7 +119,7 @@ mod tests {
         let inodes: Vec<_> =
             descriptors.into_iter().map(|file| File::from(file).metadata().unwrap().ino()).collect();
         let inode = |name: &str| std::fs::metadata(directory.path().join(name)).unwrap().ino();
-        let names = ["kernel", SERIAL_LOG, "base", "one", "two", TOP];
+        let names = ["kernel", SERIAL_LOG, "base", "one", "two", TOP, "three", "second top"];
         assert_eq!(inodes[..names.len()], names.map(inode));
         assert_eq!(inodes.len(), names.len() + 2, "and the socket and the source of entropy");
     }

@@ -102,11 +102,11 @@ impl Drop for Handle {
 /// A process and its events, which end with it.
 pub type WithEvents = (VmProcess, mpsc::Receiver<Event>);
 
-/// A process that was found again, and its disk: see [`Reply::Identified`].
+/// A process that was found again, and its disks: see [`Reply::Identified`].
 #[derive(Debug)]
 pub struct Found {
     pub process: WithEvents,
-    pub disk: Vec<u64>,
+    pub disks: Vec<Vec<u64>>,
 }
 
 /// A socket for a new process to listen at, in its directory.
@@ -230,7 +230,7 @@ impl VmProcess {
             Err(CallError::Gone) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let (Reply::Identified { pid, disk }, Some(pidfd)) = (reply.clone(), descriptors.pop()) else {
+        let (Reply::Identified { pid, disks }, Some(pidfd)) = (reply.clone(), descriptors.pop()) else {
             return Err(ProcessError::Answer(reply));
         };
         let user = record::read::<AnyRecord>(directory)?.and_then(|record| record.user);
@@ -240,7 +240,7 @@ impl VmProcess {
         let pidfd = AsyncPidfd::new(pidfd).map_err(ProcessError::Wait)?;
         let handle = Arc::new(Handle { pidfd, ownership: Ownership::OutlivesMe, status: None });
         let process = VmProcess { control: Arc::new(control), pid, user: None, handle };
-        Ok(Some(Found { process: (process, events), disk }))
+        Ok(Some(Found { process: (process, events), disks }))
     }
 
     /// Gives the process its page table. Without it, it looks at more pages than it must: nobody has to know.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -240,14 +241,14 @@ fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, st
 
 /// A file of a disk of which not even its inode can be read: whether the sandbox is what its process says cannot be decided.
 fn unreadable_layer(shared: &Shared, record: &SandboxRecord) -> Option<Unreadable> {
-    let paths = record.disk.iter().flat_map(|disk| disk.all()).map(|id| shared.places.layer(id));
+    let paths = record.disks.iter().flat_map(|disk| disk.all()).map(|id| shared.places.layer(id));
     paths.into_iter().find_map(|path| match fs::metadata(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Some(Unreadable::new(path, error)),
         _ => None,
     })
 }
 
-/// Takes a sandbox over. One whose disk cannot be what its process says is given back, to be ended.
+/// Takes a sandbox over. One whose disks cannot be what its process says is given back, to be ended.
 fn adopt_sandbox(
     shared: &Arc<Shared>,
     mut record: SandboxRecord,
@@ -255,12 +256,12 @@ fn adopt_sandbox(
     state: StateName,
 ) -> Result<SandboxRecord, Found> {
     record.take_over_wake();
-    if let Some(disk) = record.disk.take() {
-        let inode = |id: &LayerId| fs::metadata(shared.places.layer(id)).ok().map(|file| file.ino());
-        match disk.resolve(&found.disk, inode) {
-            Some(disk) => record.disk = Some(disk),
-            None => return Err(found),
-        }
+    let inode = |id: &LayerId| fs::metadata(shared.places.layer(id)).ok().map(|file| file.ino());
+    let used = found.disks.iter().map(Vec::as_slice).chain(iter::repeat(&[][..]));
+    let resolved = record.disks.into_iter().zip(used).map(|(disk, used)| disk.resolve(used, inode));
+    match resolved.collect() {
+        Some(disks) => record.disks = disks,
+        None => return Err(found),
     }
     let mut state = match state {
         StateName::Running => SandboxState::Running,

@@ -31,8 +31,8 @@ pub(crate) struct Written {
 impl Written {
     /// Every layer that a disk is, or may be, made of.
     pub fn layers(&self) -> BTreeSet<LayerId> {
-        let frozen = self.stored.iter().chain(&self.zygotes).flat_map(|record| &record.layers);
-        let disks = self.sandboxes.iter().filter_map(|record| record.disk.as_ref());
+        let frozen = self.stored.iter().chain(&self.zygotes).flat_map(|record| record.disks.iter().flatten());
+        let disks = self.sandboxes.iter().flat_map(|record| &record.disks);
         frozen.chain(disks.flat_map(|disk| disk.all())).cloned().collect()
     }
 }

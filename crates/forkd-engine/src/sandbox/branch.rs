@@ -16,7 +16,7 @@ use crate::places::PlaceError;
 use crate::process::descriptors::{Named, open};
 use crate::process::users::User;
 use crate::process::{VmProcess, WithEvents, listen_in};
-use crate::record::{self, DiskFiles, ZygoteRecord};
+use crate::record::{self, DiskFiles, DiskRecord, ZygoteRecord};
 use crate::registry::Reservation;
 use crate::sandbox::Sandbox;
 use crate::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
@@ -108,15 +108,16 @@ impl Sandbox {
         let directory = self.shared.places.zygote(tag);
         let control = listen_in(&directory)?;
         let mut named = Named::default().with(Descriptor::Control, control);
-        let (mut next, mut top) = (None, None);
-        if let Some(disk) = &mut self.record.disk {
-            let (id, file) = self.shared.new_layer(&self.record.shape)?;
-            let old = disk.files.top.clone();
-            top = Some((in_place(|| open(&self.shared.places.layer(&old)))?, old));
-            let branched = BranchedDisk::new(&disk.files, id);
+        let old = self.record.disks.iter().map(|disk| disk.files.top.clone());
+        let old = old.map(|top| Ok((open(&self.shared.places.layer(&top))?, top)));
+        let old = in_place(|| old.collect::<Result<Vec<_>, PlaceError>>())?;
+        let mut next = Vec::new();
+        let tops = self.shared.new_tops(&self.record.shape.devices.disks)?;
+        for (disk, (top, file)) in self.record.disks.iter_mut().zip(tops) {
+            let branched = BranchedDisk::new(&disk.files, top);
             disk.instead = branched.either();
             named = named.with(Descriptor::DiskTop, file);
-            next = Some(branched);
+            next.push(branched);
         }
         let lent = self.lend_cgroup()?;
         // Its name may be this one's by now.
@@ -129,7 +130,7 @@ impl Sandbox {
             created_unix_ms: unix_ms(),
             pause_us: None,
             shape: self.record.shape.clone(),
-            layers: Vec::new(),
+            disks: Vec::new(),
             user: self.process.user.as_ref().map(User::record),
             generation: self.record.generation,
             policy: self.record.network.as_ref().map(|network| network.policy.clone()),
@@ -151,38 +152,33 @@ impl Sandbox {
             Some(_) => (named, false),
             None => self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?,
         };
-        let command = Command::Branch(Branch { cgroup, disk: next.is_some() });
+        let disks = u8::try_from(next.len()).unwrap_or(u8::MAX);
+        let command = Command::Branch(Branch { cgroup, disks });
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;
         drop(descriptors);
         fault::place("branch.branched");
-        let settle = |sandbox: &mut Sandbox, files: Option<DiskFiles>| {
-            if let Some(disk) = &mut sandbox.record.disk {
-                disk.instead.clear();
-                disk.files = files.unwrap_or_else(|| disk.files.clone());
-            }
-        };
-        let left;
+        let left: Vec<_>;
         let (pid, pidfd) = match answer {
-            Ok((Reply::Branched { pid, pause_us, disk_layer }, mut pidfds)) => {
+            Ok((Reply::Branched { pid, pause_us, disk_layers }, mut pidfds))
+                if disk_layers.len() >= next.len() =>
+            {
                 record.pause_us = Some(pause_us);
-                let files = next.map(|next| next.files(disk_layer));
-                record.layers = files.as_ref().map(|files| files.frozen.clone()).unwrap_or_default();
-                settle(self, files);
-                left = top.filter(|_| !disk_layer);
-                if let Some((_, empty)) = &left {
-                    self.shared.remove_layer(empty);
+                for ((disk, next), is_frozen) in self.record.disks.iter_mut().zip(next).zip(&disk_layers) {
+                    *disk = DiskRecord { files: next.files(*is_frozen), instead: Vec::new() };
+                    record.disks.push(disk.files.frozen.clone());
                 }
+                let empty = old.into_iter().zip(disk_layers).filter(|(_, is_frozen)| !is_frozen);
+                left = empty.map(|(old, _)| old).collect();
+                left.iter().for_each(|(_, empty)| self.shared.remove_layer(empty));
                 (pid, pidfds.pop().ok_or(EngineError::Answer(Reply::Done))?)
             }
             Ok((reply, _)) => return Err(EngineError::Answer(reply)),
             Err(error) => {
                 // The VM may have died between the two.
                 VmProcess::end_stray(&directory).await;
-                if let Some(next) = next {
-                    self.shared.remove_layer(&next.top);
-                }
-                settle(self, None);
+                next.iter().for_each(|next| self.shared.remove_layer(&next.top));
+                self.record.disks.iter_mut().for_each(|disk| disk.instead.clear());
                 self.take_cgroup_back(lent);
                 self.save()?;
                 return Err(error.into());
@@ -207,11 +203,11 @@ impl Sandbox {
             }
             // Others are forked from it as soon as it is promised, and must not be able to change each other's disks. The sandbox runs
             // meanwhile.
-            if let Some((file, empty)) = &left {
+            for (file, empty) in &left {
                 self.shared.given_up(file, empty).await?;
             }
             let Sandbox { shared, process: source, sealed, .. } = &mut *self;
-            shared.seal(&[&*source, &process], &record.layers, sealed).await
+            shared.seal(&[&*source, &process], &record.disks, sealed).await
         };
         if let Err(error) = up.await {
             // Nobody would ever end it: its directory goes.

@@ -170,7 +170,7 @@ impl Engine {
             return Err(EngineError::NoCgroups);
         }
         if let Some(wanted) = new.limits.disk_bytes {
-            let most = shape.devices.disk.map_or(0, |disk| disk.limit_bytes);
+            let most = shape.devices.root_disk().map_or(0, |disk| disk.limit_bytes);
             if wanted > most {
                 return Err(EngineError::DiskLimit { wanted_mib: wanted >> 20, most_mib: most >> 20 });
             }

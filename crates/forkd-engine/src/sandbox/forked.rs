@@ -57,7 +57,7 @@ pub(crate) struct Forked {
 }
 
 impl Prepared {
-    /// Its network, directory, disk and cgroup; written down before any of it can be lost.
+    /// Its network, directory, disks and cgroup; written down before any of it can be lost.
     pub async fn make(
         shared: Arc<Shared>,
         zygote: &Zygote,
@@ -84,7 +84,7 @@ impl Prepared {
             wake: new.wake_on_traffic.then(|| WakeRecord { ttl_secs: new.ttl.map(|ttl| ttl.as_secs()) }),
             project: new.owner.as_ref().map(|owner| owner.project.clone()).unwrap_or_default(),
             owner: new.owner.map(|owner| owner.name),
-            disk: None,
+            disks: Vec::new(),
             user: user.as_ref().map(User::record),
             network: None,
             quota: shared.cgroups.is_some().then(|| quota(&parent.shape, &new.limits)),
@@ -102,7 +102,8 @@ impl Prepared {
         let (process, name) = (None, Some(name));
         laps.end(CreateStep::Prepare);
         let mut forked = Forked { shared, record, process, name, is_left: false, running_since: None, laps };
-        if let (Some(disk), Some(bytes)) = (&mut forked.record.shape.devices.disk, new.limits.disk_bytes) {
+        let root = forked.record.shape.devices.disks.first_mut();
+        if let (Some(disk), Some(bytes)) = (root, new.limits.disk_bytes) {
             disk.limit_bytes = bytes;
         }
         let devices = forked.record.shape.devices.clone();
@@ -118,7 +119,7 @@ impl Prepared {
         // All of a thousand at once would be a thread each, which wait for the same locks of the kernel.
         let _turn = shared.preparing.acquire().await;
         forked.laps.end(CreateStep::Turn);
-        let (named, cgroup) = in_place(|| forked.write(parent.layers, tap))?;
+        let (named, cgroup) = in_place(|| forked.write(parent.disks, tap))?;
         let order = Fork { cgroup, successor: false, uid: zygote.uid_for(user.as_ref()), devices };
         let command = Command::Fork(order);
         let descriptors = named.for_command(&command);
@@ -167,14 +168,18 @@ impl Prepared {
 
 impl Forked {
     /// All of its files, and whether a cgroup is among them.
-    fn write(&mut self, layers: Vec<LayerId>, tap: Option<OwnedFd>) -> Result<(Named, bool), EngineError> {
+    fn write(
+        &mut self,
+        disks: Vec<Vec<LayerId>>,
+        tap: Option<OwnedFd>,
+    ) -> Result<(Named, bool), EngineError> {
         let directory = self.shared.places.sandbox(&self.record.id);
         fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
         let devices = &self.record.shape.devices;
         let mut named = Named::of_vm(devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
-        if devices.disk.is_some() {
-            let (top, file) = self.shared.new_layer(&self.record.shape)?;
-            self.record.disk = Some(DiskRecord::new(layers, top));
+        let tops = self.shared.new_tops(&devices.disks)?;
+        for (frozen, (top, file)) in disks.into_iter().zip(tops) {
+            self.record.disks.push(DiskRecord::new(frozen, top));
             named = named.with(Descriptor::DiskTop, file);
         }
         if let Some(tap) = tap {
@@ -248,9 +253,7 @@ impl Drop for Forked {
             let directory = self.shared.places.sandbox(&self.record.id);
             let _ = fs::remove_dir_all(&directory);
             self.shared.networks.give_back(&self.record.id, &directory);
-            if let Some(disk) = &self.record.disk {
-                self.shared.remove_layer(&disk.files.top);
-            }
+            self.record.disks.iter().for_each(|disk| self.shared.remove_layer(&disk.files.top));
         });
         self.shared.leave_later(of_sandbox(&self.record));
     }

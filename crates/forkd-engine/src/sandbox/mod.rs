@@ -512,7 +512,7 @@ impl Sandbox {
                 self.panicked = true;
                 self.tell(Happened::Panicked(id()));
             }
-            Event::OutOfDisk { limit_bytes } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
+            Event::OutOfDisk { limit_bytes, .. } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
             Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
                 let described = in_place(|| kernel_panic::described(&self.directory.join(SERIAL_LOG)));
                 let detail = described.unwrap_or_else(|| "its console does not say why".into());
@@ -585,7 +585,7 @@ impl Sandbox {
         in_place(|| {
             let _ = std::fs::remove_dir_all(&self.directory);
             shared.networks.give_back(&id, &self.directory);
-            if let Some(disk) = &self.record.disk {
+            for disk in &self.record.disks {
                 let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
                 tops.for_each(|top| shared.remove_layer(top));
             }

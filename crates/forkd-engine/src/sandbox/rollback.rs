@@ -1,7 +1,7 @@
 //! Rollback: a sandbox goes back to one of its own branches, and keeps its place.
 //!
 //! The VM hands its place over to a child of the branch; the two of them decide which goes on (`forkd-vmm`'s hand-over). The
-//! sandbox keeps its id, its sockets and its time; its disk is the branch's, with a new top layer.
+//! sandbox keeps its id, its sockets and its time; its disks are the branch's, with new top layers.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -40,7 +40,7 @@ impl Sandbox {
         let successor = self.succeed(&zygote).await;
         fault::place("rollback.succeeded");
         // Whatever has happened, the process that has the place now is found at its socket.
-        self.settle_disk(successor.is_ok());
+        self.settle_disks(successor.is_ok());
         let (process, events) = match successor {
             Ok(successor) => successor,
             Err(error) => {
@@ -81,9 +81,10 @@ impl Sandbox {
     /// Has a child of the zygote take the VM's place.
     async fn succeed(&mut self, zygote: &Zygote) -> Result<WithEvents, EngineError> {
         let mut named = Named::default();
-        if let Some(disk) = &mut self.record.disk {
-            let (top, file) = self.shared.new_layer(&self.record.shape)?;
-            disk.instead = vec![DiskFiles { frozen: zygote.record.layers.clone(), top }];
+        let tops = self.shared.new_tops(&self.record.shape.devices.disks)?;
+        for ((disk, frozen), (top, file)) in self.record.disks.iter_mut().zip(&zygote.record.disks).zip(tops)
+        {
+            disk.instead = vec![DiskFiles { frozen: frozen.clone(), top }];
             named = named.with(Descriptor::DiskTop, file);
         }
         self.save()?;
@@ -165,15 +166,16 @@ impl Sandbox {
         }
     }
 
-    /// The disk of whoever has the place now; the other's top layer is nobody's.
-    fn settle_disk(&mut self, succeeded: bool) {
-        let Some(disk) = &mut self.record.disk else { return };
-        let Some(next) = disk.instead.pop() else { return };
-        disk.instead.clear();
-        let unused = match succeeded {
-            true => std::mem::replace(&mut disk.files, next).top,
-            false => next.top,
-        };
-        self.shared.remove_layer(&unused);
+    /// The disks of whoever has the place now; the other's top layers are nobody's.
+    fn settle_disks(&mut self, succeeded: bool) {
+        for disk in &mut self.record.disks {
+            let Some(next) = disk.instead.pop() else { continue };
+            disk.instead.clear();
+            let unused = match succeeded {
+                true => std::mem::replace(&mut disk.files, next).top,
+                false => next.top,
+            };
+            self.shared.remove_layer(&unused);
+        }
     }
 }

@@ -94,7 +94,7 @@ impl Engine {
             tag: new.tag.clone(),
             directory,
             process: None,
-            top: None,
+            tops: Vec::new(),
             done: false,
         };
         let (zygote, events) = making.boot_and_freeze(&new, owner, steps).await?;
@@ -111,7 +111,7 @@ struct Making {
     tag: Tag,
     directory: PathBuf,
     process: Option<VmProcess>,
-    top: Option<LayerId>,
+    tops: Vec<LayerId>,
     /// Until it is frozen.
     network: Option<Network>,
     done: bool,
@@ -131,9 +131,7 @@ impl Drop for Making {
         // What cannot be removed now is removed by the next sweep.
         in_place(|| {
             let _ = fs::remove_dir_all(&self.directory);
-            if let Some(top) = &self.top {
-                self.shared.remove_layer(top);
-            }
+            self.tops.iter().for_each(|top| self.shared.remove_layer(top));
         });
         self.shared.leave_later(of_tag(&self.tag));
     }
@@ -147,10 +145,8 @@ impl Making {
         steps: &Steps,
     ) -> Result<(Zygote, mpsc::Receiver<Event>), EngineError> {
         let user = self.shared.users.new_user(false).map_err(ProcessError::from)?;
-        let top = match new.shape.devices.disk {
-            Some(_) => Some(self.new_top(&new.shape)?),
-            None => None,
-        };
+        let tops = self.shared.new_tops(&new.shape.devices.disks)?;
+        self.tops = tops.iter().map(|(top, _)| top.clone()).collect();
         let mut record = ZygoteRecord {
             tag: new.tag.clone(),
             parent: None,
@@ -159,7 +155,7 @@ impl Making {
             pause_us: None,
             shape: new.shape.clone(),
             // Until it is frozen: what a disk is made of must be in a record, or it is swept.
-            layers: self.top.iter().cloned().collect(),
+            disks: self.tops.iter().map(|top| vec![top.clone()]).collect(),
             user: user.as_ref().map(User::record),
             generation: 1,
             policy: None,
@@ -177,7 +173,7 @@ impl Making {
         self.process = Some(process.clone());
         self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
         step(steps, "boot").await;
-        let from = self.boot_from(new, top).await?;
+        let from = self.boot_from(new, tops.into_iter().map(|(_, file)| file)).await?;
         let agent = self.shared.unless_mute(&process, boot_in(&mut started, &self.directory, from)).await??;
         if new.shape.devices.vsock.is_some() {
             step(steps, "start").await;
@@ -193,39 +189,32 @@ impl Making {
         }
         step(steps, "freeze").await;
         let frozen = self.shared.call(&process, Command::Freeze, &[]).await?.0;
-        let Reply::Frozen { disk_layer } = frozen else { return Err(EngineError::Answer(frozen)) };
-        match disk_layer {
-            true => self.shared.seal(&[&process], &record.layers, &mut BTreeSet::new()).await?,
-            false => record.layers.clear(),
+        let disk_layers = match frozen {
+            Reply::Frozen { disk_layers } if disk_layers.len() >= record.disks.len() => disk_layers,
+            other => return Err(EngineError::Answer(other)),
+        };
+        // An empty layer is not part of its disk.
+        for (layers, _) in record.disks.iter_mut().zip(disk_layers).filter(|(_, is_frozen)| !is_frozen) {
+            layers.clear();
         }
+        self.shared.seal(&[&process], &record.disks, &mut BTreeSet::new()).await?;
         record.promised = true;
         record::write(&self.directory, &record)?;
-        match disk_layer {
-            true => self.top = None,
-            false => self.forget_top(),
-        }
+        self.tops.retain(|top| !record.disks.iter().flatten().any(|layer| layer == top));
+        self.tops.drain(..).for_each(|top| self.shared.remove_layer(&top));
         Ok((Zygote { process, record }, started.1))
-    }
-
-    fn new_top(&mut self, shape: &Shape) -> Result<File, EngineError> {
-        let (top, file) = self.shared.new_layer(shape)?;
-        self.top = Some(top);
-        Ok(file)
-    }
-
-    /// An empty layer is not part of the disk.
-    fn forget_top(&mut self) {
-        if let Some(top) = self.top.take() {
-            self.shared.remove_layer(&top);
-        }
     }
 
     async fn boot_from<'a>(
         &mut self,
         new: &'a NewSnapshot,
-        top: Option<File>,
+        tops: impl Iterator<Item = File>,
     ) -> Result<BootFrom<'a>, EngineError> {
-        let base = new.shape.image.as_ref().map(|image| in_place(|| self.shared.base(image))).transpose()?;
+        let boot_disk = |(image, top): (Option<&_>, File)| {
+            let base = image.map(|image| self.shared.base(image)).transpose()?;
+            Ok(BootDisk { base, layers: Vec::new(), top })
+        };
+        let disks = new.shape.images().zip(tops).map(boot_disk).collect::<Result<_, EngineError>>()?;
         let mut tap = None;
         if new.shape.devices.net.is_some() {
             let (network, its_tap) = self.shared.networks.take_passing().await?;
@@ -237,7 +226,7 @@ impl Making {
             command_line: &new.command_line,
             kernel: &new.kernel,
             initramfs: new.initramfs.as_deref(),
-            disk: BootDisk { base, layers: Vec::new(), top },
+            disks,
             tap,
             limit: new.limit,
         })

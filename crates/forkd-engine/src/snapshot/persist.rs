@@ -132,7 +132,7 @@ async fn write(
     let command = Command::Persist(Persist { cgroup: false, base: parts(base) });
     let descriptors = named.for_command(&command);
     let (_writer, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
-    match shared.seal(&[&zygote.process], &zygote.record.layers, &mut BTreeSet::new()).await {
+    match shared.seal(&[&zygote.process], &zygote.record.disks, &mut BTreeSet::new()).await {
         // Only an older daemon has promised one that is not sealed. Its process may not know how, and others may have its layers. What
         // is written is safe from them: whoever loads it looks at every byte.
         Ok(()) | Err(EngineError::Call(CallError::Refused { .. }) | EngineError::LayerKept(_)) => {}
@@ -202,19 +202,21 @@ async fn politely<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     result.await.map_err(|_| PersistError::Panicked)
 }
 
-/// What a manifest says of a disk: its image and its frozen layers, none of which is written to any more.
+/// What a manifest says of disks: the image and the frozen layers of each, none of which is written to any more.
 fn disk_layers(shared: &Shared, record: &ZygoteRecord) -> Result<Vec<DiskLayer>, EngineError> {
     // A manifest that survives a loss of power must name files that do.
     shared.sync_layers()?;
     let mut layers = Vec::new();
-    if let Some(image) = &record.shape.image {
-        layers.push(base_layer(shared, image)?);
-    }
-    for id in &record.layers {
-        let path = shared.places.layer(id);
-        let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
-        file.sync_all().map_err(PlaceError::at("sync", &path))?;
-        layers.push(layer(id.as_str(), &file)?);
+    for (image, frozen) in record.shape.images().zip(&record.disks) {
+        if let Some(image) = image {
+            layers.push(base_layer(shared, image)?);
+        }
+        for id in frozen {
+            let path = shared.places.layer(id);
+            let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
+            file.sync_all().map_err(PlaceError::at("sync", &path))?;
+            layers.push(layer(id.as_str(), &file)?);
+        }
     }
     Ok(layers)
 }
@@ -257,20 +259,21 @@ pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         // It is none to fork from until it is loaded.
         record::write(&directory, &ZygoteRecord { promised: false, ..record.clone() })?;
         let mut named = chain(Named::default(), &files)?;
-        if let Some(image) = &record.shape.image {
+        for image in record.shape.images().flatten() {
             named = named.with(Descriptor::DiskBase, shared.base(image)?);
         }
-        for id in &record.layers {
+        for id in record.disks.iter().flatten() {
             let path = shared.places.layer(id);
             let layer = File::open(&path).map_err(PlaceError::at("open", &path))?;
             named = named.with(Descriptor::DiskLayer, layer);
         }
         Ok::<_, EngineError>(named)
     })?;
+    let count = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
     let command = Command::Load(Load {
         chain: parts(&files),
-        disk_base: record.shape.image.is_some(),
-        disk_layers: u8::try_from(record.layers.len()).unwrap_or(u8::MAX),
+        disk_bases: count(record.shape.images().flatten().count()),
+        disk_layers: count(record.disks.iter().flatten().count()),
         memory_limit_bytes: shared.limits.memory_bytes,
     });
     let (process, events) =

@@ -24,10 +24,10 @@ impl Process {
         match vm.save(None, || Ok::<_, Infallible>(())) {
             Ok(Ok((saved, ()))) => {
                 vm.take_notices().into_iter().for_each(|event| self.control.say(event));
-                let disk_layer = saved.disk_layer;
+                let disk_layers = saved.disk_layers.clone();
                 self.mending = None;
                 self.state = State::Zygote(saved.with(vm.end()));
-                Ok(Done::Reply(Reply::Frozen { disk_layer }, Vec::new()))
+                Ok(Done::Reply(Reply::Frozen { disk_layers }, Vec::new()))
             }
             Err(error) => {
                 self.put_back(vm, was_running);
@@ -66,8 +66,8 @@ impl Process {
                 let ram = vm.ram.clone();
                 self.put_back(vm, was_running);
                 self.mending = self.own_pagemap().map(|pagemap| Mending::new(&ram, pagemap));
-                let disk_layer = saved.disk_layer;
-                Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layer }, vec![pidfd]))
+                let disk_layers = saved.disk_layers;
+                Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layers }, vec![pidfd]))
             }
             Err(refusal) => {
                 self.put_back(vm, was_running);
@@ -92,20 +92,19 @@ impl Process {
     }
 }
 
-/// Takes the state of a paused VM that goes on, above a new top layer of its disk, and forks the process.
+/// Takes the state of a paused VM that goes on, above new top layers of its disks, and forks the process.
 fn save_and_clone(
     vm: &LiveVm,
     request: &Branch,
     descriptors: &mut Descriptors,
 ) -> Result<(Saved, (OwnedFd, Side)), Refusal> {
-    if vm.has_disk() != request.disk {
+    let (found, expected) = (usize::from(request.disks), vm.disk_count());
+    if found != expected {
         let message =
-            "a VM with a disk is branched with a new top layer for it, and one without is not".into();
+            format!("a VM with {expected} disks is branched with a new top layer for each, not with {found}");
         return Err(Refusal { code: RefusalCode::Malformed, message });
     }
-    let top = match request.disk {
-        true => Some(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?)),
-        false => None,
-    };
-    vm.save(top, || clone_with(descriptors, request.cgroup)).map_err(|error| failed(&error))?
+    let take = |_| Ok(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?));
+    let tops = (0..request.disks).map(take).collect::<Result<_, Refusal>>()?;
+    vm.save(Some(tops), || clone_with(descriptors, request.cgroup)).map_err(|error| failed(&error))?
 }

@@ -1,10 +1,11 @@
-//! Identify: who this process is, and what its disk is made of. Asked by a daemon that has found the socket again and has
+//! Identify: who this process is, and what its disks are made of. Asked by a daemon that has found the socket again and has
 //! only what it wrote down before it died.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use forkd_devices::disk::LayerStack;
 use forkd_proto::control::{Refusal, Reply};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
@@ -14,17 +15,18 @@ impl Process {
     pub(super) fn identify(&self) -> Result<Done, Refusal> {
         let pid = getpid();
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| failed(&errno))?;
-        let disk = self.disk().map_err(|error| failed(&error))?;
-        Ok(Done::Reply(Reply::Identified { pid: pid.as_raw_nonzero().get(), disk }, vec![pidfd]))
+        let disks = self.disks().map_err(|error| failed(&error))?;
+        Ok(Done::Reply(Reply::Identified { pid: pid.as_raw_nonzero().get(), disks }, vec![pidfd]))
     }
 
-    fn disk(&self) -> io::Result<Vec<u64>> {
+    fn disks(&self) -> io::Result<Vec<Vec<u64>>> {
         let inode = |file: &File| Ok(file.metadata()?.ino());
         match &self.state {
             State::Empty => Ok(Vec::new()),
             State::Running(vm) | State::Paused(vm) => vm.disk_files(inode),
             State::Zygote(frozen) => {
-                frozen.devices.layers.iter().flat_map(|layers| layers.layer_files()).map(inode).collect()
+                let of_disk = |layers: &LayerStack| layers.layer_files().map(inode).collect();
+                frozen.devices.layers.iter().map(of_disk).collect()
             }
         }
     }

@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use forkd_devices::disk::{Layer, StackError};
+use forkd_devices::disk::{Layer, LayerStack, StackError};
 use forkd_jail::{JailError, Plan, Role};
 use forkd_proto::causes::with_causes;
 use forkd_proto::channel::ChannelError;
@@ -330,17 +330,17 @@ impl Process {
             (State::Paused(vm), Command::Branch(branch)) => self.branch(vm, false, &branch, descriptors),
             (state @ (State::Running(_) | State::Paused(_) | State::Zygote(_)), Command::SettleDisk) => {
                 self.state = state;
-                self.settle_disk().map_err(|error| failed(&error))?;
+                self.settle_disks().map_err(|error| failed(&error))?;
                 done
             }
             (
                 state @ (State::Running(_) | State::Paused(_) | State::Zygote(_)),
-                Command::ReplaceLayers { first, count },
+                Command::ReplaceLayers { disk, first, count },
             ) => {
                 self.state = state;
                 let file = descriptors.take(Descriptor::DiskLayer).map_err(|error| failed(&error))?;
                 let layers = usize::from(first)..usize::from(first) + usize::from(count);
-                self.replace_layers(layers, file.into()).map_err(|error| failed(&error))?;
+                self.replace_layers(disk.into(), layers, file.into()).map_err(|error| failed(&error))?;
                 done
             }
             (State::Running(vm), Command::HandOver) => self.hand_over(vm, true, request.id, descriptors),
@@ -370,28 +370,25 @@ impl Process {
         }
     }
 
-    /// Makes the files of the disk's frozen layers complete.
-    fn settle_disk(&self) -> Result<(), VmError> {
+    /// Makes the files of the disks' frozen layers complete.
+    fn settle_disks(&self) -> Result<(), VmError> {
         match &self.state {
             State::Empty => Ok(()),
-            State::Running(vm) | State::Paused(vm) => vm.settle_disk(),
-            State::Zygote(frozen) => frozen
-                .devices
-                .layers
-                .as_ref()
-                .map_or(Ok(()), |layers| layers.complete())
-                .map_err(VmError::Disk),
+            State::Running(vm) | State::Paused(vm) => vm.settle_disks(),
+            State::Zygote(frozen) => {
+                frozen.devices.layers.iter().try_for_each(LayerStack::complete).map_err(VmError::Disk)
+            }
         }
     }
 
-    /// Puts one frozen layer of the disk in the place of others.
-    fn replace_layers(&mut self, layers: Range<usize>, file: File) -> Result<(), VmError> {
+    /// Puts one frozen layer of a disk in the place of others.
+    fn replace_layers(&mut self, disk: usize, layers: Range<usize>, file: File) -> Result<(), VmError> {
         let layer = Layer::open(file).map_err(StackError::from).map_err(DeviceError::from)?;
         match &mut self.state {
             State::Empty => Ok(()),
-            State::Running(vm) | State::Paused(vm) => vm.replace_layers(layers, layer),
+            State::Running(vm) | State::Paused(vm) => vm.replace_layers(disk, layers, layer),
             State::Zygote(frozen) => {
-                let stack = frozen.devices.layers.as_mut().ok_or(DeviceError::NoDisk)?;
+                let stack = frozen.devices.layers.get_mut(disk).ok_or(DeviceError::NoDisk(disk))?;
                 Ok(stack.replace(layers, layer).map_err(DeviceError::from)?)
             }
         }

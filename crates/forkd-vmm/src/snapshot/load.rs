@@ -3,7 +3,7 @@
 
 use std::fs::File;
 
-use forkd_devices::disk::{LayerStack, StackError};
+use forkd_devices::disk::{DiskState, LayerStack, StackError};
 use forkd_memory::{GuestRam, RamError};
 use forkd_proto::control::{Descriptor, Load};
 use forkd_store::{
@@ -48,7 +48,7 @@ pub enum LoadError {
     Ram(#[from] RamError),
     #[error("the memory cannot be brought together")]
     Assemble(#[from] AssembleError),
-    #[error("the disk needs {expected} layers, {found} came with the request")]
+    #[error("the disks need {expected} layers, {found} came with the request")]
     DiskLayers { found: usize, expected: usize },
     #[error(transparent)]
     DiskLayer(#[from] OpenError),
@@ -112,32 +112,34 @@ fn check_host(kvm: &Kvm, head: &Snapshot, payload: &Payload, memory_limit: u64) 
     Ok(())
 }
 
-/// The layers of the disk, each of them what the manifest says.
+/// The layers of each disk, all of them what the manifest says. Whose they are is in the state.
 fn take_layers(
     head: &Snapshot,
     devices: &DevicesState,
     request: &Load,
     descriptors: &mut Descriptors,
-) -> Result<Option<LayerStack>, LoadError> {
-    let base = match request.disk_base {
-        true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
-        false => None,
+) -> Result<Vec<LayerStack>, LoadError> {
+    let named = &head.manifest().disk_layers;
+    let found = usize::from(request.disk_bases) + usize::from(request.disk_layers);
+    let of_disk = |disk: &DiskState| u64::from(disk.has_base) + u64::from(disk.layers);
+    let of_state: u64 = devices.disks().map(of_disk).sum();
+    for expected in [named.len(), usize::try_from(of_state).unwrap_or(usize::MAX)] {
+        if found != expected {
+            return Err(LoadError::DiskLayers { found, expected });
+        }
+    }
+    let mut named = named.iter();
+    let mut take = |descriptor| {
+        let file = File::from(descriptors.take(descriptor)?);
+        let layer = named.next().ok_or(DeviceError::Missing(descriptor))?;
+        layer.check(layer.id.as_ref(), &file)?;
+        Ok::<_, LoadError>(file)
     };
-    let mut frozen = Vec::new();
-    for _ in 0..request.disk_layers {
-        frozen.push(File::from(descriptors.take(Descriptor::DiskLayer)?));
+    let mut stacks = Vec::new();
+    for state in devices.disks() {
+        let base = state.has_base.then(|| take(Descriptor::DiskBase)).transpose()?;
+        let frozen = (0..state.layers).map(|_| take(Descriptor::DiskLayer)).collect::<Result<_, _>>()?;
+        stacks.push(LayerStack::restore(state, base, frozen)?);
     }
-    let layers = &head.manifest().disk_layers;
-    let (found, expected) = (frozen.len() + usize::from(request.disk_base), layers.len());
-    if found != expected {
-        return Err(LoadError::DiskLayers { found, expected });
-    }
-    for (layer, file) in layers.iter().zip(base.iter().chain(&frozen)) {
-        layer.check(layer.id.as_ref(), file)?;
-    }
-    match devices.disk() {
-        Some(state) => Ok(Some(LayerStack::restore(state, base, frozen)?)),
-        None if found == 0 => Ok(None),
-        None => Err(LoadError::DiskLayers { found, expected: 0 }),
-    }
+    Ok(stacks)
 }

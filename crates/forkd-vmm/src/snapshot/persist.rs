@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 
-use forkd_devices::disk::DiskError;
+use forkd_devices::disk::{DiskError, LayerStack};
 use forkd_memory::Pagemap;
 use forkd_proto::control::{Descriptor, Persist, Persisted, WrittenFile};
 use forkd_store::{Chain, ChainError, FileEntry, LayoutError, NewContents, NewFiles, PageSource, WriteError};
@@ -31,7 +31,7 @@ pub enum PersistError {
     Write(#[source] WriteError),
 }
 
-/// Writes state and memory to the files that came with the request, and completes the disk's layers. `pagemap` is the
+/// Writes state and memory to the files that came with the request, and completes the disks' layers. `pagemap` is the
 /// zygote's: its memory and this process' are the same, and neither writes to it. `wanted` is asked now
 /// and then whether anybody still wants the snapshot.
 pub fn persist(
@@ -55,9 +55,7 @@ pub fn persist(
         files => Some(Chain::open(files).map_err(PersistError::Base)?),
     };
 
-    if let Some(layers) = &frozen.devices.layers {
-        layers.flush().map_err(PersistError::Disk)?;
-    }
+    frozen.devices.layers.iter().try_for_each(LayerStack::flush).map_err(PersistError::Disk)?;
     let payload = PayloadRef { vm: &frozen.state, devices: &frozen.devices.state };
     let state = serde_json::to_vec(&payload).map_err(PersistError::Encode)?;
     let memory = RamPages::new(&frozen.ram)?;

@@ -42,8 +42,8 @@ pub struct FrozenVm {
 pub struct Saved {
     pub state: VmState,
     pub devices: FrozenDevices,
-    /// Whether what was the disk's top layer is a frozen layer now.
-    pub disk_layer: bool,
+    /// Of each disk, whether what was its top layer is a frozen layer now.
+    pub disk_layers: Vec<bool>,
 }
 
 impl Saved {
@@ -115,13 +115,13 @@ impl LiveVm {
         vcpu::pause(&self.crew, &self.vcpus, self.vcpus.len() + 1);
     }
 
-    /// Takes the state of a paused VM. What it wrote to its disk is frozen under both; `top` takes what it will write.
+    /// Takes the state of a paused VM. What it wrote to its disks is frozen under both; `tops` take what it will write.
     ///
     /// `last` is called when nothing else can fail any more and nothing has changed yet: a VM that is not saved is as it was,
-    /// and its disk does not use `top`. A process that forks in there returns twice, and each side freezes its own disk.
+    /// and its disks do not use `tops`. A process that forks in there returns twice, and each side freezes its own disks.
     pub fn save<T, E>(
         &self,
-        top: Option<File>,
+        tops: Option<Vec<File>>,
         last: impl FnOnce() -> Result<T, E>,
     ) -> Result<Result<(Saved, T), E>, VmError> {
         // Whoever commands it has not been told yet, and there is nothing to go on from.
@@ -133,10 +133,10 @@ impl LiveVm {
         let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
         let state = VmState::save(&self.kvm, &self.vm, &vcpus)?;
         let saved = self.crew.with_devices(|devices| {
-            let top = devices.prepare_top(top)?;
+            let tops = devices.prepare_tops(tops)?;
             Ok::<_, DeviceError>(last().map(|last| {
-                let disk_layer = devices.freeze_disk(top);
-                (Saved { state, devices: devices.save(&self.wanted), disk_layer }, last)
+                let disk_layers = devices.freeze_disks(tops);
+                (Saved { state, devices: devices.save(&self.wanted), disk_layers }, last)
             }))
         });
         Ok(saved.ok_or(VmError::NotParked)??)
@@ -160,24 +160,24 @@ impl LiveVm {
         Ok((self.wanted.clone(), own))
     }
 
-    /// Looks at the files of the VM's disk, the top layer last. The image below is not among them.
-    pub fn disk_files<T>(&self, look: impl Fn(&File) -> io::Result<T>) -> io::Result<Vec<T>> {
+    /// Looks at the files of each of the VM's disks, the top layer last. The image below is not among them.
+    pub fn disk_files<T>(&self, look: impl Fn(&File) -> io::Result<T>) -> io::Result<Vec<Vec<T>>> {
         self.crew.with_devices(|devices| devices.disk_files(look)).unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Makes the files of the disk's frozen layers complete.
-    pub fn settle_disk(&self) -> Result<(), VmError> {
-        self.crew.with_devices(Devices::settle_disk).unwrap_or(Ok(())).map_err(VmError::Disk)
+    /// Makes the files of the disks' frozen layers complete.
+    pub fn settle_disks(&self) -> Result<(), VmError> {
+        self.crew.with_devices(Devices::settle_disks).unwrap_or(Ok(())).map_err(VmError::Disk)
     }
 
-    /// Puts one frozen layer of the disk in the place of several.
-    pub fn replace_layers(&self, layers: Range<usize>, layer: Layer) -> Result<(), VmError> {
-        let replaced = self.crew.with_devices(|devices| devices.replace_layers(layers, layer));
+    /// Puts one frozen layer of a disk in the place of several.
+    pub fn replace_layers(&self, disk: usize, layers: Range<usize>, layer: Layer) -> Result<(), VmError> {
+        let replaced = self.crew.with_devices(|devices| devices.replace_layers(disk, layers, layer));
         Ok(replaced.ok_or(VmError::NotParked)??)
     }
 
-    pub fn has_disk(&self) -> bool {
-        self.wanted.disk.is_some()
+    pub fn disk_count(&self) -> usize {
+        self.wanted.disks.len()
     }
 
     /// What has happened by itself since the last call. With [`Event::Exited`] the VM has ended.

@@ -75,7 +75,7 @@ mod tests {
         assert!(!is_ready(&ready));
         assert_eq!(notices.take(), []);
 
-        let full = Event::OutOfDisk { limit_bytes: 4096 };
+        let full = Event::OutOfDisk { disk: 0, limit_bytes: 4096 };
         notices.add(full.clone());
         notices.add_panic();
         notices.add_panic();

@@ -75,8 +75,7 @@ impl Setup {
         let devices = Devices {
             serial: true,
             serial_input: plan.keyboard,
-            disk: Some(Disk { bytes, limit_bytes: bytes, base: true }),
-            disk_layers: 0,
+            disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: 0 }],
             net: plan.net,
             vsock: plan.vsock.then_some(Vsock { cid: 0 }),
             entropy: true,

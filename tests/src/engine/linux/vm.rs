@@ -147,11 +147,11 @@ impl LinuxVm {
     pub fn branch(&mut self, setup: &Setup, name: &str) -> Result<(LinuxZygote, Duration), Failure> {
         let (mut control, theirs) = Control::new()?;
         let top = setup.file(&format!("{name}.top"))?;
-        let request = Branch { cgroup: false, disk: true };
+        let request = Branch { cgroup: false, disks: 1 };
         let reply = self.control.must(Command::Branch(request), &[theirs.as_fd(), top.as_fd()])?;
         match (reply.0, next_event(&mut control)?) {
-            (Reply::Branched { pause_us, disk_layer, .. }, Event::Zygote) => {
-                if !disk_layer {
+            (Reply::Branched { pause_us, disk_layers, .. }, Event::Zygote) => {
+                if disk_layers != [true] {
                     self.layers.pop();
                 }
                 let layers = copies(&self.layers)?;
@@ -237,7 +237,8 @@ impl LinuxZygote {
         tag: &str,
         layers: &[File],
     ) -> Result<(Started, LinuxZygote), Failure> {
-        let host = Host { disk_base: Some(setup.base()), disk_layers: layers, ..Host::default() };
+        let disk_layers = layers.iter().collect();
+        let host = Host { disk_bases: vec![setup.base()], disk_layers, ..Host::default() };
         let (started, zygote) = load_with(store, tag, &host)?;
         Ok((started, LinuxZygote { control: zygote.control, layers: copies(layers)? }))
     }

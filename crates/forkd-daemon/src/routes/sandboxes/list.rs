@@ -110,7 +110,7 @@ mod tests {
             pauses_at_expiry: false,
             wake: None,
             shape,
-            disk: None,
+            disks: Vec::new(),
             user: None,
             network: None,
             quota: None,

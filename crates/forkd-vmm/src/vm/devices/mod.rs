@@ -3,7 +3,7 @@
 //! | device | guest addresses | interrupt |
 //! |---|---|---|
 //! | console | ports 0x3f8 to 0x3ff | 4 |
-//! | virtio-mmio number n: disk, network, vsock, entropy | 0xd000_0000 + n * 0x1000 | 5 + n |
+//! | virtio-mmio number n: first disk, network, vsock, entropy, other disks | 0xd000_0000 + n * 0x1000 | 5 + n |
 //! | generation id | 16 bytes of memory | 16 |
 //!
 //! vCPU threads handle register accesses; one thread ([`worker`]) handles queues and the host's descriptors. Parked, they
@@ -22,17 +22,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forkd_devices::disk::{Layer, LayerStack, LayeredDisk, StackError};
 use forkd_devices::serial::{CappedLog, SerialPort, SerialPortError};
 use forkd_devices::virtio::block::{Block, DiskName};
 use forkd_devices::virtio::net::{NetDevice, NetError, NetSettings};
 use forkd_devices::virtio::rng::Rng;
-use forkd_devices::virtio::transport::{MmioTransport, QueueSizeError, RestoreError, WINDOW};
+use forkd_devices::virtio::transport::{Interrupt, MmioTransport, QueueSizeError, RestoreError, WINDOW};
 use forkd_devices::virtio::vsock::{GuestCid, VsockDevice, VsockError};
 use forkd_memory::GuestRam;
-use forkd_proto::control::{self, Descriptor};
+use forkd_proto::control::{self, Descriptor, MAX_DISKS};
 use kvm_ioctls::VmFd;
 use rustix::event::epoll;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
@@ -49,25 +49,43 @@ pub const GENERATION_ID: GuestAddress = GuestAddress(0xd_0000);
 const SERIAL_GSI: u32 = 4;
 
 /// The numbers of the virtio devices: where they are, and by which lines they interrupt.
-const DISK: u32 = 0;
+const FIRST_DISK: u32 = 0;
 const NET: u32 = 1;
 const VSOCK: u32 = 2;
 const ENTROPY: u32 = 3;
+/// Behind all others, which have been where they are since there was one disk.
+const SECOND_DISK: u32 = 4;
+const _: () = assert!(slot::gsi(SECOND_DISK) as usize + MAX_DISKS - 1 <= GED_GSI as usize);
+
+/// The numbers of the disks, in order.
+fn disk_numbers() -> impl Iterator<Item = u32> {
+    [FIRST_DISK].into_iter().chain(SECOND_DISK..)
+}
 
 /// What messages call a virtio device.
 fn name(number: u32) -> &'static str {
     match number {
-        DISK => "the disk",
+        FIRST_DISK => "the disk",
         NET => "the network device",
         VSOCK => "the vsock device",
-        _ => "the entropy device",
+        ENTROPY => "the entropy device",
+        _ => "another disk",
     }
 }
 
 /// What the console's log may grow to.
 const SERIAL_LIMIT: u64 = 1 << 20;
-/// The disk's serial number.
-const DISK_NAME: &DiskName = b"forkd-root\0\0\0\0\0\0\0\0\0\0";
+
+/// The serial number of a disk: its place among the VM's disks, as the guest can find it.
+fn disk_name(index: usize) -> DiskName {
+    let name = match index {
+        0 => "forkd-root".to_owned(),
+        index => format!("forkd-disk-{index}"),
+    };
+    let mut padded = DiskName::default();
+    padded.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
+    padded
+}
 
 /// A device could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +96,10 @@ pub enum DeviceError {
     Different,
     #[error("the disk")]
     Disk(#[from] StackError),
-    #[error("there is no disk")]
-    NoDisk,
+    #[error("there is no disk {0}")]
+    NoDisk(usize),
+    #[error("{found} new top layers for {expected} disks")]
+    Tops { found: usize, expected: usize },
     #[error("the network device")]
     Net(#[from] NetError),
     #[error("the vsock device")]
@@ -132,7 +152,7 @@ pub struct Devices {
     pub mailbox: Option<Mailbox>,
     serial: Option<Mutex<SerialPort>>,
     serial_input: Option<OwnedFd>,
-    disk: Option<Slot<Block>>,
+    disks: Vec<Slot<Block>>,
     net: Option<Slot<NetDevice>>,
     vsock: Option<Slot<VsockDevice>>,
     entropy: Option<Slot<Rng>>,
@@ -158,15 +178,15 @@ impl Devices {
             devices.serial = Some(Mutex::new(SerialPort::new(Line::new(vm, SERIAL_GSI)?.shared(), log)));
         }
         devices.serial_input = serial_input::take(wanted, descriptors)?;
-        if let Some(disk) = wanted.disk {
+        for disk in &wanted.disks {
             let base = match disk.base {
                 true => Some(File::from(descriptors.take(Descriptor::DiskBase)?)),
                 false => None,
             };
-            let stack = LayerStack::new(disk.bytes, base, take_layers(wanted, descriptors)?)?;
-            let block = make_block(stack, disk.limit_bytes, descriptors)?;
-            devices.disk =
-                Some(Slot::new(DISK, vm, |line| Ok(MmioTransport::new(block, memory.clone(), line)?))?);
+            let stack = LayerStack::new(disk.bytes, base, take_layers(disk.layers, descriptors)?)?;
+            devices.add_disk(vm, stack, disk.limit_bytes, descriptors, |block, line| {
+                Ok(MmioTransport::new(block, memory.clone(), line)?)
+            })?;
         }
         if let Some(net) = wanted.net {
             let settings = NetSettings { mac: net.mac, mtu: net.mtu };
@@ -197,7 +217,7 @@ impl Devices {
             mailbox: None,
             serial: None,
             serial_input: None,
-            disk: None,
+            disks: Vec::new(),
             net: None,
             vsock: None,
             entropy: None,
@@ -207,13 +227,31 @@ impl Devices {
         })
     }
 
+    /// Puts the next disk into its place, with an empty top layer above `stack`.
+    fn add_disk(
+        &mut self,
+        vm: &VmFd,
+        stack: LayerStack,
+        limit: u64,
+        descriptors: &mut Descriptors,
+        make: impl FnOnce(Block, Arc<dyn Interrupt>) -> Result<MmioTransport<Block>, DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let top = File::from(descriptors.take(Descriptor::DiskTop)?);
+        let disk = LayeredDisk::with_empty_top(stack, top, limit)?;
+        let index = self.disks.len();
+        let number = disk_numbers().nth(index).ok_or(DeviceError::NoDisk(index))?;
+        let block = Block::new(disk, disk_name(index));
+        self.disks.push(Slot::new(number, vm, |line| make(block, line))?);
+        Ok(())
+    }
+
     /// The virtio devices that are there.
     fn slots(&self) -> impl Iterator<Item = &dyn AnySlot> {
-        let disk = self.disk.as_ref().map(|slot| slot as &dyn AnySlot);
+        let disks = self.disks.iter().map(|slot| slot as &dyn AnySlot);
         let net = self.net.as_ref().map(|slot| slot as &dyn AnySlot);
         let vsock = self.vsock.as_ref().map(|slot| slot as &dyn AnySlot);
         let entropy = self.entropy.as_ref().map(|slot| slot as &dyn AnySlot);
-        [disk, net, vsock, entropy].into_iter().flatten()
+        disks.chain([net, vsock, entropy].into_iter().flatten())
     }
 
     /// Where the virtio devices are: the guest is told in its ACPI tables.
@@ -262,18 +300,12 @@ impl Devices {
 }
 
 /// The frozen layers of a disk that was written before.
-fn take_layers(wanted: &control::Devices, descriptors: &mut Descriptors) -> Result<Vec<Layer>, DeviceError> {
+fn take_layers(count: u8, descriptors: &mut Descriptors) -> Result<Vec<Layer>, DeviceError> {
     let open = |number| {
         let file = File::from(descriptors.take(Descriptor::DiskLayer)?);
         Layer::open(file).map_err(|source| StackError::Frozen { number, source }.into())
     };
-    (1..=usize::from(wanted.disk_layers)).map(open).collect()
-}
-
-fn make_block(stack: LayerStack, limit: u64, descriptors: &mut Descriptors) -> Result<Block, DeviceError> {
-    let top = File::from(descriptors.take(Descriptor::DiskTop)?);
-    let disk = LayeredDisk::with_empty_top(stack, top, limit)?;
-    Ok(Block::new(disk, *DISK_NAME))
+    (1..=usize::from(count)).map(open).collect()
 }
 
 fn take_mailbox(
@@ -291,4 +323,25 @@ fn new_generation(memory: &GuestMemoryMmap) -> Result<(), DeviceError> {
     let mut id = [0; 16];
     rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()).map_err(io::Error::from)?;
     memory.write_slice(&id, GENERATION_ID).map_err(|_| DeviceError::GenerationId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guests that were frozen go on at the same addresses.
+    #[test]
+    fn disks_leave_the_other_devices_where_they_are() {
+        let numbers: Vec<u32> = disk_numbers().take(MAX_DISKS).collect();
+        assert_eq!(numbers, [0, 4, 5, 6]);
+        assert!([NET, VSOCK, ENTROPY].iter().all(|number| !numbers.contains(number)));
+        assert_eq!((slot::address(numbers[0]), slot::gsi(numbers[0])), (0xd000_0000, 5));
+        assert_eq!((slot::address(numbers[1]), slot::gsi(numbers[1])), (0xd000_4000, 9));
+    }
+
+    #[test]
+    fn a_guest_can_tell_its_disks_apart() {
+        assert_eq!(&disk_name(0), b"forkd-root\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(&disk_name(1), b"forkd-disk-1\0\0\0\0\0\0\0\0");
+    }
 }

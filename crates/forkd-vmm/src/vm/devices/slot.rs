@@ -22,7 +22,7 @@ pub fn address(number: u32) -> u64 {
 }
 
 /// The interrupt of a device.
-pub fn gsi(number: u32) -> u32 {
+pub const fn gsi(number: u32) -> u32 {
     FIRST_GSI + number
 }
 

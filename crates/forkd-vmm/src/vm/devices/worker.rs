@@ -95,7 +95,7 @@ impl Devices {
     /// is of no use any more. The rules of virtio would have the device wait for a reset, but no driver that is not out to break
     /// something comes that far, and its owner should know.
     pub fn serve(&self, worker: &mut Worker, notices: &Notices) -> Option<String> {
-        self.notice_full_disk(notices);
+        self.notice_full_disks(notices);
         for slot in self.slots() {
             self.refresh(worker, slot);
         }
@@ -123,8 +123,8 @@ impl Devices {
                     Source::SerialInput => self.take_serial_input(),
                 }
             }
-            // Also before a pause, in which the disk may get another top layer.
-            self.notice_full_disk(notices);
+            // Also before a pause, in which a disk may get another top layer.
+            self.notice_full_disks(notices);
             let fault = self.fault();
             if stop || fault.is_some() {
                 return fault;
@@ -138,10 +138,11 @@ impl Devices {
         }
     }
 
-    fn notice_full_disk(&self, notices: &Notices) {
-        let refused = self.disk.as_ref().and_then(|slot| slot.lock().device_mut().take_out_of_space());
-        if let Some(limit_bytes) = refused {
-            notices.add(Event::OutOfDisk { limit_bytes });
+    fn notice_full_disks(&self, notices: &Notices) {
+        for (disk, slot) in (0..).zip(&self.disks) {
+            if let Some(limit_bytes) = slot.lock().device_mut().take_out_of_space() {
+                notices.add(Event::OutOfDisk { disk, limit_bytes });
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod consistency;
 mod crowd;
+mod disks;
 mod events;
 mod hostile;
 mod jail;

@@ -1,6 +1,7 @@
 //! The engine's sandboxes and snapshots on this host's own /dev/kvm, with a guest that halts.
 
 mod deadlines;
+mod disks;
 mod lifecycle;
 mod merge;
 mod recovery;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use forkd_engine::record::Shape;
 use forkd_engine::{Created, Engine, EngineError, Networking, Recovered, SnapshotHandle, Source};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
@@ -75,8 +76,18 @@ impl World {
 
     /// Boots the guest and makes a snapshot of it.
     pub fn make(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
+        self.make_with(tag, |_| {})
+    }
+
+    /// The same with other hardware.
+    pub fn make_with(
+        &self,
+        tag: &str,
+        change: impl FnOnce(&mut Shape),
+    ) -> Result<SnapshotHandle, EngineError> {
         let (steps, _told) = mpsc::channel(16);
-        let new = tiny::new_snapshot(tag, self.directory.path().join("kernel"))?;
+        let mut new = tiny::new_snapshot(tag, self.directory.path().join("kernel"))?;
+        change(&mut new.shape);
         self.run(self.engine.make(new, &steps))
     }
 

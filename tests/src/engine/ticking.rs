@@ -1,4 +1,4 @@
-//! A guest with data of its own: again and again it puts a number from its memory on its disk, and reads the disk again. Each
+//! A guest with data of its own: again and again it puts a number from its memory on a disk, and reads the disk again. Each
 //! number has its block.
 //!
 //! ```text
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, setpriority_process};
 
-use super::guest::{FREE_MEMORY, LOAD_ADDRESS, wrap};
+use super::guest::{DISKS, FREE_MEMORY, LOAD_ADDRESS, wrap};
 use super::process::Failure;
 
 /// Where the words are, behind the code. They are loaded with it, so they are there before the guest has run at all.
@@ -27,6 +27,7 @@ const DATA: u64 = 8;
 const READ: u64 = 16;
 const TICKS: u64 = 24;
 const MODE: u64 = 32;
+const DISK: usize = 40;
 /// The blocks that are used, from the second of the disk on.
 const BLOCKS: u64 = 2048;
 /// The size of a block.
@@ -60,7 +61,7 @@ forkd_ticking_guest_begin:
     lea rsp, [rsi + 0x7000]
 
     // The disk's driver: rbp has the registers, r10 how many requests there were.
-    mov ebp, {disk}
+    mov ebp, [r12 + {disk}]
     mov dword ptr [rbp + 0x70], 0           // status: reset
     mov dword ptr [rbp + 0x70], 3           // acknowledge, driver
     mov dword ptr [rbp + 0x24], 0
@@ -163,12 +164,12 @@ forkd_ticking_guest_end:
     "#,
     memory = const FREE_MEMORY,
     pause = const 50_000_000,
-    disk = const 0xd000_0000u32,
     words = const WORDS,
     data = const DATA,
     read = const READ,
     ticks = const TICKS,
     mode = const MODE,
+    disk = const DISK,
     blocks = const BLOCKS,
 );
 
@@ -179,6 +180,11 @@ unsafe extern "C" {
 
 /// The guest as an ELF file.
 pub fn elf() -> Vec<u8> {
+    elf_on(0)
+}
+
+/// The same with its data on another of its disks, the first or the second.
+pub fn elf_on(disk: usize) -> Vec<u8> {
     let begin = &raw const forkd_ticking_guest_begin;
     let end = &raw const forkd_ticking_guest_end;
     // SAFETY: both symbols bound one contiguous run of initialised, read-only bytes that the assembler laid out above,
@@ -188,6 +194,7 @@ pub fn elf() -> Vec<u8> {
     image.resize(0x1000, 0);
     image.extend_from_slice(&MAGIC.to_le_bytes());
     image.resize(0x2000, 0);
+    image[0x1000 + DISK..][..4].copy_from_slice(&DISKS[disk].to_le_bytes());
     wrap(&image)
 }
 

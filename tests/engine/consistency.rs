@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn pairs_survive_every_branch() -> Result<(), Failure> {
     // Each branch leaves the source with another layer of its disk to keep open.
     raise_descriptor_limit();
-    let disk = Disk { bytes: DISK_BYTES, limit_bytes: DISK_BYTES, base: false, layers: 0 };
+    let disk = Disk { bytes: DISK_BYTES, limit_bytes: DISK_BYTES, base: false, layers: 0, read_only: false };
     let (_process, mut vm) = boot_with_disks(VCPUS, 64 << 20, &[disk, disk])?;
     vm.mailbox.order(Order::StartOthers, DISK_VCPU.into(), SECOND_DISK_VCPU.into())?;
     wait_for_progress(&mut vm)?;

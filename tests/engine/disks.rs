@@ -21,7 +21,7 @@ const MEMORY: u64 = 64 << 20;
 const BYTES: [u64; 2] = [128 << 20, 96 << 20];
 
 fn disk(bytes: u64) -> Disk {
-    Disk { bytes, limit_bytes: bytes, base: false, layers: 0 }
+    Disk { bytes, limit_bytes: bytes, base: false, layers: 0, read_only: false }
 }
 
 /// A VM with two disks, to each of which a vCPU of its own writes for ever.
@@ -149,6 +149,26 @@ fn a_full_disk_is_told_by_its_number() -> Result<(), Failure> {
     assert_eq!(vm.control.event()?, Event::OutOfDisk { disk: 1, limit_bytes: 4096 });
     let torn = torn(&mut vm)?;
     assert_eq!(torn[usize::from(DISK_VCPU)], 0, "{torn:?}");
+    Ok(())
+}
+
+/// The driver writes all the same, and is told that it cannot.
+#[test]
+fn a_disk_that_is_read_only_stays_as_it_is() -> Result<(), Failure> {
+    let disks = [disk(BYTES[0]), Disk { read_only: true, ..disk(BYTES[1]) }];
+    let (_process, mut vm) = boot_with_disks(VCPUS, MEMORY, &disks)?;
+    vm.mailbox.order(Order::StartOthers, DISK_VCPU.into(), SECOND_DISK_VCPU.into())?;
+    wait_for_progress(&mut vm)?;
+    let (mut zygote, _) = vm.branch()?;
+    assert_eq!(zygote.disks.iter().map(|disk| disk.layers.len()).collect::<Vec<_>>(), [1, 0]);
+    let mut child = zygote.fork()?;
+    wait_for_progress(&mut child)?;
+    for vm in [&mut vm, &mut child] {
+        let torn = torn(vm)?;
+        assert_eq!(torn[usize::from(DISK_VCPU)], 0, "{torn:?}");
+        assert_ne!(torn[usize::from(SECOND_DISK_VCPU)], 0, "{torn:?}");
+        assert_eq!(number_in(&vm.disks[1], DISK_PAIR[0].into())?, 0);
+    }
     Ok(())
 }
 

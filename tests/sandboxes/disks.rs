@@ -10,7 +10,8 @@ use forkd_tests::engine::tiny::PATIENCE;
 use super::world::World;
 
 /// Larger than the first.
-const SECOND: Disk = Disk { bytes: 32 << 20, limit_bytes: 32 << 20, base: false, layers: 0 };
+const SECOND: Disk =
+    Disk { bytes: 32 << 20, limit_bytes: 32 << 20, base: false, layers: 0, read_only: false };
 
 fn world() -> Result<World, Failure> {
     let world = World::with_guest(&ticking::elf_on(1))?;

@@ -146,7 +146,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
     let bytes = base.metadata().map_err(PlaceError::at("inspect", image))?.len().max(*bytes);
     let devices = Devices {
         serial: true,
-        disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: disk_layers }],
+        disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: disk_layers, read_only: false }],
         net: plan.network.as_ref().map(|network| network.device),
         vsock: Some(Vsock { cid: CID }),
         entropy: true,

@@ -164,7 +164,7 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
     let size = Size::of(image, recipe.vcpus, recipe.memory_mib, recipe.disk_mib);
     let limit_bytes = size.disk_mib << 20;
     let bytes = limit_bytes.max(image.metadata.size);
-    let disk = Disk { bytes, limit_bytes, base: true, layers: 0 };
+    let disk = Disk { bytes, limit_bytes, base: true, layers: 0, read_only: false };
     Shape {
         vcpus: size.vcpus,
         memory_bytes: size.memory_mib << 20,

@@ -493,7 +493,13 @@ mod tests {
     #[test]
     fn the_largest_file_is_of_the_largest_disk() {
         let shape = |sizes: &[u64]| {
-            let disk = |bytes: &u64| Disk { bytes: *bytes, limit_bytes: *bytes, base: false, layers: 0 };
+            let disk = |bytes: &u64| Disk {
+                bytes: *bytes,
+                limit_bytes: *bytes,
+                base: false,
+                layers: 0,
+                read_only: false,
+            };
             let devices = Devices { disks: sizes.iter().map(disk).collect(), ..Devices::default() };
             Shape { devices, memory_bytes: 1 << 20, ..sandbox().shape }
         };

@@ -212,6 +212,9 @@ pub struct Disk {
     /// How many frozen layers are between the image and the top, the oldest first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub layers: u8,
+    /// Whether the guest can only read it. It has a top layer like any other, in which there is never anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 impl Disk {
@@ -616,7 +619,7 @@ mod tests {
     use super::*;
 
     fn disk(base: bool, layers: u8) -> Disk {
-        Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base, layers }
+        Disk { bytes: 1 << 30, limit_bytes: 1 << 20, base, layers, read_only: false }
     }
 
     #[test]
@@ -736,7 +739,8 @@ mod tests {
 
     #[test]
     fn several_disks_survive_the_wire() {
-        let devices = Devices { disks: vec![disk(true, 2), disk(false, 1)], ..Devices::default() };
+        let read_only = Disk { read_only: true, ..disk(false, 1) };
+        let devices = Devices { disks: vec![disk(true, 2), read_only], ..Devices::default() };
         let json = serde_json::to_value(&devices).unwrap();
         assert_eq!(serde_json::from_value::<Devices>(json).unwrap(), devices);
         for reply in [

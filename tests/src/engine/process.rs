@@ -325,7 +325,11 @@ pub fn boot_with_disk(
     disk_bytes: u64,
     limit_bytes: u64,
 ) -> Result<(Started, TinyVm), Failure> {
-    boot_with_disks(vcpus, memory_bytes, &[Disk { bytes: disk_bytes, limit_bytes, base: false, layers: 0 }])
+    boot_with_disks(
+        vcpus,
+        memory_bytes,
+        &[Disk { bytes: disk_bytes, limit_bytes, base: false, layers: 0, read_only: false }],
+    )
 }
 
 /// The same with these disks, none of which has anything below.

@@ -77,7 +77,7 @@ pub fn settings(root: &Path) -> Settings {
 
 /// A snapshot of the guest, to be made. Its kernel is a file of `guest::elf`.
 pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError> {
-    let disk = Disk { bytes: 16 << 20, limit_bytes: 16 << 20, base: false, layers: 0 };
+    let disk = Disk { bytes: 16 << 20, limit_bytes: 16 << 20, base: false, layers: 0, read_only: false };
     let devices = Devices { serial: true, disks: vec![disk], ..Devices::default() };
     Ok(NewSnapshot {
         tag: tag.parse()?,

@@ -97,8 +97,8 @@ mod tests {
         let devices = Devices {
             serial: true,
             disks: vec![
-                Disk { bytes: 1, limit_bytes: 1, base: true, layers: 2 },
-                Disk { bytes: 1, limit_bytes: 1, base: false, layers: 1 },
+                Disk { bytes: 1, limit_bytes: 1, base: true, layers: 2, read_only: false },
+                Disk { bytes: 1, limit_bytes: 1, base: false, layers: 1, read_only: false },
             ],
             vsock: Some(Vsock { cid: 3 }),
             entropy: true,

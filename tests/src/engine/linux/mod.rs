@@ -75,7 +75,7 @@ impl Setup {
         let devices = Devices {
             serial: true,
             serial_input: plan.keyboard,
-            disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: 0 }],
+            disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: 0, read_only: false }],
             net: plan.net,
             vsock: plan.vsock.then_some(Vsock { cid: 0 }),
             entropy: true,

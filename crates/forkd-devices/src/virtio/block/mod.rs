@@ -6,7 +6,7 @@ mod request;
 mod tests;
 
 use virtio_bindings::virtio_blk::{
-    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_SEG_MAX,
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
     VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES, VIRTIO_BLK_ID_BYTES,
 };
 use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
@@ -54,6 +54,7 @@ enum Room {
 pub struct Block {
     disk: LayeredDisk,
     name: DiskName,
+    read_only: bool,
     /// The driver does not know how to flush, so each write is flushed.
     write_through: bool,
     unfinished: bool,
@@ -70,6 +71,7 @@ impl Block {
         Block {
             disk,
             name,
+            read_only: false,
             write_through: false,
             unfinished: false,
             errors: BlockErrors::default(),
@@ -77,6 +79,11 @@ impl Block {
             bounce: Vec::new(),
             cost: 0,
         }
+    }
+
+    /// The same, for a driver that can only read, or for one that can write.
+    pub fn read_only(self, read_only: bool) -> Block {
+        Block { read_only, ..self }
     }
 
     pub fn disk(&self) -> &LayeredDisk {
@@ -116,16 +123,19 @@ impl VirtioDevice for Block {
     }
 
     fn features(&self) -> u64 {
+        let writing: &[_] = match self.read_only {
+            true => &[VIRTIO_BLK_F_RO],
+            false => &[VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_WRITE_ZEROES],
+        };
         [
             VIRTIO_BLK_F_SIZE_MAX,
             VIRTIO_BLK_F_SEG_MAX,
             VIRTIO_BLK_F_BLK_SIZE,
             VIRTIO_BLK_F_FLUSH,
             VIRTIO_BLK_F_TOPOLOGY,
-            VIRTIO_BLK_F_DISCARD,
-            VIRTIO_BLK_F_WRITE_ZEROES,
         ]
         .into_iter()
+        .chain(writing.iter().copied())
         .fold(0, |features, bit| features | (1 << bit))
     }
 

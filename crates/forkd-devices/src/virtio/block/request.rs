@@ -104,6 +104,9 @@ impl Block {
                 only(to_read)?;
                 self.read_sectors(byte_offset(sector)?, output)
             }
+            VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES if self.read_only => {
+                Err(Refusal::Invalid)
+            }
             VIRTIO_BLK_T_OUT => {
                 only(to_write)?;
                 self.write_sectors(byte_offset(sector)?, input)?;

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_mmio::*;
 
-use super::{Block, DiskName};
-use crate::disk::{GRAIN, LayerStack, LayeredDisk};
+use super::{Block, BlockErrors, DiskName};
+use crate::disk::{Frozen, GRAIN, LayerStack, LayeredDisk};
 use crate::virtio::VirtioDevice;
 use crate::virtio::transport::MmioTransport;
 use crate::virtio::transport::mock::{
@@ -220,6 +220,25 @@ fn a_full_disk_is_an_error_for_the_guest_and_news_for_the_host() {
     assert_eq!(write(&mut driver, 0, &[2; GRAIN]), OK);
     assert_eq!(range(&mut driver, VIRTIO_BLK_T_DISCARD, 0, 8, 0), OK);
     assert_eq!(write(&mut driver, 16, &[1; 512]), OK);
+}
+
+#[test]
+fn a_disk_that_is_read_only_is_never_written_to() {
+    let offered = |block: &Block, bit: u32| block.features() & (1 << bit) != 0;
+    let block = block(u64::MAX);
+    assert!(!offered(&block, VIRTIO_BLK_F_RO) && offered(&block, VIRTIO_BLK_F_DISCARD));
+    let block = block.read_only(true);
+    assert!(offered(&block, VIRTIO_BLK_F_RO) && !offered(&block, VIRTIO_BLK_F_DISCARD));
+    // A driver that does not care what it was told.
+    let mut driver = MockDriver::running(block);
+    assert_eq!(write(&mut driver, 0, &[7; 512]), IOERR);
+    for kind in [VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_WRITE_ZEROES] {
+        assert_eq!(range(&mut driver, kind, 0, 8, 0), IOERR);
+    }
+    assert_eq!(read(&mut driver, 0, 512), [0; 512]);
+    assert_eq!(driver.transport.device().errors(), BlockErrors::default());
+    let top = driver.transport.device().disk().prepare_top(file()).unwrap();
+    assert_eq!(driver.transport.device_mut().freeze_under(top), Frozen::Nothing);
 }
 
 #[test]

@@ -192,8 +192,8 @@ impl Devices {
         }
         devices.serial_input = serial_input::take(wanted, descriptors)?;
         for (((transport, disk), layers), own) in frozen.disks.iter().zip(layers).zip(&wanted.disks) {
-            let limit = own.limit_bytes.min(disk.limit);
-            devices.add_disk(vm, layers.clone(), limit, descriptors, |block, line| {
+            let own = Disk { limit_bytes: own.limit_bytes.min(disk.limit), ..*own };
+            devices.add_disk(&own, vm, layers.clone(), descriptors, |block, line| {
                 Ok(MmioTransport::restore(block, memory.clone(), line, transport)?)
             })?;
         }
@@ -295,8 +295,8 @@ mod tests {
     fn a_child_has_its_parent_s_devices_and_no_larger_disk() {
         let devices = |cid, bytes, limit_bytes| control::Devices {
             disks: vec![
-                Disk { bytes: 100, limit_bytes: 50, base: true, layers: 0 },
-                Disk { bytes, limit_bytes, base: false, layers: 0 },
+                Disk { bytes: 100, limit_bytes: 50, base: true, layers: 0, read_only: false },
+                Disk { bytes, limit_bytes, base: false, layers: 0, read_only: false },
             ],
             vsock: Some(Vsock { cid }),
             ..control::Devices::default()

@@ -184,7 +184,7 @@ impl Devices {
                 false => None,
             };
             let stack = LayerStack::new(disk.bytes, base, take_layers(disk.layers, descriptors)?)?;
-            devices.add_disk(vm, stack, disk.limit_bytes, descriptors, |block, line| {
+            devices.add_disk(disk, vm, stack, descriptors, |block, line| {
                 Ok(MmioTransport::new(block, memory.clone(), line)?)
             })?;
         }
@@ -230,17 +230,17 @@ impl Devices {
     /// Puts the next disk into its place, with an empty top layer above `stack`.
     fn add_disk(
         &mut self,
+        wanted: &control::Disk,
         vm: &VmFd,
         stack: LayerStack,
-        limit: u64,
         descriptors: &mut Descriptors,
         make: impl FnOnce(Block, Arc<dyn Interrupt>) -> Result<MmioTransport<Block>, DeviceError>,
     ) -> Result<(), DeviceError> {
         let top = File::from(descriptors.take(Descriptor::DiskTop)?);
-        let disk = LayeredDisk::with_empty_top(stack, top, limit)?;
+        let disk = LayeredDisk::with_empty_top(stack, top, wanted.limit_bytes)?;
         let index = self.disks.len();
         let number = disk_numbers().nth(index).ok_or(DeviceError::NoDisk(index))?;
-        let block = Block::new(disk, disk_name(index));
+        let block = Block::new(disk, disk_name(index)).read_only(wanted.read_only);
         self.disks.push(Slot::new(number, vm, |line| make(block, line))?);
         Ok(())
     }

@@ -102,6 +102,7 @@ e2e-e2b: build-tests ## the official E2B clients against a daemon with real gues
 	$(RUN) --test e2b
 
 soak: deny build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	FORKD_SOAK=1 $(RUN) --lib many_leases
 	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test e2b --test isolation
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::sync::Arc;
 
-use forkd_devices::serial::{CappedLog, Console, MAX_INPUT, MIN_LIMIT};
+use forkd_devices::serial::{CappedLog, MAX_INPUT, MIN_LIMIT, SerialPort};
 use forkd_devices::virtio::transport::Interrupt;
 use rustix::fs::MemfdFlags;
 
@@ -34,7 +34,7 @@ fn log() -> CappedLog {
 /// Runs a script. Panics where the console breaks its promises.
 pub fn drive(script: &[u8]) {
     LOG.with_borrow(|file| file.set_len(0).unwrap());
-    let mut console = Console::new(Arc::new(Silence), log());
+    let mut console = SerialPort::new(Arc::new(Silence), log());
     for [what, offset, value] in script.as_chunks::<3>().0 {
         match what % 8 {
             0..=2 => console.write(*offset, *value),
@@ -54,9 +54,9 @@ pub fn drive(script: &[u8]) {
     LOG.with_borrow(|file| assert!(file.metadata().unwrap().len() <= MIN_LIMIT));
 }
 
-fn restored(console: &Console) -> Console {
+fn restored(console: &SerialPort) -> SerialPort {
     let state = console.state();
-    let restored = Console::restore(&state, Arc::new(Silence), log()).unwrap();
+    let restored = SerialPort::restore(&state, Arc::new(Silence), log()).unwrap();
     assert_eq!(restored.state(), state);
     assert_eq!(console.log().lost(), 0);
     restored

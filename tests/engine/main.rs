@@ -8,4 +8,5 @@ mod hostile;
 mod jail;
 mod lifecycle;
 mod place;
+mod prefault;
 mod snapshots;

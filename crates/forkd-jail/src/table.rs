@@ -161,7 +161,7 @@ pub const CALLS: &[Call] = &[
     call(SYS_munmap, EVERY, "stacks, the allocator"),
     call(SYS_mremap, EVERY, "the allocator"),
     only(SYS_mprotect, EVERY, 2, MMAP, "guard pages, the allocator; never executable"),
-    call(SYS_madvise, EVERY, "huge pages, stacks of threads that have ended"),
+    call(SYS_madvise, EVERY, "huge pages, pages that a child will write, stacks of threads that have ended"),
     // Threads and processes.
     call(SYS_clone3, PERSIST, "threads, and the fork of fork; of its flags `world` takes care"),
     call(SYS_set_robust_list, EVERY, "a new thread"),
@@ -269,6 +269,7 @@ const IOCTL: &[Value] = &[
     value(0x4188_aea7, CONTROL), // KVM_SET_XCRS
     value(0xaead, CONTROL),      // KVM_KVMCLOCK_CTRL
     value(0xaece, CONTROL),      // KVM_GET_STATS_FD
+    value(0xc040_aed5, CONTROL), // KVM_PRE_FAULT_MEMORY
 ];
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod mapping;
 mod mend;
 mod pagemap;
 mod populated;
+mod prefault;
 mod ram;
 
 pub use layout::{Layout, LayoutError, Region};

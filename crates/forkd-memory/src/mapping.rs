@@ -50,6 +50,17 @@ pub(crate) fn collapse(address: usize, len: usize) {
     unsafe { libc::madvise(ptr::without_provenance_mut(address), len, libc::MADV_COLLAPSE) };
 }
 
+/// Makes `len` bytes at `address` the process' own, as if each page were written: what another process shares is copied.
+pub(crate) fn populate_for_writing(address: usize, len: usize) -> io::Result<()> {
+    let advice = libc::MADV_POPULATE_WRITE;
+    // SAFETY: the advice takes the faults of a write without writing: at every address the content stays the same. An address
+    // that is not mapped is refused.
+    match unsafe { libc::madvise(ptr::without_provenance_mut(address), len, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Takes one page back, and with it apart the huge page that it is in.
 #[cfg(test)]
 pub(crate) fn drop_page(address: usize) {

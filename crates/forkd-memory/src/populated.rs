@@ -5,23 +5,21 @@ use std::ops::Range;
 use crate::pagemap::{Entry, PAGE, Pagemap};
 use crate::ram::GuestRam;
 
-/// Pages looked at together: 32 MiB of memory.
+/// Pages looked at together: 32 MiB of memory, which is whole huge pages.
 const BATCH: u64 = 8192;
+
+/// Pages that are looked at together: the number of the first, its address in the process, and how many.
+pub(crate) struct Batch {
+    pub page: u64,
+    pub address: u64,
+    pub count: u64,
+}
 
 impl GuestRam {
     /// Ranges of pages, ascending, that may hold something; the others are zero. Pages are numbered one after another, across
     /// the holes between regions. Where nobody tells, that is all of them.
     pub fn populated(&self, pagemap: Option<&Pagemap>) -> impl Iterator<Item = Range<u64>> {
-        let mut first = 0;
-        let mut batches = Vec::new();
-        for region in self.regions() {
-            let pages = region.len / PAGE;
-            for begin in (0..pages).step_by(usize::try_from(BATCH).unwrap_or(1)) {
-                batches.push((first + begin, region.host + begin * PAGE, BATCH.min(pages - begin)));
-            }
-            first += pages;
-        }
-        batches.into_iter().flat_map(move |(page, address, count)| {
+        self.batches().into_iter().flat_map(move |Batch { page, address, count }| {
             let entries = pagemap.and_then(|pagemap| pagemap.read(address, count).ok());
             let there = match entries {
                 Some(entries) => entries.into_iter().map(Entry::is_populated).collect(),
@@ -30,10 +28,25 @@ impl GuestRam {
             runs(&there).map(|run| page + run.start..page + run.end).collect::<Vec<_>>()
         })
     }
+
+    /// All pages in order. A batch begins at the beginning of a huge page.
+    pub(crate) fn batches(&self) -> Vec<Batch> {
+        let mut first = 0;
+        let mut batches = Vec::new();
+        for region in self.regions() {
+            let pages = region.len / PAGE;
+            for begin in (0..pages).step_by(usize::try_from(BATCH).unwrap_or(1)) {
+                let address = region.host + begin * PAGE;
+                batches.push(Batch { page: first + begin, address, count: BATCH.min(pages - begin) });
+            }
+            first += pages;
+        }
+        batches
+    }
 }
 
 /// The runs of pages that are there.
-fn runs(there: &[bool]) -> impl Iterator<Item = Range<u64>> {
+pub(crate) fn runs(there: &[bool]) -> impl Iterator<Item = Range<u64>> {
     let mut pages = (0u64..).zip(there).peekable();
     std::iter::from_fn(move || {
         let (first, _) = pages.find(|(_, there)| **there)?;

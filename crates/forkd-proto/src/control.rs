@@ -28,6 +28,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::one_or_many;
+use crate::page_runs::PageRuns;
 
 /// The version of this protocol. A process refuses requests of another.
 pub const VERSION: u32 = 1;
@@ -85,6 +86,10 @@ pub enum Command {
     HandOver,
     /// Gives the process what the kernel knows of its pages, which it cannot open: for the next `Branch` or `Persist`.
     PageTable,
+    /// Tells a zygote which pages its children use first, in the place of what it was told before.
+    Prefault(Prefault),
+    /// Which pages of its memory a VM has copied: those that it has written since it was forked. After `PageTable`.
+    OwnPages,
     /// Who the process is: for whoever finds its socket again.
     Identify,
     /// What the process takes and has done.
@@ -366,6 +371,16 @@ pub struct Persist {
     pub base: Vec<SnapshotParts>,
 }
 
+/// The pages that every child of a zygote uses soon after it begins to run. A child makes them ready before it runs: what it is not
+/// told it does when it gets there, and what it is told in vain costs memory and time, and nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prefault {
+    /// Pages that children write. Each child copies them before KVM has mapped anything.
+    pub written: PageRuns,
+    /// Pages that they read. KVM maps them, and the written ones, before the guest runs, where the host's kernel can.
+    pub touched: PageRuns,
+}
+
 impl Command {
     /// The descriptors that come with the command, in order.
     pub fn descriptors(&self) -> Vec<Descriptor> {
@@ -414,6 +429,8 @@ impl Command {
             | Command::Resume
             | Command::Freeze
             | Command::SettleDisk
+            | Command::Prefault(_)
+            | Command::OwnPages
             | Command::Identify
             | Command::Stats
             | Command::Shutdown => Vec::new(),
@@ -435,6 +452,8 @@ impl Command {
             Command::ReplaceLayers { .. } => "replace layers",
             Command::HandOver => "hand over",
             Command::PageTable => "take its page table",
+            Command::Prefault(_) => "prefault",
+            Command::OwnPages => "list its own pages",
             Command::Identify => "identify",
             Command::Stats => "stats",
             Command::Shutdown => "shutdown",
@@ -484,6 +503,8 @@ pub enum Reply {
         #[serde(rename = "disk", with = "one_or_many::or_default")]
         disks: Vec<Vec<u64>>,
     },
+    /// As many of them as a list may have.
+    OwnPages(PageRuns),
     Stats(Stats),
 }
 
@@ -779,7 +800,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), message);
     }
 
-    fn requests() -> [(&'static str, Command); 5] {
+    fn requests() -> [(&'static str, Command); 6] {
         let devices = Devices {
             serial: true,
             serial_input: false,
@@ -802,12 +823,15 @@ mod tests {
             SnapshotParts { name: "numpy".into(), diff: true },
         ];
         let load = Load { chain: chain.clone(), disk_bases: 1, disk_layers: 2, memory_limit_bytes: 1 << 30 };
+        let prefault =
+            Prefault { written: PageRuns::first_of([3..6, 9..10]), touched: PageRuns::first_of([0..1]) };
         [
             ("boot", Command::Boot(boot)),
             ("fork", Command::Fork(Fork { cgroup: true, successor: false, uid: None, devices })),
             ("branch", Command::Branch(Branch { cgroup: false, disks: 1 })),
             ("load", Command::Load(load)),
             ("persist", Command::Persist(Persist { cgroup: true, base: chain })),
+            ("prefault", Command::Prefault(prefault)),
         ]
     }
 

@@ -6,5 +6,6 @@ pub mod channel;
 pub mod checked;
 pub mod control;
 pub mod one_or_many;
+pub mod page_runs;
 pub mod passes;
 pub mod probe;

@@ -77,7 +77,7 @@ impl Process {
     }
 
     /// A second descriptor of the pagemap, if somebody has given this process one. Without it branches take longer.
-    fn own_pagemap(&self) -> Option<Pagemap> {
+    pub(super) fn own_pagemap(&self) -> Option<Pagemap> {
         self.pagemap.as_ref()?.try_clone().ok().map(Pagemap::new)
     }
 

@@ -13,6 +13,7 @@ mod identify;
 mod last_words;
 mod mending;
 mod persist;
+mod prefault;
 
 use std::fs::File;
 use std::io;
@@ -347,6 +348,11 @@ impl Process {
             (State::Paused(vm), Command::HandOver) => self.hand_over(vm, false, request.id, descriptors),
             (State::Zygote(frozen), Command::Fork(fork)) => self.fork(frozen, &fork, descriptors),
             (State::Zygote(frozen), Command::Persist(persist)) => self.persist(frozen, &persist, descriptors),
+            (State::Zygote(frozen), Command::Prefault(pages)) => self.expect(frozen, pages),
+            (state @ (State::Running(_) | State::Paused(_)), Command::OwnPages) => {
+                self.state = state;
+                self.own_pages()
+            }
             (
                 state,
                 command @ (Command::Boot(_)
@@ -360,6 +366,8 @@ impl Process {
                 | Command::SettleDisk
                 | Command::ReplaceLayers { .. }
                 | Command::HandOver
+                | Command::Prefault(_)
+                | Command::OwnPages
                 | Command::Shutdown),
             ) => {
                 let message =

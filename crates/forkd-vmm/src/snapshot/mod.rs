@@ -7,7 +7,7 @@
 //! Guest memory is taken from [`pages`], the state is a [`Payload`]; [`persist`] and [`load`] are the two recipes.
 
 pub mod load;
-mod pages;
+pub mod pages;
 pub mod persist;
 
 use std::fs::File;

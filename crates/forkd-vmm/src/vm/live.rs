@@ -14,6 +14,7 @@ use kvm_ioctls::{Kvm, VmFd};
 use super::bus::Bus;
 use super::devices::{Descriptors, DeviceError, Devices, FrozenDevices};
 use super::hardware::{Hardware, KvmError};
+use super::prefault::Prefault;
 use super::state::{StateError, VmState};
 use super::thread::Thread;
 use super::vcpu::{self, Crew, Vcpu};
@@ -36,6 +37,9 @@ pub struct FrozenVm {
     pub ram: GuestRam,
     pub state: VmState,
     pub devices: FrozenDevices,
+    /// What is known of the first pages that those VMs use. It is of this very memory: another one that is made of a child's has its
+    /// own, or none.
+    pub prefault: Prefault,
 }
 
 /// The state of a VM that still has its memory.
@@ -48,7 +52,7 @@ pub struct Saved {
 
 impl Saved {
     pub fn with(self, ram: GuestRam) -> FrozenVm {
-        FrozenVm { ram, state: self.state, devices: self.devices }
+        FrozenVm { ram, state: self.state, devices: self.devices, prefault: Prefault::default() }
     }
 }
 
@@ -98,8 +102,11 @@ impl LiveVm {
     ) -> Result<LiveVm, VmError> {
         forkd_proto::passes!();
         let vcpus = u8::try_from(frozen.state.vcpus.len()).unwrap_or(u8::MAX);
+        // Before KVM maps anything: what is copied later is unmapped, with the huge page around it.
+        frozen.prefault.copy(&frozen.ram);
         let hardware = Hardware::new(kvm, &frozen.ram, vcpus)?;
         frozen.state.restore(&hardware.vm, &hardware.vcpus)?;
+        frozen.prefault.map(&frozen.ram, &hardware.vcpus);
         // After KVM's own state: an interrupt that a device raises must not be overwritten.
         let devices = Devices::restore(&frozen.devices, &wanted, &hardware.vm, &frozen.ram, descriptors)?;
         let vm = LiveVm::new(frozen.ram.clone(), hardware, wanted, devices)?;

@@ -11,6 +11,7 @@ pub mod live;
 pub mod long_mode;
 pub mod mailbox;
 pub mod notices;
+pub mod prefault;
 pub mod stack;
 pub mod state;
 pub mod thread;

@@ -1,0 +1,33 @@
+//! Prefault and OwnPages: the pages that a zygote's children use first, told by whoever has found them out from a child.
+
+use forkd_proto::control::{self, Refusal, RefusalCode, Reply};
+use forkd_proto::page_runs::PageRuns;
+
+use super::{Done, Process, State, failed};
+use crate::vm::live::FrozenVm;
+use crate::vm::prefault::Prefault;
+
+impl Process {
+    /// Keeps the list for all children that are forked from now on. One that is of another memory is refused, and what was told before
+    /// stays.
+    pub(super) fn expect(&mut self, mut frozen: FrozenVm, pages: control::Prefault) -> Result<Done, Refusal> {
+        let told = Prefault::new(self.kvm.as_deref().ok(), &frozen.ram, pages);
+        let told = told.map(|prefault| frozen.prefault = prefault);
+        self.state = State::Zygote(frozen);
+        told.map_err(|error| failed(&error))?;
+        Ok(Done::Reply(Reply::Done, Vec::new()))
+    }
+
+    /// The pages that the VM has copied. A guest that runs meanwhile may copy more.
+    pub(super) fn own_pages(&self) -> Result<Done, Refusal> {
+        let (State::Running(vm) | State::Paused(vm)) = &self.state else {
+            return Ok(Done::Reply(Reply::OwnPages(PageRuns::default()), Vec::new()));
+        };
+        let Some(pagemap) = self.own_pagemap() else {
+            let message = "the process has no page table to look at".into();
+            return Err(Refusal { code: RefusalCode::State, message });
+        };
+        let copied = vm.ram.copied(&pagemap).map_err(|error| failed(&error))?;
+        Ok(Done::Reply(Reply::OwnPages(PageRuns::first_of(copied)), Vec::new()))
+    }
+}

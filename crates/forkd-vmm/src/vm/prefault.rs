@@ -1,0 +1,116 @@
+//! Pages that a VM uses first, made ready before it runs.
+//!
+//! ```text
+//!   zygote is told ──▶ fork ──▶ copy: the written pages become the child's own ──▶ KVM VM, vCPU state ──▶ map ──▶ run
+//! ```
+//!
+//! Whatever the list says, a child is right: a page that is not in it faults when the guest gets there, and one that is in it in vain
+//! is a copy that nobody writes to. So nothing here fails.
+
+#![expect(unsafe_code, reason = "kvm-ioctls has no KVM_PRE_FAULT_MEMORY")]
+
+use std::os::raw::c_ulong;
+
+use forkd_memory::GuestRam;
+use forkd_proto::control;
+use kvm_bindings::{KVM_CAP_PRE_FAULT_MEMORY, kvm_pre_fault_memory};
+use kvm_ioctls::{Kvm, VcpuFd};
+use vmm_sys_util::ioctl::ioctl_with_mut_ref;
+
+use crate::snapshot::pages::union;
+
+/// _IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory), of Linux 6.11.
+const KVM_PRE_FAULT_MEMORY: c_ulong = 0xc040_aed5;
+const _: () = assert!(
+    KVM_PRE_FAULT_MEMORY
+        == (3 << 30 | (size_of::<kvm_pre_fault_memory>() as c_ulong) << 16 | 0xae << 8 | 0xd5)
+);
+
+/// What a zygote's children make ready.
+#[derive(Debug, Default)]
+pub struct Prefault {
+    pages: control::Prefault,
+    /// Whether KVM can map pages before a guest touches them.
+    can_map: bool,
+}
+
+/// A list that is of another memory.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pages up to {found} of a memory of {expected} pages")]
+pub struct OutsideOfMemory {
+    found: u64,
+    expected: u64,
+}
+
+impl Prefault {
+    /// Of a list that anybody may have written. KVM is asked here, once, for all children.
+    pub fn new(
+        kvm: Option<&Kvm>,
+        ram: &GuestRam,
+        pages: control::Prefault,
+    ) -> Result<Prefault, OutsideOfMemory> {
+        let (found, expected) = (pages.written.end().max(pages.touched.end()), ram.pages());
+        if found > expected {
+            return Err(OutsideOfMemory { found, expected });
+        }
+        let can_map = kvm.is_some_and(|kvm| kvm.check_extension_raw(KVM_CAP_PRE_FAULT_MEMORY.into()) > 0);
+        Ok(Prefault { pages, can_map })
+    }
+
+    /// Copies the pages that will be written, before KVM knows of the memory. A kernel that cannot (before Linux 5.14), or that has
+    /// no memory left for it, leaves them to the guest's first writes.
+    pub fn copy(&self, ram: &GuestRam) {
+        for run in self.pages.written.runs() {
+            if ram.copy_ahead(run).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Has KVM map the pages as for a read. What was copied is the process' own, and is mapped for writing with that. The tables are
+    /// those of all vCPUs, so it is enough to ask one.
+    pub fn map(&self, ram: &GuestRam, vcpus: &[VcpuFd]) {
+        let (true, Some(vcpu)) = (self.can_map, vcpus.first()) else { return };
+        for run in union(self.pages.written.runs(), self.pages.touched.runs()) {
+            for piece in ram.pieces(run) {
+                if !map_range(vcpu, piece.guest.0, piece.len) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Maps a range of guest memory. Returns whether all of it is.
+fn map_range(vcpu: &VcpuFd, gpa: u64, size: u64) -> bool {
+    let mut range = kvm_pre_fault_memory { gpa, size, ..Default::default() };
+    while range.size > 0 {
+        let left = range.size;
+        // SAFETY: the kernel reads and writes a `kvm_pre_fault_memory`, whose size the compiler has compared with the number of the
+        // call. It maps memory that the guest has already, and changes none.
+        let result = unsafe { ioctl_with_mut_ref(vcpu, KVM_PRE_FAULT_MEMORY, &mut range) };
+        // It may stop on the way, and says then how far it has come.
+        if result != 0 || range.size >= left {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkd_memory::Layout;
+    use forkd_proto::page_runs::PageRuns;
+
+    #[test]
+    fn pages_outside_of_the_memory_are_refused() {
+        let ram = GuestRam::allocate(Layout::new(4 << 20).unwrap()).unwrap();
+        let list = |run| PageRuns::first_of([run]);
+        let new = |written, touched| Prefault::new(None, &ram, control::Prefault { written, touched });
+        assert!(new(list(0..1024), list(1023..1024)).is_ok());
+        let refused = OutsideOfMemory { found: 1025, expected: 1024 };
+        assert_eq!(new(list(0..1), list(3..1025)).unwrap_err(), refused);
+        assert_eq!(new(list(1024..1025), PageRuns::default()).unwrap_err(), refused);
+    }
+}

@@ -102,10 +102,10 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
     if !frozen {
         steps.push(interpreters(agent, request, &mut busy).await);
     }
-    if let Some(directory) = agent.guest.host_keys().filter(|_| request.renew && other) {
-        if let Some(step) = host_keys_step(host_keys::renew(agent, directory).await) {
-            steps.push(step);
-        }
+    if let Some(directory) = agent.guest.host_keys().filter(|_| request.renew && other)
+        && let Some(step) = host_keys_step(host_keys::renew(agent, directory).await)
+    {
+        steps.push(step);
     }
     let mut problems = match agent.guest.hooks() {
         Some(directory) => hooks::run(agent, &directory, request).await,

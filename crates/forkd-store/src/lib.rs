@@ -5,6 +5,7 @@
 //! ```text
 //! STORE/
 //!   base/            manifest.json  state.bin  memory.bin                 full: stands on its own
+//!                    prefault.json                                        later, and no part of it: what children use first
 //!   base-numpy/      manifest.json  state.bin  memory.bin  memory.map     diff: only what differs from its parent
 //!   .tmp-Xc4Lw9/     being written or removed, or left by a process that was killed
 //!
@@ -44,6 +45,7 @@ mod manifest_file;
 mod overlay;
 mod page;
 mod page_map;
+mod prefault;
 mod remove;
 mod snapshot;
 mod snapshot_files;
@@ -65,6 +67,7 @@ pub use layout::{Layout, LayoutError, MAX_MEMORY, MAX_REGIONS, PAGE_SIZE, Region
 pub use manifest::{About, Content, DiskLayer, FileEntry, Link, Manifest, ManifestError, SealedManifest};
 pub use page::{PageSink, PageSource};
 pub use page_map::{PageMap, PageMapError, Run, RunKind};
+pub use prefault::KeepError;
 pub use remove::RemoveError;
 pub use snapshot::{OpenError, RequirementError, Snapshot};
 pub use snapshot_files::SnapshotFiles;

@@ -42,6 +42,11 @@ impl SnapshotDirectory {
         Ok(Some((SnapshotDirectory { path: path.into(), directory, manifest }, sealed)))
     }
 
+    /// Opens a file that the manifest does not list.
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        files::open(&self.directory, name)
+    }
+
     /// Opens the other files that `manifest`, which was read here, lists.
     pub fn files(self, manifest: &Manifest, with_state: bool) -> Result<SnapshotFiles, OpenError> {
         let open = |name| open(&self.directory, &self.path, name);

@@ -1,0 +1,205 @@
+//! `prefault.json`: the pages that children of a snapshot use first, as they were found out from one of them.
+//!
+//! ```text
+//! b0a8…                                                                 blake3 of every byte behind this line
+//! {"format":"forkd prefault","version":1,"snapshot":"…","written":[…],"touched":[…]}
+//! ```
+//!
+//! `snapshot` is the digest of the manifest beside it. The file comes after the snapshot, and is no part of it: the manifest does not
+//! list it, nothing depends on it, and it goes with the directory. One that is damaged, or of another snapshot or version, is the
+//! same as none. So it is not synced either.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use forkd_proto::channel::MAX_MESSAGE;
+use forkd_proto::control::Prefault;
+use forkd_proto::page_runs::PageRuns;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::files;
+use crate::snapshot::OpenError;
+use crate::snapshot_files::SnapshotDirectory;
+use crate::store::{Store, StoreError};
+use crate::tag::Tag;
+
+const FILE: &str = "prefault.json";
+const NEW: &str = "prefault.json.new";
+const FORMAT: &str = "forkd prefault";
+const VERSION: u32 = 1;
+/// What is longer cannot be told to a process anyway.
+const MAX_LENGTH: u64 = MAX_MESSAGE as u64;
+const DIGITS: usize = 2 * Digest::LENGTH;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    format: String,
+    version: u32,
+    snapshot: Digest,
+    written: PageRuns,
+    touched: PageRuns,
+}
+
+/// A list was not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    #[error("there is no snapshot {tag} with the digest {digest}")]
+    Gone { tag: Tag, digest: Digest },
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Store {
+    /// The digest that a snapshot is known by, and the list that is kept with it, if there is one that can be used. `None` if there
+    /// is no such snapshot.
+    pub fn prefault(&self, tag: &Tag) -> Result<Option<(Digest, Option<Prefault>)>, OpenError> {
+        let Some((directory, sealed)) = SnapshotDirectory::open(&self.path(tag))? else { return Ok(None) };
+        let read = || -> io::Result<Vec<u8>> {
+            let file = directory.open_file(FILE)?;
+            files::read(&file, files::length(&file)?.min(MAX_LENGTH + 1))
+        };
+        let list = read().ok().and_then(|bytes| decode(&bytes, &sealed.digest));
+        // Of memory that the snapshot does not have it says nothing.
+        let pages = sealed.manifest.layout.pages();
+        let list = list.filter(|list| list.written.end() <= pages && list.touched.end() <= pages);
+        Ok(Some((sealed.digest, list)))
+    }
+
+    /// Keeps a list with the snapshot that has this digest, in the place of what was there.
+    pub fn keep_prefault(&self, tag: &Tag, digest: &Digest, list: &Prefault) -> Result<(), KeepError> {
+        // Nothing is removed meanwhile.
+        let _lock = self.lock()?;
+        let directory = self.path(tag);
+        match SnapshotDirectory::open(&directory)? {
+            Some((_, sealed)) if sealed.digest == *digest => {}
+            _ => return Err(KeepError::Gone { tag: tag.clone(), digest: *digest }),
+        }
+        let (new, path) = (directory.join(NEW), directory.join(FILE));
+        // Left by a process that was killed.
+        let _ = fs::remove_file(&new);
+        let file = files::create(&new).map_err(StoreError::at("create", &new))?;
+        let encoded = encode(digest, list).map_err(StoreError::at("write", &new))?;
+        file.write_all_at(&encoded, 0).map_err(StoreError::at("write", &new))?;
+        Ok(fs::rename(&new, &path).map_err(StoreError::at("rename", &new))?)
+    }
+}
+
+fn encode(snapshot: &Digest, list: &Prefault) -> io::Result<Vec<u8>> {
+    let Prefault { written, touched } = list.clone();
+    let fields = Fields { format: FORMAT.into(), version: VERSION, snapshot: *snapshot, written, touched };
+    let mut text = serde_json::to_vec(&fields)?;
+    text.push(b'\n');
+    Ok([format!("{}\n", Digest::of(&text)).into_bytes(), text].concat())
+}
+
+fn decode(file: &[u8], snapshot: &Digest) -> Option<Prefault> {
+    if file.len() as u64 > MAX_LENGTH {
+        return None;
+    }
+    let (digest, text) = file.split_at_checked(DIGITS)?;
+    let text = text.strip_prefix(b"\n")?;
+    let expected: Digest = std::str::from_utf8(digest).ok()?.parse().ok()?;
+    if Digest::of(text) != expected {
+        return None;
+    }
+    let fields: Fields = serde_json::from_slice(text).ok()?;
+    let is_meant = fields.format == FORMAT && fields.version == VERSION && fields.snapshot == *snapshot;
+    is_meant.then_some(Prefault { written: fields.written, touched: fields.touched })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{TestStore, memory, tag};
+
+    fn list(end: u64) -> Prefault {
+        Prefault { written: PageRuns::first_of([0..1, 2..end]), touched: PageRuns::first_of([1..2, 3..4]) }
+    }
+
+    fn kept(store: &TestStore) -> Option<Prefault> {
+        store.prefault(&tag("base")).unwrap().unwrap().1
+    }
+
+    #[test]
+    fn a_list_is_kept_with_its_snapshot_and_goes_with_it() {
+        let store = TestStore::new();
+        assert!(store.prefault(&tag("base")).unwrap().is_none());
+        let base = store.full("base", &memory(&[1, 2, 3, 4]));
+        let (digest, none) = store.prefault(&tag("base")).unwrap().unwrap();
+        assert_eq!((digest, none), (base.digest, None));
+        for end in [3, 4] {
+            store.keep_prefault(&tag("base"), &digest, &list(end)).unwrap();
+            assert_eq!(kept(&store), Some(list(end)));
+        }
+        fs::write(store.path().join("base").join(NEW), "left").unwrap();
+        store.keep_prefault(&tag("base"), &digest, &list(3)).unwrap();
+        assert_eq!(kept(&store), Some(list(3)));
+        // It is no part of the snapshot.
+        let diff = store.diff("diff", &base, &memory(&[1, 2, 3, 5]));
+        assert_eq!(store.prefault(&tag("diff")).unwrap(), Some((diff.digest, None)));
+        store.remove(&tag("diff")).unwrap();
+        store.remove(&tag("base")).unwrap();
+        assert_eq!(fs::read_dir(store.path()).unwrap().count(), 0);
+        let error = store.keep_prefault(&tag("base"), &digest, &list(3)).unwrap_err();
+        assert!(matches!(error, KeepError::Gone { .. }), "{error}");
+    }
+
+    #[test]
+    fn one_of_another_snapshot_is_none() {
+        let store = TestStore::new();
+        let base = store.full("base", &memory(&[1, 2, 3, 4]));
+        store.keep_prefault(&tag("base"), &base.digest, &list(4)).unwrap();
+        let path = store.path().join("base").join(FILE);
+        let file = fs::read(&path).unwrap();
+        store.remove(&tag("base")).unwrap();
+        store.full("base", &memory(&[9, 2, 3, 4]));
+        fs::write(&path, file).unwrap();
+        assert_eq!(kept(&store), None);
+        assert!(matches!(
+            store.keep_prefault(&tag("base"), &base.digest, &list(4)),
+            Err(KeepError::Gone { .. })
+        ));
+    }
+
+    #[test]
+    fn a_damaged_one_is_none() {
+        let store = TestStore::new();
+        let base = store.full("base", &memory(&[1, 2, 3, 4]));
+        let path = store.path().join("base").join(FILE);
+        store.keep_prefault(&tag("base"), &base.digest, &list(4)).unwrap();
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut damaged = good.clone();
+            damaged[at] ^= 1;
+            assert_eq!(decode(&damaged, &base.digest), None, "byte {at}");
+            assert_eq!(decode(&good[..at], &base.digest), None, "{at} bytes");
+        }
+        assert_eq!(decode(&good, &base.digest), Some(list(4)));
+        let sealed = |text: String| [format!("{}\n", Digest::of(text.as_bytes())), text].concat();
+        let text = |version: u32, written: &str| {
+            let digest = base.digest;
+            sealed(format!(
+                r#"{{"format":"forkd prefault","version":{version},"snapshot":"{digest}","written":{written},"touched":[]}}"#
+            ))
+        };
+        // The first is good; then another version, no list, pages that the memory does not have, and too much of it.
+        for (bytes, is_good) in [
+            (text(1, "[3,1]"), true),
+            (text(2, "[3,1]"), false),
+            (text(1, "[3,0]"), false),
+            (text(1, "[4,1]"), false),
+            (text(1, &format!("[3,1{}]", " ".repeat(1 << 16))), false),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(kept(&store).is_some(), is_good);
+        }
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("manifest.json", &path).unwrap();
+        assert_eq!(kept(&store), None);
+    }
+}

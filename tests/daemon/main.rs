@@ -19,6 +19,7 @@ mod memory;
 mod network;
 mod packaging;
 mod paths;
+mod prefault;
 mod projects;
 mod proxy;
 mod recovery;

@@ -53,8 +53,13 @@ impl World {
 
     /// The same, of a guest whose agent is a fake one.
     pub fn with_agents(options: &[&str]) -> Result<(World, FakeAgents), Failure> {
+        World::with_guest_and_agents(&guest::elf(100), options)
+    }
+
+    /// The same, of another guest.
+    pub fn with_guest_and_agents(elf: &[u8], options: &[&str]) -> Result<(World, FakeAgents), Failure> {
         let mut agents = None;
-        let world = World::with_base(options, |world, base| {
+        let world = World::made(elf, options, |world, base| {
             agents = Some(FakeAgents::below(&world.root()));
             base.shape.devices.vsock = Some(Vsock { cid: 3 });
             Ok(())
@@ -169,6 +174,8 @@ impl World {
         let mut daemon = binaries::forkd(self.home.path(), &arguments);
         // Not every host that tests run on has cgroup v2.
         daemon.env("FORKD_CGROUP", "none");
+        // Tests see every VM and what every request passes. Those of learning turn it on.
+        daemon.env("FORKD_PREFAULT", "0");
         daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);
         self.daemon = Some(daemon.spawn()?);
         Ok(())

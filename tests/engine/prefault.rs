@@ -83,7 +83,7 @@ fn a_list_of_nonsense_costs_nothing_but_time() -> Result<(), Failure> {
     // Page tables, code, what the guest never had, and every second page of what it has.
     let hole = (40 << 20) / PAGE;
     let every_second = WRITTEN.step_by(2).map(|page| page..page + 1);
-    let all = [0..32, 256..270].into_iter().chain(every_second).chain([hole..hole + 3]);
+    let all = [0..32, 256..270].into_iter().chain(every_second).chain(std::iter::once(hole..hole + 3));
     tell(&mut zygote, PageRuns::first_of(all), list(&[5..6, hole + 600..hole + 1700]))?;
     for _ in 0..3 {
         let mut child = zygote.fork()?;
@@ -128,7 +128,7 @@ fn what_cannot_be_is_refused() -> Result<(), Failure> {
         let refusal = zygote.control.reply(99)?.err().ok_or("it was taken")?;
         assert_eq!(refusal.code, RefusalCode::Malformed);
     }
-    tell(&mut zygote, list(&[last - 1..last]), none())?;
+    tell(&mut zygote, PageRuns::first_of(std::iter::once(last - 1..last)), none())?;
     assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 1, 0)?, 1);
     Ok(())
 }

@@ -125,6 +125,7 @@ impl App {
     /// Waits for everything that is not to be cut short. Nothing of the kind begins from then on.
     pub async fn settled(&self) {
         std::mem::forget(self.busy.write().await);
+        self.engine.settled().await;
     }
 
     /// A place for a connection that becomes something else than HTTP: as many as a listener has for all of its own.

@@ -67,6 +67,8 @@ pub struct Settings {
     pub cgroup: Option<PathBuf>,
     /// The user ids of VM processes, if this process is root.
     pub users: UidRange,
+    /// Whether it is learned which pages children of a snapshot use first, and made use of.
+    pub prefault: bool,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,8 @@ pub(crate) struct Shared {
     pub(crate) users: Users,
     pub(crate) claims: Claims,
     pub(crate) sandboxes: Registry<SandboxId, SandboxHandle>,
+    /// Names of VMs that are nobody's and will never be: see `snapshot/prefault.rs`.
+    pub(crate) unlisted: Registry<SandboxId, SandboxHandle>,
     pub(crate) snapshots: Registry<Tag, SnapshotHandle>,
     pub(crate) happened: broadcast::Sender<Told>,
     /// Turns for guests that take their identities. All of a thousand at once would share the host's CPUs until none of them
@@ -92,6 +96,9 @@ pub(crate) struct Shared {
     pub(crate) identities: Semaphore,
     /// Turns for sandboxes whose files are made.
     pub(crate) preparing: Semaphore,
+    /// The turn for the one snapshot that is learned about.
+    pub(crate) learning: Semaphore,
+    pub(crate) prefault: bool,
     /// How often snapshots were used.
     pub(crate) uses: AtomicU64,
     /// What could not be read when it was last looked at.
@@ -132,7 +139,7 @@ pub enum Happened {
 impl Engine {
     /// Finds everything that is there again, and removes what nobody was promised.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
-        let Settings { program, root, images, limits, networking, cgroup, users } = settings;
+        let Settings { program, root, images, limits, networking, cgroup, users, prefault } = settings;
         let places = Places::new(&root)?;
         let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let project_quotas = ProjectQuotas::find(&places.layers(), users);
@@ -153,10 +160,13 @@ impl Engine {
             users: Users::new(users),
             claims: Claims::default(),
             sandboxes,
+            unlisted: Registry::default(),
             snapshots,
             happened,
             identities: Semaphore::new(at_once()),
             preparing: Semaphore::new(at_once()),
+            learning: Semaphore::new(1),
+            prefault,
             uses: AtomicU64::new(0),
             unreadable: Mutex::default(),
             being_merged: BeingMerged::default(),
@@ -218,6 +228,15 @@ impl Shared {
     /// The number of a use that is now.
     pub(crate) fn next_use(&self) -> u64 {
         self.uses.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn uses_so_far(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    /// Whether a VM's name is taken, also by one that is still being made, or that nobody is told of.
+    pub(crate) fn has_name(&self, id: &SandboxId) -> bool {
+        self.sandboxes.has(id) || self.unlisted.has(id)
     }
 
     pub(crate) fn tell_of(&self, record: &SandboxRecord, given: Given) {

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 /// All of them. Each is between two steps of which a daemon that dies there has taken only the first.
-pub const PLACES: [&str; 32] = [
+pub const PLACES: [&str; 34] = [
     "create.written",
     "create.forked",
     "create.running",
@@ -33,6 +33,8 @@ pub const PLACES: [&str; 32] = [
     "persist.published",
     "load.started",
     "load.loaded",
+    "prefault.ready",
+    "prefault.kept",
     "change.written",
     "change.changed",
     "merge.created",

@@ -327,7 +327,7 @@ impl Shared {
     /// Gives back the networks of sandboxes that are gone, and could not be when they went.
     pub(crate) fn sweep_networks(&self) {
         let ids: Vec<SandboxId> = self.networks.held().keys().cloned().collect();
-        for id in ids.iter().filter(|id| !self.sandboxes.has(id)) {
+        for id in ids.iter().filter(|id| !self.has_name(id)) {
             self.networks.give_back(id, &self.places.sandbox(id));
         }
     }

@@ -21,7 +21,7 @@ use super::guest::{DISKS, FREE_MEMORY, LOAD_ADDRESS, wrap};
 use super::process::Failure;
 
 /// Where the words are, behind the code. They are loaded with it, so they are there before the guest has run at all.
-const WORDS: u64 = LOAD_ADDRESS + 0x1000;
+pub const WORDS: u64 = LOAD_ADDRESS + 0x1000;
 const MAGIC: u64 = 0x666f_726b_6421_7469;
 const DATA: u64 = 8;
 const READ: u64 = 16;

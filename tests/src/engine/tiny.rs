@@ -72,6 +72,8 @@ pub fn settings(root: &Path) -> Settings {
         networking: Networking::None,
         cgroup: None,
         users: Default::default(),
+        // What a snapshot does by itself is for tests of just that.
+        prefault: false,
     }
 }
 

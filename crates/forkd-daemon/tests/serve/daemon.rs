@@ -120,6 +120,7 @@ pub async fn app(config: &Config) -> Shared {
         networking: engine::Networking::None,
         cgroup: None,
         users: Default::default(),
+        prefault: false,
     };
     let (engine, _) = Engine::start(settings).await.expect("an engine");
     let library = Library { images, kernels, agent: config.home.join("agent"), emulated: false };

@@ -60,7 +60,7 @@ impl Shared {
     /// that did not answer when the daemon started, or could not be removed when it should have been.
     async fn sweep_directories(self: &Arc<Self>) -> Swept {
         let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-        let is_sandbox = |name: &str| name.parse().is_ok_and(|id| self.sandboxes.has(&id));
+        let is_sandbox = |name: &str| name.parse().is_ok_and(|id| self.has_name(&id));
         let is_snapshot = |name: &str| name.parse().is_ok_and(|tag| self.snapshots.has(&tag));
         let mut swept = Swept::default();
         let stored = self.stored(&mut swept.unreadable);

@@ -347,7 +347,7 @@ impl Shared {
         frozen
     }
 
-    fn present(&self) -> Result<Present, EngineError> {
+    pub(crate) fn present(&self) -> Result<Present, EngineError> {
         in_place(|| {
             Ok(Present {
                 sandboxes: self.sandboxes.len() as u64,

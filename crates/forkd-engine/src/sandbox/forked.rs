@@ -16,7 +16,7 @@ use crate::engine::{PATIENCE, Shared, unix_ms};
 use crate::error::EngineError;
 use crate::fault;
 use crate::guest::Guest;
-use crate::identity::{self, Identity};
+use crate::identity::{self, Given, Identity};
 use crate::ids::{LayerId, SandboxId};
 use crate::limits::quota::{of_sandbox, quota};
 use crate::limits::usage::Usage;
@@ -200,6 +200,10 @@ impl Forked {
         usage.await.map_err(EngineError::io("read what the VM process uses"))
     }
 
+    pub fn process(&self) -> Option<&VmProcess> {
+        self.process.as_ref().map(|(process, _)| process)
+    }
+
     /// Returns how long programs ran in its guest before.
     pub async fn give_identity(
         &mut self,
@@ -207,14 +211,25 @@ impl Forked {
         env: BTreeMap<String, String>,
         account: Option<Account>,
     ) -> Result<Option<Duration>, EngineError> {
+        let given = self.identify(index, env, account).await?;
+        self.shared.tell_of(&self.record, given);
+        Ok(self.running_since.map(|since| since.elapsed()))
+    }
+
+    /// The same, and nobody is told.
+    pub async fn identify(
+        &mut self,
+        index: u32,
+        env: BTreeMap<String, String>,
+        account: Option<Account>,
+    ) -> Result<Given, EngineError> {
         let directory = self.shared.places.sandbox(&self.record.id);
         let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
         let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
         self.laps.end(CreateStep::IdentityTurn);
         let mut given = identity::give(&agent, &identity, PATIENCE).await?;
         self.laps.add(std::mem::take(&mut given.times));
-        self.shared.tell_of(&self.record, given);
-        Ok(self.running_since.map(|since| since.elapsed()))
+        Ok(given)
     }
 
     /// Gives it its owner, and its name to everybody.

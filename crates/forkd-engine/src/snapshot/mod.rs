@@ -12,6 +12,7 @@ pub(crate) mod evict;
 pub(crate) mod make;
 pub(crate) mod once;
 pub(crate) mod persist;
+pub(crate) mod prefault;
 pub(crate) mod remove;
 pub(crate) mod retention;
 
@@ -34,6 +35,7 @@ use crate::process::VmProcess;
 use crate::process::stop::MUTE;
 use crate::process::users::User;
 use crate::record::ZygoteRecord;
+use crate::snapshot::prefault::Learning;
 
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
@@ -176,6 +178,8 @@ struct Snapshot {
     error: Option<String>,
     /// The writing of it, while that goes on.
     writing: Option<Writing>,
+    /// What its children use first is being learned. Dropped, it is given up.
+    learning: Option<Learning>,
     view: watch::Sender<SnapshotView>,
     residence: watch::Sender<Residence>,
     requests: mpsc::Receiver<Request>,
@@ -215,8 +219,9 @@ fn own_with(
     let (residence, resident) = watch::channel(Residence::default());
     let (sender, requests) = mpsc::channel(QUEUE);
     let shared = Arc::clone(shared);
-    let (error, writing) = (None, None);
-    let snapshot = Snapshot { shared, record, zygote, status, error, writing, view, residence, requests };
+    let (error, writing, learning) = (None, None, None);
+    let snapshot =
+        Snapshot { shared, record, zygote, status, error, writing, learning, view, residence, requests };
     snapshot.used();
     tokio::spawn(snapshot.run());
     SnapshotHandle { requests: sender, view: seen, residence: resident }
@@ -227,6 +232,8 @@ impl Snapshot {
         self.tell();
         if self.status == SnapshotStatus::Live {
             self.write();
+        } else {
+            self.learn();
         }
         loop {
             let process = self.zygote.as_ref().map(|zygote| zygote.process.clone());
@@ -285,9 +292,17 @@ impl Snapshot {
         }
     }
 
+    /// What its children use first: for a process that is there, of a snapshot that is on disk.
+    fn learn(&mut self) {
+        self.learning = self.zygote.as_ref().and_then(|zygote| prefault::begin(&self.shared, zygote));
+    }
+
     fn written(&mut self, written: Result<(), EngineError>) {
         match written {
-            Ok(()) => self.become_(SnapshotStatus::Ready),
+            Ok(()) => {
+                self.become_(SnapshotStatus::Ready);
+                self.learn();
+            }
             Err(error) => {
                 self.error = Some(with_causes(&error));
                 let status =
@@ -323,6 +338,10 @@ impl Snapshot {
         tokio::spawn(async move { while events.recv().await.is_some() {} });
         let zygote = Arc::new(Zygote { process, record: self.record.clone() });
         self.zygote = Some(Arc::clone(&zygote));
+        // Before its first child.
+        if !prefault::tell_known(&self.shared, &zygote).await {
+            self.learn();
+        }
         self.used();
         self.show();
         self.happened(Happened::Loaded(self.record.tag.clone()));
@@ -377,6 +396,7 @@ impl Snapshot {
 
     /// Takes it from the disk, where it may be about to appear.
     async fn remove_files(&mut self) -> Result<(), EngineError> {
+        self.learning = None;
         if let Some(Writing { task, _wanted }) = self.writing.take() {
             drop(_wanted);
             let _ = task.await;

@@ -83,6 +83,17 @@ pub struct ServeOptions {
     /// The machine that guests of builds run in where this host's KVM cannot run them.
     #[arg(long, hide = true, value_name = "NAME", default_value = "default", requires = "temporary")]
     pub machine: Name,
+    /// Whether children of a snapshot get the pages that they are known to write before they run. Which ones is learned once for
+    /// each snapshot, from a child that nobody sees.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        env = "FORKD_PREFAULT",
+        default_value = "true",
+        value_parser = clap::builder::BoolishValueParser::new(),
+        action = clap::ArgAction::Set
+    )]
+    pub prefault: bool,
     /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,

@@ -198,6 +198,7 @@ fn settings(options: &ServeOptions, config: &Config, library: &Library) -> Resul
         networking: networking(options),
         cgroup: cgroup(options)?,
         users: options.uid_range.unwrap_or_default(),
+        prefault: options.prefault,
     })
 }
 

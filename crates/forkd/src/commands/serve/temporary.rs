@@ -39,6 +39,7 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
         networking: Networking::None,
         cgroup: None,
         users: options.uid_range.unwrap_or_default(),
+        prefault: false,
     };
     let config = Config {
         socket: Some(Socket { path: directory.join(SOCKET), group: None }),

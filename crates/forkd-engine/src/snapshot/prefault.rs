@@ -1,0 +1,242 @@
+//! Prefault: the pages that children of a snapshot use first, found out once and told to its zygote.
+//!
+//! ```text
+//!   made, on disk ──▶ quiet ──▶ a child: fork, identity ──▶ which pages has it copied? ──▶ a file beside the manifest ──▶ the zygote
+//!   loaded ─────────▶ the file ────────────────────────────────────────────────────────────────────────────────────▶ the zygote
+//! ```
+//!
+//! Between its first instruction and being ready, every child of a snapshot writes the same pages: of 905, 902 were the same in two
+//! children. The child that they are learned from is nobody's: it has a name that is not listed, it is promised to nobody, it reaches
+//! nobody, and it is gone when it has been looked at. A daemon that dies meanwhile leaves a record that is not promised, and the next
+//! one removes it.
+//!
+//! What fails on the way is told to nobody: a snapshot without a list is only slower to fork.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use forkd_net::Egress;
+use forkd_proto::control::{Command, Prefault, Reply};
+use forkd_proto::page_runs::PageRuns;
+use forkd_store::Digest;
+use tokio::sync::oneshot;
+
+use crate::blocking::in_place;
+use crate::engine::{Engine, Shared};
+use crate::error::EngineError;
+use crate::fault;
+use crate::ids::SandboxId;
+use crate::limits::admission::{self, Wanted};
+use crate::limits::quota::WantedLimits;
+use crate::network::NetworkOrder;
+use crate::record::ZygoteRecord;
+use crate::sandbox::create::{NewSandboxes, Source};
+use crate::sandbox::forked::{Forked, Prepared};
+use crate::sandbox::laps::Laps;
+use crate::sandbox::lifetime::OnExpiry;
+use crate::snapshot::Zygote;
+
+/// Nobody has used a snapshot for so long: whoever forks now is not to be delayed.
+const QUIET: Duration = Duration::from_secs(1);
+/// A host that is never quiet is not waited for any longer: it gains most.
+const MOST_WAITING: Duration = Duration::from_secs(30);
+/// As much as the child gives way to others, where it has a cgroup.
+const CPU_WEIGHT: u16 = 10;
+/// A child that takes longer until it is ready is no example.
+const READY: Duration = Duration::from_secs(30);
+/// A zygote takes no longer to keep a list.
+const TELLING: Duration = Duration::from_secs(5);
+
+/// The learning of a list. Dropped, it is given up.
+pub(crate) struct Learning {
+    _wanted: oneshot::Sender<()>,
+}
+
+/// Tells a zygote the list that is kept with its snapshot. Says whether there is nothing left to be learned.
+pub(crate) async fn tell_known(shared: &Shared, zygote: &Zygote) -> bool {
+    if !shared.prefault || !can_have_list(&zygote.record) {
+        return true;
+    }
+    match in_place(|| shared.store.prefault(&zygote.record.tag)) {
+        Ok(Some((_, Some(list)))) => {
+            tell(shared, zygote, list).await;
+            true
+        }
+        Ok(Some((_, None))) => false,
+        // What cannot be read now is not what a list could be kept with.
+        Ok(None) | Err(_) => true,
+    }
+}
+
+/// Whether a snapshot is one to have a list: what is frozen in it begins with taking an identity, and so does every child. In a
+/// branch, programs run from the first moment, and a child of it that nobody asked for would do again what its parent does. A guest
+/// without an agent is never ready.
+fn can_have_list(record: &ZygoteRecord) -> bool {
+    let was_made = record.branched_from.is_none() && record.parent.is_none();
+    was_made && record.shape.devices.vsock.is_some()
+}
+
+/// Begins to learn a list, or to tell the one that is known, of a snapshot that is on disk.
+pub(crate) fn begin(shared: &Arc<Shared>, zygote: &Arc<Zygote>) -> Option<Learning> {
+    if !can_have_list(&zygote.record) {
+        return None;
+    }
+    let (wanted, unwanted) = oneshot::channel();
+    let (shared, zygote) = (Arc::clone(shared), Arc::downgrade(zygote));
+    tokio::spawn(async move {
+        match shared.prefault {
+            // Nobody is told what has failed.
+            true => drop(learn(&shared, &zygote, unwanted).await),
+            // A daemon before this one may have told it something.
+            false => forget(&shared, &zygote).await,
+        }
+    });
+    Some(Learning { _wanted: wanted })
+}
+
+async fn learn(
+    shared: &Arc<Shared>,
+    zygote: &Weak<Zygote>,
+    unwanted: oneshot::Receiver<()>,
+) -> Result<(), EngineError> {
+    let mut stopping = shared.stopping.subscribe();
+    let given_up = async {
+        tokio::select! {
+            _ = unwanted => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+    };
+    tokio::pin!(given_up);
+    if let Some(zygote) = zygote.upgrade()
+        && tell_known(shared, &zygote).await
+    {
+        return Ok(());
+    }
+    // One at a time, and without a lease until it begins.
+    let turn = async {
+        quiet(shared).await;
+        shared.learning.acquire().await
+    };
+    let _turn = tokio::select! {
+        turn = turn => turn.map_err(|_| EngineError::Stopping)?,
+        () = &mut given_up => return Ok(()),
+    };
+    let Some(zygote) = zygote.upgrade() else { return Ok(()) };
+    let tag = &zygote.record.tag;
+    let Ok(Some((digest, None))) = in_place(|| shared.store.prefault(tag)) else { return Ok(()) };
+    // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
+    let mut child = child_of(shared, &zygote).await?;
+    let ready = async {
+        let _turn = shared.identities.acquire().await;
+        child.become_ready(READY).await
+    };
+    tokio::select! {
+        ready = ready => ready?,
+        () = &mut given_up => return Ok(()),
+    }
+    fault::place("prefault.ready");
+    let written = child.copied().await?;
+    drop(child);
+    // Which pages are only read, the page tables do not say: a child has all of its parent's from the beginning. To map everything
+    // around the written pages instead would cost more than the faults: 2 MiB that were taken apart are 512 entries, and of the huge
+    // pages that were not, a child uses a few.
+    let list = Prefault { written, touched: PageRuns::default() };
+    keep(shared, &zygote, digest, list).await
+}
+
+/// Waits until nobody forks.
+async fn quiet(shared: &Shared) {
+    let begun = Instant::now();
+    loop {
+        let before = shared.uses_so_far();
+        tokio::time::sleep(QUIET).await;
+        if shared.uses_so_far() == before || begun.elapsed() >= MOST_WAITING {
+            return;
+        }
+    }
+}
+
+/// A child as `create` makes them, except that it counts for nobody.
+async fn child_of(shared: &Arc<Shared>, zygote: &Zygote) -> Result<Forked, EngineError> {
+    let record = &zygote.record;
+    // No other snapshot gives up its process for this one.
+    let wanted = Wanted { sandboxes: 1, memory_bytes: record.shape.memory_bytes };
+    admission::admit(wanted, shared.present()?, shared.limits)?;
+    let snapshot = shared.snapshots.get(&record.tag).ok_or(EngineError::Removed)?;
+    let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
+    let name = shared.unlisted.reserve(&id).ok_or(EngineError::Removed)?;
+    let new = NewSandboxes {
+        source: Source::Snapshot(snapshot),
+        count: 1,
+        partial: false,
+        ttl: None,
+        on_expiry: OnExpiry::default(),
+        wake_on_traffic: false,
+        metadata: BTreeMap::new(),
+        about: serde_json::Map::new(),
+        env: BTreeMap::new(),
+        account: None,
+        // Nobody has asked for what its programs may say to others.
+        network: NetworkOrder { egress: Some(Egress::Deny), bandwidth: None },
+        limits: WantedLimits { cpu_weight: Some(CPU_WEIGHT), ..WantedLimits::default() },
+        counted: false,
+        owner: None,
+    };
+    let laps = Laps::since(Instant::now());
+    Prepared::make(Arc::clone(shared), zygote, new, None, name, laps).await?.start(zygote).await
+}
+
+impl Forked {
+    /// Gives a child that is nobody's its identity. Nothing is told of it.
+    async fn become_ready(&mut self, limit: Duration) -> Result<(), EngineError> {
+        let identified = self.identify(0, BTreeMap::new(), None);
+        tokio::time::timeout(limit, identified).await.map_err(|_| EngineError::Timeout)?.map(drop)
+    }
+
+    /// The pages that it has written so far.
+    async fn copied(&self) -> Result<PageRuns, EngineError> {
+        let process = self.process().ok_or(EngineError::Removed)?;
+        process.give_page_table().await;
+        match self.shared.call(process, Command::OwnPages, &[]).await?.0 {
+            Reply::OwnPages(pages) => Ok(pages),
+            other => Err(EngineError::Answer(other)),
+        }
+    }
+}
+
+/// On disk first: whoever loads the snapshot again knows it then.
+async fn keep(
+    shared: &Arc<Shared>,
+    zygote: &Zygote,
+    digest: Digest,
+    list: Prefault,
+) -> Result<(), EngineError> {
+    // Without it, it is learned again when the snapshot is loaded.
+    let _ = in_place(|| shared.store.keep_prefault(&zygote.record.tag, &digest, &list));
+    fault::place("prefault.kept");
+    tell(shared, zygote, list).await;
+    Ok(())
+}
+
+async fn forget(shared: &Shared, zygote: &Weak<Zygote>) {
+    if let Some(zygote) = zygote.upgrade() {
+        tell(shared, &zygote, Prefault::default()).await;
+    }
+}
+
+/// A zygote of an older daemon knows no lists, and its children do without.
+async fn tell(shared: &Shared, zygote: &Zygote, list: Prefault) {
+    let told = shared.call(&zygote.process, Command::Prefault(list), &[]);
+    let _ = tokio::time::timeout(TELLING, told).await;
+}
+
+impl Engine {
+    /// Waits until no child is looked at that would outlive the daemon. None begins from then on.
+    pub async fn settled(&self) {
+        if let Ok(turn) = self.shared.learning.acquire().await {
+            self.shared.learning.close();
+            drop(turn);
+        }
+    }
+}

@@ -823,8 +823,10 @@ mod tests {
             SnapshotParts { name: "numpy".into(), diff: true },
         ];
         let load = Load { chain: chain.clone(), disk_bases: 1, disk_layers: 2, memory_limit_bytes: 1 << 30 };
-        let prefault =
-            Prefault { written: PageRuns::first_of([3..6, 9..10]), touched: PageRuns::first_of([0..1]) };
+        let prefault = Prefault {
+            written: PageRuns::first_of([3..6, 9..10]),
+            touched: PageRuns::first_of([0..1, 7..8]),
+        };
         [
             ("boot", Command::Boot(boot)),
             ("fork", Command::Fork(Fork { cgroup: true, successor: false, uid: None, devices })),

@@ -122,6 +122,7 @@ impl From<PageRuns> for Vec<u32> {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a list may have one run")]
 mod tests {
     use super::*;
     use crate::channel::MAX_MESSAGE;
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(refused(vec![1; 4098]), PageRunsError::TooManyRuns { found: 2049 });
         assert_eq!(refused(vec![u32::MAX; 4]), PageRunsError::TooManyPages);
         assert!(serde_json::from_str::<PageRuns>("[-1,1]").is_err());
-        let numbers = vec![u32::MAX, 1].repeat(MAX_RUNS);
+        let numbers = [u32::MAX, 1].repeat(MAX_RUNS);
         assert_eq!(PageRuns::try_from(numbers).unwrap().runs().count(), MAX_RUNS);
     }
 

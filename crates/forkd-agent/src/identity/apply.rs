@@ -239,6 +239,9 @@ mod tests {
         fn prepare_for_forks(&self) -> Result<(), GuestError> {
             self.note("prepare".into())
         }
+        fn sync(&self) -> Result<(), GuestError> {
+            self.note("sync".into())
+        }
         fn hooks(&self) -> Option<PathBuf> {
             Some(self.hooks.clone())
         }
@@ -269,6 +272,20 @@ mod tests {
             agent.guest = Box::new(guest);
             test(Arc::new(agent), calls).await;
         });
+    }
+
+    /// A child must not begin with what its parent has not written yet.
+    #[test]
+    fn the_disk_is_synced_before_a_freeze_and_not_after_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for broken in [false, true] {
+            with_agent(directory.path(), broken, async |agent, calls| {
+                let _ = super::super::http::close(axum::extract::State(Arc::clone(&agent))).await;
+                assert_eq!(*calls.lock().unwrap(), ["prepare", "sync"]);
+                super::super::http::open(axum::extract::State(agent)).await;
+                assert_eq!(*calls.lock().unwrap(), ["prepare", "sync"]);
+            });
+        }
     }
 
     fn hook(directory: &Path, name: &str, script: &str) {

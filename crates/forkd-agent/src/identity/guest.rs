@@ -75,6 +75,8 @@ pub trait Guest: fmt::Debug + Send + Sync {
     fn destroy_connections(&self) -> Result<(), GuestError>;
     /// Puts what every fork changes where changing it is cheap. Before the fork.
     fn prepare_for_forks(&self) -> Result<(), GuestError>;
+    /// Writes what is in memory of files to the disk.
+    fn sync(&self) -> Result<(), GuestError>;
     /// Where the programs are that want to know of a fork while the others are frozen.
     fn hooks(&self) -> Option<PathBuf>;
     /// The same, for those that need the others.
@@ -157,6 +159,11 @@ impl Guest for Own {
         Ok(())
     }
 
+    fn sync(&self) -> Result<(), GuestError> {
+        rustix::fs::sync();
+        Ok(())
+    }
+
     fn hooks(&self) -> Option<PathBuf> {
         Some(HOOKS.into())
     }
@@ -215,6 +222,10 @@ impl Guest for Foreign {
     }
 
     fn prepare_for_forks(&self) -> Result<(), GuestError> {
+        Err(GuestError::Foreign)
+    }
+
+    fn sync(&self) -> Result<(), GuestError> {
         Err(GuestError::Foreign)
     }
 
@@ -348,6 +359,7 @@ mod tests {
     fn the_system_of_somebody_else_is_left_alone() {
         assert!(matches!(Foreign.set_clock(1), Err(GuestError::Foreign)));
         assert!(matches!(Foreign.set_hostname("x"), Err(GuestError::Foreign)));
+        assert!(matches!(Foreign.sync(), Err(GuestError::Foreign)));
         assert!(Foreign.hooks().is_none());
     }
 }

@@ -11,10 +11,13 @@ use serde_json::json;
 
 use super::apply::{IdentityError, apply};
 use crate::agent::Agent;
+use crate::runtime::blocking;
 use forkd_proto::agent::identity::{CloseResponse, IdentityRequest, IdentityResponse};
 use forkd_proto::agent::{Header, VERSION};
 
 const MAX_BODY: usize = 1 << 20;
+/// How long the guest's disk may take for what is still in memory.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -49,12 +52,24 @@ pub async fn take(agent: &Arc<Agent>, bytes: &[u8], delay: Duration) -> Result<I
 }
 
 /// What cannot be frozen is told, and keeps nobody from being forked.
+///
+/// What is written by then goes to the disk first. A guest that is frozen with dirty files has a flusher that is due: every child
+/// would walk the same list and write the same blocks again, each to a disk of its own.
 pub async fn close(State(agent): State<Arc<Agent>>) -> axum::Json<CloseResponse> {
     agent.gate.close();
     // A fork of a guest where that is not possible writes to the disk.
     let _ = agent.guest.prepare_for_forks();
+    sync(&agent).await;
     let problem = agent.children.freeze().await.err().map(|error| error.to_string());
     axum::Json(CloseResponse { version: VERSION, frozen: problem.is_none(), problem })
+}
+
+/// While programs still run: a file system may be one of them. A disk that takes too long goes on in the background.
+async fn sync(agent: &Arc<Agent>) {
+    let agent = Arc::clone(agent);
+    let synced = blocking(move || agent.guest.sync());
+    // Without it, children are only slower.
+    let _ = tokio::time::timeout(SYNC_LIMIT, synced).await;
 }
 
 pub async fn open(State(agent): State<Arc<Agent>>) -> StatusCode {

@@ -89,7 +89,7 @@ pub struct ServeOptions {
         long,
         value_name = "BOOL",
         env = "FORKD_PREFAULT",
-        default_value = "true",
+        default_value = "false",
         value_parser = clap::builder::BoolishValueParser::new(),
         action = clap::ArgAction::Set
     )]

@@ -43,7 +43,8 @@ fn every_figure_is_there_and_nothing_stays() -> Result<(), Failure> {
         }
         if request == format!("GET /v1/sandboxes/{ID}/stats") {
             let stats = json!({
-                "cpu_us": 1, "memory_private_bytes": 5, "memory_shared_bytes": 7, "disk_bytes": 0,
+                "cpu_us": 1, "memory_private_bytes": 5, "memory_shared_bytes": 7, "disk_bytes": 0, "process_faults": 11,
+                "kvm": { "exits": 13, "page_faults": 17 },
             });
             return Some((200, stats.to_string()));
         }
@@ -65,6 +66,8 @@ fn every_figure_is_there_and_nothing_stays() -> Result<(), Failure> {
         "2",
         "--cold-boots",
         "3",
+        "--singles",
+        "2",
         "--json",
     ])?;
     let report: Value = serde_json::from_str(&text)?;
@@ -81,9 +84,14 @@ fn every_figure_is_there_and_nothing_stays() -> Result<(), Failure> {
         (&report["memory"]["private_p50_bytes"], &report["memory"]["shared_p50_bytes"]),
         (&5.into(), &7.into())
     );
+    assert_eq!(report["single"]["ready"]["count"], 2);
+    let used = &report["counted"]["output"];
+    assert_eq!((&used["page_faults"]["p50"], &used["exits"]["max"]), (&17.into(), &13.into()));
+    assert_eq!((&used["process_faults"]["p99"], &used["private_bytes"]["p50"]), (&11.into(), &5.into()));
     let asked = daemon.asked();
     let count = |what: &str| asked.iter().filter(|asked| *asked == what).count();
-    assert_eq!((count("POST /v1/sandboxes"), count(&format!("DELETE /v1/sandboxes/{ID}"))), (2, 2));
+    // To be branched, all at once, two by themselves, and those that are counted.
+    assert_eq!((count("POST /v1/sandboxes"), count(&format!("DELETE /v1/sandboxes/{ID}"))), (5, 5));
     assert_eq!((count("DELETE /v1/snapshots/branch"), count("DELETE /v1/snapshots/cold")), (2, 3));
     Ok(())
 }

@@ -87,12 +87,25 @@ fn a_list_is_learned_once() -> Result<(), Failure> {
 
 #[test]
 fn what_a_child_writes_is_in_it() -> Result<(), Failure> {
-    let (world, _agents) = World::with_guest_and_agents(&ticking::elf(), &ON)?;
+    let (mut world, _agents) = World::with_guest_and_agents(&ticking::elf(), &ON)?;
+    let learned = |world: &World, address: u64| {
+        let written = list(world).unwrap_or_default().written;
+        assert!(written.pages() < 64, "{written:?}");
+        written.runs().any(|run| run.contains(&(address / 4096)))
+    };
     until_learned(&world)?;
-    let written = list(&world).ok_or("no list")?.written;
-    let has = |address: u64| written.runs().any(|run| run.contains(&(address / 4096)));
-    assert!(has(ticking::WORDS), "{written:?}");
-    assert!(!has(ticking::WORDS - 4096) && written.pages() < 64, "{written:?}");
+    // The agent is no part of the guest, and may be ready before the guest has run at all on a host that is busy.
+    for _ in 0..20 {
+        if learned(&world, ticking::WORDS) {
+            break;
+        }
+        world.end(Signal::TERM)?;
+        fs::remove_file(file(&world))?;
+        world.start(&ON)?;
+        until_learned(&world)?;
+    }
+    assert!(learned(&world, ticking::WORDS));
+    assert!(!learned(&world, ticking::WORDS - 4096), "code is not written");
     let child = world.fork("base", 1)?.remove(0);
     ticking::Words::of(child.pid.ok_or("no process")?, tiny::PATIENCE)?.keep(77, tiny::PATIENCE)
 }

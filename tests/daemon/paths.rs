@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use forkd_api::snapshot::SnapshotStatus;
 use forkd_proto::passes::VARIABLE;
@@ -14,6 +15,9 @@ use crate::world::World;
 
 /// Files of this crate run in a guest, which has a stand-in for its agent here.
 const IN_GUESTS: &str = "crates/forkd-agent/";
+
+/// What goes on by itself shows within this time.
+const QUIET: Duration = Duration::from_millis(300);
 
 /// The files that the numbered lists of a section name, in this order.
 fn listed(section: &str) -> Vec<String> {
@@ -63,7 +67,12 @@ fn traced() -> Result<(), Failure> {
         world.until("the snapshot is on disk", |world| {
             Ok(world.snapshot(tag)?.status == SnapshotStatus::Ready)
         })?;
-        passed(log).map(drop)
+        // A daemon that has just started speaks with what it finds.
+        world.until("nothing goes on", |_| {
+            passed(log)?;
+            std::thread::sleep(QUIET);
+            Ok(fs::read_to_string(log)?.is_empty())
+        })
     };
     let forkd = |words: &[&str]| -> Result<String, Failure> {
         let output = binaries::forkd(world.home(), words).output()?;

@@ -14,6 +14,7 @@ mod envd;
 mod identity;
 mod init;
 mod interpreter;
+mod json_line;
 mod listing;
 mod network;
 mod readiness;

@@ -17,6 +17,7 @@ pub mod file;
 pub mod hint;
 pub mod library;
 pub mod named;
+pub mod percentile;
 pub mod sandbox;
 pub mod snapshot;
 pub mod system;

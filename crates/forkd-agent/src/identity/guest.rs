@@ -180,11 +180,11 @@ impl Guest for Own {
 impl Own {
     fn write(&self, path: &'static str, text: &str) -> Result<(), GuestError> {
         let covered = self.covered.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = Path::new(path);
-        if covered.iter().any(|covered| Path::new(covered) == path) {
-            return overwrite(path, text).map_err(|source| GuestError::Write { path: path.into(), source });
+        match covered.contains(&path) {
+            true => overwrite(Path::new(path), text)
+                .map_err(|source| GuestError::Write { path: path.into(), source }),
+            false => replace(Path::new(path), text),
         }
-        replace(path, text)
     }
 }
 

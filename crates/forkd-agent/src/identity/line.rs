@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::identity::MAX_LINE;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::http::take;
 use crate::agent::Agent;
+use crate::json_line::json_line;
 use crate::server::Accept;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,7 +41,7 @@ pub async fn serve(mut listener: impl Accept, agent: Arc<Agent>) {
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, agent: &Arc<Agent>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let greeted = Instant::now();
-    stream.write_all(&line(&json!({ "version": VERSION }))).await?;
+    stream.write_all(&json_line(&json!({ "version": VERSION }))).await?;
     let mut bytes = Vec::new();
     (&mut stream).take(MAX_LINE).read_until(b'\n', &mut bytes).await?;
     let delay = greeted.elapsed() / 2;
@@ -48,18 +49,13 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, agent: &Arc<Agent
         Ok(response) => serde_json::to_value(response).map_err(io::Error::other)?,
         Err(error) => json!({ "error": error.to_string() }),
     };
-    stream.write_all(&line(&answer)).await?;
+    stream.write_all(&json_line(&answer)).await?;
     stream.shutdown().await
-}
-
-fn line(value: &Value) -> Vec<u8> {
-    let mut line = value.to_string().into_bytes();
-    line.push(b'\n');
-    line
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::bash::{self, BashError};
 use super::language::Language;
+use crate::json_line::json_line;
 
 /// What a driver tells.
 #[derive(Debug, PartialEq, Deserialize)]
@@ -64,7 +65,7 @@ pub fn run(
 ) -> Result<Vec<u8>, BashError> {
     match language {
         Language::Bash => bash::run(id, code, environment).map(String::into_bytes),
-        _ => Ok(line(&json!({ "op": "run", "id": id, "code": code, "env": environment }))),
+        _ => Ok(json_line(&json!({ "op": "run", "id": id, "code": code, "env": environment }))),
     }
 }
 
@@ -76,7 +77,7 @@ pub fn fork(
 ) -> Vec<u8> {
     match language {
         Language::Bash => bash::fork(id, random(), environment).into_bytes(),
-        _ => line(&json!({ "op": "fork", "id": id, "env": environment, "identity": identity })),
+        _ => json_line(&json!({ "op": "fork", "id": id, "env": environment, "identity": identity })),
     }
 }
 
@@ -102,12 +103,6 @@ fn words(line: &[u8]) -> Option<Event> {
         }
         _ => None,
     }
-}
-
-fn line(value: &Value) -> Vec<u8> {
-    let mut line = value.to_string().into_bytes();
-    line.push(b'\n');
-    line
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
+use forkd_api::percentile::percentile;
 use forkd_api::sandbox::{
     Counted, CreateSandboxes, CreateTiming, CreatedSandboxes, Limits, MAX_TTL_SECS, OnExpiry, StepTiming,
 };
@@ -182,10 +183,7 @@ fn us(time: Duration) -> u64 {
 }
 
 fn step(times: &StepTimes) -> StepTiming {
-    let at = |percent: usize| {
-        let index = (times.took.len() * percent).div_ceil(100).saturating_sub(1);
-        us(times.took.get(index).copied().unwrap_or_default())
-    };
+    let at = |percent| us(percentile(&times.took, percent));
     StepTiming {
         step: times.step.name().into_owned(),
         count: u32::try_from(times.took.len()).unwrap_or(u32::MAX),

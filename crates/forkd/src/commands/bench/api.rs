@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forkd_api::code::{Eval, Language};
+use forkd_api::percentile::percentile;
 use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, KvmStats, SandboxStats, StepTiming};
 use forkd_api::snapshot::{CreateSnapshot, Progress as Told};
 use forkd_client::Client;
@@ -452,12 +453,6 @@ impl Spread {
         let Spread { count, min_ms, p50_ms, p99_ms, max_ms } = self;
         format!("min {min_ms:.2}, p50 {p50_ms:.2}, p99 {p99_ms:.2}, max {max_ms:.2} ms ({count})")
     }
-}
-
-/// Of values in ascending order: so many percent of them are no greater.
-fn percentile<T: Copy + Default>(values: &[T], percent: usize) -> T {
-    let index = (values.len() * percent).div_ceil(100).saturating_sub(1);
-    values.get(index).copied().unwrap_or_default()
 }
 
 fn from_us(us: u64) -> f64 {

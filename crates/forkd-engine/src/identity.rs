@@ -44,12 +44,14 @@ pub struct Given {
     /// The interpreter contexts in which code was running. They have new random numbers; their hooks and environment follow when
     /// the code has ended.
     pub busy: Vec<String>,
+    /// Those that rest, and take it with their next code.
+    pub resting: Vec<String>,
     /// How long it took, in parts.
     pub times: Vec<(CreateStep, Duration)>,
 }
 
 /// As many as an agent has.
-const MAX_BUSY: usize = 256;
+const MAX_CONTEXTS: usize = 256;
 const MAX_CONTEXT_NAME: usize = 100;
 const MAX_PROBLEM: usize = 300;
 /// More than there are.
@@ -101,8 +103,9 @@ fn judge(applied: IdentityResponse) -> Result<Given, AgentError> {
         return Err(AgentError::NotReady(refused.join("; ")));
     }
     let name = |name: String| name.chars().take(MAX_CONTEXT_NAME).collect();
-    let busy = applied.busy.into_iter().flatten().take(MAX_BUSY).map(name).collect();
-    Ok(Given { busy, times: Vec::new() })
+    let names = |names: Vec<String>| names.into_iter().take(MAX_CONTEXTS).map(name).collect();
+    let busy = names(applied.busy.unwrap_or_default());
+    Ok(Given { busy, resting: names(applied.resting), times: Vec::new() })
 }
 
 type Told = (IdentityResponse, Vec<(CreateStep, Duration)>);
@@ -227,7 +230,7 @@ mod tests {
     #[test]
     fn running_code_is_reported_and_refuses_nobody() {
         let busy = answer(include_str!("../../forkd-proto/protocol/gen-1/identity-response-busy.json"));
-        assert_eq!(judge(busy).unwrap(), Given { busy: vec!["default".into()], times: Vec::new() });
+        assert_eq!(judge(busy).unwrap(), Given { busy: vec!["default".into()], ..Given::default() });
         // As agents say it that know no other way.
         let step =
             json!({ "step": "interpreters", "ok": false, "error": "context default: code was running" });

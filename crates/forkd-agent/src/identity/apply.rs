@@ -45,18 +45,18 @@ pub async fn apply(agent: &Arc<Agent>, request: IdentityRequest) -> Result<Ident
     }
     agent.gate.close();
     let other = last.as_ref().is_none_or(|(id, _)| *id != request.id);
-    let (steps, busy) = take(agent, &request, other).await;
+    let (steps, Forked { busy, resting, .. }) = take(agent, &request, other).await;
     let ok = steps.iter().all(|step| step.ok);
     let (version, generation) = (VERSION, request.generation);
-    let response = IdentityResponse { version, generation, ok, steps, busy: Some(busy) };
+    let response = IdentityResponse { version, generation, ok, steps, busy: Some(busy), resting };
     *last = Some((request.id, response.clone()));
     agent.gate.open();
     Ok(response)
 }
 
-/// The steps, and the contexts in which code was running. Whether it is `other` than the last one: a sandbox that was rolled back
+/// The steps, and how the interpreters took it. Whether it is `other` than the last one: a sandbox that was rolled back
 /// keeps its keys.
-async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Vec<Step>, Vec<String>) {
+async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Vec<Step>, Forked) {
     let mut steps = Steps::begin();
     let frozen = agent.children.are_frozen().await;
     // First, because every moment makes it staler, and because hooks and logs should see the right time.
@@ -98,9 +98,10 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
     if request.renew {
         steps.push(system(agent, StepName::Connections, |guest| guest.destroy_connections()));
     }
-    let mut busy = Vec::new();
+    let mut forked = Forked::default();
     if !frozen {
-        steps.push(interpreters(agent, request, &mut busy).await);
+        forked = interpreters(agent, request).await;
+        steps.push(done(StepName::Interpreters, std::mem::take(&mut forked.problems)));
     }
     if let Some(directory) = agent.guest.host_keys().filter(|_| request.renew && other)
         && let Some(step) = host_keys_step(host_keys::renew(agent, directory).await)
@@ -116,13 +117,14 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         if request.renew {
             steps.push(done(StepName::Thaw, still_frozen));
         }
-        steps.push(interpreters(agent, request, &mut busy).await);
+        forked = interpreters(agent, request).await;
+        steps.push(done(StepName::Interpreters, std::mem::take(&mut forked.problems)));
     }
     if let Some(directory) = agent.guest.thaw_hooks() {
         problems.extend(hooks::run(agent, &directory, request).await);
         steps.push(done(StepName::Hooks, problems));
     }
-    (steps.done, busy)
+    (steps.done, forked)
 }
 
 /// The steps that were done, each with the time since the one before it.
@@ -143,13 +145,11 @@ impl Steps {
     }
 }
 
-/// Reseeds the interpreters, and adds those contexts to `busy` in which code was running.
-async fn interpreters(agent: &Agent, request: &IdentityRequest, busy: &mut Vec<String>) -> Step {
+/// Reseeds the interpreters.
+async fn interpreters(agent: &Agent, request: &IdentityRequest) -> Forked {
     let identity =
         ForkIdentity { id: request.id.clone(), index: request.index, generation: request.generation };
-    let Forked { busy: running, problems } = agent.contexts.fork(&identity, &request.env).await;
-    busy.extend(running);
-    done(StepName::Interpreters, problems)
+    agent.contexts.fork(&identity, &request.env).await
 }
 
 /// An image without keys has no such step.

@@ -51,6 +51,8 @@ pub enum ContextError {
 pub struct Forked {
     /// The contexts in which code was running.
     pub busy: Vec<String>,
+    /// Those that rest.
+    pub resting: Vec<String>,
     /// What went wrong, with the context's name.
     pub problems: Vec<String>,
 }
@@ -139,10 +141,12 @@ impl Contexts {
         let mut forked = Forked::default();
         for (context, answer) in answers {
             // A context that ended has nothing to reseed.
-            let ForkOutcome { busy, problems } = answer.await.unwrap_or_default();
+            let ForkOutcome { busy, rests, problems } = answer.await.unwrap_or_default();
             forked.problems.extend(problems.iter().map(|problem| format!("context {context}: {problem}")));
             if busy {
                 forked.busy.push(context);
+            } else if rests {
+                forked.resting.push(context);
             }
         }
         forked

@@ -54,6 +54,8 @@ pub enum Order {
 pub struct ForkOutcome {
     /// Code was running: hooks and environment follow when it has ended.
     pub busy: bool,
+    /// It rests: all of it follows with the next code.
+    pub rests: bool,
     /// What went wrong.
     pub problems: Vec<String>,
 }
@@ -170,11 +172,12 @@ impl Worker {
                 let _ = answer.send(started);
             }
             Order::Fork(identity, environment, answer) => {
-                let problems = match &self.driver {
-                    Some(driver) if driver.rests => self.tell_later(identity, environment),
-                    _ => self.fork(&identity, &environment).await,
+                let rests = self.driver.as_ref().is_some_and(|driver| driver.rests);
+                let problems = match rests {
+                    true => self.tell_later(identity, environment),
+                    false => self.fork(&identity, &environment).await,
                 };
-                let _ = answer.send(ForkOutcome { busy: false, problems });
+                let _ = answer.send(ForkOutcome { busy: false, rests, problems });
             }
             Order::Remove(answer) => {
                 self.end_driver().await;
@@ -402,7 +405,7 @@ async fn fork_while_busy(
         (_, None) => {}
     }
     problems.extend(driver.control.queue(request).err().map(|error| error.to_string()));
-    ForkOutcome { busy: true, problems }
+    ForkOutcome { busy: true, rests: false, problems }
 }
 
 /// How the driver ended, after all that it printed.

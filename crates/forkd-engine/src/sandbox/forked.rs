@@ -204,6 +204,12 @@ impl Forked {
         self.process.as_ref().map(|(process, _)| process)
     }
 
+    /// Whoever answers in its guest.
+    pub fn agent(&self) -> Agent {
+        let directory = self.shared.places.sandbox(&self.record.id);
+        Agent::new(Guest::new(directory.join(descriptors::VSOCK)))
+    }
+
     /// Returns how long programs ran in its guest before.
     pub async fn give_identity(
         &mut self,
@@ -223,8 +229,7 @@ impl Forked {
         env: BTreeMap<String, String>,
         account: Option<Account>,
     ) -> Result<Given, EngineError> {
-        let directory = self.shared.places.sandbox(&self.record.id);
-        let agent = Agent::new(Guest::new(directory.join(descriptors::VSOCK)));
+        let agent = self.agent();
         let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
         self.laps.end(CreateStep::IdentityTurn);
         let mut given = identity::give(&agent, &identity, PATIENCE).await?;

@@ -1,12 +1,12 @@
 //! Prefault: the pages that children of a snapshot use first, found out once and told to its zygote.
 //!
 //! ```text
-//!   made, on disk ──▶ quiet ──▶ a child: fork, identity ──▶ which pages has it copied? ──▶ a file beside the manifest ──▶ the zygote
-//!   loaded ─────────▶ the file ────────────────────────────────────────────────────────────────────────────────────▶ the zygote
+//!   made, on disk ──▶ quiet ──▶ a child: fork, identity, first code ──▶ which pages has it copied? ──▶ a file beside the manifest ──▶ the zygote
+//!   loaded ─────────▶ the file ────────────────────────────────────────────────────────────────────────────────────────────────▶ the zygote
 //! ```
 //!
-//! Between its first instruction and being ready, every child of a snapshot writes the same pages: of 905, 902 were the same in two
-//! children. The child that they are learned from is nobody's: it has a name that is not listed, it is promised to nobody, it reaches
+//! Between its first instruction and the first answer of an interpreter, every child of a snapshot writes the same pages: of 905, 902
+//! were the same in two children. The child that they are learned from is nobody's: it has a name that is not listed, it is promised to nobody, it reaches
 //! nobody, and it is gone when it has been looked at. A daemon that dies meanwhile leaves a record that is not promised, and the next
 //! one removes it.
 //!
@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use crate::blocking::in_place;
 use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
+use crate::eval::{Code, eval};
 use crate::fault;
 use crate::ids::SandboxId;
 use crate::limits::admission::{self, Wanted};
@@ -45,6 +46,10 @@ const MOST_WAITING: Duration = Duration::from_secs(30);
 const CPU_WEIGHT: u16 = 10;
 /// A child that takes longer until it is ready is no example.
 const READY: Duration = Duration::from_secs(30);
+/// A child that is forked uses one of its interpreters, or two.
+const MOST_INTERPRETERS: usize = 2;
+/// Code that every interpreter answers at once, if only with an error.
+const NOTHING: &str = "0";
 /// A zygote takes no longer to keep a list.
 const TELLING: Duration = Duration::from_secs(5);
 
@@ -129,10 +134,10 @@ async fn learn(
     let mut child = child_of(shared, &zygote).await?;
     let ready = async {
         let _turn = shared.identities.acquire().await;
-        child.become_ready(READY).await
+        child.be_used(READY).await
     };
     tokio::select! {
-        ready = ready => ready?,
+        used = ready => used?,
         () = &mut given_up => return Ok(()),
     }
     fault::place("prefault.ready");
@@ -188,10 +193,17 @@ async fn child_of(shared: &Arc<Shared>, zygote: &Zygote) -> Result<Forked, Engin
 }
 
 impl Forked {
-    /// Gives a child that is nobody's its identity. Nothing is told of it.
-    async fn become_ready(&mut self, limit: Duration) -> Result<(), EngineError> {
+    /// Gives a child that is nobody's its identity, and its interpreters something to do. Nothing is told of it.
+    async fn be_used(&mut self, limit: Duration) -> Result<(), EngineError> {
         let identified = self.identify(0, BTreeMap::new(), None);
-        tokio::time::timeout(limit, identified).await.map_err(|_| EngineError::Timeout)?.map(drop)
+        let given = tokio::time::timeout(limit, identified).await.map_err(|_| EngineError::Timeout)??;
+        let agent = self.agent();
+        for context in given.resting.iter().take(MOST_INTERPRETERS) {
+            let code = Code { code: NOTHING, context: Some(context), ..Code::default() };
+            // Whatever comes of it, these are pages that it takes.
+            let _ = eval(&agent, &code, limit).await;
+        }
+        Ok(())
     }
 
     /// The pages that it has written so far.

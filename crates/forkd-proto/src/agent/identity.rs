@@ -61,6 +61,9 @@ pub struct IdentityResponse {
     /// the code has ended. Agents that do not say this call it a failure of the step `interpreters`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<Vec<String>>,
+    /// The interpreter contexts that rest, and take the identity with their next code. Some agents do not say this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resting: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -29,17 +29,14 @@ pub enum DependsError {
 
 /// A module's name and its file's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Module {
+pub struct Module {
     pub name: String,
     pub content: Vec<u8>,
 }
 
 /// The modules to load, in order, and the names of those that are not there. A module that is needed and not there is an
 /// error. What is built in needs no loading.
-pub(super) fn load(
-    directory: &Path,
-    wanted: &[(&str, bool)],
-) -> Result<(Vec<Module>, Vec<String>), DependsError> {
+pub fn load(directory: &Path, wanted: &[(&str, bool)]) -> Result<(Vec<Module>, Vec<String>), DependsError> {
     let tree = Tree::open(directory)?;
     let built_in = tree.built_in()?;
     let mut names = Vec::new();

@@ -21,7 +21,7 @@ mod package;
 mod tests;
 
 pub use collect::KernelSource;
-pub use depends::DependsError;
+pub use depends::{DependsError, Module, load as load_modules};
 pub use package::PackageError;
 
 use std::collections::BTreeMap;

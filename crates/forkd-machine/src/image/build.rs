@@ -3,7 +3,6 @@
 //! Everything happens in a directory beside the result, which gets its name last. The archive's owners and modes are kept
 //! by unpacking as root, or, for other users, in a user namespace that maps their subordinate ids.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,8 +13,7 @@ use forkd_host::command::CommandError;
 use forkd_host::tool::{self, MissingTool};
 use forkd_host::{apt, disk, doctor};
 use forkd_image::initramfs::Initramfs;
-use forkd_image::kernel;
-use forkd_image::modules::ModuleTree;
+use forkd_image::{kernel, kernels};
 
 use super::{INITRD, ImageError, KERNEL, ROOT, ROOT_MIB, failed, recipe};
 use crate::Progress;
@@ -135,7 +133,8 @@ fn extract_kernel(build: &Path, archive: &Path, image: &Path) -> Result<(), Imag
     let vmlinux = image.join(KERNEL);
     fs::write(&vmlinux, elf).map_err(FileError::at("write", &vmlinux))?;
 
-    let modules = ModuleTree::open(&files.join("usr/lib/modules").join(version))?;
+    let needed = recipe::BOOT_MODULES.map(|name| (name, true));
+    let (modules, _) = kernels::load_modules(&files.join("usr/lib/modules").join(version), &needed)?;
     let mut initramfs = Initramfs::new();
     let path = image.join(INITRD);
     let mut fill = || {
@@ -146,10 +145,9 @@ fn extract_kernel(build: &Path, archive: &Path, image: &Path) -> Result<(), Imag
         initramfs.file("bin/busybox", 0o755, &fs::read(files.join("usr/bin/busybox"))?)
     };
     fill().map_err(FileError::at("fill", &path))?;
-    for (number, module) in modules.load_order(&recipe::BOOT_MODULES)?.iter().enumerate() {
-        let name = module.file_name().unwrap_or(OsStr::new("module")).to_string_lossy().into_owned();
-        let content = read(module)?;
-        let added = initramfs.file(&format!("modules/{number:02}-{name}"), 0o644, &content);
+    for (number, module) in modules.iter().enumerate() {
+        let added =
+            initramfs.file(&format!("modules/{number:02}-{}.ko", module.name), 0o644, &module.content);
         added.map_err(FileError::at("fill", &path))?;
     }
     let written = initramfs.finish().and_then(|archive| fs::write(&path, archive));

@@ -16,7 +16,7 @@ use forkd_host::command::CommandError;
 use forkd_host::disk::DiskError;
 use forkd_host::tool::MissingTool;
 use forkd_image::kernel::KernelError;
-use forkd_image::modules::ModuleError;
+use forkd_image::kernels::DependsError;
 
 use crate::files::{self, FileError};
 use crate::lock::{self, DirectoryLock, LockError};
@@ -51,7 +51,7 @@ pub enum ImageError {
     #[error("the image's kernel is {0}")]
     Kernel(#[from] KernelError),
     #[error(transparent)]
-    Modules(#[from] ModuleError),
+    Modules(#[from] DependsError),
 }
 
 impl ImageError {

@@ -3,8 +3,8 @@
 
 use forkd_host::apt;
 
-/// Debian 12.
-pub(super) const SUITE: &str = "bookworm";
+/// Debian 13.
+pub(super) const SUITE: &str = "trixie";
 
 /// The packages, each with its reason.
 pub(super) const PACKAGES: [&str; 10] = [

@@ -93,7 +93,8 @@ fn add_errors(operation: &mut Operation, writes: bool) {
     add("default", "The request failed");
 }
 
-fn failure(text: &str) -> Response {
+/// An answer of 400 and above.
+pub(crate) fn failure(text: &str) -> Response {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
     ResponseBuilder::new().description(text).content("application/json", content).build()
 }

@@ -22,6 +22,7 @@ use crate::extract::{Json, Path, Query, Upload, impatient};
 use crate::ndjson::accepts;
 use crate::passage::{Bounds, through};
 use crate::routes::checks::malformed;
+use crate::routes::responses::FileErrors;
 
 const OCTETS: &str = "application/octet-stream";
 const MAX_PATH: usize = 4096;
@@ -53,13 +54,9 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
             (Vec<u8> = "application/x-tar"),
         )),
         (status = 206, description = "The part of it", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
-        (status = 403, description = "The guest does not allow it", body = ErrorBody),
-        (status = 404, description = "There is no such sandbox or file", body = ErrorBody),
+        FileErrors,
         (status = 409, description = "It is a directory, or the sandbox does not run", body = ErrorBody),
         (status = 416, description = "It does not have this part", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
     )
 )]
 async fn read(
@@ -118,14 +115,9 @@ async fn read(
     )),
     responses(
         (status = 204, description = "It is there"),
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
-        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        FileErrors,
         (status = 404, description = "There is no such sandbox", body = ErrorBody),
-        (status = 408, description = "The body did not come", body = ErrorBody),
         (status = 409, description = "A directory is there, or something else where one should be, or the sandbox does not run", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
         (status = 507, description = "The sandbox's disk is full", body = ErrorBody),
     )
 )]
@@ -159,15 +151,7 @@ async fn write(
     tag = "files",
     operation_id = "remove_file",
     params(("id" = String, Path), FilePath),
-    responses(
-        (status = 204, description = "It is gone"),
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
-        (status = 403, description = "The guest does not allow it", body = ErrorBody),
-        (status = 404, description = "There is no such sandbox or file", body = ErrorBody),
-        (status = 409, description = "The sandbox does not run", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
-    )
+    responses((status = 204, description = "It is gone"), FileErrors)
 )]
 async fn remove(
     State(app): State<Shared>,
@@ -188,15 +172,7 @@ async fn remove(
     tag = "files",
     operation_id = "file_info",
     params(("id" = String, Path), FilePath),
-    responses(
-        (status = 200, description = "The file", body = FileInfo),
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
-        (status = 403, description = "The guest does not allow it", body = ErrorBody),
-        (status = 404, description = "There is no such sandbox or file", body = ErrorBody),
-        (status = 409, description = "The sandbox does not run", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
-    )
+    responses((status = 200, description = "The file", body = FileInfo), FileErrors)
 )]
 async fn info(
     State(app): State<Shared>,
@@ -219,13 +195,10 @@ async fn info(
     params(("id" = String, Path), FilePath),
     responses(
         (status = 200, description = "What is in it", body = FileList),
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
-        (status = 403, description = "The guest does not allow it", body = ErrorBody),
+        FileErrors,
         (status = 404, description = "There is no such sandbox or directory", body = ErrorBody),
         (status = 409, description = "It is not a directory, or the sandbox does not run", body = ErrorBody),
         (status = 429, description = "There is more in it than an answer holds", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
     )
 )]
 async fn list(

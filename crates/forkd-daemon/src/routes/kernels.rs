@@ -22,6 +22,7 @@ use crate::extract::{Json, Path, Query, Upload};
 use crate::jobs::{self, Made, Place};
 use crate::library_view::kernel as view;
 use crate::routes::checks::malformed;
+use crate::routes::responses::LibraryErrors;
 use crate::{auth, idempotency, upload};
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
@@ -65,11 +66,10 @@ async fn list(State(app): State<Shared>) -> Answer<Json<KernelList>> {
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The kernel", body = Kernel),
+        LibraryErrors,
         (status = 400, description = "The request makes no sense, or the kernel cannot be used", body = ErrorBody),
         (status = 404, description = "The host has no such kernel", body = ErrorBody),
-        (status = 429, description = "Too many images and kernels are being made", body = ErrorBody),
         (status = 502, description = "The package cannot be had", body = ErrorBody),
-        (status = 507, description = "This host has too little disk space", body = ErrorBody),
     )
 )]
 async fn add(
@@ -108,11 +108,8 @@ async fn add(
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The kernel", body = Kernel),
+        LibraryErrors,
         (status = 400, description = "The archive is refused, or has no kernel that can be used", body = ErrorBody),
-        (status = 408, description = "The archive stands still on its way", body = ErrorBody),
-        (status = 413, description = "The archive is too large", body = ErrorBody),
-        (status = 429, description = "Too many images and kernels are being made", body = ErrorBody),
-        (status = 507, description = "This host has too little disk space", body = ErrorBody),
     )
 )]
 async fn import(

@@ -5,7 +5,8 @@
 //! a `Caller` with at least the scope that its method needs and a `RequestId` among the extensions; a route that needs more adds
 //! [`crate::auth::require`], one that creates something adds [`crate::idempotency::once`] and names the header
 //! `Idempotency-Key` among its parameters. It takes its input with the extractors of [`crate::extract`], fails with
-//! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made.
+//! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made. Errors that it has in
+//! common with others are in `responses.rs`.
 
 pub mod checks;
 mod events;
@@ -14,6 +15,7 @@ pub(crate) mod images;
 mod kernels;
 mod names;
 mod proxy;
+mod responses;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
 mod system;

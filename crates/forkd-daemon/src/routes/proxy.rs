@@ -20,6 +20,7 @@ use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::proxy::{Destination, Forwarded, forward};
 use crate::routes::checks::malformed;
+use crate::routes::responses::AgentErrors;
 
 /// A page of a guest's comes from the daemon's own address here. Without this, a browser would let it do what the daemon's pages
 /// may, and on the loopback that is everything.
@@ -51,10 +52,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     responses(
         (status = 101, description = "Bytes of another protocol from now on"),
         (status = 200, description = "What the guest answers, with its own status"),
-        (status = 400, description = "The request makes no sense", body = ErrorBody),
+        AgentErrors,
         (status = 403, description = "A path of the agent's that is the host's own", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
-        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
         (status = 502, description = "Nobody listens on the port, or its answer is not HTTP", body = ErrorBody),
         (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
         (status = 504, description = "The guest did not answer in time", body = ErrorBody),

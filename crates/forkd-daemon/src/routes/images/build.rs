@@ -23,6 +23,7 @@ use crate::error::{Answer, ApiError, chain};
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
 use crate::routes::checks::{malformed, within};
+use crate::routes::responses::LibraryErrors;
 use crate::upload;
 
 const DOCKERFILE: &str = "Dockerfile";
@@ -49,11 +50,9 @@ const MAX_ARGUMENTS: usize = 1000;
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
+        LibraryErrors,
         (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
-        (status = 408, description = "The context stands still on its way", body = ErrorBody),
-        (status = 413, description = "The context is too large", body = ErrorBody),
         (status = 422, description = "The Dockerfile cannot be built, or a command of it failed", body = ErrorBody),
-        (status = 429, description = "Too many images are being made", body = ErrorBody),
         (status = 502, description = "A step's guest failed, or the image it stands on cannot be had", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )

@@ -15,6 +15,7 @@ use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Query, Upload};
 use crate::jobs::{self, Made, Place};
+use crate::routes::responses::LibraryErrors;
 use crate::upload;
 
 /// What an image says of where it came from, beside its name.
@@ -34,11 +35,8 @@ const FILE: &str = "upload";
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
+        LibraryErrors,
         (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
-        (status = 408, description = "The archive stands still on its way", body = ErrorBody),
-        (status = 413, description = "The archive is too large", body = ErrorBody),
-        (status = 429, description = "Too many images are being made", body = ErrorBody),
-        (status = 507, description = "This host has too little disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn import(

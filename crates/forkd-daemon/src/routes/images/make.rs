@@ -18,6 +18,7 @@ use crate::error::Answer;
 use crate::extract::Json;
 use crate::jobs::{self, Made, Place};
 use crate::routes::checks::{malformed, within};
+use crate::routes::responses::LibraryErrors;
 
 pub(super) fn name(text: Option<String>) -> Answer<Option<Name>> {
     text.map(|text| text.parse().map_err(|error| malformed(format!("{error}")))).transpose()
@@ -42,10 +43,8 @@ pub(super) fn size(mib: Option<u64>) -> Answer<Option<u64>> {
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
-        (status = 400, description = "The request makes no sense", body = ErrorBody),
-        (status = 429, description = "Too many images are being made", body = ErrorBody),
+        LibraryErrors,
         (status = 502, description = "The registry gives no image that can be used", body = ErrorBody),
-        (status = 507, description = "This host has too little disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn pull(
@@ -86,11 +85,9 @@ pub(super) async fn pull(
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
-        (status = 400, description = "The request makes no sense", body = ErrorBody),
-        (status = 429, description = "Too many images are being made", body = ErrorBody),
+        LibraryErrors,
         (status = 502, description = "The packages cannot be had", body = ErrorBody),
         (status = 503, description = "The daemon's host has no mmdebstrap", body = ErrorBody),
-        (status = 507, description = "This host has too little disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn debian(

@@ -107,7 +107,6 @@ async fn get(
     responses(
         (status = 200, description = "The image", body = Image),
         (status = 400, description = "The beginning of more than one id", body = ErrorBody),
-        (status = 403, description = "The token's scope is not admin", body = ErrorBody),
         (status = 404, description = "There is none of this name", body = ErrorBody),
     )
 )]

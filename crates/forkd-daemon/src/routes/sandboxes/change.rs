@@ -18,6 +18,7 @@ use crate::egress;
 use crate::error::Answer;
 use crate::extract::{Json, Path};
 use crate::routes::checks::within;
+use crate::routes::responses::{NetworkErrors, SandboxErrors};
 use crate::routes::snapshots;
 use crate::views;
 
@@ -32,11 +33,7 @@ fn shown(sandbox: &SandboxHandle) -> Json<Sandbox> {
     tag = "sandboxes",
     operation_id = "pause_sandbox",
     params(("id" = String, Path)),
-    responses(
-        (status = 200, description = "It is paused", body = Sandbox),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
-        (status = 409, description = "It has ended", body = ErrorBody),
-    )
+    responses((status = 200, description = "It is paused", body = Sandbox), SandboxErrors)
 )]
 pub(super) async fn pause(
     State(app): State<Shared>,
@@ -55,11 +52,7 @@ pub(super) async fn pause(
     tag = "sandboxes",
     operation_id = "resume_sandbox",
     params(("id" = String, Path)),
-    responses(
-        (status = 200, description = "It runs", body = Sandbox),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
-        (status = 409, description = "It has ended", body = ErrorBody),
-    )
+    responses((status = 200, description = "It runs", body = Sandbox), SandboxErrors)
 )]
 pub(super) async fn resume(
     State(app): State<Shared>,
@@ -165,13 +158,7 @@ pub(super) async fn rollback(
     operation_id = "set_sandbox_egress",
     params(("id" = String, Path)),
     request_body = Egress,
-    responses(
-        (status = 200, description = "It may reach this from now on", body = Sandbox),
-        (status = 400, description = "The list makes no sense, or the sandbox has no network", body = ErrorBody),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
-        (status = 409, description = "It has ended", body = ErrorBody),
-        (status = 503, description = "This daemon gives sandboxes no network", body = ErrorBody),
-    )
+    responses((status = 200, description = "It may reach this from now on", body = Sandbox), NetworkErrors)
 )]
 pub(super) async fn set_egress(
     State(app): State<Shared>,
@@ -192,13 +179,7 @@ pub(super) async fn set_egress(
     operation_id = "set_sandbox_bandwidth",
     params(("id" = String, Path)),
     request_body = SetBandwidth,
-    responses(
-        (status = 200, description = "It has this bandwidth from now on", body = Sandbox),
-        (status = 400, description = "The number makes no sense, or the sandbox has no network", body = ErrorBody),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
-        (status = 409, description = "It has ended", body = ErrorBody),
-        (status = 503, description = "This daemon gives sandboxes no network", body = ErrorBody),
-    )
+    responses((status = 200, description = "It has this bandwidth from now on", body = Sandbox), NetworkErrors)
 )]
 pub(super) async fn set_bandwidth(
     State(app): State<Shared>,
@@ -221,12 +202,7 @@ pub(super) async fn set_bandwidth(
     operation_id = "set_sandbox_ttl",
     params(("id" = String, Path)),
     request_body = SetTtl,
-    responses(
-        (status = 200, description = "It has this time from now on", body = Sandbox),
-        (status = 400, description = "The time makes no sense", body = ErrorBody),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
-        (status = 409, description = "It has ended", body = ErrorBody),
-    )
+    responses((status = 200, description = "It has this time from now on", body = Sandbox), SandboxErrors)
 )]
 pub(super) async fn set_ttl(
     State(app): State<Shared>,

@@ -23,6 +23,7 @@ use crate::egress;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
+use crate::routes::responses::GuestErrors;
 use crate::views;
 
 /// The most sandboxes that one request makes.
@@ -46,13 +47,12 @@ const MAX_MEMORY_MIB: u64 = 1 << 24;
     request_body = CreateSandboxes,
     responses(
         (status = 201, description = "They are ready", body = CreatedSandboxes),
+        GuestErrors,
         (status = 400, description = "The request makes no sense, or the daemon cannot keep such limits", body = ErrorBody),
         (status = 404, description = "There is no such snapshot or sandbox", body = ErrorBody),
         (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
         (status = 429, description = "This host, the project or the token has too many sandboxes", body = ErrorBody),
-        (status = 502, description = "A guest gave no answer that can be used", body = ErrorBody),
         (status = 503, description = "This daemon gives no network, which the snapshot has", body = ErrorBody),
-        (status = 504, description = "A guest did not answer in time", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]

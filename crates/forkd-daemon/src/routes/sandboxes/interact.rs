@@ -44,6 +44,7 @@ use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::routes::checks::malformed;
+use crate::routes::responses::AgentErrors;
 
 /// A client that is gone without a word is noticed when it cannot be written to.
 const PING: Duration = Duration::from_secs(30);
@@ -74,8 +75,7 @@ const TERMINAL: &str = "xterm-256color";
     responses(
         (status = 101, description = "A WebSocket, whose text messages are these", body = ExecEvent),
         (status = 400, description = "The request is not for a WebSocket", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
-        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
+        AgentErrors,
         (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
     )
 )]

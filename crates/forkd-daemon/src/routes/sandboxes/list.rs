@@ -5,7 +5,6 @@
 
 use axum::Extension;
 use axum::extract::State;
-use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{ListSandboxes, SandboxList};
 use forkd_engine::SandboxView;
 
@@ -29,10 +28,7 @@ type Place = (u64, String);
     tag = "sandboxes",
     operation_id = "list_sandboxes",
     params(ListSandboxes),
-    responses(
-        (status = 200, description = "A page of them", body = SandboxList),
-        (status = 400, description = "The query makes no sense", body = ErrorBody),
-    )
+    responses((status = 200, description = "A page of them", body = SandboxList))
 )]
 pub(super) async fn list(
     State(app): State<Shared>,

@@ -12,6 +12,7 @@ use crate::auth::Caller;
 use crate::error::Answer;
 use crate::extract::{Json, Path, Query};
 use crate::routes::checks::within;
+use crate::routes::responses::SandboxErrors;
 use crate::views;
 
 const TAIL: u64 = 64 << 10;
@@ -26,7 +27,6 @@ const LONGEST: u64 = 1 << 20;
     params(("id" = String, Path), ReadConsole),
     responses(
         (status = 200, description = "What is not UTF-8 is replaced", body = String, content_type = "text/plain"),
-        (status = 400, description = "The query makes no sense", body = ErrorBody),
         (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
     )
 )]
@@ -51,11 +51,7 @@ pub(super) async fn console(
     tag = "sandboxes",
     operation_id = "sandbox_stats",
     params(("id" = String, Path)),
-    responses(
-        (status = 200, description = "As of now", body = SandboxStats),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
-        (status = 409, description = "It has ended", body = ErrorBody),
-    )
+    responses((status = 200, description = "As of now", body = SandboxStats), SandboxErrors)
 )]
 pub(super) async fn stats(
     State(app): State<Shared>,

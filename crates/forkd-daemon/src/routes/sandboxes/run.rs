@@ -22,6 +22,7 @@ use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path};
 use crate::ndjson::{self, Gone, Lines};
 use crate::routes::checks::{self, malformed, within};
+use crate::routes::responses::{AgentErrors, GuestErrors};
 
 pub(super) const LONGEST_SECS: u64 = 24 * 3600;
 /// What a guest gets beyond the command's own time, to say that it is over.
@@ -47,11 +48,9 @@ const MAX_NAME: usize = 256;
             (Executed = "application/json"),
             (ExecEvent = "application/x-ndjson"),
         )),
+        AgentErrors,
+        GuestErrors,
         (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
-        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The guest did not answer in time", body = ErrorBody),
     )
 )]
 pub(super) async fn exec(

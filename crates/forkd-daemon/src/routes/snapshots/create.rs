@@ -58,7 +58,6 @@ type Told = mpsc::Sender<Progress>;
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = Progress, content_type = "application/x-ndjson"),
         (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
-        (status = 400, description = "The request makes no sense", body = ErrorBody),
         (status = 404, description = "There is no such image or kernel", body = ErrorBody),
         (status = 409, description = "The tag is in use", body = ErrorBody),
         (status = 429, description = "The project or the token has too many snapshots, or too little room for the guest", body = ErrorBody),

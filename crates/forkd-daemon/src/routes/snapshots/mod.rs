@@ -86,7 +86,6 @@ async fn get(
     request_body = Publish,
     responses(
         (status = 200, description = "The snapshot", body = Snapshot),
-        (status = 403, description = "The token's scope is not admin", body = ErrorBody),
         (status = 404, description = "There is none with this tag", body = ErrorBody),
     )
 )]

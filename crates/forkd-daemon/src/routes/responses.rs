@@ -1,0 +1,90 @@
+//! Responses that operations of one kind have in common, for the OpenAPI document.
+//!
+//! A handler names such a group among its `responses`. A status that it lists after the name replaces the one of the group: that is
+//! how a handler says more than the others. What any operation can answer is not here, because `openapi.rs` adds it. Answers of
+//! success stay with their handlers: utoipa looks for the schemas of bodies there, and not in groups.
+
+use std::collections::BTreeMap;
+
+use utoipa::IntoResponses;
+use utoipa::openapi::{RefOr, Response};
+
+use crate::openapi::failure;
+
+type Responses = BTreeMap<String, RefOr<Response>>;
+
+fn failures<const N: usize>(of: [(&str, &str); N]) -> Responses {
+    of.into_iter().map(|(status, text)| (status.to_owned(), RefOr::T(failure(text)))).collect()
+}
+
+/// Errors of operations that need a sandbox which has not ended.
+pub(super) enum SandboxErrors {}
+
+impl IntoResponses for SandboxErrors {
+    fn responses() -> Responses {
+        failures([("404", "There is no sandbox with this id"), ("409", "It has ended")])
+    }
+}
+
+/// Errors of operations that change the network of a sandbox.
+pub(super) enum NetworkErrors {}
+
+impl IntoResponses for NetworkErrors {
+    fn responses() -> Responses {
+        let mut responses = SandboxErrors::responses();
+        responses.append(&mut failures([
+            ("400", "The request makes no sense, or the sandbox has no network"),
+            ("503", "This daemon gives sandboxes no network"),
+        ]));
+        responses
+    }
+}
+
+/// Errors of operations that need a sandbox whose agent can be reached.
+pub(super) enum AgentErrors {}
+
+impl IntoResponses for AgentErrors {
+    fn responses() -> Responses {
+        failures([("404", "There is no sandbox with this id"), ("409", "It does not run, or has no agent")])
+    }
+}
+
+/// Errors of operations that wait for an answer of the guest.
+pub(super) enum GuestErrors {}
+
+impl IntoResponses for GuestErrors {
+    fn responses() -> Responses {
+        failures([
+            ("502", "The guest gave no answer that can be used"),
+            ("504", "The guest did not answer in time"),
+        ])
+    }
+}
+
+/// Errors of operations on files, which the guest carries out.
+pub(super) enum FileErrors {}
+
+impl IntoResponses for FileErrors {
+    fn responses() -> Responses {
+        let mut responses = failures([
+            ("400", "The request makes no sense, or the guest refuses it"),
+            ("403", "The guest does not allow it"),
+            ("404", "There is no such sandbox or file"),
+            ("409", "The sandbox does not run"),
+        ]);
+        responses.append(&mut GuestErrors::responses());
+        responses
+    }
+}
+
+/// Errors of operations that make images and kernels.
+pub(super) enum LibraryErrors {}
+
+impl IntoResponses for LibraryErrors {
+    fn responses() -> Responses {
+        failures([
+            ("429", "Too many images and kernels are being made"),
+            ("507", "This host has too little disk space"),
+        ])
+    }
+}

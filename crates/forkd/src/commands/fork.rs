@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forkd_api::sandbox::{CreateSandboxes, CreatedSandboxes};
 use forkd_client::Client;
 
-use super::{print, print_json, say, with_daemon};
+use super::{lines, print, print_json, say, with_daemon};
 use crate::arguments::{ForkOptions, Given};
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -29,7 +29,7 @@ pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
         if options.output.json {
             print_json(&created)?;
         } else {
-            print(&created.sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect::<String>())?;
+            print(&lines(created.sandboxes.iter().map(|sandbox| &sandbox.id)))?;
             let time = microseconds(created.timing.ready_us);
             say(&format!("{} ready, after {time}", created.sandboxes.len()));
         }

@@ -3,7 +3,7 @@
 use forkd_api::sandbox::ListSandboxes;
 use serde::Serialize;
 
-use super::{print, print_json, with_daemon};
+use super::{lines, print_value, with_daemon};
 use crate::arguments::KillOptions;
 use crate::error::{self, CliError};
 use crate::exit::Exit;
@@ -35,11 +35,8 @@ pub fn run(options: &KillOptions) -> Result<Exit, CliError> {
                 }
             }
         }
-        if options.output.json {
-            print_json(&Removed { removed })?;
-        } else {
-            print(&removed.iter().map(|id| format!("{id}\n")).collect::<String>())?;
-        }
+        let answer = Removed { removed };
+        print_value(&options.output, &answer, || lines(&answer.removed))?;
         Ok(exit)
     })
 }

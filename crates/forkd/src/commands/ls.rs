@@ -2,7 +2,7 @@
 
 use forkd_api::sandbox::{ListSandboxes, Sandbox, SandboxState};
 
-use super::{print, print_json, with_daemon};
+use super::{lines, print_value, with_daemon};
 use crate::arguments::SandboxLsOptions;
 use crate::error::CliError;
 use crate::exit::Exit;
@@ -20,13 +20,10 @@ pub fn run(options: &SandboxLsOptions) -> Result<Exit, CliError> {
     if !options.all && options.state.is_none() {
         sandboxes.retain(|sandbox| sandbox.state != SandboxState::Ended);
     }
-    if options.output.json {
-        print_json(&sandboxes)?;
-    } else if options.quiet {
-        print(&sandboxes.iter().map(|sandbox| format!("{}\n", sandbox.id)).collect::<String>())?;
-    } else {
-        print(&render(&sandboxes))?;
-    }
+    print_value(&options.output, &sandboxes, || match options.quiet {
+        true => lines(sandboxes.iter().map(|sandbox| &sandbox.id)),
+        false => render(&sandboxes),
+    })?;
     Ok(Exit::Success)
 }
 

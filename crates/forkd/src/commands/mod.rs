@@ -35,13 +35,14 @@ pub mod snapshot;
 pub mod stats;
 pub mod token;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use forkd_api::sandbox::Sandbox;
 use forkd_client::{Client, ClientError};
 use serde::Serialize;
 
-use crate::arguments::{DaemonOptions, SandboxesOptions};
+use crate::arguments::{DaemonOptions, Output, SandboxesOptions};
 use crate::daemon;
 use crate::error::{self, CliError};
 use crate::exit::Exit;
@@ -61,6 +62,20 @@ fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text =
         serde_json::to_string_pretty(value).map_err(|error| CliError::Io("write JSON", error.into()))?;
     print(&format!("{text}\n"))
+}
+
+/// Writes a value to stdout: as JSON if that is wanted, otherwise as text.
+fn print_value(
+    output: &Output,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    if output.json { print_json(value) } else { print(&text()) }
+}
+
+/// Names, each on a line of its own.
+fn lines(names: impl IntoIterator<Item = impl Display>) -> String {
+    names.into_iter().map(|name| format!("{name}\n")).collect()
 }
 
 /// Tells the user something that is not data.

@@ -4,7 +4,7 @@ use forkd_api::library::ImageSummary;
 
 use super::digits;
 use crate::arguments::ImageLsOptions;
-use crate::commands::{print, print_json};
+use crate::commands::{lines, print_value};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::library;
@@ -16,13 +16,10 @@ const SHORT: usize = 12;
 
 pub fn run(options: &ImageLsOptions) -> Result<Exit, CliError> {
     let images = library::images(&options.daemon)?;
-    if options.output.json {
-        print_json(&images)?;
-    } else if options.quiet {
-        print(&images.iter().map(|image| format!("{}\n", plain(digits(&image.id)))).collect::<String>())?;
-    } else {
-        print(&render(&images))?;
-    }
+    print_value(&options.output, &images, || match options.quiet {
+        true => lines(images.iter().map(|image| plain(digits(&image.id)))),
+        false => render(&images),
+    })?;
     Ok(Exit::Success)
 }
 

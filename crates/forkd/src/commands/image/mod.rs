@@ -12,14 +12,14 @@ pub mod share;
 
 use forkd_api::library::Image;
 
-use super::{print, print_json};
+use super::print_value;
 use crate::arguments::Output;
 use crate::error::CliError;
 use crate::table::plain;
 
 /// Prints the id of a new image, or everything as JSON.
 fn show(image: &Image, output: &Output) -> Result<(), CliError> {
-    if output.json { print_json(image) } else { print(&format!("{}\n", plain(digits(&image.summary.id)))) }
+    print_value(output, image, || format!("{}\n", plain(digits(&image.summary.id))))
 }
 
 /// An id without the name of its digest, as commands take and print it.

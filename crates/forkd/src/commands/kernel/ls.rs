@@ -3,7 +3,7 @@
 use forkd_api::library::Kernel;
 
 use crate::arguments::KernelLsOptions;
-use crate::commands::{print, print_json};
+use crate::commands::print_value;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::library;
@@ -11,11 +11,7 @@ use crate::table::{Side, Table};
 
 pub fn run(options: &KernelLsOptions) -> Result<Exit, CliError> {
     let kernels = library::kernels(&options.daemon)?;
-    if options.output.json {
-        print_json(&kernels)?;
-    } else {
-        print(&render(&kernels))?;
-    }
+    print_value(&options.output, &kernels, || render(&kernels))?;
     Ok(Exit::Success)
 }
 

@@ -7,12 +7,12 @@ pub mod rm;
 
 use forkd_api::library::Kernel;
 
-use super::{print, print_json};
+use super::print_value;
 use crate::arguments::Output;
 use crate::error::CliError;
 use crate::table::plain;
 
 /// Prints the id, or everything as JSON.
 fn show(kernel: &Kernel, output: &Output) -> Result<(), CliError> {
-    if output.json { print_json(kernel) } else { print(&format!("{}\n", plain(&kernel.name))) }
+    print_value(output, kernel, || format!("{}\n", plain(&kernel.name)))
 }

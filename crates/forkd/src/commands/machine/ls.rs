@@ -4,17 +4,13 @@ use forkd_machine::{MachineStatus, list};
 
 use super::machine_home;
 use crate::arguments::LsOptions;
-use crate::commands::{print, print_json};
+use crate::commands::print_value;
 use crate::error::CliError;
 use crate::exit::Exit;
 
 pub fn run(options: &LsOptions) -> Result<Exit, CliError> {
     let machines = list(&machine_home()?)?;
-    if options.output.json {
-        print_json(&machines)?;
-    } else {
-        print(&render(&machines))?;
-    }
+    print_value(&options.output, &machines, || render(&machines))?;
     Ok(Exit::Success)
 }
 

@@ -4,17 +4,13 @@ use forkd_machine::MachineStatus;
 
 use super::open;
 use crate::arguments::StatusOptions;
-use crate::commands::{print, print_json};
+use crate::commands::print_value;
 use crate::error::CliError;
 use crate::exit::Exit;
 
 pub fn run(options: &StatusOptions) -> Result<Exit, CliError> {
     let status = open(&options.which)?.status()?;
-    if options.output.json {
-        print_json(&status)?;
-    } else {
-        print(&render(&status))?;
-    }
+    print_value(&options.output, &status, || render(&status))?;
     Ok(Exit::Success)
 }
 

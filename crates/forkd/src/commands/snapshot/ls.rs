@@ -3,7 +3,7 @@
 use forkd_api::snapshot::{Snapshot, SnapshotStatus};
 
 use crate::arguments::SnapshotLsOptions;
-use crate::commands::{print, print_json, with_daemon};
+use crate::commands::{lines, print_value, with_daemon};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::moment::{ago, bytes};
@@ -11,13 +11,10 @@ use crate::table::{Side, Table};
 
 pub fn run(options: &SnapshotLsOptions) -> Result<Exit, CliError> {
     let snapshots = with_daemon(&options.daemon, async |client| Ok(client.snapshots().await?))?;
-    if options.output.json {
-        print_json(&snapshots)?;
-    } else if options.quiet {
-        print(&snapshots.iter().map(|snapshot| format!("{}\n", snapshot.tag)).collect::<String>())?;
-    } else {
-        print(&render(&snapshots))?;
-    }
+    print_value(&options.output, &snapshots, || match options.quiet {
+        true => lines(snapshots.iter().map(|snapshot| &snapshot.tag)),
+        false => render(&snapshots),
+    })?;
     Ok(Exit::Success)
 }
 

@@ -3,7 +3,7 @@
 use forkd_api::snapshot::RemovedSnapshots;
 
 use crate::arguments::SnapshotRmOptions;
-use crate::commands::{print, print_json, with_daemon};
+use crate::commands::{lines, print_value, with_daemon};
 use crate::error::{self, CliError};
 use crate::exit::Exit;
 
@@ -23,11 +23,7 @@ pub fn run(options: &SnapshotRmOptions) -> Result<Exit, CliError> {
                 }
             }
         }
-        if options.output.json {
-            print_json(&all)?;
-        } else {
-            print(&all.removed.iter().map(|tag| format!("{tag}\n")).collect::<String>())?;
-        }
+        print_value(&options.output, &all, || lines(&all.removed))?;
         Ok(exit)
     })
 }

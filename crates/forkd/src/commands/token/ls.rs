@@ -6,18 +6,14 @@ use forkd_api::token::Token;
 
 use super::{limits, tokens};
 use crate::arguments::LsOptions;
-use crate::commands::{print, print_json};
+use crate::commands::print_value;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::table::{Side, Table};
 
 pub fn run(options: &LsOptions) -> Result<Exit, CliError> {
     let tokens = tokens()?.list()?;
-    if options.output.json {
-        print_json(&tokens)?;
-    } else {
-        print(&render(&tokens))?;
-    }
+    print_value(&options.output, &tokens, || render(&tokens))?;
     Ok(Exit::Success)
 }
 

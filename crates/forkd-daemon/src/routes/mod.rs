@@ -8,7 +8,7 @@
 //! [`crate::error::ApiError`], and says with [`crate::audit::Sandboxes`] which sandboxes it has made. Errors that it has in
 //! common with others are in `responses.rs`.
 
-pub mod checks;
+pub(crate) mod checks;
 mod events;
 mod files;
 pub(crate) mod images;

@@ -132,8 +132,9 @@ hint: forkd ls --all lists those there are
 
 "#]]
     );
+    let no_sandbox = world.run(&["pause", "inone"])?;
     assert_data_eq!(
-        world.run(&["pause", "inone"])?,
+        no_sandbox.clone(),
         str![[r#"
 exit: 1
 --- stderr
@@ -142,66 +143,16 @@ hint: forkd ls --all lists those there are
 
 "#]]
     );
-    assert_data_eq!(
-        world.run(&["exec", "inone", "--", "true"])?,
-        str![[r#"
-exit: 1
---- stderr
-forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
-
-"#]]
-    );
-    assert_data_eq!(
-        world.run(&["eval", "inone", "1"])?,
-        str![[r#"
-exit: 1
---- stderr
-forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
-
-"#]]
-    );
-    assert_data_eq!(
-        world.run(&["logs", "inone"])?,
-        str![[r#"
-exit: 1
---- stderr
-forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
-
-"#]]
-    );
-    assert_data_eq!(
-        world.run(&["stats", "inone"])?,
-        str![[r#"
-exit: 1
---- stderr
-forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
-
-"#]]
-    );
-    assert_data_eq!(
-        world.run(&["branch", "inone"])?,
-        str![[r#"
-exit: 1
---- stderr
-forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
-
-"#]]
-    );
-    assert_data_eq!(
-        world.run(&["rollback", "inone", "tag"])?,
-        str![[r#"
-exit: 1
---- stderr
-forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
-
-"#]]
-    );
+    for command in [
+        &["exec", "inone", "--", "true"][..],
+        &["eval", "inone", "1"],
+        &["logs", "inone"],
+        &["stats", "inone"],
+        &["branch", "inone"],
+        &["rollback", "inone", "tag"],
+    ] {
+        assert_eq!(world.run(command)?, no_sandbox, "{command:?}");
+    }
     assert_data_eq!(
         world.run(&["snapshot", "inspect", "nothing"])?,
         str![[r#"

@@ -10,6 +10,7 @@ from typing import Optional, TypeVar, Union
 import httpx
 
 from .. import _api, models
+from .._arguments import limit, new_sandboxes, seconds
 from .._call import Call, nothing
 from .._results import Command, CommandResult, Execution, arguments, of_evaluated, of_executed
 from .._wire import LARGEST
@@ -19,7 +20,7 @@ from .commands import AsyncCommands, follow
 from .controller import AsyncController
 from .files import AsyncFiles
 from .pages import AsyncSandboxPaginator
-from .snapshot import AsyncSnapshot, limit, seconds
+from .snapshot import AsyncSnapshot
 
 S = TypeVar("S", bound="AsyncSandbox")
 
@@ -80,14 +81,7 @@ class AsyncSandbox:
         tag = named if isinstance(named, str) else named.tag
         if controller is None and not isinstance(named, str):
             controller = named.controller
-        body = models.CreateSandboxes(
-            snapshot_tag=tag,
-            ttl_secs=seconds(timeout),
-            metadata=metadata or {},
-            env=envs or {},
-            limits=limits,
-            egress=egress,
-        )
+        body = new_sandboxes(snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress)
         controller = controller or AsyncController.shared(address, token)
         created = await controller.create_sandboxes(body)
         return cls(controller, created.sandboxes[0])
@@ -224,14 +218,8 @@ class AsyncSandbox:
         egress: Optional[models.Egress] = None,
     ) -> builtins.list[AsyncSandbox]:
         """Copies of it as it is now, all of them or none; it goes on."""
-        body = models.CreateSandboxes(
-            from_sandbox=self.id,
-            n=n,
-            ttl_secs=seconds(timeout),
-            env=envs or {},
-            metadata=metadata or {},
-            limits=limits,
-            egress=egress,
+        body = new_sandboxes(
+            from_sandbox=self.id, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
         )
         created = await self.controller.create_sandboxes(body)
         return [AsyncSandbox(self.controller, info) for info in created.sandboxes]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import builtins
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional, Union
 
 from .. import models
-from .._api import LONGEST
+from .._arguments import new_sandboxes
 from . import io
 from .controller import AsyncController
 
@@ -118,14 +117,8 @@ class AsyncSnapshot:
         """New sandboxes that begin where this was frozen, all of them or none."""
         from .sandbox import AsyncSandbox
 
-        body = models.CreateSandboxes(
-            snapshot_tag=self.tag,
-            n=n,
-            ttl_secs=seconds(timeout),
-            env=envs or {},
-            metadata=metadata or {},
-            limits=limits,
-            egress=egress,
+        body = new_sandboxes(
+            snapshot_tag=self.tag, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
         )
         created = await self.controller.create_sandboxes(body)
         return [AsyncSandbox(self.controller, info) for info in created.sandboxes]
@@ -133,13 +126,3 @@ class AsyncSnapshot:
     async def delete(self, *, cascade: bool = False) -> builtins.list[str]:
         """Removes it; with `cascade`, also the snapshots that are changes of it. What was removed, in this order."""
         return await self.controller.delete_snapshot(self.tag, cascade=cascade)
-
-
-def limit(timeout: Optional[float]) -> int:
-    """How long something may take, in whole seconds; 0 and `None` are as long as it may be."""
-    return min(seconds(timeout or None) or LONGEST, LONGEST)
-
-
-def seconds(timeout: Optional[float]) -> Optional[int]:
-    """A time as the API has it, in whole seconds."""
-    return None if timeout is None else max(1, math.ceil(timeout))

@@ -14,12 +14,12 @@ from typing import Callable, Literal, Optional, Union, overload
 from websockets.exceptions import ConnectionClosed
 
 from .. import _api, models
+from .._arguments import limit
 from .._call import parsed
 from .._results import Command, CommandResult, Text, arguments
 from ..errors import ConnectionFailedError, ForkdError, ProtocolError, from_body
 from . import io
 from .controller import Controller
-from .snapshot import limit
 from .transport import Lines
 
 # The first byte of what a program says.

@@ -12,6 +12,7 @@ from typing import Optional, TypeVar, Union
 import httpx
 
 from .. import _api, models
+from .._arguments import limit, new_sandboxes, seconds
 from .._call import Call, nothing
 from .._results import Command, CommandResult, Execution, arguments, of_evaluated, of_executed
 from .._wire import LARGEST
@@ -21,7 +22,7 @@ from .commands import Commands, follow
 from .controller import Controller
 from .files import Files
 from .pages import SandboxPaginator
-from .snapshot import Snapshot, limit, seconds
+from .snapshot import Snapshot
 
 S = TypeVar("S", bound="Sandbox")
 
@@ -82,14 +83,7 @@ class Sandbox:
         tag = named if isinstance(named, str) else named.tag
         if controller is None and not isinstance(named, str):
             controller = named.controller
-        body = models.CreateSandboxes(
-            snapshot_tag=tag,
-            ttl_secs=seconds(timeout),
-            metadata=metadata or {},
-            env=envs or {},
-            limits=limits,
-            egress=egress,
-        )
+        body = new_sandboxes(snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress)
         controller = controller or Controller.shared(address, token)
         created = controller.create_sandboxes(body)
         return cls(controller, created.sandboxes[0])
@@ -226,14 +220,8 @@ class Sandbox:
         egress: Optional[models.Egress] = None,
     ) -> builtins.list[Sandbox]:
         """Copies of it as it is now, all of them or none; it goes on."""
-        body = models.CreateSandboxes(
-            from_sandbox=self.id,
-            n=n,
-            ttl_secs=seconds(timeout),
-            env=envs or {},
-            metadata=metadata or {},
-            limits=limits,
-            egress=egress,
+        body = new_sandboxes(
+            from_sandbox=self.id, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
         )
         created = self.controller.create_sandboxes(body)
         return [Sandbox(self.controller, info) for info in created.sandboxes]

@@ -24,7 +24,7 @@ fn file(world: &World) -> PathBuf {
 
 fn list(world: &World) -> Option<Prefault> {
     let store = Store::new(world.root().join("snapshots"));
-    store.prefault(&"base".parse().ok()?).ok()??.1
+    store.prefault(&"base".parse().ok()?).ok()??.list
 }
 
 /// Waits until there is a list that can be used, and looks at what can be seen meanwhile.
@@ -120,7 +120,7 @@ fn what_is_kept_is_used_unless_it_is_turned_off() -> Result<(), Failure> {
     // Memory that the guest does not use, 8 MiB of it.
     let store = Store::new(world.root().join("snapshots"));
     let tag = "base".parse()?;
-    let (digest, _) = store.prefault(&tag)?.ok_or("no snapshot")?;
+    let digest = store.prefault(&tag)?.ok_or("no snapshot")?.digest;
     let written = PageRuns::first_of(std::iter::once((32 << 20) / 4096..(40 << 20) / 4096));
     store.keep_prefault(&tag, &digest, &Prefault { written, ..Prefault::default() })?;
     assert!(private_of_a_child(&world)? < usual + 4096);

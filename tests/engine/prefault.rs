@@ -17,7 +17,10 @@ fn list(runs: &[Range<u64>]) -> PageRuns {
 }
 
 fn tell(zygote: &mut Zygote, written: PageRuns, touched: PageRuns) -> Result<(), Failure> {
-    zygote.control.must(Command::Prefault(Prefault { written, touched }), &[]).map(drop)
+    zygote
+        .control
+        .must(Command::Prefault(Prefault { written, touched, ..Prefault::default() }), &[])
+        .map(drop)
 }
 
 /// Whose number of pages is 1000.
@@ -102,7 +105,7 @@ fn a_list_of_nonsense_costs_nothing_but_time() -> Result<(), Failure> {
 #[test]
 fn what_cannot_be_is_refused() -> Result<(), Failure> {
     let (_process, mut vm) = boot(MEMORY)?;
-    let prefault = |written, touched| Command::Prefault(Prefault { written, touched });
+    let prefault = |written, touched| Command::Prefault(Prefault { written, touched, ..Prefault::default() });
     let none = PageRuns::default;
     let refused = |vm: &mut TinyVm, command| match vm.control.call(command, &[]) {
         Ok(Err(refusal)) => Ok(refusal.code),

@@ -7,12 +7,10 @@
 use std::io;
 use std::ops::Range;
 
-use crate::mapping::{self, HUGE_PAGE};
+use crate::mapping;
 use crate::pagemap::{Entry, PAGE, Pagemap};
 use crate::populated::{Batch, runs};
 use crate::ram::{GuestRam, RamRegion};
-
-const PAGES_A_HUGE_PAGE: usize = HUGE_PAGE / 4096;
 
 impl GuestRam {
     /// How many pages there are, numbered one after another, across the holes between regions.
@@ -47,22 +45,15 @@ impl GuestRam {
         Ok(())
     }
 
-    /// Ranges of pages, ascending, that this process has copied from the one that it was forked from.
-    ///
-    /// A huge page of which all is the process' own was not there before, or is written from end to end: one fault makes it. Those
-    /// are left out.
-    pub fn copied(&self, pagemap: &Pagemap) -> io::Result<Vec<Range<u64>>> {
-        let mut copied = Vec::new();
+    /// Ranges of pages, ascending, that this process has alone: copies of what it shared with the one that it was forked from, and
+    /// memory that nobody had before.
+    pub fn own(&self, pagemap: &Pagemap) -> io::Result<Vec<Range<u64>>> {
+        let mut all = Vec::new();
         for Batch { page, address, count } in self.batches() {
-            let mut own: Vec<bool> = pagemap.read(address, count)?.into_iter().map(Entry::is_own).collect();
-            for huge_page in own.chunks_exact_mut(PAGES_A_HUGE_PAGE) {
-                if huge_page.iter().all(|own| *own) {
-                    huge_page.fill(false);
-                }
-            }
-            copied.extend(runs(&own).map(|run| page + run.start..page + run.end));
+            let own: Vec<bool> = pagemap.read(address, count)?.into_iter().map(Entry::is_own).collect();
+            all.extend(runs(&own).map(|run| page + run.start..page + run.end));
         }
-        Ok(copied)
+        Ok(all)
     }
 }
 
@@ -70,6 +61,7 @@ impl GuestRam {
 mod tests {
     use super::*;
     use crate::layout::Layout;
+    use crate::mapping::HUGE_PAGE;
     use vm_memory::{Bytes, GuestAddress};
 
     #[test]
@@ -110,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn whole_huge_pages_are_no_copies() {
+    fn own_pages_are_told_in_runs() {
         let ram = GuestRam::allocate(Layout::new(8 << 20).unwrap()).unwrap();
         let host = usize::try_from(ram.regions().next().unwrap().host).unwrap();
         ram.memory().write_slice(&vec![1; 6 << 20], GuestAddress(0)).unwrap();
         // A hole is in the second of three.
         mapping::drop_page(host + HUGE_PAGE + 5 * 4096);
         let pagemap = Pagemap::new(std::fs::File::open("/proc/self/pagemap").unwrap());
-        assert_eq!(ram.copied(&pagemap).unwrap(), [512..517, 518..1024]);
+        assert_eq!(ram.own(&pagemap).unwrap(), [0..517, 518..1536]);
     }
 }

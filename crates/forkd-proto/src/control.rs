@@ -379,6 +379,10 @@ pub struct Prefault {
     pub written: PageRuns,
     /// Pages that they read. KVM maps them, and the written ones, before the guest runs, where the host's kernel can.
     pub touched: PageRuns,
+    /// Memory that children use and nobody has used before, in whole huge pages. The zygote has them made now: a child then copies the
+    /// few small pages that it writes, instead of getting 2 MiB of zeroes.
+    #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
+    pub fresh: PageRuns,
 }
 
 impl Command {
@@ -826,6 +830,7 @@ mod tests {
         let prefault = Prefault {
             written: PageRuns::first_of([3..6, 9..10]),
             touched: PageRuns::first_of([0..1, 7..8]),
+            fresh: PageRuns::default(),
         };
         [
             ("boot", Command::Boot(boot)),

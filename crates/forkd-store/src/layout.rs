@@ -99,6 +99,15 @@ impl Layout {
         Some((region, (page - begin) * PAGE_BYTES))
     }
 
+    /// The page that a guest address is in.
+    pub fn page_at(&self, address: u64) -> Option<u64> {
+        let region = self.regions.partition_point(|region| region.address <= address).checked_sub(1)?;
+        let (Region { address: begin, length }, end) = (self.regions[region], self.ends[region]);
+        let offset = (address - begin) / PAGE_BYTES;
+        let pages = length / PAGE_BYTES;
+        (offset < pages).then(|| end - pages + offset)
+    }
+
     /// How many of `count` pages from `first` on are in the same region. At least one, if `first` exists and `count` is
     /// not zero.
     pub(crate) fn within_region(&self, first: u64, count: u64) -> u64 {
@@ -140,6 +149,9 @@ mod tests {
             places,
             [Some((0, 0)), Some((0, 0x1000)), Some((0, 0x2000)), Some((1, 0)), Some((1, 0x1000)), None]
         );
+        let pages = [0, 0xfff, 0x2abc, 0x3000, 0xffff_ffff, 0x1_0000_0000, 0x1_0000_1fff, 0x1_0000_2000]
+            .map(|address| layout.page_at(address));
+        assert_eq!(pages, [Some(0), Some(0), Some(2), None, None, Some(3), Some(4), None]);
         assert_eq!(layout.within_region(1, 10), 2);
         assert_eq!(layout.within_region(3, 1), 1);
         assert_eq!(layout.within_region(5, 7), 0);

@@ -67,7 +67,7 @@ pub use layout::{Layout, LayoutError, MAX_MEMORY, MAX_REGIONS, PAGE_SIZE, Region
 pub use manifest::{About, Content, DiskLayer, FileEntry, Link, Manifest, ManifestError, SealedManifest};
 pub use page::{PageSink, PageSource};
 pub use page_map::{PageMap, PageMapError, Run, RunKind};
-pub use prefault::KeepError;
+pub use prefault::{KeepError, Kept};
 pub use remove::RemoveError;
 pub use snapshot::{OpenError, RequirementError, Snapshot};
 pub use snapshot_files::SnapshotFiles;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! b0a8…                                                                 blake3 of every byte behind this line
-//! {"format":"forkd prefault","version":1,"snapshot":"…","written":[…],"touched":[…]}
+//! {"format":"forkd prefault","version":2,"snapshot":"…","written":[…],"touched":[…],"fresh":[…]}
 //! ```
 //!
 //! `snapshot` is the digest of the manifest beside it. The file comes after the snapshot, and is no part of it: the manifest does not
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::files;
+use crate::layout::Layout;
 use crate::snapshot::OpenError;
 use crate::snapshot_files::SnapshotDirectory;
 use crate::store::{Store, StoreError};
@@ -28,7 +29,8 @@ use crate::tag::Tag;
 const FILE: &str = "prefault.json";
 const NEW: &str = "prefault.json.new";
 const FORMAT: &str = "forkd prefault";
-const VERSION: u32 = 1;
+/// Version 1 knew nothing of a first eval.
+const VERSION: u32 = 2;
 /// What is longer cannot be told to a process anyway.
 const MAX_LENGTH: u64 = MAX_MESSAGE as u64;
 const DIGITS: usize = 2 * Digest::LENGTH;
@@ -41,6 +43,17 @@ struct Fields {
     snapshot: Digest,
     written: PageRuns,
     touched: PageRuns,
+    fresh: PageRuns,
+}
+
+/// What is kept with a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// What the snapshot is known by.
+    pub digest: Digest,
+    pub layout: Layout,
+    /// The list, if there is one that can be used.
+    pub list: Option<Prefault>,
 }
 
 /// A list was not kept.
@@ -55,9 +68,8 @@ pub enum KeepError {
 }
 
 impl Store {
-    /// The digest that a snapshot is known by, and the list that is kept with it, if there is one that can be used. `None` if there
-    /// is no such snapshot.
-    pub fn prefault(&self, tag: &Tag) -> Result<Option<(Digest, Option<Prefault>)>, OpenError> {
+    /// What is kept with a snapshot; `None` if there is no such snapshot.
+    pub fn prefault(&self, tag: &Tag) -> Result<Option<Kept>, OpenError> {
         let Some((directory, sealed)) = SnapshotDirectory::open(&self.path(tag))? else { return Ok(None) };
         let read = || -> io::Result<Vec<u8>> {
             let file = directory.open_file(FILE)?;
@@ -65,9 +77,10 @@ impl Store {
         };
         let list = read().ok().and_then(|bytes| decode(&bytes, &sealed.digest));
         // Of memory that the snapshot does not have it says nothing.
-        let pages = sealed.manifest.layout.pages();
-        let list = list.filter(|list| list.written.end() <= pages && list.touched.end() <= pages);
-        Ok(Some((sealed.digest, list)))
+        let layout = sealed.manifest.layout;
+        let fits = |runs: &PageRuns| runs.end() <= layout.pages();
+        let list = list.filter(|list| [&list.written, &list.touched, &list.fresh].into_iter().all(fits));
+        Ok(Some(Kept { digest: sealed.digest, layout, list }))
     }
 
     /// Keeps a list with the snapshot that has this digest, in the place of what was there.
@@ -90,8 +103,9 @@ impl Store {
 }
 
 fn encode(snapshot: &Digest, list: &Prefault) -> io::Result<Vec<u8>> {
-    let Prefault { written, touched } = list.clone();
-    let fields = Fields { format: FORMAT.into(), version: VERSION, snapshot: *snapshot, written, touched };
+    let Prefault { written, touched, fresh } = list.clone();
+    let fields =
+        Fields { format: FORMAT.into(), version: VERSION, snapshot: *snapshot, written, touched, fresh };
     let mut text = serde_json::to_vec(&fields)?;
     text.push(b'\n');
     Ok([format!("{}\n", Digest::of(&text)).into_bytes(), text].concat())
@@ -109,7 +123,7 @@ fn decode(file: &[u8], snapshot: &Digest) -> Option<Prefault> {
     }
     let fields: Fields = serde_json::from_slice(text).ok()?;
     let is_meant = fields.format == FORMAT && fields.version == VERSION && fields.snapshot == *snapshot;
-    is_meant.then_some(Prefault { written: fields.written, touched: fields.touched })
+    is_meant.then_some(Prefault { written: fields.written, touched: fields.touched, fresh: fields.fresh })
 }
 
 #[cfg(test)]
@@ -118,11 +132,12 @@ mod tests {
     use crate::testing::{TestStore, memory, tag};
 
     fn list(end: u64) -> Prefault {
-        Prefault { written: PageRuns::first_of([0..1, 2..end]), touched: PageRuns::first_of([1..2, 3..4]) }
+        let [written, touched, fresh] = [[0..1, 2..end], [1..2, 3..4], [0..0, 1..2]].map(PageRuns::first_of);
+        Prefault { written, touched, fresh }
     }
 
     fn kept(store: &TestStore) -> Option<Prefault> {
-        store.prefault(&tag("base")).unwrap().unwrap().1
+        store.prefault(&tag("base")).unwrap().unwrap().list
     }
 
     #[test]
@@ -130,7 +145,7 @@ mod tests {
         let store = TestStore::new();
         assert!(store.prefault(&tag("base")).unwrap().is_none());
         let base = store.full("base", &memory(&[1, 2, 3, 4]));
-        let (digest, none) = store.prefault(&tag("base")).unwrap().unwrap();
+        let Kept { digest, list: none, .. } = store.prefault(&tag("base")).unwrap().unwrap();
         assert_eq!((digest, none), (base.digest, None));
         for end in [3, 4] {
             store.keep_prefault(&tag("base"), &digest, &list(end)).unwrap();
@@ -141,7 +156,8 @@ mod tests {
         assert_eq!(kept(&store), Some(list(3)));
         // It is no part of the snapshot.
         let diff = store.diff("diff", &base, &memory(&[1, 2, 3, 5]));
-        assert_eq!(store.prefault(&tag("diff")).unwrap(), Some((diff.digest, None)));
+        let kept = store.prefault(&tag("diff")).unwrap().unwrap();
+        assert_eq!((kept.digest, kept.list), (diff.digest, None));
         store.remove(&tag("diff")).unwrap();
         store.remove(&tag("base")).unwrap();
         assert_eq!(fs::read_dir(store.path()).unwrap().count(), 0);
@@ -184,16 +200,16 @@ mod tests {
         let text = |version: u32, written: &str| {
             let digest = base.digest;
             sealed(format!(
-                r#"{{"format":"forkd prefault","version":{version},"snapshot":"{digest}","written":{written},"touched":[]}}"#
+                r#"{{"format":"forkd prefault","version":{version},"snapshot":"{digest}","written":{written},"touched":[],"fresh":[]}}"#
             ))
         };
         // The first is good; then another version, no list, pages that the memory does not have, and too much of it.
         for (bytes, is_good) in [
-            (text(1, "[3,1]"), true),
-            (text(2, "[3,1]"), false),
-            (text(1, "[3,0]"), false),
-            (text(1, "[4,1]"), false),
-            (text(1, &format!("[3,1{}]", " ".repeat(1 << 16))), false),
+            (text(2, "[3,1]"), true),
+            (text(1, "[3,1]"), false),
+            (text(2, "[3,0]"), false),
+            (text(2, "[4,1]"), false),
+            (text(2, &format!("[3,1{}]", " ".repeat(1 << 16))), false),
         ] {
             fs::write(&path, bytes).unwrap();
             assert_eq!(kept(&store).is_some(), is_good);

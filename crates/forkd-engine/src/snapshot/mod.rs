@@ -9,6 +9,7 @@
 //! A live snapshot becomes a file by itself. Until then it can be forked from all the same; if writing it fails, it stays live.
 
 pub(crate) mod evict;
+mod fault_trace;
 pub(crate) mod make;
 pub(crate) mod once;
 pub(crate) mod persist;

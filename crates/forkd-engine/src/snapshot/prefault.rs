@@ -12,14 +12,15 @@
 //!
 //! What fails on the way is told to nobody: a snapshot without a list is only slower to fork.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forkd_net::Egress;
 use forkd_proto::control::{Command, Prefault, Reply};
 use forkd_proto::page_runs::PageRuns;
-use forkd_store::Digest;
+use forkd_store::{Digest, Kept, Layout};
 use tokio::sync::oneshot;
 
 use crate::blocking::in_place;
@@ -37,6 +38,7 @@ use crate::sandbox::forked::{Forked, Prepared};
 use crate::sandbox::laps::Laps;
 use crate::sandbox::lifetime::OnExpiry;
 use crate::snapshot::Zygote;
+use crate::snapshot::fault_trace::FaultTrace;
 
 /// Nobody has used a snapshot for so long: whoever forks now is not to be delayed.
 const QUIET: Duration = Duration::from_secs(1);
@@ -50,6 +52,10 @@ const READY: Duration = Duration::from_secs(30);
 const MOST_INTERPRETERS: usize = 2;
 /// Code that every interpreter answers at once, if only with an error.
 const NOTHING: &str = "0";
+/// A first child shows what memory they use that the zygote does not have, a second what they write in there.
+const MOST_CHILDREN: usize = 2;
+/// In pages.
+const HUGE_PAGE: u64 = 512;
 /// A zygote takes no longer to keep a list.
 const TELLING: Duration = Duration::from_secs(5);
 
@@ -64,11 +70,11 @@ pub(crate) async fn tell_known(shared: &Shared, zygote: &Zygote) -> bool {
         return true;
     }
     match in_place(|| shared.store.prefault(&zygote.record.tag)) {
-        Ok(Some((_, Some(list)))) => {
+        Ok(Some(Kept { list: Some(list), .. })) => {
             tell(shared, zygote, list).await;
             true
         }
-        Ok(Some((_, None))) => false,
+        Ok(Some(_)) => false,
         // What cannot be read now is not what a list could be kept with.
         Ok(None) | Err(_) => true,
     }
@@ -129,25 +135,75 @@ async fn learn(
     };
     let Some(zygote) = zygote.upgrade() else { return Ok(()) };
     let tag = &zygote.record.tag;
-    let Ok(Some((digest, None))) = in_place(|| shared.store.prefault(tag)) else { return Ok(()) };
+    let Ok(Some(Kept { digest, layout, list: None })) = in_place(|| shared.store.prefault(tag)) else {
+        return Ok(());
+    };
+    let mut list = Prefault::default();
+    for _ in 0..MOST_CHILDREN {
+        let Some(used) = used_by_a_child(shared, &zygote, &layout, &mut given_up).await? else {
+            return Ok(());
+        };
+        let fresh_before = list.fresh;
+        list = Prefault { fresh: PageRuns::first_of(union(&fresh_before, &used.fresh)), ..used };
+        if list.fresh == fresh_before {
+            break;
+        }
+        // What a child writes in there is known when the zygote has it.
+        tell(shared, &zygote, Prefault { fresh: list.fresh.clone(), ..Prefault::default() }).await;
+    }
+    keep(shared, &zygote, digest, list).await
+}
+
+/// Forks a child, and looks at what it uses. `None` if it is given up meanwhile.
+async fn used_by_a_child(
+    shared: &Arc<Shared>,
+    zygote: &Zygote,
+    layout: &Layout,
+    given_up: impl Future<Output = ()>,
+) -> Result<Option<Prefault>, EngineError> {
+    // A host that does not tell leaves faults that could have been spared.
+    let trace = in_place(|| FaultTrace::begin(zygote.process.pid)).ok();
     // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
-    let mut child = child_of(shared, &zygote).await?;
-    let ready = async {
+    let mut child = child_of(shared, zygote).await?;
+    let used = async {
         let _turn = shared.identities.acquire().await;
         child.be_used(READY).await
     };
     tokio::select! {
-        used = ready => used?,
-        () = &mut given_up => return Ok(()),
+        used = used => used?,
+        () = given_up => return Ok(None),
     }
     fault::place("prefault.ready");
-    let written = child.copied().await?;
-    drop(child);
-    // Which pages are only read, the page tables do not say: a child has all of its parent's from the beginning. To map everything
-    // around the written pages instead would cost more than the faults: 2 MiB that were taken apart are 512 entries, and of the huge
-    // pages that were not, a child uses a few.
-    let list = Prefault { written, touched: PageRuns::default() };
-    keep(shared, &zygote, digest, list).await
+    let (fresh, written) = split(&child.own_pages().await?);
+    let touched = match (trace, child.process()) {
+        (Some(trace), Some(process)) => in_place(|| trace.addresses(process.pid)).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let pages: BTreeSet<u64> = touched.into_iter().filter_map(|address| layout.page_at(address)).collect();
+    let touched = PageRuns::first_of(pages.into_iter().map(|page| page..page + 1));
+    Ok(Some(Prefault { written, touched, fresh }))
+}
+
+/// A child's own pages: those of whole huge pages, which it got because nobody had used that memory (or, rarely, because it has
+/// written all of it), and the others.
+fn split(own: &PageRuns) -> (PageRuns, PageRuns) {
+    let whole = |run: &Range<u64>| {
+        let begin = run.start.next_multiple_of(HUGE_PAGE);
+        begin..(run.end / HUGE_PAGE * HUGE_PAGE).max(begin)
+    };
+    let fresh = PageRuns::first_of(own.runs().map(|run| whole(&run)));
+    let others = own.runs().flat_map(|run| match whole(&run) {
+        whole if whole.is_empty() => [run, 0..0],
+        whole => [run.start..whole.start, whole.end..run.end],
+    });
+    (fresh, PageRuns::first_of(others))
+}
+
+/// All pages of two lists, ascending.
+fn union(one: &PageRuns, other: &PageRuns) -> Vec<Range<u64>> {
+    let mut runs: Vec<_> = one.runs().chain(other.runs()).collect();
+    runs.sort_by_key(|run| run.start);
+    runs
 }
 
 /// Waits until nobody forks.
@@ -206,8 +262,8 @@ impl Forked {
         Ok(())
     }
 
-    /// The pages that it has written so far.
-    async fn copied(&self) -> Result<PageRuns, EngineError> {
+    /// The pages that it has alone so far.
+    async fn own_pages(&self) -> Result<PageRuns, EngineError> {
         let process = self.process().ok_or(EngineError::Removed)?;
         process.give_page_table().await;
         match self.shared.call(process, Command::OwnPages, &[]).await?.0 {
@@ -249,6 +305,25 @@ impl Engine {
         if let Ok(turn) = self.shared.learning.acquire().await {
             self.shared.learning.close();
             drop(turn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_huge_pages_are_told_apart() {
+        for (own, fresh, written) in [
+            (vec![], vec![], vec![]),
+            (vec![0..3, 510..514], vec![], vec![0..3, 510..514]),
+            (vec![512..1024], vec![512..1024], vec![]),
+            (vec![0..5, 500..2000], vec![512..1536], vec![0..5, 500..512, 1536..2000]),
+            (vec![1023..1537], vec![1024..1536], vec![1023..1024, 1536..1537]),
+        ] {
+            let [own, fresh, written] = [own, fresh, written].map(PageRuns::first_of);
+            assert_eq!(split(&own), (fresh, written), "{own:?}");
         }
     }
 }

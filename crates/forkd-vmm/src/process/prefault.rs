@@ -8,8 +8,8 @@ use crate::vm::live::FrozenVm;
 use crate::vm::prefault::Prefault;
 
 impl Process {
-    /// Keeps the list for all children that are forked from now on. One that is of another memory is refused, and what was told before
-    /// stays.
+    /// Keeps the list for all children that are forked from now on, and has the memory made that they share. One that is of another
+    /// memory is refused, and what was told before stays.
     pub(super) fn expect(&mut self, mut frozen: FrozenVm, pages: control::Prefault) -> Result<Done, Refusal> {
         let told = Prefault::new(self.kvm.as_deref().ok(), &frozen.ram, pages);
         let told = told.map(|prefault| frozen.prefault = prefault);
@@ -18,7 +18,7 @@ impl Process {
         Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 
-    /// The pages that the VM has copied. A guest that runs meanwhile may copy more.
+    /// The pages that the VM has alone. A guest that runs meanwhile may get more.
     pub(super) fn own_pages(&self) -> Result<Done, Refusal> {
         let (State::Running(vm) | State::Paused(vm)) = &self.state else {
             return Ok(Done::Reply(Reply::OwnPages(PageRuns::default()), Vec::new()));
@@ -27,7 +27,7 @@ impl Process {
             let message = "the process has no page table to look at".into();
             return Err(Refusal { code: RefusalCode::State, message });
         };
-        let copied = vm.ram.copied(&pagemap).map_err(|error| failed(&error))?;
-        Ok(Done::Reply(Reply::OwnPages(PageRuns::first_of(copied)), Vec::new()))
+        let own = vm.ram.own(&pagemap).map_err(|error| failed(&error))?;
+        Ok(Done::Reply(Reply::OwnPages(PageRuns::first_of(own)), Vec::new()))
     }
 }

@@ -13,6 +13,7 @@ use std::os::raw::c_ulong;
 
 use forkd_memory::GuestRam;
 use forkd_proto::control;
+use forkd_proto::page_runs::PageRuns;
 use kvm_bindings::{KVM_CAP_PRE_FAULT_MEMORY, kvm_pre_fault_memory};
 use kvm_ioctls::{Kvm, VcpuFd};
 use vmm_sys_util::ioctl::ioctl_with_mut_ref;
@@ -43,15 +44,22 @@ pub struct OutsideOfMemory {
 }
 
 impl Prefault {
-    /// Of a list that anybody may have written. KVM is asked here, once, for all children.
+    /// Of a list that anybody may have written. What is done once for all children is done here: KVM is asked what it can, and memory
+    /// is made that no child is to make for itself.
     pub fn new(
         kvm: Option<&Kvm>,
         ram: &GuestRam,
         pages: control::Prefault,
     ) -> Result<Prefault, OutsideOfMemory> {
-        let (found, expected) = (pages.written.end().max(pages.touched.end()), ram.pages());
+        let lists = [&pages.written, &pages.touched, &pages.fresh];
+        let (found, expected) = (lists.map(PageRuns::end).into_iter().max().unwrap_or(0), ram.pages());
         if found > expected {
             return Err(OutsideOfMemory { found, expected });
+        }
+        for run in pages.fresh.runs() {
+            if ram.copy_ahead(run).is_err() {
+                break;
+            }
         }
         let can_map = kvm.is_some_and(|kvm| kvm.check_extension_raw(KVM_CAP_PRE_FAULT_MEMORY.into()) > 0);
         Ok(Prefault { pages, can_map })
@@ -101,16 +109,19 @@ fn map_range(vcpu: &VcpuFd, gpa: u64, size: u64) -> bool {
 mod tests {
     use super::*;
     use forkd_memory::Layout;
-    use forkd_proto::page_runs::PageRuns;
 
     #[test]
     fn pages_outside_of_the_memory_are_refused() {
         let ram = GuestRam::allocate(Layout::new(4 << 20).unwrap()).unwrap();
         let list = |run| PageRuns::first_of([run]);
-        let new = |written, touched| Prefault::new(None, &ram, control::Prefault { written, touched });
+        let new = |written, touched| {
+            Prefault::new(None, &ram, control::Prefault { written, touched, ..control::Prefault::default() })
+        };
         assert!(new(list(0..1024), list(1023..1024)).is_ok());
         let refused = OutsideOfMemory { found: 1025, expected: 1024 };
         assert_eq!(new(list(0..1), list(3..1025)).unwrap_err(), refused);
         assert_eq!(new(list(1024..1025), PageRuns::default()).unwrap_err(), refused);
+        let fresh = control::Prefault { fresh: list(0..1025), ..control::Prefault::default() };
+        assert_eq!(Prefault::new(None, &ram, fresh).unwrap_err(), refused);
     }
 }

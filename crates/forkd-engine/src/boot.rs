@@ -121,8 +121,9 @@ pub(crate) struct BootDisk {
 /// The id of a guest among those that a host's vsock driver would know. Each VM process has its own, so all may be the same.
 pub(crate) const CID: u32 = 3;
 
-/// A guest reboots by ending, and its console is the log.
-const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+/// A guest reboots by ending, and its console is the log. Pressure averages are worked out every two seconds for each cgroup: more than
+/// half of what a guest does that has nothing to do, and its children pay it by the hundred.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 psi=0";
 /// QEMU's emulated SVM does not intercept XSETBV; a guest that does not ask for vector state does not miss it. And it forgets
 /// the interrupt shadow of STI, so a vCPU may sleep with work to do: the soft lockup detector's timer wakes it.
 const EMULATED: &str = " noxsave nmi_watchdog=0 watchdog_thresh=30 tsc=reliable mitigations=off";

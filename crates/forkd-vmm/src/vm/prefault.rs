@@ -9,6 +9,7 @@
 
 #![expect(unsafe_code, reason = "kvm-ioctls has no KVM_PRE_FAULT_MEMORY")]
 
+use std::ops::Range;
 use std::os::raw::c_ulong;
 
 use forkd_memory::GuestRam;
@@ -30,9 +31,9 @@ const _: () = assert!(
 /// What a zygote's children make ready.
 #[derive(Debug, Default)]
 pub struct Prefault {
-    pages: control::Prefault,
-    /// Whether KVM can map pages before a guest touches them.
-    can_map: bool,
+    written: PageRuns,
+    /// What KVM maps before the guest runs, where it can.
+    mapped: Vec<Range<u64>>,
 }
 
 /// A list that is of another memory.
@@ -62,13 +63,17 @@ impl Prefault {
             }
         }
         let can_map = kvm.is_some_and(|kvm| kvm.check_extension_raw(KVM_CAP_PRE_FAULT_MEMORY.into()) > 0);
-        Ok(Prefault { pages, can_map })
+        let mapped = match can_map {
+            true => union(pages.written.runs(), pages.touched.runs()).collect(),
+            false => Vec::new(),
+        };
+        Ok(Prefault { written: pages.written, mapped })
     }
 
     /// Copies the pages that will be written, before KVM knows of the memory. A kernel that cannot (before Linux 5.14), or that has
     /// no memory left for it, leaves them to the guest's first writes.
     pub fn copy(&self, ram: &GuestRam) {
-        for run in self.pages.written.runs() {
+        for run in self.written.runs() {
             if ram.copy_ahead(run).is_err() {
                 return;
             }
@@ -78,9 +83,9 @@ impl Prefault {
     /// Has KVM map the pages as for a read. What was copied is the process' own, and is mapped for writing with that. The tables are
     /// those of all vCPUs, so it is enough to ask one.
     pub fn map(&self, ram: &GuestRam, vcpus: &[VcpuFd]) {
-        let (true, Some(vcpu)) = (self.can_map, vcpus.first()) else { return };
-        for run in union(self.pages.written.runs(), self.pages.touched.runs()) {
-            for piece in ram.pieces(run) {
+        let Some(vcpu) = vcpus.first() else { return };
+        for run in &self.mapped {
+            for piece in ram.pieces(run.clone()) {
                 if !map_range(vcpu, piece.guest.0, piece.len) {
                     return;
                 }

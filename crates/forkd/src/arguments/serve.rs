@@ -83,13 +83,13 @@ pub struct ServeOptions {
     /// The machine that guests of builds run in where this host's KVM cannot run them.
     #[arg(long, hide = true, value_name = "NAME", default_value = "default", requires = "temporary")]
     pub machine: Name,
-    /// Whether children of a snapshot get the pages that they are known to write before they run. Which ones is learned once for
-    /// each snapshot, from a child that nobody sees.
+    /// Whether children of a snapshot get the pages that they are known to use before they run. Which ones is learned once for
+    /// each snapshot, from children that nobody sees.
     #[arg(
         long,
         value_name = "BOOL",
         env = "FORKD_PREFAULT",
-        default_value = "false",
+        default_value = "true",
         value_parser = clap::builder::BoolishValueParser::new(),
         action = clap::ArgAction::Set
     )]

@@ -230,7 +230,7 @@ fn what_a_branch_keeps_counts_against_its_owner() -> Result<(), Failure> {
     assert_eq!(world.names("zygotes"), ["base"], "nothing was made");
     // Nobody asks for whom there is no limit.
     let ample = owner(shape.memory_bytes * 2);
-    let branch = world.run(sandbox.branch_for(Some("one".parse()?), Some(ample.clone())))?;
+    let branch = world.run(sandbox.branch_for(Some("one".parse()?), Some(ample.clone())))?.snapshot;
     let record = branch.view().record;
     assert_eq!(record.owner.as_deref(), Some("token:a"));
     assert!(record.frozen_bytes > 0 && record.frozen_bytes < shape.memory_bytes, "{record:?}");

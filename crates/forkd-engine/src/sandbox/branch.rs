@@ -19,6 +19,7 @@ use crate::process::{VmProcess, WithEvents, listen_in};
 use crate::record::{self, DiskFiles, DiskRecord, ZygoteRecord};
 use crate::registry::Reservation;
 use crate::sandbox::Sandbox;
+use crate::sandbox::laps::{BranchStep, Laps};
 use crate::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 
 /// What is asked for.
@@ -30,14 +31,26 @@ pub struct BranchOrder {
     pub owner: Option<Owner>,
     /// Whether the sandbox can be taken back to it. One that is only for copies is removed when they are there.
     pub kept: bool,
+    /// Since it was asked for.
+    pub laps: Laps<BranchStep>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Branched {
+    pub snapshot: SnapshotHandle,
+    /// Where the time went.
+    pub laps: Laps<BranchStep>,
 }
 
 /// The branches that a sandbox can go back to. Their names fit its record.
 const MAX_BRANCHES: usize = 8192;
 
 impl Sandbox {
-    pub(crate) async fn branch(&mut self, order: BranchOrder) -> Result<SnapshotHandle, EngineError> {
+    pub(crate) async fn branch(&mut self, order: BranchOrder) -> Result<Branched, EngineError> {
         forkd_proto::passes!();
+        let mut laps = order.laps;
+        laps.end(BranchStep::Turn);
         self.check_alive()?;
         self.forget_removed_branches()?;
         self.check_depth().await?;
@@ -52,9 +65,10 @@ impl Sandbox {
         let frozen_bytes = self.own_memory().await;
         let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes, order.kept).await?;
         let owner = order.owner.map(|owner| owner.name).or_else(|| self.record.owner.clone());
+        laps.end(BranchStep::Admit);
         let directory = shared.places.zygote(&tag);
         in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
-        let branched = self.branch_into(&tag, owner, frozen_bytes).await;
+        let branched = self.branch_into(&tag, owner, frozen_bytes, &mut laps).await;
         let (record, process) = match branched {
             Ok(branched) => branched,
             Err(error) => {
@@ -71,7 +85,8 @@ impl Sandbox {
         let zygote = Zygote { process: process.0, record };
         let handle = snapshot::own(&shared, Arc::new(zygote), process.1, SnapshotStatus::Live);
         name.fill(handle.clone());
-        Ok(handle)
+        laps.end(BranchStep::Promise);
+        Ok(Branched { snapshot: handle, laps })
     }
 
     /// Keeps the record within its bounds, whose branches would grow it for ever.
@@ -104,6 +119,7 @@ impl Sandbox {
         tag: &Tag,
         owner: Option<String>,
         frozen_bytes: u64,
+        laps: &mut Laps<BranchStep>,
     ) -> Result<(ZygoteRecord, WithEvents), EngineError> {
         let directory = self.shared.places.zygote(tag);
         let control = listen_in(&directory)?;
@@ -146,8 +162,10 @@ impl Sandbox {
             self.save()
         })?;
         fault::place("branch.written");
+        laps.end(BranchStep::Files);
 
         self.process.give_page_table().await;
+        laps.end(BranchStep::PageTable);
         let (named, cgroup) = match &lent {
             Some(_) => (named, false),
             None => self.shared.with_zygote_cgroup(named, tag, &self.record.shape)?,
@@ -157,6 +175,7 @@ impl Sandbox {
         let descriptors = named.for_command(&command);
         let answer = self.process.control.call(command, &descriptors).await;
         drop(descriptors);
+        laps.end(BranchStep::Fork);
         fault::place("branch.branched");
         let left: Vec<_>;
         let (pid, pidfd) = match answer {
@@ -201,6 +220,7 @@ impl Sandbox {
                 Ok(other) => return Err(EngineError::Ended(format!("{other:?}"))),
                 Err(_) => return Err(EngineError::Timeout),
             }
+            laps.end(BranchStep::Running);
             // Others are forked from it as soon as it is promised, and must not be able to change each other's disks. The sandbox runs
             // meanwhile.
             for (file, empty) in &left {
@@ -215,6 +235,7 @@ impl Sandbox {
             self.take_cgroup_back(lent);
             return Err(error);
         }
+        laps.end(BranchStep::Seal);
         record.promised = true;
         record::write(&directory, &record)?;
         fault::place("branch.promised");

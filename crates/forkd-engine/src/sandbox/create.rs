@@ -26,8 +26,9 @@ use crate::limits::usage::Usage;
 use crate::network::NetworkOrder;
 use crate::places::PlaceError;
 use crate::record;
+use crate::sandbox::branch::Branched;
 use crate::sandbox::forked::{Forked, Name, Prepared};
-use crate::sandbox::laps::{CreateStep, Laps};
+use crate::sandbox::laps::{BranchStep, CreateStep, Laps};
 use crate::sandbox::lifetime::OnExpiry;
 use crate::sandbox::{SandboxHandle, SandboxView};
 use crate::snapshot::{SnapshotHandle, Zygote};
@@ -81,6 +82,8 @@ pub struct Created {
     pub windows: Vec<Duration>,
     /// How long the sandbox that was branched first stood still.
     pub branch_pause: Option<Duration>,
+    /// Where the time of that branch went.
+    pub branch_laps: Option<Laps<BranchStep>>,
 }
 
 /// What a sandbox used when its VM ran, and when its guest was ready.
@@ -100,12 +103,12 @@ impl Engine {
         };
         // Before there is a branch.
         self.admit(&new, &sandbox.view().record.shape, None).await?;
-        let branch = sandbox.branch_for_copies(new.owner.clone()).await?;
+        let Branched { snapshot: branch, laps } = sandbox.branch_for_copies(new.owner.clone()).await?;
         let created = self.create_from(&new, &branch).await;
         // Nobody has asked for it. One that others depend on meanwhile stays, as a branch like any other.
         let _ = self.remove_snapshot(branch.tag().as_str(), false).await;
         let branch_pause = branch.view().record.pause_us.map(Duration::from_micros);
-        Ok(Created { branch_pause, ..created? })
+        Ok(Created { branch_pause, branch_laps: Some(laps), ..created? })
     }
 
     async fn create_from(
@@ -146,8 +149,18 @@ impl Engine {
             }
             return Err(failures.swap_remove(0));
         }
-        let branch_pause = None;
-        Ok(Created { sandboxes, laps, counted, failures, restored, ready, windows, branch_pause })
+        let (branch_pause, branch_laps) = (None, None);
+        Ok(Created {
+            sandboxes,
+            laps,
+            counted,
+            failures,
+            restored,
+            ready,
+            windows,
+            branch_pause,
+            branch_laps,
+        })
     }
 
     /// Takes the owner's room for them, until they are there or given up.

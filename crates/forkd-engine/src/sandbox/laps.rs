@@ -1,11 +1,11 @@
-//! Where the time goes while a sandbox is made: laps without a gap, each with the name of what was done in it.
+//! Where the time goes while a sandbox is made or branched: laps without a gap, each with the name of what was done in it.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use forkd_proto::agent::identity::StepName;
 
-/// What is done in a lap, in this order. Some are done by every sandbox for itself, and some wait for the others.
+/// What is done in a lap while a sandbox is made, in this order. Some are done by every sandbox for itself, and some wait for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CreateStep {
     /// From the request: the zygote is leased, names are taken.
@@ -61,32 +61,79 @@ impl CreateStep {
     }
 }
 
+/// What is done in a lap while a sandbox is branched, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BranchStep {
+    /// Its turn: the sandbox does one thing at a time.
+    Turn,
+    /// Its name, and room for its memory.
+    Admit,
+    /// Its directory, disk layers and record.
+    Files,
+    /// The VM process is given its page table, so that it looks at fewer pages.
+    PageTable,
+    /// The VM process's answer. The sandbox is paused for a part of it.
+    Fork,
+    /// Until the new process says that it can be forked from.
+    Running,
+    /// Nobody can write to its disk layers.
+    Seal,
+    /// It is written down that it is there.
+    Promise,
+}
+
+impl BranchStep {
+    pub fn name(self) -> &'static str {
+        match self {
+            BranchStep::Turn => "turn",
+            BranchStep::Admit => "admit",
+            BranchStep::Files => "files",
+            BranchStep::PageTable => "page_table",
+            BranchStep::Fork => "fork",
+            BranchStep::Running => "running",
+            BranchStep::Seal => "seal",
+            BranchStep::Promise => "promise",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lap {
-    pub step: CreateStep,
+pub struct Lap<Step = CreateStep> {
+    pub step: Step,
     pub from: Instant,
     pub took: Duration,
 }
 
 /// A stopwatch of one sandbox.
 #[derive(Debug, Clone)]
-pub struct Laps {
+pub struct Laps<Step = CreateStep> {
     last: Instant,
-    laps: Vec<Lap>,
+    laps: Vec<Lap<Step>>,
 }
 
-impl Laps {
-    pub fn since(begun: Instant) -> Laps {
+impl<Step: Copy + PartialEq> Laps<Step> {
+    pub fn since(begun: Instant) -> Laps<Step> {
         Laps { last: begun, laps: Vec::new() }
     }
 
     /// What was done until now, since the last lap.
-    pub fn end(&mut self, step: CreateStep) {
+    pub fn end(&mut self, step: Step) {
         let now = Instant::now();
         self.laps.push(Lap { step, from: self.last, took: now.duration_since(self.last) });
         self.last = now;
     }
 
+    /// When a step was over.
+    pub fn end_of(&self, step: Step) -> Option<Instant> {
+        self.laps.iter().find(|lap| lap.step == step).map(|lap| lap.from + lap.took)
+    }
+
+    pub fn all(&self) -> &[Lap<Step>] {
+        &self.laps
+    }
+}
+
+impl Laps {
     /// What was done since the last lap, by whoever took these times. The next lap begins now.
     pub fn add(&mut self, steps: impl IntoIterator<Item = (CreateStep, Duration)>) {
         let mut from = self.last;
@@ -96,15 +143,6 @@ impl Laps {
             from += if step == CreateStep::Identity { Duration::ZERO } else { took };
         }
         self.last = Instant::now();
-    }
-
-    /// When a step was over.
-    pub fn end_of(&self, step: CreateStep) -> Option<Instant> {
-        self.laps.iter().find(|lap| lap.step == step).map(|lap| lap.from + lap.took)
-    }
-
-    pub fn all(&self) -> &[Lap] {
-        &self.laps
     }
 }
 

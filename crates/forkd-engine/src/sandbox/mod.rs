@@ -24,7 +24,7 @@ pub(crate) mod rollback;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forkd_proto::control::{Event, ExitReason, KvmCounts};
 use forkd_store::Tag;
@@ -47,8 +47,9 @@ use crate::process::control::CallError;
 use crate::process::descriptors::{SERIAL_LOG, VSOCK};
 use crate::process::{COUNTED, VmProcess, WithEvents};
 use crate::record::{self, SandboxRecord};
-use crate::sandbox::branch::BranchOrder;
+use crate::sandbox::branch::{BranchOrder, Branched};
 use crate::sandbox::end::is_ending;
+use crate::sandbox::laps::Laps;
 use crate::sandbox::lifetime::Expiry;
 use crate::snapshot::SnapshotHandle;
 
@@ -110,7 +111,7 @@ pub(crate) enum Request {
     ChangeNetwork(NetworkChange, Answer<()>),
     LoseNetwork(Answer<()>),
     Count(Answer<Option<KvmCounts>>),
-    Branch(BranchOrder, Answer<SnapshotHandle>),
+    Branch(BranchOrder, Answer<Branched>),
     Rollback(Tag, Answer<()>),
     /// The end of a rollback that another daemon has begun.
     Identify(Answer<()>),
@@ -174,24 +175,19 @@ impl SandboxHandle {
 
     /// Branches it. The snapshot can be forked from when this returns, and is on disk later.
     pub async fn branch(&self, tag: Option<Tag>) -> Result<SnapshotHandle, EngineError> {
-        self.branch_for(tag, None).await
+        Ok(self.branch_for(tag, None).await?.snapshot)
     }
 
     /// The same for somebody, within what that one may have.
-    pub async fn branch_for(
-        &self,
-        tag: Option<Tag>,
-        owner: Option<Owner>,
-    ) -> Result<SnapshotHandle, EngineError> {
-        self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept: true }, answer)).await
+    pub async fn branch_for(&self, tag: Option<Tag>, owner: Option<Owner>) -> Result<Branched, EngineError> {
+        let laps = Laps::since(Instant::now());
+        self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept: true, laps }, answer)).await
     }
 
     /// Makes a branch that is not listed among the sandbox's own.
-    pub(crate) async fn branch_for_copies(
-        &self,
-        owner: Option<Owner>,
-    ) -> Result<SnapshotHandle, EngineError> {
-        self.ask(|answer| Request::Branch(BranchOrder { tag: None, owner, kept: false }, answer)).await
+    pub(crate) async fn branch_for_copies(&self, owner: Option<Owner>) -> Result<Branched, EngineError> {
+        let order = BranchOrder { tag: None, owner, kept: false, laps: Laps::since(Instant::now()) };
+        self.ask(|answer| Request::Branch(order, answer)).await
     }
 
     /// Takes it back to one of its own branches.

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{BranchSandbox, Egress, MAX_TTL_SECS, Rollback, Sandbox, SetBandwidth, SetTtl};
 use forkd_api::snapshot::Snapshot;
-use forkd_engine::{EngineError, Expiry, NetworkChange, SandboxHandle, SnapshotHandle};
+use forkd_engine::{Branched, EngineError, Expiry, NetworkChange, SandboxHandle, SnapshotHandle};
 use forkd_store::Tag;
 
 use super::create::MAX_BANDWIDTH_MIB;
@@ -109,11 +109,12 @@ pub async fn branch_of(
     caller: &Caller,
 ) -> Answer<SnapshotHandle> {
     let owner = app.owner(caller, sandbox.view().record.project);
-    let branch = sandbox.branch_for(tag, Some(owner)).await?;
-    if let Some(pause_us) = branch.view().record.pause_us {
-        app.metrics.engine.branched(Duration::from_micros(pause_us));
+    let Branched { snapshot, .. } = sandbox.branch_for(tag, Some(owner)).await?;
+    let pause = snapshot.view().record.pause_us.map(Duration::from_micros);
+    if let Some(pause) = pause {
+        app.metrics.engine.branched(pause);
     }
-    Ok(branch)
+    Ok(snapshot)
 }
 
 /// Takes a sandbox back to one of its own branches. It keeps its id and its time; branches that came later are no longer its

@@ -18,6 +18,7 @@ use crate::kept::KeptError;
 use crate::metrics::Metrics;
 use crate::protocol::Protocol;
 use crate::sharing::Sharing;
+use crate::trace::{RequestTrace, SpanSink};
 
 /// The state of every handler: `State(app): State<Shared>`.
 pub type Shared = Arc<App>;
@@ -37,6 +38,7 @@ pub struct App {
     pub tls: bool,
     pub protocol: Arc<dyn Protocol>,
     pub sharing: Sharing,
+    pub spans: Option<Arc<dyn SpanSink>>,
     /// Places for long work on the library.
     pub jobs: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
@@ -70,6 +72,9 @@ impl App {
         let metrics = Metrics::default();
         metrics.register(|registry| {
             registry.register("audit_lost_lines", "Lines that the audit log misses", audit.lost());
+            if let Some(spans) = &config.spans {
+                registry.register("spans_lost", "Spans that were not sent", spans.lost());
+            }
         });
         Ok(Arc::new(App {
             engine,
@@ -83,6 +88,7 @@ impl App {
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             protocol,
             sharing: Sharing::open(&config.home)?,
+            spans: config.spans.clone(),
             jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),
             busy: Arc::default(),
@@ -115,10 +121,10 @@ impl App {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, ApiError> {
         let busy = self.busy().await;
-        let work = async move {
+        let work = RequestTrace::current().scope(async move {
             let _busy = busy;
             work.await
-        };
+        });
         tokio::spawn(work.in_current_span()).await.map_err(|error| ApiError::internal(&error))
     }
 

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::idempotency::Bounds;
+use crate::trace::SpanSink;
 
 /// Where the daemon listens, and what it keeps. It does not read files or the environment for it: the command line does.
 #[derive(Debug, Clone)]
@@ -16,6 +18,8 @@ pub struct Config {
     /// The audit log; without one, none is kept.
     pub audit: Option<PathBuf>,
     pub limits: Limits,
+    /// Where the spans of requests go; without one, none are recorded.
+    pub spans: Option<Arc<dyn SpanSink>>,
 }
 
 /// A Unix socket. Whoever may connect to it is an admin.

@@ -1,5 +1,5 @@
-//! What every request passes, in this order: it gets its name, its caller is recognised, the handler runs, its answer gets
-//! the shape, and what happened is counted, logged and left in the audit log.
+//! What every request passes, in this order: it gets its name and its place in a trace, its caller is recognised, the handler runs,
+//! its answer gets the shape, and what happened is counted, logged and left in the audit log.
 //!
 //! Handlers find [`RequestId`] and [`Caller`] among the request's extensions, and middlewares find the daemon's state there.
 
@@ -23,6 +23,7 @@ use crate::auth::{self, Caller, Peer};
 use crate::error::{ApiError, Failure, shape};
 use crate::protocol::{Aim, Plane};
 use crate::request_id::{self, RequestId};
+use crate::trace::ServerSpan;
 
 /// What anybody may ask: load balancers have no token, and the document is no secret.
 const PUBLIC: [&str; 2] = ["/healthz", "/openapi.json"];
@@ -43,11 +44,15 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
 
     let plane = app.protocol.plane(&app, &request);
     let route = if matches!(plane, Plane::Data(_)) { Some(DATA_PLANE) } else { route };
+    let asked = (&method, route);
+    let mut server_span = ServerSpan::begin(app.spans.as_ref(), request.headers(), asked, &id, record.begun);
+    let trace = server_span.trace().clone();
+    trace.replace_in(request.headers_mut());
     let mut response = match plane {
         // Sandboxes have tokens of their own.
         Plane::Data(aim) => {
             record.goes_on_to(&aim);
-            data_plane(&app, aim, request).instrument(span.clone()).await
+            trace.scope(data_plane(&app, aim, request)).instrument(span.clone()).await
         }
         plane => {
             let link = app.protocol.link_caller(request.uri()).filter(|_| plane == Plane::Control);
@@ -63,7 +68,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
                     request.extensions_mut().insert(id.clone());
                     request.extensions_mut().insert(caller);
                     request.extensions_mut().insert(app.clone());
-                    guarded(next.run(request)).instrument(span.clone()).await
+                    guarded(trace.scope(next.run(request))).instrument(span.clone()).await
                 }
             };
             match plane {
@@ -88,6 +93,8 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     headers.insert(request_id::HEADER, id.header());
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let line = record.finish(&response);
+    server_span.answered(response.status(), line.project.as_deref());
+    drop(server_span);
     app.audit.record(line).await;
     response
 }

@@ -35,6 +35,7 @@ use tracing::Instrument;
 use crate::app::Shared;
 use crate::auth::Caller;
 use crate::error::{ApiError, Failure};
+use crate::trace::RequestTrace;
 use crate::{extract, request_id};
 
 /// The header that has the key.
@@ -167,7 +168,7 @@ async fn keyed(app: &Shared, key: HeaderValue, request: Request, next: Next) -> 
         }
         response
     };
-    let work = tokio::spawn(work.in_current_span());
+    let work = tokio::spawn(RequestTrace::current().scope(work).in_current_span());
     work.await.map_err(|error| ApiError::internal(&error))
 }
 

@@ -42,6 +42,7 @@ pub mod server;
 mod sharing;
 pub mod signals;
 mod tenancy;
+pub mod trace;
 mod upload;
 mod views;
 mod whole_file;

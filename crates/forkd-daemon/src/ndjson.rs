@@ -17,6 +17,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tracing::Instrument;
 
+use crate::trace::RequestTrace;
+
 /// The type of the stream.
 pub const NDJSON: &str = "application/x-ndjson";
 
@@ -55,7 +57,8 @@ pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
 /// The answer whose lines `work` writes.
 pub fn answer<F: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Lines) -> F) -> Response {
     let (sender, lines) = mpsc::channel(QUEUE);
-    let task = tokio::spawn(work(Lines(sender)).in_current_span()).abort_handle();
+    let work = RequestTrace::current().scope(work(Lines(sender)));
+    let task = tokio::spawn(work.in_current_span()).abort_handle();
     let mut response = Response::new(Body::new(Stream { lines, task }));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(NDJSON));
     response

@@ -22,7 +22,9 @@ pub(crate) fn beginning() -> OpenApi {
     let info = InfoBuilder::new().title("forkd").version(env!("CARGO_PKG_VERSION")).description(Some(
         "Sandboxes that fork like processes.\n\nA request needs a token, except over the daemon's Unix socket, and over the \
          loopback while there are no tokens. Every answer of 400 and above has the body ErrorBody. Every answer has the \
-         header x-request-id: the request's own, if it had one of 1 to 64 letters, digits, dots, dashes and underscores.",
+         header x-request-id: the request's own, if it had one of 1 to 64 letters, digits, dots, dashes and underscores. \
+         A request with a W3C traceparent header belongs to that trace, and the commands and the code that it runs find their place in it in the \
+         environment variable TRACEPARENT, unless env has one.",
     ));
     let bearer =
         Http::builder().scheme(HttpAuthScheme::Bearer).bearer_format("e2b_ and 40 hexadecimal digits");

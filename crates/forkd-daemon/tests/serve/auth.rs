@@ -104,6 +104,7 @@ async fn an_address_of_others_needs_a_token_before_it_starts_and_ever_after() {
         tcp: Some(anywhere()),
         audit: None,
         limits: Default::default(),
+        spans: None,
     };
     let error = Server::bind(&config, crate::daemon::app(&config).await).await.unwrap_err();
     assert!(matches!(error, BindError::Unprotected(_)) && error.to_string().contains("forkd token create"));

@@ -298,6 +298,7 @@ fn config(options: &ServeOptions) -> Result<Config, CliError> {
         tcp,
         audit: options.audit_log.clone(),
         limits: Limits::default(),
+        spans: None,
         home,
     })
 }

@@ -20,6 +20,7 @@ use crate::extract::{Json, Path};
 use crate::routes::checks::within;
 use crate::routes::responses::{NetworkErrors, SandboxErrors};
 use crate::routes::snapshots;
+use crate::trace::RequestTrace;
 use crate::views;
 
 fn shown(sandbox: &SandboxHandle) -> Json<Sandbox> {
@@ -109,8 +110,9 @@ pub async fn branch_of(
     caller: &Caller,
 ) -> Answer<SnapshotHandle> {
     let owner = app.owner(caller, sandbox.view().record.project);
-    let Branched { snapshot, .. } = sandbox.branch_for(tag, Some(owner)).await?;
+    let Branched { snapshot, laps } = sandbox.branch_for(tag, Some(owner)).await?;
     let pause = snapshot.view().record.pause_us.map(Duration::from_micros);
+    RequestTrace::current().branched(&laps, pause);
     if let Some(pause) = pause {
         app.metrics.engine.branched(pause);
     }

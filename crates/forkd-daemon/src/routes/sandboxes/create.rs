@@ -24,6 +24,7 @@ use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::{self, malformed, within};
 use crate::routes::responses::GuestErrors;
+use crate::trace::RequestTrace;
 use crate::views;
 
 /// The most sandboxes that one request makes.
@@ -81,7 +82,9 @@ pub(super) async fn create(
 /// Makes sandboxes, also when whoever asked for them goes away.
 pub async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
     let engine = app.engine.clone();
-    let created = app.to_its_end(async move { engine.create(new).await }).await??;
+    let create =
+        async move { engine.create(new).await.inspect(|made| RequestTrace::current().created(made)) };
+    let created = app.to_its_end(create).await??;
     measure(app, &created);
     Ok(created)
 }

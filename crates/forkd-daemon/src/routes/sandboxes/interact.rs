@@ -45,6 +45,7 @@ use crate::error::{Answer, ApiError};
 use crate::extract::Path;
 use crate::routes::checks::malformed;
 use crate::routes::responses::AgentErrors;
+use crate::trace::RequestTrace;
 
 /// A client that is gone without a word is noticed when it cannot be written to.
 const PING: Duration = Duration::from_secs(30);
@@ -92,12 +93,12 @@ pub(super) async fn interact(
     })?;
     let place = app.place_for_upgrade()?;
     let upgrade = upgrade.max_message_size(MAX_INPUT_MESSAGE).max_frame_size(MAX_INPUT_MESSAGE);
-    let span = tracing::Span::current();
+    let (span, trace) = (tracing::Span::current(), RequestTrace::current());
     Ok(upgrade.on_upgrade(move |socket| {
         let session = async move {
             let _place = place;
             let _counted = app.metrics.connection();
-            serve(&app, &sandbox, socket).await;
+            trace.scope(serve(&app, &sandbox, socket)).await;
         };
         session.instrument(span)
     }))
@@ -193,7 +194,8 @@ fn convert(start: ExecStart) -> Answer<(Exec, Duration, Option<TerminalSize>)> {
 
 async fn begin(sandbox: &SandboxHandle, start: ExecStart) -> Answer<Session> {
     let window = start.stdin_window;
-    let (wanted, limit, tty) = convert(start)?;
+    let (mut wanted, limit, tty) = convert(start)?;
+    RequestTrace::current().pass_on(&mut wanted.env);
     let program = Program {
         arguments: &wanted.args,
         env: &wanted.env,

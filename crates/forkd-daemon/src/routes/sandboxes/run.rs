@@ -23,6 +23,7 @@ use crate::extract::{Json, Path};
 use crate::ndjson::{self, Gone, Lines};
 use crate::routes::checks::{self, malformed, within};
 use crate::routes::responses::{AgentErrors, GuestErrors};
+use crate::trace::RequestTrace;
 
 pub(super) const LONGEST_SECS: u64 = 24 * 3600;
 /// What a guest gets beyond the command's own time, to say that it is over.
@@ -58,10 +59,11 @@ pub(super) async fn exec(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Json(wanted): Json<Exec>,
+    Json(mut wanted): Json<Exec>,
 ) -> Answer<Response> {
     forkd_proto::passes!();
     let limit = check(&wanted)?;
+    RequestTrace::current().pass_on(&mut wanted.env);
     let sandbox = app.sandbox(&caller, &id)?;
     let agent = sandbox.awake_agent().await?;
     let program = Program {
@@ -106,10 +108,11 @@ pub(super) async fn eval(
     State(app): State<Shared>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Json(wanted): Json<Eval>,
+    Json(mut wanted): Json<Eval>,
 ) -> Answer<Json<Evaluated>> {
     let seconds = within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?;
     checks::env(&wanted.env)?;
+    RequestTrace::current().pass_on(&mut wanted.env);
     let sandbox = app.sandbox(&caller, &id)?;
     let language = wanted.context.is_none().then_some(wanted.language.name());
     let code = Code { code: &wanted.code, language, context: wanted.context.as_deref(), env: wanted.env };

@@ -29,6 +29,7 @@ use crate::ndjson;
 use crate::routes::checks::{self, malformed, within};
 use crate::routes::images::look;
 use crate::routes::snapshots::describe;
+use crate::trace::{Phases, RequestTrace};
 
 const MAX_VCPUS: u8 = 32;
 /// A TiB.
@@ -39,6 +40,8 @@ const READY_SECS: u64 = 60;
 const MAX_READY_SECS: u64 = 3600;
 /// A line of what a warm-up prints that has no end yet.
 const MAX_LINE: usize = 16 << 10;
+/// The last step, if it is waited for.
+const WRITE: &str = "write";
 /// What is told and not read yet.
 const QUEUE: usize = 16;
 
@@ -136,11 +139,13 @@ pub async fn make(
     let recipe = recipe.await?;
     let owner = app.own(caller);
     let (steps, mut taken) = mpsc::channel(QUEUE);
+    let mut phases = Phases::begin();
     let telling = async {
         let mut output = Output::default();
         while let Some(step) = taken.recv().await {
             match step {
                 Step::Begins(step) => {
+                    phases.next(&step);
                     say(&told, output.finish()).await;
                     tell(&told, &step).await;
                 }
@@ -160,15 +165,16 @@ pub async fn make(
         }
     };
     let (made, ()) = tokio::join!(making, telling);
-    let made = made?;
-    let view = match wait {
-        true => {
-            tell(&told, "write").await;
-            made.durable().await?
+    let view = match made {
+        Ok(made) if wait => {
+            phases.next(WRITE);
+            tell(&told, WRITE).await;
+            made.durable().await.map_err(ApiError::from)
         }
-        false => made.view(),
+        made => made.map(|made| made.view()),
     };
-    describe(app, caller, view).await
+    RequestTrace::current().made(phases);
+    describe(app, caller, view?).await
 }
 
 /// The tag that a snapshot of this image gets.

@@ -46,6 +46,7 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
         tcp: None,
         audit: None,
         limits: Limits::default(),
+        spans: None,
         home: directory.into(),
     };
     let guests = HostOrMachine {

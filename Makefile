@@ -71,6 +71,7 @@ build-tests: setup ## build the tests and the binaries they run
 lint: setup lint-python ## formatting, clippy, types of the Python client
 	$(CARGO) fmt --check
 	$(CARGO) clippy $(TESTED) --all-targets -- --deny warnings
+	$(CARGO) clippy $(TESTED) --no-default-features --bin forkd -- --deny warnings
 	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 
 lint-python:

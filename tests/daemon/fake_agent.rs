@@ -112,11 +112,10 @@ fn identify(reader: &mut impl BufRead, writer: &mut impl Write) -> io::Result<()
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let asked: Value = serde_json::from_str(&line)?;
-    writeln!(
-        writer,
-        "{}",
-        json!({ "version": 1, "generation": asked["generation"], "ok": true, "steps": [] })
-    )
+    let step = |name: &str| json!({ "step": name, "ok": true, "took_us": 1 });
+    let steps = [step("clock"), step("hooks")];
+    let answer = json!({ "version": 1, "generation": asked["generation"], "ok": true, "steps": steps });
+    writeln!(writer, "{answer}")
 }
 
 fn serve(client: UnixStream) -> io::Result<()> {

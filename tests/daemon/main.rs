@@ -28,5 +28,6 @@ mod schema;
 mod sdk;
 mod snapshots;
 mod soak;
+mod traces;
 mod unreadable;
 mod world;

@@ -145,7 +145,12 @@ impl World {
     }
 
     pub fn start(&mut self, options: &[&str]) -> Result<(), Failure> {
-        self.launch(options, &[])?;
+        self.start_with(options, &[])
+    }
+
+    /// The same, with variables of the environment.
+    pub fn start_with(&mut self, options: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
+        self.launch(options, variables)?;
         self.until("the daemon answers", |world| {
             Ok(client::send(&world.socket(), "GET /healthz", "", None)
                 .is_ok_and(|answer| answer.status == 200))

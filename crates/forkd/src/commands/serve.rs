@@ -1,10 +1,12 @@
 //! `forkd serve`: the daemon.
 
+mod otlp;
 mod temporary;
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_daemon::build_guests::EngineGuests;
@@ -60,7 +62,7 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     let settings = settings(options, &config, &library)?;
     let _lock = lock(&settings.root)?;
     let required = options.network == NetworkArgument::Required;
-    to_its_end(serve(&config, settings, library, required))
+    to_its_end(serve(config, settings, library, required))
 }
 
 fn to_its_end(serving: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, CliError> {
@@ -84,7 +86,7 @@ fn allow_descriptors() {
 }
 
 async fn serve(
-    config: &Config,
+    mut config: Config,
     settings: Settings,
     library: Library,
     network_required: bool,
@@ -111,11 +113,13 @@ async fn serve(
     if network_required && let Some(reason) = recovered.networks.unavailable {
         return Err(CliError::NoNetwork(reason));
     }
+    let sending = otlp::start();
+    config.spans = sending.as_ref().map(|sending| Arc::clone(&sending.sink));
     let networks = engine.clone();
     let guests = EngineGuests { engine: engine.clone(), library: library.clone() };
     let e2b = E2b::open(&config.home).map_err(CliError::of_verb)?;
-    let app = App::new(config, engine, library, Box::new(guests), e2b).map_err(CliError::of_verb)?;
-    let server = Server::bind(config, app.clone()).await.map_err(CliError::of_verb)?;
+    let app = App::new(&config, engine, library, Box::new(guests), e2b).map_err(CliError::of_verb)?;
+    let server = Server::bind(&config, app.clone()).await.map_err(CliError::of_verb)?;
     housekeeping::start(&app);
     let signals =
         signals::listen(server.handle()).map_err(|error| CliError::Io("listen to signals", error))?;
@@ -133,6 +137,9 @@ async fn serve(
         () = server.serve(routes::router(&app)) => {
             if tokio::time::timeout(SETTLING, app.settled()).await.is_err() {
                 tracing::warn!("something was being made and is given up");
+            }
+            if let Some(sending) = sending {
+                sending.finish.await;
             }
             tracing::info!("stopped");
         }

@@ -91,9 +91,9 @@ pub(crate) struct Shared {
     pub(crate) unlisted: Registry<SandboxId, SandboxHandle>,
     pub(crate) snapshots: Registry<Tag, SnapshotHandle>,
     pub(crate) happened: broadcast::Sender<Told>,
-    /// Turns for guests that take their identities. All of a thousand at once would share the host's CPUs until none of them
-    /// has answered in time.
-    pub(crate) identities: Semaphore,
+    /// Turns for sandboxes that are forked and take their identities. All of a thousand at once would share the host's CPUs until
+    /// none of them has answered in time.
+    pub(crate) coming_up: Arc<Semaphore>,
     /// Turns for sandboxes whose files are made.
     pub(crate) preparing: Semaphore,
     /// The turn for the one snapshot that is learned about.
@@ -163,7 +163,7 @@ impl Engine {
             unlisted: Registry::default(),
             snapshots,
             happened,
-            identities: Semaphore::new(at_once()),
+            coming_up: Arc::new(Semaphore::new(at_once())),
             preparing: Semaphore::new(at_once()),
             learning: Semaphore::new(1),
             prefault,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use forkd_net::{
-    Access, Counters, Egress, Host, NetError, Network, Notice, Others, Policy, Pool, PoolSettings, Slot,
+    Access, Counters, Egress, Hold, Host, NetError, Network, Notice, Others, Policy, Pool, PoolSettings, Slot,
 };
 use forkd_proto::causes::with_causes;
 use forkd_proto::control::Devices;
@@ -106,6 +106,11 @@ impl Networks {
             Some(Err(reason)) => Err(EngineError::NoNetwork(reason.clone())),
             None => Err(EngineError::NoNetwork("it is only just starting".into())),
         }
+    }
+
+    /// While this lives, no networks are made that nobody waits for.
+    pub fn hold(&self) -> Option<Hold> {
+        self.pool().ok().map(Pool::hold)
     }
 
     /// Whether sandboxes with these devices can have what is asked for.

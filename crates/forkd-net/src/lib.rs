@@ -44,6 +44,6 @@ pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;
 pub use policy::{Egress, Entry, Policy, PolicyError, Ports, Target};
-pub use pool::{Network, Others, Pool, PoolSettings, Recovered};
+pub use pool::{Hold, Network, Others, Pool, PoolSettings, Recovered};
 pub use resolver::{Resolver, Upstream};
 pub use transient::TransientLease;

@@ -135,6 +135,8 @@ struct State {
     demand: Demand,
     /// No other one is made before.
     resting_until: Option<Instant>,
+    /// How many have asked not to be disturbed.
+    holds: usize,
     /// The worker ends after what it is doing.
     stopping: bool,
 }
@@ -177,6 +179,19 @@ enum Returned {
     Slot(Slot),
 }
 
+/// Somebody who is not to be disturbed: networks that nobody waits for are made when this is gone.
+#[derive(Debug)]
+pub struct Hold {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.state().holds -= 1;
+        self.shared.work.notify_one();
+    }
+}
+
 /// What the worker does next.
 #[derive(Debug)]
 enum Work {
@@ -195,7 +210,7 @@ impl State {
 
     /// A network that waits is needed sooner than a slot.
     fn next(&mut self, least: usize, now: Instant) -> Work {
-        let short = self.ready.len() < self.wanted(least, now);
+        let short = self.holds == 0 && self.ready.len() < self.wanted(least, now);
         let wait = self.wait(now);
         if short
             && wait.is_zero()
@@ -291,6 +306,12 @@ impl Pool {
             }
         });
         receiver.await.unwrap_or(Err(NetError::Ended))
+    }
+
+    /// Makes no networks that nobody waits for, as long as what is returned lives.
+    pub fn hold(&self) -> Hold {
+        self.shared.state().holds += 1;
+        Hold { shared: Arc::clone(&self.shared) }
     }
 
     /// Gives a network back whose VM has ended. It is removed in the background.
@@ -532,6 +553,9 @@ mod tests {
         // What was given back is removed meanwhile.
         state.returned.extend(Slot::sandboxes().nth(1).map(Returned::Slot));
         assert!(matches!(state.next(1, now + QUIET), Work::Clear(one) if one.len() == 1));
+        state.holds = 1;
+        assert!(matches!(state.next(1, now + 4 * QUIET), Work::Nothing));
+        state.holds = 0;
         assert!(matches!(state.next(1, now + 4 * QUIET), Work::Make(made) if Some(made) == slot));
         assert!(matches!(state.next(1, now + 4 * QUIET), Work::Nothing), "no slot is left");
     }

@@ -121,7 +121,10 @@ impl Engine {
         let names = self.shared.reserve(new.count)?;
         let begun = Instant::now();
         let zygote = snapshot.lease().await?;
+        // Networks for the next ones are made when these are there.
+        let hold = self.shared.networks.hold();
         let Made { mut up, mut failures, windows, counted } = self.fork_all(new, &zygote, names, begun).await;
+        drop(hold);
         let ready = begun.elapsed();
         let running = up.iter().filter_map(|forked| forked.laps.end_of(CreateStep::Running)).max();
         let restored = running.map_or(ready, |running| running.duration_since(begun));
@@ -194,7 +197,7 @@ impl Engine {
     }
 
     /// First everything that VMs need, so that making it does not compete with those that run already, and none has run in vain;
-    /// then all at once: the zygote takes them one after another and waits for none, and each gets its identity as soon as it runs.
+    /// then a few at a time: the zygote takes them one after another and waits for none, and each gets its identity as soon as it runs.
     async fn fork_all(
         &self,
         new: &NewSandboxes,
@@ -256,11 +259,12 @@ struct Made {
 
 /// Forks one, and gives its guest an identity. A VM without a way into its guest has no agent, and needs none.
 async fn bring_up(
-    prepared: Prepared,
+    mut prepared: Prepared,
     zygote: Arc<Zygote>,
     index: u32,
     new: NewSandboxes,
 ) -> Result<Up, EngineError> {
+    let _turn = prepared.turn().await;
     let mut forked = prepared.start(&zygote).await?;
     fault::place("create.running");
     let usage = async |forked: &Forked| match new.counted {
@@ -270,8 +274,6 @@ async fn bring_up(
     let running = usage(&forked).await?;
     let mut window = None;
     if forked.record.shape.devices.vsock.is_some() {
-        let shared = Arc::clone(&forked.shared);
-        let _turn = shared.identities.acquire().await;
         window = forked.give_identity(index, new.env, new.account).await?;
     }
     let ready = usage(&forked).await?;

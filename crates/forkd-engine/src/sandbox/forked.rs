@@ -10,6 +10,8 @@ use base64::Engine as _;
 use forkd_proto::agent::account::Account;
 use forkd_proto::control::{Command, Descriptor, Event, Fork, Reply};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::agent::Agent;
 use crate::blocking::in_place;
 use crate::engine::{PATIENCE, Shared, unix_ms};
@@ -126,10 +128,17 @@ impl Prepared {
         Ok(Prepared { forked, user, command, descriptors })
     }
 
+    /// Waits until it may be forked: when all are prepared that are made with it, and few others are on their way.
+    pub async fn turn(&mut self) -> Option<OwnedSemaphorePermit> {
+        self.forked.laps.end(CreateStep::Prepared);
+        // Nobody closes it.
+        Arc::clone(&self.forked.shared.coming_up).acquire_owned().await.ok()
+    }
+
     /// Forks the VM and waits until it runs.
     pub async fn start(self, zygote: &Zygote) -> Result<Forked, EngineError> {
         let Prepared { mut forked, user, command, descriptors } = self;
-        forked.laps.end(CreateStep::Prepared);
+        forked.laps.end(CreateStep::ForkTurn);
         let directory = forked.shared.places.sandbox(&forked.record.id);
         let shared = Arc::clone(&forked.shared);
         let answer = shared.call(&zygote.process, command, &descriptors).await;
@@ -231,7 +240,6 @@ impl Forked {
     ) -> Result<Given, EngineError> {
         let agent = self.agent();
         let identity = Identity { account, ..identity_of(&self.record, index.into(), env)? };
-        self.laps.end(CreateStep::IdentityTurn);
         let mut given = identity::give(&agent, &identity, PATIENCE).await?;
         self.laps.add(std::mem::take(&mut given.times));
         Ok(given)

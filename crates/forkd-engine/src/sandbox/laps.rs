@@ -19,12 +19,12 @@ pub enum CreateStep {
     Cgroup,
     /// The others are prepared, too.
     Prepared,
+    /// Its turn to be forked and brought up.
+    ForkTurn,
     /// The zygote's answer.
     Fork,
     /// Until the new process says that its VM runs.
     Running,
-    /// Its turn to take an identity.
-    IdentityTurn,
     /// A connection to the agent.
     Connect,
     /// How long a question takes.
@@ -48,9 +48,9 @@ impl CreateStep {
             CreateStep::Files => "files",
             CreateStep::Cgroup => "cgroup",
             CreateStep::Prepared => "prepared",
+            CreateStep::ForkTurn => "fork_turn",
             CreateStep::Fork => "fork",
             CreateStep::Running => "running",
-            CreateStep::IdentityTurn => "identity_turn",
             CreateStep::Connect => "connect",
             CreateStep::Ask => "ask",
             CreateStep::Identity => "identity",

@@ -165,12 +165,8 @@ async fn used_by_a_child(
     let trace = in_place(|| FaultTrace::begin(zygote.process.pid)).ok();
     // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
     let mut child = child_of(shared, zygote).await?;
-    let used = async {
-        let _turn = shared.identities.acquire().await;
-        child.be_used(READY).await
-    };
     tokio::select! {
-        used = used => used?,
+        used = child.be_used(READY) => used?,
         () = given_up => return Ok(None),
     }
     fault::place("prefault.ready");

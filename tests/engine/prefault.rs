@@ -80,6 +80,23 @@ fn a_child_has_them_before_it_runs() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Memory that nobody has used is the zygote's, once, and of it a child has what it writes.
+#[test]
+fn fresh_memory_is_shared() -> Result<(), Failure> {
+    let (_process, mut zygote) = frozen()?;
+    let huge = (40 << 20) / PAGE..(42 << 20) / PAGE;
+    let fresh = list(std::slice::from_ref(&huge));
+    zygote.control.must(Command::Prefault(Prefault { fresh, ..Prefault::default() }), &[])?;
+    let mut child = zygote.fork()?;
+    assert_eq!(own(&mut child)?, []);
+    child.mailbox.order(Order::Write, (huge.start + 7) * PAGE, 5)?;
+    assert_eq!(own(&mut child)?, [huge.start + 7..huge.start + 8]);
+    for (vm, words) in [(&mut child, [0, 5]), (&mut zygote.fork()?, [0, 0])] {
+        assert_eq!([read(vm, huge.start)?, read(vm, huge.start + 7)?], words);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_list_of_nonsense_costs_nothing_but_time() -> Result<(), Failure> {
     let (_process, mut zygote) = frozen()?;

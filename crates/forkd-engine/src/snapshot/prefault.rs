@@ -306,6 +306,7 @@ impl Engine {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a list may have one run")]
 mod tests {
     use super::*;
 

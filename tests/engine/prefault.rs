@@ -90,7 +90,8 @@ fn fresh_memory_is_shared() -> Result<(), Failure> {
     let mut child = zygote.fork()?;
     assert_eq!(own(&mut child)?, []);
     child.mailbox.order(Order::Write, (huge.start + 7) * PAGE, 5)?;
-    assert_eq!(own(&mut child)?, [huge.start + 7..huge.start + 8]);
+    let written = huge.start + 7..huge.start + 8;
+    assert_eq!(own(&mut child)?, std::slice::from_ref(&written));
     for (vm, words) in [(&mut child, [0, 5]), (&mut zygote.fork()?, [0, 0])] {
         assert_eq!([read(vm, huge.start)?, read(vm, huge.start + 7)?], words);
     }

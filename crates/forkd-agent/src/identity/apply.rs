@@ -100,8 +100,7 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
     }
     let mut forked = Forked::default();
     if !frozen {
-        forked = interpreters(agent, request).await;
-        steps.push(done(StepName::Interpreters, std::mem::take(&mut forked.problems)));
+        forked = interpreters(agent, request, &mut steps).await;
     }
     if let Some(directory) = agent.guest.host_keys().filter(|_| request.renew && other)
         && let Some(step) = host_keys_step(host_keys::renew(agent, directory).await)
@@ -117,8 +116,7 @@ async fn take(agent: &Arc<Agent>, request: &IdentityRequest, other: bool) -> (Ve
         if request.renew {
             steps.push(done(StepName::Thaw, still_frozen));
         }
-        forked = interpreters(agent, request).await;
-        steps.push(done(StepName::Interpreters, std::mem::take(&mut forked.problems)));
+        forked = interpreters(agent, request, &mut steps).await;
     }
     if let Some(directory) = agent.guest.thaw_hooks() {
         problems.extend(hooks::run(agent, &directory, request).await);
@@ -145,11 +143,13 @@ impl Steps {
     }
 }
 
-/// Reseeds the interpreters.
-async fn interpreters(agent: &Agent, request: &IdentityRequest) -> Forked {
+/// Reseeds the interpreters, which is a step.
+async fn interpreters(agent: &Agent, request: &IdentityRequest, steps: &mut Steps) -> Forked {
     let identity =
         ForkIdentity { id: request.id.clone(), index: request.index, generation: request.generation };
-    agent.contexts.fork(&identity, &request.env).await
+    let mut forked = agent.contexts.fork(&identity, &request.env).await;
+    steps.push(done(StepName::Interpreters, std::mem::take(&mut forked.problems)));
+    forked
 }
 
 /// An image without keys has no such step.

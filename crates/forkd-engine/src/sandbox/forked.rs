@@ -213,7 +213,7 @@ impl Forked {
         self.process.as_ref().map(|(process, _)| process)
     }
 
-    /// Whoever answers in its guest.
+    /// The agent in its guest.
     pub fn agent(&self) -> Agent {
         let directory = self.shared.places.sandbox(&self.record.id);
         Agent::new(Guest::new(directory.join(descriptors::VSOCK)))

@@ -1,7 +1,6 @@
 //! Spans as the daemon has them, and as the collector gets them.
 
-use forkd_daemon::trace::Counter;
-use forkd_daemon::trace::{self, SpanSink, TraceContext};
+use forkd_daemon::trace::{self, Counter, SpanSink, TraceContext};
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
 };

@@ -50,8 +50,10 @@ fn what_nobody_was_promised_is_removed() -> Result<(), Failure> {
     let view = world.engine.sandbox(&id)?.view();
     // As if the daemon had died before it could tell anybody.
     let record = world.run_path("sandboxes").join(&id).join("record.json");
-    let text = fs::read_to_string(&record)?.replace("\"promised\":true", "\"promised\":false");
-    fs::write(&record, text)?;
+    assert!(fs::read_to_string(&record)?.contains("\"promised\":false"));
+    for promise in world.names("promised") {
+        fs::remove_file(world.run_path("promised").join(promise))?;
+    }
     fs::create_dir(world.run_path("sandboxes/ihalf"))?;
     fs::create_dir(world.run_path("zygotes/half"))?;
     fs::write(world.directory.path().join("layers/lnobody"), b"")?;
@@ -62,6 +64,32 @@ fn what_nobody_was_promised_is_removed() -> Result<(), Failure> {
     assert_eq!(world.names("sandboxes"), [""; 0]);
     assert_eq!(world.names("zygotes"), ["base"]);
     assert_eq!(world.names("layers"), [""; 0]);
+    Ok(())
+}
+
+/// One file promises all that a request has made. The next daemon promises each by itself.
+#[test]
+fn the_promise_of_a_group_is_that_of_each() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.make("base")?;
+    let ids = world.fork("base", 3)?;
+    world.fork("base", 2)?;
+    assert_eq!(world.names("promised").len(), 2);
+    world.run(world.engine.sandbox(&ids[0])?.remove())?;
+    assert_eq!(world.names("promised").len(), 2, "two others are of its group");
+    let recovered = world.restart()?;
+    assert_eq!((recovered.sandboxes.len(), recovered.removed), (4, 0), "{recovered:?}");
+    assert_eq!(world.names("promised"), [""; 0]);
+    for id in world.names("sandboxes") {
+        let record = world.run_path("sandboxes").join(id).join("record.json");
+        assert!(fs::read_to_string(&record)?.contains("\"promised\":true"));
+    }
+    let recovered = world.restart()?;
+    assert_eq!((recovered.sandboxes.len(), recovered.removed), (4, 0), "{recovered:?}");
+    for id in world.fork("base", 2)? {
+        world.run(world.engine.sandbox(&id)?.remove())?;
+    }
+    assert_eq!(world.names("promised"), [""; 0], "the last one takes it along");
     Ok(())
 }
 

@@ -107,8 +107,11 @@ impl World {
         Ok(created.sandboxes.iter().map(|view| view.id().to_string()).collect())
     }
 
-    /// Names in a directory of the engine's.
+    /// Names in a directory of the engine's, when what was removed is gone. Not waited for within a future.
     pub fn names(&self, below: &str) -> Vec<String> {
+        if let (Some(runtime), Err(_)) = (&self.runtime, tokio::runtime::Handle::try_current()) {
+            runtime.block_on(self.engine.cleared());
+        }
         tiny::names(self.directory.path(), below)
     }
 
@@ -128,6 +131,7 @@ impl World {
     /// Nothing is left of any sandbox or snapshot.
     pub fn assert_empty(&self) {
         assert_eq!(self.names("sandboxes"), [""; 0]);
+        assert_eq!(self.names("promised"), [""; 0]);
         assert_eq!(self.names("zygotes"), [""; 0]);
         assert_eq!(self.names("layers"), [""; 0]);
         assert_eq!(self.names("snapshots"), [""; 0]);

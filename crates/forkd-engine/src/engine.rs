@@ -38,6 +38,7 @@ use crate::project::Project;
 use crate::record::{SandboxRecord, Unreadable};
 use crate::recovery::recover::{Recovered, recover};
 use crate::registry::Registry;
+use crate::sandbox::leftovers::Clearing;
 use crate::sandbox::{SandboxHandle, SandboxState, SandboxView};
 use crate::snapshot::once::BeingMade;
 use crate::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
@@ -96,6 +97,7 @@ pub(crate) struct Shared {
     pub(crate) coming_up: Arc<Semaphore>,
     /// Turns for sandboxes whose files are made.
     pub(crate) preparing: Semaphore,
+    pub(crate) clearing: Clearing,
     /// The turn for the one snapshot that is learned about.
     pub(crate) learning: Semaphore,
     pub(crate) prefault: bool,
@@ -165,6 +167,7 @@ impl Engine {
             happened,
             coming_up: Arc::new(Semaphore::new(at_once())),
             preparing: Semaphore::new(at_once()),
+            clearing: Clearing::default(),
             learning: Semaphore::new(1),
             prefault,
             uses: AtomicU64::new(0),

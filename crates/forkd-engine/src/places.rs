@@ -7,6 +7,7 @@
 //!   run/BOOT/            what ends with the host
 //!     sandboxes/ID/      record.json  control  vsock  console.log
 //!     zygotes/TAG/       record.json  control
+//!     promised/ID        an empty file: all sandboxes of one request are promised
 //!     passing/           guests that end with the daemon
 //! ```
 //!
@@ -52,7 +53,7 @@ impl Places {
         let runs = root.join("run");
         let places = Places { root: root.into(), run: runs.join(&boot) };
         for directory in
-            [places.snapshots(), places.layers(), places.run.join("sandboxes"), places.run.join("zygotes")]
+            [places.snapshots(), places.layers(), places.sandboxes(), places.zygotes(), places.promises()]
         {
             fs::create_dir_all(&directory).map_err(PlaceError::at("create", &directory))?;
         }
@@ -98,6 +99,11 @@ impl Places {
     /// What was left of a daemon that was killed is removed when the next one starts.
     pub fn passing(&self) -> PathBuf {
         self.run.join("passing")
+    }
+
+    /// The promises of groups of sandboxes.
+    pub fn promises(&self) -> PathBuf {
+        self.run.join("promised")
     }
 
     pub fn zygotes(&self) -> PathBuf {

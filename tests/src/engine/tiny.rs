@@ -125,6 +125,7 @@ pub async fn remove_everything(engine: &Engine) -> Result<(), EngineError> {
             Err(error) => return Err(error),
         }
     }
+    engine.cleared().await;
     Ok(())
 }
 

@@ -21,12 +21,12 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::ids::{LayerId, SandboxId};
 use crate::network::NetworksFound;
-use crate::places::PlaceError;
+use crate::places::{PlaceError, Places};
 use crate::process::control::CallError;
 use crate::process::{Found, ProcessError, VmProcess};
 use crate::record::{self, RollingBack, SandboxRecord, Unreadable, ZygoteRecord};
 use crate::recovery::written::list;
-use crate::sandbox::{self, SandboxState};
+use crate::sandbox::{self, SandboxState, promise};
 use crate::snapshot::{self, SnapshotStatus, Zygote};
 
 /// What was found.
@@ -95,8 +95,11 @@ pub(crate) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         }
     }
     let sandboxes = list(&shared.places.sandboxes(), &mut unreadable);
-    let groups = promised_groups(&sandboxes);
+    let groups = promised_groups(&shared.places, &sandboxes);
     promise_groups(&sandboxes, &groups)?;
+    if let Some(groups) = &groups {
+        promise::forget(&shared.places, groups);
+    }
     let groups = Arc::new(groups);
     let settled = settle_all(sandboxes, |directory| {
         let (shared, groups) = (Arc::clone(shared), Arc::clone(&groups));
@@ -139,12 +142,12 @@ pub(crate) async fn settle_all<R: Send + 'static, F: Future<Output = Settled<R>>
     settled
 }
 
-/// Operations that were promised, by the first of their sandboxes: the promise of one is that of all. `None` if a record cannot be
-/// read, in which any of them may be.
+/// Groups of sandboxes that were promised, by a file of their own, or, by daemons that had none, in the record of the first: the
+/// promise of one is that of all. `None` if a record cannot be read, in which any of them may be.
 pub(crate) type Groups = Option<BTreeSet<SandboxId>>;
 
-pub(crate) fn promised_groups(sandboxes: &[PathBuf]) -> Groups {
-    let mut groups = BTreeSet::new();
+pub(crate) fn promised_groups(places: &Places, sandboxes: &[PathBuf]) -> Groups {
+    let mut groups = promise::promised(places).ok()?;
     for directory in sandboxes {
         let record = record::read::<SandboxRecord>(directory).ok()?;
         groups.extend(record.filter(|record| record.promised).and_then(|record| record.group));
@@ -152,7 +155,7 @@ pub(crate) fn promised_groups(sandboxes: &[PathBuf]) -> Groups {
     Some(groups)
 }
 
-/// Writes down for each sandbox what the promise of another one was for it, too. That one may go at any time from now on.
+/// Writes down for each sandbox that it is promised with its group. What says so of the group may go at any time from now on.
 fn promise_groups(sandboxes: &[PathBuf], groups: &Groups) -> Result<(), PlaceError> {
     for directory in sandboxes {
         if let Ok(Some(record)) = record::read::<SandboxRecord>(directory)

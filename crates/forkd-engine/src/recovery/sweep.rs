@@ -95,7 +95,7 @@ impl Shared {
         if unowned.is_empty() {
             return swept;
         }
-        let groups = Arc::new(promised_groups(&sandboxes));
+        let groups = Arc::new(promised_groups(&self.places, &sandboxes));
         let settled = settle_all(unowned, |directory| {
             let (shared, groups) = (Arc::clone(self), Arc::clone(&groups));
             async move { settle_sandbox(&shared, &directory, &groups).await }

@@ -30,6 +30,7 @@ use crate::sandbox::branch::Branched;
 use crate::sandbox::forked::{Forked, Name, Prepared};
 use crate::sandbox::laps::{BranchStep, CreateStep, Laps};
 use crate::sandbox::lifetime::OnExpiry;
+use crate::sandbox::promise::Promise;
 use crate::sandbox::{SandboxHandle, SandboxView};
 use crate::snapshot::{SnapshotHandle, Zygote};
 
@@ -123,7 +124,9 @@ impl Engine {
         let zygote = snapshot.lease().await?;
         // Networks for the next ones are made when these are there.
         let hold = self.shared.networks.hold();
-        let Made { mut up, mut failures, windows, counted } = self.fork_all(new, &zygote, names, begun).await;
+        let group = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
+        let Made { mut up, mut failures, windows, counted } =
+            self.fork_all(new, &zygote, names, &group, begun).await;
         drop(hold);
         let ready = begun.elapsed();
         let running = up.iter().filter_map(|forked| forked.laps.end_of(CreateStep::Running)).max();
@@ -134,8 +137,9 @@ impl Engine {
         }
         up.sort_by_key(|forked| forked.record.created_unix_ms);
         let (mut sandboxes, mut laps) = (Vec::new(), Vec::new());
+        let promise = Promise::make(&self.shared.places, &group)?;
         for forked in up {
-            match forked.promise().await {
+            match forked.promise(&promise).await {
                 Ok((view, its_laps)) => {
                     sandboxes.push(view);
                     laps.push(its_laps);
@@ -150,8 +154,11 @@ impl Engine {
                     let _ = sandbox.remove().await;
                 }
             }
+            promise.leave();
             return Err(failures.swap_remove(0));
         }
+        // If all of them have been removed already.
+        promise.leave();
         let (branch_pause, branch_laps) = (None, None);
         Ok(Created {
             sandboxes,
@@ -203,14 +210,13 @@ impl Engine {
         new: &NewSandboxes,
         zygote: &Arc<Zygote>,
         names: Vec<Name>,
+        group: &SandboxId,
         begun: Instant,
     ) -> Made {
-        // Without one, each is promised by itself.
-        let group = SandboxId::random().ok();
         let mut preparing = JoinSet::new();
         for (index, name) in (0..).zip(names) {
             let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
-            let (new, group, laps) = (new.clone(), group.clone(), Laps::since(begun));
+            let (new, group, laps) = (new.clone(), Some(group.clone()), Laps::since(begun));
             preparing
                 .spawn(async move { (index, Prepared::make(shared, &zygote, new, group, name, laps).await) });
         }

@@ -31,6 +31,7 @@ use crate::registry::Reservation;
 use crate::sandbox::create::NewSandboxes;
 use crate::sandbox::laps::{CreateStep, Laps};
 use crate::sandbox::lifetime::OnExpiry;
+use crate::sandbox::promise::Promise;
 use crate::sandbox::{self, SandboxHandle, SandboxState, SandboxView};
 use crate::snapshot::Zygote;
 
@@ -245,14 +246,14 @@ impl Forked {
         Ok(given)
     }
 
-    /// Gives it its owner, and its name to everybody.
-    pub async fn promise(mut self) -> Result<(SandboxView, Laps), EngineError> {
+    /// Gives it its owner, and its name to everybody: it is promised with its group.
+    pub async fn promise(mut self, promise: &Arc<Promise>) -> Result<(SandboxView, Laps), EngineError> {
         self.laps.end(CreateStep::Ready);
         let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
             return Err(EngineError::Removed);
         };
         let handle = sandbox::own(&self.shared, self.record.clone(), process, SandboxState::Starting);
-        match handle.promise().await {
+        match handle.promise(Arc::clone(promise)).await {
             Ok(view) => {
                 fault::place("create.promised");
                 name.fill(handle);

@@ -18,7 +18,9 @@ pub(crate) mod create;
 pub(crate) mod end;
 pub(crate) mod forked;
 pub(crate) mod laps;
+pub(crate) mod leftovers;
 pub(crate) mod lifetime;
+pub(crate) mod promise;
 pub(crate) mod rollback;
 
 use std::collections::BTreeSet;
@@ -50,7 +52,9 @@ use crate::record::{self, SandboxRecord};
 use crate::sandbox::branch::{BranchOrder, Branched};
 use crate::sandbox::end::is_ending;
 use crate::sandbox::laps::Laps;
+use crate::sandbox::leftovers::Leftovers;
 use crate::sandbox::lifetime::Expiry;
+use crate::sandbox::promise::Promise;
 use crate::snapshot::SnapshotHandle;
 
 /// How long it is known that a sandbox has ended.
@@ -101,8 +105,8 @@ pub struct SandboxView {
 type Answer<T> = oneshot::Sender<Result<T, EngineError>>;
 
 pub(crate) enum Request {
-    /// Whoever asked is about to be told: it is a sandbox from now on.
-    Promise(Answer<SandboxView>),
+    /// Whoever asked is about to be told: it is a sandbox from now on. That is written down for all that were asked for.
+    Promise(Arc<Promise>, Answer<SandboxView>),
     Pause(Answer<()>),
     Resume(Answer<bool>),
     Suspend(Answer<bool>),
@@ -203,8 +207,8 @@ impl SandboxHandle {
         if was_there && first { Ok(()) } else { Err(EngineError::Removed) }
     }
 
-    pub(crate) async fn promise(&self) -> Result<SandboxView, EngineError> {
-        self.ask(Request::Promise).await
+    pub(crate) async fn promise(&self, promise: Arc<Promise>) -> Result<SandboxView, EngineError> {
+        self.ask(|answer| Request::Promise(promise, answer)).await
     }
 
     /// Has the owner put limits right that a branch has raised. One that is busy is asked again by the next sweep.
@@ -256,6 +260,8 @@ pub(crate) struct Sandbox {
     panicked: bool,
     end: Option<End>,
     pub merging: Merging,
+    /// What says that it is promised, if its record does not.
+    promise: Option<Arc<Promise>>,
     /// Layers that nobody can write to, as far as this daemon has looked.
     pub sealed: BTreeSet<LayerId>,
     view: watch::Sender<SandboxView>,
@@ -279,7 +285,8 @@ pub(crate) fn own(
     let agent = Agent::new(Guest::new(directory.join(VSOCK)));
     let stopping = shared.stopping.subscribe();
     let shared = Arc::clone(shared);
-    let (panicked, end, merging, sealed) = (false, None, Merging::default(), BTreeSet::new());
+    let (panicked, end, promise) = (false, None, None);
+    let (merging, sealed) = (Merging::default(), BTreeSet::new());
     let sandbox = Sandbox {
         shared,
         directory,
@@ -290,6 +297,7 @@ pub(crate) fn own(
         panicked,
         end,
         merging,
+        promise,
         sealed,
         view,
         doom: doomed,
@@ -378,8 +386,8 @@ impl Sandbox {
     /// Serves a request.
     async fn serve(&mut self, request: Request) {
         match request {
-            Request::Promise(answer) => {
-                let promised = self.promise();
+            Request::Promise(promise, answer) => {
+                let promised = self.keep(promise);
                 let _ = answer.send(promised);
             }
             Request::Count(answer) => {
@@ -438,10 +446,11 @@ impl Sandbox {
         }
     }
 
-    fn promise(&mut self) -> Result<SandboxView, EngineError> {
+    fn keep(&mut self, promise: Arc<Promise>) -> Result<SandboxView, EngineError> {
+        self.promise = Some(promise);
         self.check_alive()?;
+        // Its own record says so when it is written the next time.
         self.record.promised = true;
-        self.save()?;
         self.become_(SandboxState::Running);
         Ok(self.view.borrow().clone())
     }
@@ -571,24 +580,15 @@ impl Sandbox {
         self.become_(SandboxState::Ended);
     }
 
-    /// Ends the process, if it has not ended, and removes everything that was only this sandbox's.
+    /// Ends the process, if it has not ended. From then on there is no such sandbox; what is left of it is cleared later.
     async fn forget(self) {
         self.shared.kill_all(&of_sandbox(&self.record));
         self.process.end().await;
         fault::place("remove.ended");
-        let (id, shared) = (self.record.id.clone(), self.shared);
-        // What cannot be removed now is removed by the next sweep.
-        in_place(|| {
-            let _ = std::fs::remove_dir_all(&self.directory);
-            shared.networks.give_back(&id, &self.directory);
-            for disk in &self.record.disks {
-                let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
-                tops.for_each(|top| shared.remove_layer(top));
-            }
-        });
-        shared.leave(of_sandbox(&self.record)).await;
-        shared.sandboxes.remove(&id);
-        shared.tell(&self.record.project, Happened::SandboxRemoved(id));
+        let Sandbox { shared, directory, record, process, promise, .. } = self;
+        shared.sandboxes.remove(&record.id);
+        shared.tell(&record.project, Happened::SandboxRemoved(record.id.clone()));
+        Leftovers { directory, record, promise, _user: process.user.clone() }.clear_later(&shared);
     }
 }
 

@@ -146,7 +146,11 @@ async fn serve(
         () = signals => tracing::warn!("stopped at once, as asked for twice"),
     }
     // What is left is removed by the next daemon.
-    match tokio::time::timeout(SETTLING, networks.stop_networks()).await {
+    let clear = async {
+        networks.cleared().await;
+        networks.stop_networks().await
+    };
+    match tokio::time::timeout(SETTLING, clear).await {
         Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "networks are left"),
         Err(_) => tracing::warn!("networks are left"),
         Ok(Ok(())) => {}

@@ -15,6 +15,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
+use crate::lease::Tenancy;
 use crate::log_socket::LogSocket;
 use crate::netlink::split;
 use crate::nft::find;
@@ -79,6 +80,7 @@ pub struct Dropped {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     pub slot: Slot,
+    pub tenancy: Tenancy,
     pub dropped: Dropped,
 }
 
@@ -86,6 +88,7 @@ pub struct Notice {
 #[derive(Debug)]
 pub(crate) struct Notices {
     slot: Slot,
+    tenancy: Tenancy,
     to: Option<mpsc::Sender<Notice>>,
     bucket: Mutex<Bucket>,
 }
@@ -110,16 +113,16 @@ impl Bucket {
 }
 
 impl Notices {
-    pub fn new(slot: Slot, to: Option<mpsc::Sender<Notice>>) -> Arc<Notices> {
+    pub fn new(slot: Slot, tenancy: Tenancy, to: Option<mpsc::Sender<Notice>>) -> Arc<Notices> {
         let bucket = Mutex::new(Bucket { left: BURST, at: Instant::now() });
-        Arc::new(Notices { slot, to, bucket })
+        Arc::new(Notices { slot, tenancy, to, bucket })
     }
 
     pub fn tell(&self, dropped: Dropped) {
         let Some(to) = &self.to else { return };
         if self.bucket.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
             // Who does not read misses it.
-            let _ = to.try_send(Notice { slot: self.slot, dropped });
+            let _ = to.try_send(Notice { slot: self.slot, tenancy: self.tenancy, dropped });
         }
     }
 

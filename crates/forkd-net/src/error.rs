@@ -20,6 +20,10 @@ pub enum NetError {
     Taken,
     #[error("this process is ending")]
     Ended,
+    #[error("the sandbox no longer has this network")]
+    Released,
+    #[error("the network of slot {0} cannot be used again: {1}")]
+    NotReusable(Slot, String),
     #[error(transparent)]
     Policy(#[from] PolicyError),
     #[error("{setting} is 0, and this may not be changed; set it to 1")]

@@ -6,7 +6,8 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -30,22 +31,36 @@ use crate::{sysctl, tap};
 /// A sandbox's network.
 #[derive(Debug)]
 pub struct Lease {
-    host: Arc<Host>,
-    slot: Slot,
+    pub(crate) host: Arc<Host>,
+    pub(crate) slot: Slot,
     /// `None` in a process that has found the lease again: its VM has the tap.
-    tap: Option<OwnedFd>,
+    pub(crate) tap: Option<OwnedFd>,
     pub(crate) inside: Arc<Inside>,
+    pub(crate) tenancy: Tenancy,
+    /// How many sandboxes have had the namespace before.
+    pub(crate) tenants_before: u32,
 }
 
-/// A way to a lease's rules that does not own it. Of no use when the lease is released.
+/// One use of a network. No other has the same, not even of the same slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenancy(u64);
+
+impl Tenancy {
+    pub(crate) fn new() -> Tenancy {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Tenancy(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A way to a lease's rules that does not own it. Of no use when the lease is released, or reset for another sandbox.
 #[derive(Debug, Clone)]
 pub struct Access(Arc<Inside>);
 
 /// Sockets to the kernel that belong to the namespace.
 #[derive(Debug)]
 pub(crate) struct Inside {
-    links: Links,
-    netfilter: NetlinkSocket,
+    pub(crate) links: Links,
+    pub(crate) netfilter: NetlinkSocket,
     rules: Mutex<Rules>,
 }
 
@@ -53,6 +68,8 @@ pub(crate) struct Inside {
 struct Rules {
     policy: Policy,
     generation: u32,
+    /// The rules are another's from now on.
+    released: bool,
 }
 
 /// What a sandbox has sent and received so far, and what was dropped of it.
@@ -98,10 +115,9 @@ impl Lease {
             let namespace = host.namespaces.open(&slot.namespace()).map_err(failed())?;
             let open = || Ok((Links::open()?, NetlinkSocket::netfilter()?));
             let (links, netfilter) = namespace.run(open).map_err(failed())?;
-            let rules = Mutex::new(Rules { policy: policy.clone(), generation: UNMARKED });
-            let inside = Arc::new(Inside { links, netfilter, rules });
+            let inside = Arc::new(Inside::new(links, netfilter, policy.clone(), UNMARKED));
             inside.change(policy)?;
-            Ok(Lease { host, slot, tap: None, inside })
+            Ok(Lease { host, slot, tap: None, inside, tenancy: Tenancy::new(), tenants_before: 0 })
         })
         .await
     }
@@ -113,6 +129,16 @@ impl Lease {
     /// The tap, for the VM process.
     pub fn tap(&self) -> Option<BorrowedFd<'_>> {
         self.tap.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Of what is told of this network, only what has the same tenancy is of this sandbox.
+    pub fn tenancy(&self) -> Tenancy {
+        self.tenancy
+    }
+
+    /// Whether another sandbox has had the namespace before, and it was reset since.
+    pub fn is_reused(&self) -> bool {
+        self.tenants_before > 0
     }
 
     pub fn policy(&self) -> Policy {
@@ -146,13 +172,33 @@ impl Lease {
             Sockets::open(&namespace, host.ipv6).map_err(failed())
         })
         .await?;
-        let notices = Notices::new(self.slot, notices);
-        Resolver::start(sockets, Arc::clone(&self.inside), upstream, notices).map_err(failed())
+        self.answer(sockets, upstream, notices)
+    }
+
+    /// The same with sockets that were opened in the lease's namespace.
+    pub(crate) fn answer(
+        &self,
+        sockets: Sockets,
+        upstream: Upstream,
+        notices: Option<mpsc::Sender<Notice>>,
+    ) -> Result<Resolver, NetError> {
+        let notices = Notices::new(self.slot, self.tenancy, notices);
+        let resolver = Resolver::start(sockets, Arc::clone(&self.inside), upstream, notices);
+        resolver.map_err(NetError::when("listen for questions"))
     }
 
     /// Removes the network. A VM that still has the tap has a tap that leads nowhere.
     pub async fn release(self) -> Result<(), NetError> {
         blocking(move || self.release_now()).await
+    }
+
+    /// Lets go of everything that keeps the namespace alive. The tap goes with the namespace, and with those of others at once:
+    /// removing it by itself, with its last descriptor, takes the kernel tens of milliseconds.
+    pub(crate) fn leave(self) {
+        if let Some(tap) = &self.tap {
+            // Otherwise it goes now.
+            let _ = tap::set_persistent(tap.as_fd(), true);
+        }
     }
 
     pub(crate) fn release_now(&self) -> Result<(), NetError> {
@@ -162,6 +208,11 @@ impl Lease {
 }
 
 impl Access {
+    #[cfg(test)]
+    pub(crate) fn inside(&self) -> &Inside {
+        &self.0
+    }
+
     pub fn policy(&self) -> Policy {
         self.0.policy()
     }
@@ -178,17 +229,55 @@ impl Access {
 
     pub async fn counters(&self) -> Result<Counters, NetError> {
         let inside = Arc::clone(&self.0);
-        blocking(move || inside.counters().map_err(NetError::when("read the counters"))).await
+        blocking(move || {
+            let counters = inside.counters().map_err(NetError::when("read the counters"))?;
+            // Looked at afterwards: they were read before anybody else could have them.
+            inside.rules().check()?;
+            Ok(counters)
+        })
+        .await
+    }
+}
+
+impl Rules {
+    fn check(&self) -> Result<(), NetError> {
+        if self.released { Err(NetError::Released) } else { Ok(()) }
     }
 }
 
 impl Inside {
+    pub(crate) fn new(links: Links, netfilter: NetlinkSocket, policy: Policy, generation: u32) -> Inside {
+        let rules = Mutex::new(Rules { policy, generation, released: false });
+        Inside { links, netfilter, rules }
+    }
+
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn policy(&self) -> Policy {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).policy.clone()
+        self.rules().policy.clone()
+    }
+
+    /// Whoever has this can neither read nor change the rules any more. What was on its way to the kernel is there.
+    pub(crate) fn release(&self) {
+        self.rules().released = true;
+    }
+
+    /// A generation that none of its connections is marked with.
+    pub(crate) fn other_generation(&self) -> io::Result<u32> {
+        let old = self.rules().generation;
+        loop {
+            let new = generation()?;
+            if new != old {
+                return Ok(new);
+            }
+        }
     }
 
     fn change(&self, policy: Policy) -> Result<(), NetError> {
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules();
+        rules.check()?;
         // What was just found again may have any rules.
         if rules.generation != UNMARKED && rules.policy.egress == policy.egress {
             rules::change_bandwidth(&policy, rules.generation).commit(&self.netfilter)?;
@@ -198,7 +287,7 @@ impl Inside {
         let old = sets(&self.netfilter, Family::Inet, TABLE).map_err(NetError::when("read the rules"))?;
         let generation = generation().map_err(NetError::when("get random numbers"))?;
         rules::change(&policy, generation, &old).commit(&self.netfilter)?;
-        *rules = Rules { policy, generation };
+        *rules = Rules { policy, generation, released: false };
         Ok(())
     }
 
@@ -209,8 +298,8 @@ impl Inside {
         entries: &[usize],
         addresses: &[(IpAddr, Duration)],
     ) -> Result<bool, NetError> {
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if rules.policy != *policy {
+        let rules = self.rules();
+        if rules.released || rules.policy != *policy {
             return Ok(false);
         }
         let mut transaction = Transaction::new(Family::Inet, TABLE);
@@ -224,7 +313,7 @@ impl Inside {
         Ok(true)
     }
 
-    fn counters(&self) -> io::Result<Counters> {
+    pub(crate) fn counters(&self) -> io::Result<Counters> {
         let inet = counters(&self.netfilter, Family::Inet, TABLE)?;
         let guard = counters(&self.netfilter, Family::Netdev, TABLE)?;
         let of = |name: &str| inet.get(name).copied().unwrap_or_default();
@@ -271,12 +360,13 @@ fn make(host: &Arc<Host>, slot: Slot, policy: Policy) -> Result<Lease, NetError>
     outside.add_veth(&here, &there, namespace.as_fd()).map_err(NetError::when("make a veth"))?;
     let generation = generation().map_err(NetError::when("get random numbers"))?;
     rules::guard().commit(&netfilter)?;
-    rules::table(&policy, generation).commit(&netfilter)?;
+    rules::table(rules::fragments(), &policy, generation).commit(&netfilter)?;
+    connect_tap(ipv6, &inside).map_err(NetError::when("set up the tap"))?;
     connect(slot, ipv6, &outside, &inside).map_err(NetError::when("set up the links"))?;
     forward_from(&slot.link(), ipv6).map_err(NetError::when("turn on forwarding"))?;
-    let rules = Mutex::new(Rules { policy, generation });
-    let inside = Arc::new(Inside { links: inside, netfilter, rules });
-    Ok(Lease { host: Arc::clone(host), slot, tap: Some(tap), inside })
+    let inside = Arc::new(Inside::new(inside, netfilter, policy, generation));
+    let tenancy = Tenancy::new();
+    Ok(Lease { host: Arc::clone(host), slot, tap: Some(tap), inside, tenancy, tenants_before: 0 })
 }
 
 /// In the new namespace, before there is any link that these settings would not reach.
@@ -284,6 +374,8 @@ fn prepare_inside(ipv6: bool) -> io::Result<()> {
     sysctl::write("ipv4/ip_forward", "1")?;
     // The guest is the only one who is told of refusals, and it should hear of each. The limit a second for all stays.
     sysctl::write("ipv4/icmp_ratelimit", "0")?;
+    // How fast one guest reads the resolver's answers over TCP is nothing that another's connections begin with.
+    sysctl::write("ipv4/tcp_no_metrics_save", "1")?;
     if ipv6 {
         for (setting, value) in [
             ("ipv6/icmp/ratelimit", "0"),
@@ -300,19 +392,26 @@ fn prepare_inside(ipv6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Addresses, neighbours and routes of both ends. Who has which address is known, so nobody has to ask.
-fn connect(slot: Slot, ipv6: bool, outside: &Links, inside: &Links) -> io::Result<()> {
+/// The guest's side: who has which address is known, so nobody has to ask.
+pub(crate) fn connect_tap(ipv6: bool, inside: &Links) -> io::Result<()> {
     let mut tap = vec![(IpAddr::from(GATEWAY4), PREFIX4, IpAddr::from(GUEST4))];
-    let mut uplink = vec![(IpAddr::from(slot.uplink4()), PREFIX4, IpAddr::from(slot.host4()))];
     if ipv6 {
         tap.push((GATEWAY6.into(), PREFIX6, GUEST6.into()));
-        uplink.push((slot.uplink6().into(), PREFIX6, slot.host6().into()));
     }
     let index = inside.expect(TAP)?;
     inside.set_up(index, Some(GATEWAY_MAC))?;
     for (address, prefix, guest) in tap {
         inside.add_address(index, address, prefix)?;
         inside.add_neighbour(index, guest, GUEST_MAC)?;
+    }
+    Ok(())
+}
+
+/// Addresses, neighbours and routes of both ends of the veth.
+fn connect(slot: Slot, ipv6: bool, outside: &Links, inside: &Links) -> io::Result<()> {
+    let mut uplink = vec![(IpAddr::from(slot.uplink4()), PREFIX4, IpAddr::from(slot.host4()))];
+    if ipv6 {
+        uplink.push((slot.uplink6().into(), PREFIX6, slot.host6().into()));
     }
     let (near, far) = (inside.expect(UPLINK)?, outside.expect(&slot.link())?);
     inside.set_up(near, None)?;

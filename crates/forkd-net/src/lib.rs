@@ -11,10 +11,11 @@
 //! - [`plan`]: names and addresses, all of them functions of a slot
 //! - [`Host`]: what is prepared once: the host's table, and forwarding
 //! - [`Lease`]: one sandbox's network, from making to release
-//! - [`Pool`]: networks that wait for sandboxes, and those that are found again
+//! - [`Pool`]: networks that wait for sandboxes, and those that are found again; `reset` makes used ones as good as new
 //! - [`Policy`]: what it may reach, and [`Resolver`]: the names that it may know
 
 mod cidr;
+mod conntrack;
 mod drops;
 mod error;
 mod host;
@@ -27,6 +28,7 @@ mod nft;
 pub mod plan;
 mod policy;
 mod pool;
+mod reset;
 mod resolver;
 mod rules;
 mod sysctl;
@@ -39,11 +41,11 @@ pub use cidr::{Cidr, CidrError};
 pub use drops::{Dropped, Notice, Reason};
 pub use error::NetError;
 pub use host::{Host, Prepared, Settings};
-pub use lease::{Access, Counters, Lease};
+pub use lease::{Access, Counters, Lease, Tenancy};
 pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;
 pub use policy::{Egress, Entry, Policy, PolicyError, Ports, Target};
-pub use pool::{Hold, Network, Others, Pool, PoolSettings, Recovered};
+pub use pool::{Hold, Network, Others, Pool, PoolSettings, PoolStats, Recovered};
 pub use resolver::{Resolver, Upstream};
 pub use transient::TransientLease;

@@ -1,12 +1,18 @@
 //! Networks that are made before they are needed, because making one takes longer than a fork.
 //!
 //! ```text
-//!   free slots ── make ──▶ ready ── take ──▶ a sandbox's ── give back ──▶ returned ── clear ──▶ free slots
-//!                 (in the background)                                    (in the background)
+//!   free slots ── make ──▶ ready ── take ──▶ a sandbox's ── give back ──▶ used ── remove ──▶ free slots
+//!                            ▲                                             │
+//!                            └──────────────────── reset ──────────────────┘
 //! ```
 //!
-//! A network that was used is not used again: another sandbox's connections, names and counters are in it. What of all this is
-//! there after a crash is decided by who lives: [`Pool::start`] is told which slots sandboxes have, and removes the rest.
+//! Making, resetting and removing happen in the background, and only while nothing is created. How many are ready follows from how
+//! many were taken at once ([`demand`]); as many used ones are reset ([`crate::reset`]) as are missing, and the others are removed, as
+//! is every one that cannot be shown to be as good as new. What of all this is there after a crash is decided by who lives:
+//! [`Pool::start`] is told which slots sandboxes have, and removes the rest.
+
+mod demand;
+mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -16,31 +22,29 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
+use self::queue::{Doomed, Queue, Work};
 use crate::drops::Notice;
-use crate::error::NetError;
+use crate::error::{NetError, blocking};
 use crate::host::Host;
 use crate::lease::Lease;
 use crate::plan::Slot;
 use crate::policy::Policy;
+use crate::reset::reset;
 use crate::resolver::{Resolver, Upstream};
 
 /// After something went wrong that may be right later.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Whoever takes one is about to fork, and perhaps others are: those that are missing are made when that is over.
-const QUIET: Duration = Duration::from_millis(250);
 /// Once somebody has taken one, making others is not to be felt: after each the worker rests for so many times as long as it took.
 const REST: u32 = 4;
 /// And no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(2);
-/// Networks that are taken within this time of each other are taken at once.
-const BURST: Duration = Duration::from_secs(10);
-/// How long it is remembered how many were.
-const REMEMBERED: Duration = Duration::from_secs(600);
-/// Each that waits costs the kernel some memory.
-const MOST_READY: usize = 128;
-/// Networks that are removed at once.
-const BATCH: usize = 128;
+/// How often it is looked whether fewer networks are wanted than are ready.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long the VM of a network that is to be reset may take to end: in the background, and while a sandbox waits for it.
+const ENDING_VM: Duration = Duration::from_secs(1);
+const ENDING_VM_WAITED_FOR: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
@@ -64,7 +68,7 @@ impl Default for PoolSettings {
 #[derive(Debug)]
 pub struct Network {
     lease: Lease,
-    _resolver: Resolver,
+    resolver: Resolver,
 }
 
 impl Deref for Network {
@@ -83,8 +87,26 @@ impl Network {
 
     async fn with_resolver(lease: Lease, settings: &PoolSettings) -> Result<Network, NetError> {
         let resolver = lease.resolver(settings.upstream.clone(), settings.notices.clone()).await?;
-        Ok(Network { lease, _resolver: resolver })
+        Ok(Network { lease, resolver })
     }
+
+    /// Ends the resolver.
+    async fn into_lease(self) -> Lease {
+        self.resolver.end().await;
+        self.lease
+    }
+}
+
+/// What a pool has, and has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Networks that wait for sandboxes now.
+    pub ready: usize,
+    /// Taken so far: those that were made for it, and those that another sandbox had before.
+    pub taken_new: u64,
+    pub taken_reused: u64,
+    /// Used ones that were to be reset, and were removed instead.
+    pub not_reused: u64,
 }
 
 /// What became of the slots that sandboxes had.
@@ -124,59 +146,13 @@ struct Shared {
     turn: tokio::sync::Mutex<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    /// The one that was free for the longest time is taken first.
-    free: VecDeque<Slot>,
-    ready: VecDeque<Network>,
-    returned: VecDeque<Returned>,
+    queue: Queue<Network>,
+    stats: PoolStats,
     busy: bool,
-    last_taken: Option<Instant>,
-    demand: Demand,
-    /// No other one is made before.
-    resting_until: Option<Instant>,
-    /// How many have asked not to be disturbed.
-    holds: usize,
     /// The worker ends after what it is doing.
     stopping: bool,
-}
-
-/// How many networks were taken at once of late.
-#[derive(Debug, Default)]
-struct Demand {
-    /// In the burst that is going on, or was the last, without those that were given back already.
-    burst: usize,
-    last: Option<Instant>,
-    /// In the largest one, and when that was.
-    most: usize,
-    when: Option<Instant>,
-}
-
-impl Demand {
-    fn taken(&mut self, now: Instant) {
-        let goes_on = self.last.is_some_and(|last| now.duration_since(last) < BURST);
-        self.burst = if goes_on { self.burst + 1 } else { 1 };
-        self.last = Some(now);
-        if self.burst >= self.recent(now) {
-            (self.most, self.when) = (self.burst, Some(now));
-        }
-    }
-
-    fn given_back(&mut self) {
-        self.burst = self.burst.saturating_sub(1);
-    }
-
-    fn recent(&self, now: Instant) -> usize {
-        let fresh = self.when.is_some_and(|when| now.duration_since(when) < REMEMBERED);
-        if fresh { self.most } else { 0 }
-    }
-}
-
-#[derive(Debug)]
-enum Returned {
-    Network(Box<Network>),
-    /// Something may be there.
-    Slot(Slot),
 }
 
 /// Somebody who is not to be disturbed: networks that nobody waits for are made when this is gone.
@@ -187,49 +163,8 @@ pub struct Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.shared.state().holds -= 1;
+        self.shared.state().queue.holds -= 1;
         self.shared.work.notify_one();
-    }
-}
-
-/// What the worker does next.
-#[derive(Debug)]
-enum Work {
-    Make(Slot),
-    Clear(Vec<Returned>),
-    /// One will be made then.
-    Wait(Duration),
-    Nothing,
-}
-
-impl State {
-    /// How many networks are to wait for sandboxes.
-    fn wanted(&self, least: usize, now: Instant) -> usize {
-        self.demand.recent(now).min(MOST_READY).max(least)
-    }
-
-    /// A network that waits is needed sooner than a slot.
-    fn next(&mut self, least: usize, now: Instant) -> Work {
-        let short = self.holds == 0 && self.ready.len() < self.wanted(least, now);
-        let wait = self.wait(now);
-        if short
-            && wait.is_zero()
-            && let Some(slot) = self.free.pop_front()
-        {
-            return Work::Make(slot);
-        }
-        if !self.returned.is_empty() {
-            let count = self.returned.len().min(BATCH);
-            return Work::Clear(self.returned.drain(..count).collect());
-        }
-        if short && !self.free.is_empty() { Work::Wait(wait) } else { Work::Nothing }
-    }
-
-    /// How long nobody is to be disturbed.
-    fn wait(&self, now: Instant) -> Duration {
-        let quiet = self.last_taken.map(|taken| taken + QUIET);
-        let until = quiet.max(self.resting_until);
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 }
 
@@ -259,7 +194,7 @@ impl Pool {
             }
         };
         let mut recovered = Recovered { networks: BTreeMap::new(), lost: BTreeMap::new(), swept };
-        let mut returned = VecDeque::new();
+        let mut doomed = VecDeque::new();
         for (slot, policy) in held {
             let adopted = async {
                 let lease = Lease::adopt(&host, slot, policy).await?;
@@ -268,13 +203,14 @@ impl Pool {
             match adopted.await {
                 Ok(network) => drop(recovered.networks.insert(slot, network)),
                 Err(error) => {
-                    returned.push_back(Returned::Slot(slot));
+                    doomed.push_back(Doomed::Slot(slot));
                     recovered.lost.insert(slot, error);
                 }
             }
         }
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
-        let state = Mutex::new(State { free, returned, busy: true, ..State::default() });
+        let queue = Queue::new(free, doomed);
+        let state = Mutex::new(State { queue, stats: PoolStats::default(), busy: true, stopping: false });
         let shared = Arc::new(Shared {
             host,
             settings,
@@ -302,7 +238,7 @@ impl Pool {
         tokio::spawn(async move {
             let taken = shared.take(policy).await;
             if let Err(Ok(network)) = sender.send(taken) {
-                shared.give_back(Returned::Network(Box::new(network)));
+                shared.give_back(network);
             }
         });
         receiver.await.unwrap_or(Err(NetError::Ended))
@@ -310,24 +246,27 @@ impl Pool {
 
     /// Makes no networks that nobody waits for, as long as what is returned lives.
     pub fn hold(&self) -> Hold {
-        self.shared.state().holds += 1;
+        self.shared.state().queue.holds += 1;
         Hold { shared: Arc::clone(&self.shared) }
     }
 
-    /// Gives a network back whose VM has ended. It is removed in the background.
+    /// Gives a network back whose VM has ended. In the background it is reset, or removed.
     pub fn give_back(&self, network: Network) {
-        self.shared.give_back(Returned::Network(Box::new(network)));
+        self.shared.give_back(network);
     }
 
-    /// Waits until everything is made and removed that was to be.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.shared.state();
+        PoolStats { ready: state.queue.ready.len(), ..state.stats }
+    }
+
+    /// Waits until everything is made, reset and removed that was to be.
     pub async fn settled(&self) {
         loop {
             let idle = self.shared.idle.notified();
             let settled = {
                 let state = self.shared.state();
-                let all = state.wanted(self.shared.settings.ready, Instant::now());
-                let wanted = state.ready.len() < all && !state.free.is_empty();
-                !state.busy && state.returned.is_empty() && !wanted
+                !state.busy && state.queue.is_settled(self.shared.settings.ready, Instant::now())
             };
             if settled {
                 return;
@@ -346,12 +285,14 @@ impl Pool {
             // What is left of one that has panicked is removed by the next pool.
             let _ = worker.await;
         }
-        let (ready, returned) = {
+        let doomed: Vec<Doomed<Network>> = {
             let mut state = self.shared.state();
-            (std::mem::take(&mut state.ready), std::mem::take(&mut state.returned))
+            let queue = &mut state.queue;
+            let networks = queue.ready.drain(..).chain(queue.used.drain(..));
+            let networks = networks.map(|network| Doomed::Network(Box::new(network)));
+            networks.chain(queue.doomed.drain(..)).collect()
         };
-        let ready = ready.into_iter().map(|network| Returned::Network(Box::new(network)));
-        self.shared.clear(ready.chain(returned).collect()).await
+        self.shared.remove(doomed).await
     }
 }
 
@@ -390,11 +331,11 @@ impl Shared {
 
     async fn take(&self, policy: Policy) -> Result<Network, NetError> {
         let ready = {
-            let mut state = self.state();
+            let queue = &mut self.state().queue;
             let now = Instant::now();
-            state.last_taken = Some(now);
-            state.demand.taken(now);
-            state.ready.pop_front()
+            queue.last_taken = Some(now);
+            queue.demand.taken(now);
+            queue.ready.pop_front()
         };
         self.work.notify_one();
         let network = match ready {
@@ -404,60 +345,125 @@ impl Shared {
         if network.policy() != policy {
             let changed = network.change(policy).await;
             if let Err(error) = changed {
-                self.give_back(Returned::Network(Box::new(network)));
+                self.doom(Doomed::Network(Box::new(network)));
                 return Err(error);
             }
         }
+        tracing::debug!(slot = %network.slot(), reused = network.is_reused(), "a network was taken");
+        let stats = &mut self.state().stats;
+        let taken = if network.is_reused() { &mut stats.taken_reused } else { &mut stats.taken_new };
+        *taken += 1;
         Ok(network)
     }
 
-    /// Makes one that nobody waits for.
-    async fn make_quietly(&self, slot: Slot) -> Result<Network, NetError> {
-        let begun = Instant::now();
-        let made = Network::make(&self.host, slot, &self.settings).await;
-        let rest = (begun.elapsed() * REST).min(LONGEST_REST);
-        let mut state = self.state();
-        // The first ones are wanted soon, and nobody is there to be disturbed.
-        state.resting_until = state.last_taken.map(|_| Instant::now() + rest);
-        made
-    }
-
+    /// One that somebody waits for.
     async fn make(&self) -> Result<Network, NetError> {
         let _turn = self.turn.lock().await;
-        let slot = self.state().free.pop_front();
+        // It may have become ready while others had their turn.
+        let (ready, used) = {
+            let queue = &mut self.state().queue;
+            let ready = queue.ready.pop_front();
+            let used = if ready.is_none() { queue.used.pop_front() } else { None };
+            (ready, used)
+        };
+        if let Some(network) = ready {
+            return Ok(network);
+        }
+        if let Some(used) = used
+            && let Some(network) = self.reset(vec![used], ENDING_VM_WAITED_FOR).await.pop()
+        {
+            return Ok(network);
+        }
+        let slot = self.state().queue.free.pop_front();
         let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
         let made = Network::make(&self.host, slot, &self.settings).await;
-        made.inspect_err(|_| self.give_back(Returned::Slot(slot)))
+        made.inspect_err(|_| self.doom(Doomed::Slot(slot)))
     }
 
-    fn give_back(&self, returned: Returned) {
-        let mut state = self.state();
-        state.demand.given_back();
-        state.returned.push_back(returned);
-        drop(state);
+    /// Does what nobody waits for, and rests afterwards.
+    async fn quietly<T>(&self, work: impl Future<Output = T>) -> T {
+        let begun = Instant::now();
+        let done = work.await;
+        let rest = (begun.elapsed() * REST).min(LONGEST_REST);
+        let queue = &mut self.state().queue;
+        // The first ones are wanted soon, and nobody is there to be disturbed.
+        queue.resting_until = queue.last_taken.map(|_| Instant::now() + rest);
+        done
+    }
+
+    /// Those of the networks that can be used again. The others are removed later.
+    async fn reset(&self, networks: Vec<Network>, patience: Duration) -> Vec<Network> {
+        let slots: Vec<Slot> = networks.iter().map(|network| network.slot()).collect();
+        let mut leases = Vec::new();
+        for network in networks {
+            leases.push(network.into_lease().await);
+        }
+        let done = match blocking(move || Ok(reset(leases, patience))).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "networks were not reset");
+                slots.into_iter().for_each(|slot| self.doom(Doomed::Slot(slot)));
+                return Vec::new();
+            }
+        };
+        let mut networks = Vec::new();
+        for (slot, reset) in done {
+            let network = reset.and_then(|(lease, sockets)| {
+                let PoolSettings { upstream, notices, .. } = self.settings.clone();
+                let resolver = lease.answer(sockets, upstream, notices)?;
+                Ok(Network { lease, resolver })
+            });
+            match network {
+                Ok(network) => networks.push(network),
+                Err(error) => {
+                    tracing::info!(%slot, error = &error as &dyn std::error::Error, "a network is not used again");
+                    self.state().stats.not_reused += 1;
+                    self.doom(Doomed::Slot(slot));
+                }
+            }
+        }
+        networks
+    }
+
+    fn give_back(&self, network: Network) {
+        {
+            let queue = &mut self.state().queue;
+            queue.demand.given_back();
+            match network.tap() {
+                Some(_) => queue.used.push_back(network),
+                // It was found again after a crash, and its tap goes with its VM.
+                None => queue.doomed.push_back(Doomed::Network(Box::new(network))),
+            }
+        }
         self.work.notify_one();
     }
 
-    /// Removes what was returned, and frees its slots.
-    async fn clear(&self, returned: Vec<Returned>) -> Result<(), NetError> {
+    fn doom(&self, doomed: Doomed<Network>) {
+        self.state().queue.doomed.push_back(doomed);
+        self.work.notify_one();
+    }
+
+    /// Removes networks, and frees their slots.
+    async fn remove(&self, doomed: Vec<Doomed<Network>>) -> Result<(), NetError> {
         let (mut used, mut doubtful) = (Vec::new(), Vec::new());
-        for one in returned {
+        for one in doomed {
             match one {
-                // Dropped, its tap and its sockets keep nothing alive.
-                Returned::Network(network) => used.push(network.slot()),
-                Returned::Slot(slot) => doubtful.push(slot),
+                Doomed::Network(network) => used.push(network.into_lease().await),
+                Doomed::Slot(slot) => doubtful.push(slot),
             }
         }
-        let slots: Vec<Slot> = used.iter().chain(&doubtful).copied().collect();
+        let used_slots: Vec<Slot> = used.iter().map(Lease::slot).collect();
+        let slots: Vec<Slot> = used_slots.iter().chain(&doubtful).copied().collect();
         let host = Arc::clone(&self.host);
-        let cleared = crate::error::blocking(move || {
+        let removed = blocking(move || {
             doubtful.iter().try_for_each(|slot| host.clear(*slot))?;
-            host.abandon(&used)
+            used.into_iter().for_each(Lease::leave);
+            host.abandon(&used_slots)
         });
-        match cleared.await {
-            Ok(()) => self.state().free.extend(slots),
+        match removed.await {
+            Ok(()) => self.state().queue.free.extend(slots),
             Err(error) => {
-                slots.into_iter().for_each(|slot| self.give_back(Returned::Slot(slot)));
+                slots.into_iter().for_each(|slot| self.doom(Doomed::Slot(slot)));
                 return Err(error);
             }
         }
@@ -465,7 +471,7 @@ impl Shared {
     }
 }
 
-/// Makes and removes networks, one at a time: the kernel does no more of it at once.
+/// Makes, resets and removes networks, one after the other: the kernel does no more of it at once.
 async fn work(shared: Arc<Shared>) {
     loop {
         let next = {
@@ -473,90 +479,45 @@ async fn work(shared: Arc<Shared>) {
             if state.stopping {
                 return;
             }
-            let next = state.next(shared.settings.ready, Instant::now());
+            let next = state.queue.next(shared.settings.ready, Instant::now());
             state.busy = !matches!(next, Work::Nothing);
             next
         };
         let done = match next {
             Work::Nothing => {
                 shared.idle.notify_waiters();
-                shared.work.notified().await;
+                // Nobody says so when fewer are wanted than before.
+                let _ = timeout(LOOK, shared.work.notified()).await;
                 continue;
             }
             Work::Wait(time) => {
-                tokio::select! {
-                    () = tokio::time::sleep(time) => {}
-                    // Somebody takes one, gives one back, or wants this to end.
-                    () = shared.work.notified() => {}
-                }
+                // Somebody takes one, gives one back, or wants this to end.
+                let _ = timeout(time, shared.work.notified()).await;
                 continue;
             }
-            Work::Clear(returned) => shared.clear(returned).await,
-            Work::Make(slot) => match shared.make_quietly(slot).await {
-                Ok(network) => {
-                    shared.state().ready.push_back(network);
-                    Ok(())
+            Work::Remove(doomed) => shared.remove(doomed).await,
+            Work::Reset(used) => {
+                let networks = shared.quietly(shared.reset(used, ENDING_VM)).await;
+                shared.state().queue.ready.extend(networks);
+                Ok(())
+            }
+            Work::Make(slot) => {
+                let made = shared.quietly(Network::make(&shared.host, slot, &shared.settings)).await;
+                match made {
+                    Ok(network) => {
+                        shared.state().queue.ready.push_back(network);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        shared.doom(Doomed::Slot(slot));
+                        Err(error)
+                    }
                 }
-                Err(error) => {
-                    shared.give_back(Returned::Slot(slot));
-                    Err(error)
-                }
-            },
+            }
         };
         if let Err(error) = done {
             tracing::warn!(error = &error as &dyn std::error::Error, "the networks of sandboxes");
             tokio::time::sleep(PAUSE).await;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn as_many_wait_as_were_taken_at_once_of_late() {
-        let now = Instant::now();
-        let mut state = State::default();
-        assert_eq!(state.wanted(4, now), 4);
-        (0..3).for_each(|_| state.demand.taken(now));
-        assert_eq!(state.wanted(4, now), 4);
-        (0..100).for_each(|_| state.demand.taken(now));
-        assert_eq!(state.wanted(4, now), 103);
-        (0..100).for_each(|_| state.demand.taken(now));
-        assert_eq!(state.wanted(4, now), MOST_READY);
-        // A smaller one changes nothing until the larger one is forgotten.
-        let later = now + REMEMBERED / 2;
-        (0..7).for_each(|_| state.demand.taken(later));
-        assert_eq!(state.wanted(4, later), MOST_READY);
-        let latest = now + REMEMBERED;
-        assert_eq!(state.wanted(4, latest), 4);
-        (0..7).for_each(|_| state.demand.taken(latest));
-        assert_eq!(state.wanted(4, latest), 7);
-        for _ in 0..20 {
-            state.demand.given_back();
-            state.demand.taken(latest);
-        }
-        assert_eq!(state.wanted(4, latest), 7);
-    }
-
-    #[test]
-    fn what_nobody_waits_for_disturbs_nobody() {
-        let now = Instant::now();
-        let slot = Slot::sandboxes().next();
-        let mut state = State { free: slot.into_iter().collect(), ..State::default() };
-        assert!(matches!(state.next(0, now), Work::Nothing));
-        state.last_taken = Some(now);
-        assert!(matches!(state.next(1, now), Work::Wait(QUIET)));
-        state.resting_until = Some(now + 4 * QUIET);
-        assert!(matches!(state.next(1, now + QUIET), Work::Wait(time) if time == 3 * QUIET));
-        // What was given back is removed meanwhile.
-        state.returned.extend(Slot::sandboxes().nth(1).map(Returned::Slot));
-        assert!(matches!(state.next(1, now + QUIET), Work::Clear(one) if one.len() == 1));
-        state.holds = 1;
-        assert!(matches!(state.next(1, now + 4 * QUIET), Work::Nothing));
-        state.holds = 0;
-        assert!(matches!(state.next(1, now + 4 * QUIET), Work::Make(made) if Some(made) == slot));
-        assert!(matches!(state.next(1, now + 4 * QUIET), Work::Nothing), "no slot is left");
     }
 }

@@ -11,6 +11,7 @@ use rustix::ioctl::{IntegerSetter, Ioctl, IoctlOutput, Opcode, Setter, ioctl, op
 
 const DEVICE: &str = "/dev/net/tun";
 const SET_INTERFACE: Opcode = opcode::write::<i32>(b'T', 202);
+const SET_PERSISTENT: Opcode = opcode::write::<i32>(b'T', 203);
 const SET_OFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const SET_HEADER_SIZE: Opcode = opcode::write::<i32>(b'T', 216);
 
@@ -58,6 +59,14 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
     // SAFETY: the argument is of the type that the opcode takes.
     unsafe { ioctl(&tap, offloads) }?;
     Ok(tap.into())
+}
+
+/// Whether a tap stays when its last descriptor is closed.
+pub fn set_persistent(tap: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST takes its flag as the argument itself.
+    let flag = unsafe { IntegerSetter::<SET_PERSISTENT>::new_usize(usize::from(persistent)) };
+    // SAFETY: the argument is of the type that the opcode takes.
+    Ok(unsafe { ioctl(tap, flag) }?)
 }
 
 /// TUNGETDEVNETNS, whose result is a descriptor.

@@ -118,6 +118,15 @@ impl Links {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
+    /// Takes a link down: what waits in its queue is gone, and so are its neighbours, routes and IPv6 addresses. When this
+    /// returns, no packet is on its way through it any more.
+    pub fn set_down(&self, index: u32) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.change_mask = LinkFlags::Up;
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
     /// Removes a link by its name. `false` if there is none.
     pub fn remove(&self, name: &str) -> io::Result<bool> {
         let mut link = LinkMessage::default();

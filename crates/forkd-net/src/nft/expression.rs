@@ -37,6 +37,8 @@ pub enum Expression {
         offset: u32,
         length: u32,
     },
+    /// Whether the packet has a header of this number among its IPv6 extension headers: 1 or 0, in one byte.
+    HasExtension(u8),
     /// NFT_META_*.
     Meta(u32),
     /// NFT_CT_*.
@@ -82,6 +84,7 @@ impl Expression {
     fn name(&self) -> &'static str {
         match self {
             Expression::Payload { .. } => "payload",
+            Expression::HasExtension(_) => "exthdr",
             Expression::Meta(_) => "meta",
             Expression::Ct(_) | Expression::SetCtMark => "ct",
             Expression::DestinationType => "fib",
@@ -103,6 +106,10 @@ impl Expression {
         match self {
             Expression::Payload { base, offset, length } => {
                 new().number(1, REGISTER).number(2, *base).number(3, *offset).number(4, *length)
+            }
+            // One byte at offset 0, of which only the presence is asked for.
+            Expression::HasExtension(header) => {
+                new().number(1, REGISTER).put(2, &[*header]).number(3, 0).number(4, 1).number(5, 1)
             }
             Expression::Meta(key) | Expression::Ct(key) => new().number(1, REGISTER).number(2, *key),
             Expression::SetCtMark => new().number(2, ct::MARK).number(4, REGISTER),
@@ -175,6 +182,8 @@ pub const UDP: u8 = 17;
 pub const ICMP: u8 = 1;
 pub const ICMP6: u8 = 58;
 
+/// The number of IPv6's header of fragments.
+const FRAGMENT_HEADER: u8 = 44;
 /// NFPROTO_*.
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
@@ -281,6 +290,19 @@ impl Rule {
         let network = network.iter().zip(&mask).map(|(byte, mask)| byte & mask).collect();
         let rule = if prefix == bits { self } else { self.then(Expression::Mask(mask)) };
         rule.then(Expression::Compare(Comparison::Equal, network))
+    }
+
+    /// A fragment of an IPv4 packet: more follow, or it is not the first.
+    pub fn fragment4(self) -> Rule {
+        self.ipv4()
+            .then(Expression::Payload { base: 1, offset: 6, length: 2 })
+            .then(Expression::Mask(vec![0x3f, 0xff]))
+            .then(Expression::Compare(Comparison::NotEqual, vec![0; 2]))
+    }
+
+    /// A fragment of an IPv6 packet.
+    pub fn fragment6(self) -> Rule {
+        self.ipv6().is(Expression::HasExtension(FRAGMENT_HEADER), &[1])
     }
 
     /// To one of a set's addresses.

@@ -18,6 +18,7 @@ const NEW_SET: u8 = 9;
 const DELETE_SET: u8 = 11;
 const NEW_ELEMENTS: u8 = 12;
 const NEW_OBJECT: u8 = 18;
+const DELETE_OBJECT: u8 = 20;
 
 const REQUEST: u16 = 0x1;
 const ACKNOWLEDGE: u16 = 0x4;
@@ -52,6 +53,8 @@ impl Hook {
 /// When a chain's turn is, among others at the same hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
+    /// Before fragments are put together.
+    Fragments,
     /// Before connections are tracked and destinations translated.
     Raw,
     Filter,
@@ -61,6 +64,7 @@ pub enum Priority {
 impl Priority {
     fn number(self) -> i32 {
         match self {
+            Priority::Fragments => -450,
             Priority::Raw => -300,
             Priority::Filter => 0,
             Priority::SourceNat => 100,
@@ -110,6 +114,12 @@ impl Transaction {
             Transaction { family, table: table.into(), bytes: Vec::new(), meanings: Vec::new() };
         transaction.limit(BEGIN);
         transaction
+    }
+
+    /// What follows is for another table of the same family.
+    pub fn in_table(mut self, table: &str) -> Self {
+        self.table = table.into();
+        self
     }
 
     /// Makes the table, if it is not there.
@@ -168,6 +178,12 @@ impl Transaction {
         let attributes =
             Attributes::default().text(1, &self.table).text(2, name).number(3, COUNTER).nest(4, &zero);
         self.message(NEW_OBJECT, CREATE, &attributes, &format!("make counter {name}"))
+    }
+
+    /// Makes a counter anew, which no rule uses at this point.
+    pub fn renew_counter(self, name: &str) -> Self {
+        let attributes = Attributes::default().text(1, &self.table).text(2, name).number(3, COUNTER);
+        self.message(DELETE_OBJECT, 0, &attributes, &format!("delete counter {name}")).add_counter(name)
     }
 
     /// A set whose elements end by themselves.

@@ -52,26 +52,29 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     pub fn open(namespace: &Namespace, ipv6: bool) -> io::Result<Sockets> {
-        namespace.run(|| {
-            let addresses = [SocketAddr::from((GATEWAY4, PORT)), SocketAddr::from((GATEWAY6, PORT))];
-            let mut sockets =
-                Sockets { datagrams: Vec::new(), listeners: Vec::new(), log: listen(GROUP, LOGGED_BYTES)? };
-            for address in addresses.into_iter().filter(|address| address.is_ipv4() || ipv6) {
-                let (datagrams, listener) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
-                datagrams.set_nonblocking(true)?;
-                listener.set_nonblocking(true)?;
-                sockets.datagrams.push(datagrams);
-                sockets.listeners.push(listener);
-            }
-            Ok(sockets)
-        })
+        namespace.run(|| Sockets::open_here(ipv6))
+    }
+
+    /// In the calling thread's namespace.
+    pub fn open_here(ipv6: bool) -> io::Result<Sockets> {
+        let addresses = [SocketAddr::from((GATEWAY4, PORT)), SocketAddr::from((GATEWAY6, PORT))];
+        let mut sockets =
+            Sockets { datagrams: Vec::new(), listeners: Vec::new(), log: listen(GROUP, LOGGED_BYTES)? };
+        for address in addresses.into_iter().filter(|address| address.is_ipv4() || ipv6) {
+            let (datagrams, listener) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
+            datagrams.set_nonblocking(true)?;
+            listener.set_nonblocking(true)?;
+            sockets.datagrams.push(datagrams);
+            sockets.listeners.push(listener);
+        }
+        Ok(sockets)
     }
 }
 
 /// What answers a sandbox's questions. It ends with this value.
 #[derive(Debug)]
 pub struct Resolver {
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -102,7 +105,12 @@ impl Resolver {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             tasks.spawn(serve_connections(listener, Arc::clone(&answering)));
         }
-        Ok(Resolver { _tasks: tasks })
+        Ok(Resolver { tasks })
+    }
+
+    /// Ends it. Its listeners are closed when this returns; what it was answering is a moment later.
+    pub(crate) async fn end(mut self) {
+        self.tasks.shutdown().await;
     }
 }
 
@@ -148,6 +156,10 @@ async fn serve_connections(listener: tokio::net::TcpListener, answering: Arc<Ans
         };
         match accepted {
             Ok((stream, _)) => {
+                // Ended on the way, nothing of it is left: the kernel sends nothing more to whoever is the guest by then.
+                if stream.set_zero_linger().is_err() {
+                    continue;
+                }
                 let answering = Arc::clone(&answering);
                 // A connection that breaks is the guest's to make again.
                 tasks.spawn(async move { drop(serve_connection(stream, &answering).await) });
@@ -169,12 +181,24 @@ async fn serve_connection(mut stream: tokio::net::TcpStream, answering: &Answeri
             stream.read_exact(&mut asked).await?;
             io::Result::Ok(asked)
         };
-        let asked = timeout(IDLE, read).await??;
+        let asked = timeout(IDLE, read).await?;
+        let asked = match asked {
+            // The guest has said all that it wanted, and gets what it has not read yet.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return close(stream),
+            asked => asked?,
+        };
         let Some((message, _)) = answering.answer(&asked).await else { return Ok(()) };
         let bytes = message.to_vec().map_err(io::Error::other)?;
         let length = u16::try_from(bytes.len()).map_err(io::Error::other)?;
         timeout(IDLE, stream.write_all(&[&length.to_be_bytes(), &bytes[..]].concat())).await??;
     }
+}
+
+/// Closes a connection in order, which leaves no trace where the other side has closed it first.
+fn close(stream: tokio::net::TcpStream) -> io::Result<()> {
+    let linger = rustix::net::sockopt::set_socket_linger(&stream, None);
+    drop(stream);
+    Ok(linger?)
 }
 
 impl Answering {

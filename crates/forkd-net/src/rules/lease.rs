@@ -26,6 +26,12 @@ pub const RECEIVED: &str = "received";
 pub const REFUSED: &str = "refused";
 pub const OVER_LIMIT: &str = "over_limit";
 pub const SPOOFED: &str = "spoofed";
+/// Those of the table.
+const COUNTERS: [&str; 4] = [SENT, RECEIVED, REFUSED, OVER_LIMIT];
+
+/// A table of its own, whose counter is never made anew. It says whether a fragment has ever come in at any link of the namespace: the kernel keeps those of incomplete packets for a minute, and offers no way to forget them.
+pub const FRAGMENTS_TABLE: &str = "forkd_fragments";
+pub const FRAGMENTS: &str = "fragments";
 
 const FORWARD: &str = "forward";
 const INPUT: &str = "input";
@@ -66,8 +72,20 @@ pub fn guard() -> Transaction {
         .add_counter(SPOOFED)
         .add_base_chain(GUARD, &base)
         .add_chain(SPOOF)
-        .add_rules(SPOOF, &[told(Reason::Spoofed), Rule::new().count(SPOOFED).drop()])
+        .add_rules(SPOOF, &spoof())
         .add_rules(GUARD, &rules)
+}
+
+/// The guard of a lease that had another sandbox: all that it remembers is made anew.
+pub fn renew_guard() -> Transaction {
+    Transaction::new(Family::Netdev, TABLE)
+        .flush_chain(SPOOF)
+        .renew_counter(SPOOFED)
+        .add_rules(SPOOF, &spoof())
+}
+
+fn spoof() -> [Rule; 2] {
+    [told(Reason::Spoofed), Rule::new().count(SPOOFED).drop()]
 }
 
 /// A few of the packets that come here are told.
@@ -76,13 +94,23 @@ fn told(reason: Reason) -> Rule {
     Rule::new().then(TOLD).then(log)
 }
 
-/// The table of a new lease.
-pub fn table(policy: &Policy, generation: u32) -> Transaction {
+/// Counts fragments, in a new namespace.
+pub fn fragments() -> Transaction {
+    let base = Base { hook: Hook::Prerouting, priority: Priority::Fragments, drops: false, device: None };
+    let rules = [Rule::new().fragment4().count(FRAGMENTS), Rule::new().fragment6().count(FRAGMENTS)];
+    Transaction::new(Family::Inet, FRAGMENTS_TABLE)
+        .add_table()
+        .add_counter(FRAGMENTS)
+        .add_base_chain(FRAGMENTS, &base)
+        .add_rules(FRAGMENTS, &rules)
+}
+
+/// Adds the table of a new lease.
+pub fn table(transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
     let base = |hook, priority, drops| Base { hook, priority, drops, device: None };
-    let transaction = Transaction::new(Family::Inet, TABLE).add_table();
-    let transaction = [SENT, RECEIVED, REFUSED, OVER_LIMIT]
-        .into_iter()
-        .fold(transaction, |transaction, counter| transaction.add_counter(counter));
+    let transaction = transaction.in_table(TABLE).add_table();
+    let transaction =
+        COUNTERS.into_iter().fold(transaction, |transaction, counter| transaction.add_counter(counter));
     let transaction = transaction
         .add_base_chain(INPUT, &base(Hook::Input, Priority::Filter, true))
         .add_base_chain(FORWARD, &base(Hook::Forward, Priority::Filter, true))
@@ -92,10 +120,25 @@ pub fn table(policy: &Policy, generation: u32) -> Transaction {
         .add_chain(REFUSE)
         .add_chain(OVER)
         .add_rule("postrouting", &Rule::new().to_link(UPLINK).then(Expression::Masquerade))
-        .add_rules(INPUT, &input())
-        .add_rules(REFUSE, &[told(Reason::Refused), Rule::new().count(REFUSED).reject()])
-        .add_rules(OVER, &[told(Reason::OverLimit), Rule::new().count(OVER_LIMIT).drop()]);
-    with_policy(transaction, policy, generation)
+        .add_rules(INPUT, &input());
+    let transaction = with_ends(transaction);
+    with_egress(with_connections(transaction, policy, generation), policy, generation)
+}
+
+/// The table of a lease that had another sandbox, with the policy that a new lease has. All that it remembers is made anew:
+/// counters, limits, the number of connections, addresses that names have opened. `sets` are those that it has, and `before` is its
+/// policy so far. The rules of what may be reached hold nothing, and stay if they are the same: they are most of all.
+pub fn renew(before: &Policy, generation: u32, sets: &[String]) -> Transaction {
+    let policy = Policy::default();
+    let has_other_egress = before.egress != policy.egress;
+    let chains = [FORWARD, PASS, REFUSE, OVER].into_iter().chain(has_other_egress.then_some(EGRESS));
+    let transaction = Transaction::new(Family::Inet, TABLE);
+    let transaction = chains.fold(transaction, |transaction, chain| transaction.flush_chain(chain));
+    let transaction = sets.iter().fold(transaction, |transaction, set| transaction.delete_set(set));
+    let transaction =
+        COUNTERS.into_iter().fold(transaction, |transaction, counter| transaction.renew_counter(counter));
+    let transaction = with_connections(with_ends(transaction), &policy, generation);
+    if has_other_egress { with_egress(transaction, &policy, generation) } else { transaction }
 }
 
 /// Other rules for a lease that has some. `sets` are those that it has.
@@ -105,7 +148,7 @@ pub fn change(policy: &Policy, generation: u32, sets: &[String]) -> Transaction 
         .into_iter()
         .fold(transaction, |transaction, chain| transaction.flush_chain(chain));
     let transaction = sets.iter().fold(transaction, |transaction, set| transaction.delete_set(set));
-    with_policy(transaction, policy, generation)
+    with_egress(with_connections(transaction, policy, generation), policy, generation)
 }
 
 /// Another bandwidth for a lease of this generation. What it may reach stays, and so do its connections.
@@ -158,11 +201,23 @@ fn forward(bandwidth: Option<u64>, generation: u32) -> Vec<Rule> {
     forward
 }
 
-fn with_policy(mut transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
-    transaction = transaction
+/// Where packets end that are not let through.
+fn with_ends(transaction: Transaction) -> Transaction {
+    transaction
+        .add_rules(REFUSE, &[told(Reason::Refused), Rule::new().count(REFUSED).reject()])
+        .add_rules(OVER, &[told(Reason::OverLimit), Rule::new().count(OVER_LIMIT).drop()])
+}
+
+/// What becomes of connections that were let out, and of those that are.
+fn with_connections(transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
+    transaction
         .add_rules(FORWARD, &forward(policy.bandwidth, generation))
         .add_rule(PASS, &Rule::new().then(Expression::MoreConnections(MAX_CONNECTIONS)).jump(OVER))
-        .add_rule(PASS, &Rule::new().mark(generation).count(SENT).accept());
+        .add_rule(PASS, &Rule::new().mark(generation).count(SENT).accept())
+}
+
+/// What may be let out.
+fn with_egress(mut transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
     // Names are the resolver's. Whoever could ask another one would get addresses that no rule knows of.
     for (protocol, port) in [(UDP, DNS), (TCP, DNS), (UDP, DNS_OVER_TLS), (TCP, DNS_OVER_TLS)] {
         let rule = Rule::new().protocol(protocol).to_ports(port, port).jump(REFUSE);

@@ -6,6 +6,7 @@ mod life;
 mod matrix;
 mod names;
 mod pool;
+mod reuse;
 mod world;
 
 use std::process::Command;

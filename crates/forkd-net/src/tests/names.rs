@@ -14,7 +14,7 @@ use crate::plan::{GATEWAY4, Slot};
 use crate::{Egress, Entry, Lease, Notice, Policy, Reason, Upstream};
 
 /// A resolver with a few names, at a port of the host's loopback.
-fn upstream() -> SocketAddr {
+pub(super) fn upstream() -> SocketAddr {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = socket.local_addr().unwrap();
     let listener = std::net::TcpListener::bind(address).unwrap();
@@ -39,7 +39,7 @@ fn upstream() -> SocketAddr {
     address
 }
 
-fn framed(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn framed(bytes: &[u8]) -> Vec<u8> {
     [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
 }
 
@@ -66,7 +66,7 @@ fn known(asked: &[u8]) -> Message {
     answer
 }
 
-fn question(name: &str, kind: RecordType) -> Vec<u8> {
+pub(super) fn question(name: &str, kind: RecordType) -> Vec<u8> {
     let mut message = Message::new(77, MessageType::Query, OpCode::Query);
     message.metadata.recursion_desired = true;
     message.queries = vec![Query::query(Name::from_ascii(name).unwrap(), kind)];
@@ -74,7 +74,7 @@ fn question(name: &str, kind: RecordType) -> Vec<u8> {
 }
 
 /// Asks as a guest does, without blocking what answers.
-async fn ask(guest: &Guest, name: &str, kind: RecordType) -> Message {
+pub(super) async fn ask(guest: &Guest, name: &str, kind: RecordType) -> Message {
     let socket = guest.namespace.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let asked = question(name, kind);
@@ -98,7 +98,7 @@ fn addresses(message: &Message) -> Vec<IpAddr> {
     message.answers.iter().filter_map(address).collect()
 }
 
-fn policy(entries: &[(&str, &[&str])]) -> Policy {
+pub(super) fn policy(entries: &[(&str, &[&str])]) -> Policy {
     let entry = |(to, ports): &(&str, &[&str])| Entry {
         to: to.parse().unwrap(),
         ports: ports.iter().map(|ports| ports.parse().unwrap()).collect(),
@@ -131,8 +131,8 @@ async fn resolving() {
     let mut seen = Vec::new();
     while seen.len() < 2 {
         let notice = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
-        let Notice { slot, dropped } = notice.expect("in time").unwrap();
-        assert_eq!((slot, dropped.reason), (lease.slot(), Reason::Refused));
+        let Notice { slot, tenancy, dropped } = notice.expect("in time").unwrap();
+        assert_eq!((slot, tenancy, dropped.reason), (lease.slot(), lease.tenancy(), Reason::Refused));
         seen.push((dropped.name, dropped.destination, dropped.port, dropped.protocol));
     }
     let packet = (None, "9.9.9.9".parse().ok(), Some(PORT), Some(6));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::in_namespaces;
 use super::world::{PORT, Reached, World};
 use crate::plan::Slot;
-use crate::{Egress, Others, Policy, Pool, PoolSettings};
+use crate::{Counters, Egress, Network, Others, Policy, Pool, PoolSettings};
 
 fn settings() -> PoolSettings {
     PoolSettings { ready: 4, ..PoolSettings::default() }
@@ -42,26 +42,29 @@ async fn soak() {
         Pool::start(world.host.clone(), settings(), BTreeMap::new(), Others::Remove).await.unwrap();
     assert_eq!((recovered.networks.len(), recovered.swept.len()), (0, 0));
     let begun = Instant::now();
-    let mut held = Vec::new();
+    let mut held: Vec<Network> = Vec::new();
     let mut slots = BTreeSet::new();
     for round in 0..rounds() {
         let network = pool.take(if round % 2 == 0 { Policy::default() } else { deny() }).await.unwrap();
+        assert_eq!(network.counters().await.unwrap(), Counters::default());
+        assert!(held.iter().all(|other| other.slot() != network.slot()), "a network has one sandbox");
         slots.insert(network.slot());
         held.push(network);
         if held.len() == MOST_HELD {
             pool.give_back(held.swap_remove(round % (MOST_HELD - 1)));
         }
     }
-    assert_eq!(slots.len(), rounds(), "slots that were used come last");
     held.into_iter().for_each(|network| pool.give_back(network));
     pool.settled().await;
-    println!(
-        "{} networks made and removed, {:?} each",
-        rounds(),
-        begun.elapsed() / u32::try_from(rounds()).unwrap()
-    );
+    println!("{} networks in {} slots, {:?} in all", rounds(), slots.len(), begun.elapsed());
+    let stats = pool.stats();
+    let taken = stats.taken_new + stats.taken_reused;
+    assert_eq!(taken, u64::try_from(rounds()).unwrap());
+    assert_eq!(stats.not_reused, 0, "{stats:?}");
     assert!(settings().ready < MOST_HELD);
-    assert_eq!(world.host.used().unwrap().len(), MOST_HELD, "as many wait as were held at once");
+    let kept = MOST_HELD..=2 * MOST_HELD;
+    assert!(kept.contains(&stats.ready), "as many wait as were held at once, and may come back: {stats:?}");
+    assert_eq!(world.host.used().unwrap().len(), stats.ready);
     pool.stop().await.unwrap();
     assert_eq!(world.host.used().unwrap(), []);
     assert_eq!(super::life::links().len(), links);

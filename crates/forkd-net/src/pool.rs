@@ -430,7 +430,7 @@ impl Shared {
             let queue = &mut self.state().queue;
             queue.demand.given_back();
             match network.tap() {
-                Some(_) => queue.used.push_back(network),
+                Some(_) => queue.give_back(network, Instant::now()),
                 // It was found again after a crash, and its tap goes with its VM.
                 None => queue.doomed.push_back(Doomed::Network(Box::new(network))),
             }

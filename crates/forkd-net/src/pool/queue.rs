@@ -8,6 +8,8 @@ use crate::plan::Slot;
 
 /// Whoever takes one is about to fork, and perhaps others are: those that are missing are made when that is over.
 const QUIET: Duration = Duration::from_millis(250);
+/// A used network does not wait longer, whoever is disturbed: its VM may not have ended.
+const LONGEST_USED: Duration = Duration::from_secs(2);
 /// Networks that are removed at once.
 const REMOVED_AT_ONCE: usize = 128;
 /// Networks that are reset between two looks at what else there is to do.
@@ -21,6 +23,8 @@ pub struct Queue<N> {
     pub ready: VecDeque<N>,
     /// Whoever had them is gone. They can be reset.
     pub used: VecDeque<N>,
+    /// Since when there are any.
+    used_since: Option<Instant>,
     /// Networks and slots that are to be removed.
     pub doomed: VecDeque<Doomed<N>>,
     pub demand: Demand,
@@ -56,6 +60,7 @@ impl<N> Queue<N> {
             free,
             ready: VecDeque::new(),
             used: VecDeque::new(),
+            used_since: None,
             doomed,
             demand: Demand::default(),
             last_taken: None,
@@ -67,14 +72,16 @@ impl<N> Queue<N> {
     /// A network that waits is needed sooner than a slot, and resetting one is faster than making one.
     pub fn next(&mut self, least: usize, now: Instant) -> Work<N> {
         self.doom_surplus(least, now);
-        let fills = self.holds == 0 && (!self.used.is_empty() || self.is_short(least, now));
         let wait = self.wait(now);
-        if fills && wait.is_zero() {
+        if wait == Some(Duration::ZERO) {
             let count = self.used.len().min(RESET_AT_ONCE);
             if count > 0 {
+                self.used_since = Some(now);
                 return Work::Reset(self.used.drain(..count).collect());
             }
-            if let Some(slot) = self.free.pop_front() {
+            if self.is_short(least, now)
+                && let Some(slot) = self.free.pop_front()
+            {
                 return Work::Make(slot);
             }
         }
@@ -82,7 +89,18 @@ impl<N> Queue<N> {
             let count = self.doomed.len().min(REMOVED_AT_ONCE);
             return Work::Remove(self.doomed.drain(..count).collect());
         }
-        if fills { Work::Wait(wait) } else { Work::Nothing }
+        match wait {
+            Some(wait) if !self.used.is_empty() || self.is_short(least, now) => Work::Wait(wait),
+            _ => Work::Nothing,
+        }
+    }
+
+    /// Takes a network back that can be reset.
+    pub fn give_back(&mut self, network: N, now: Instant) {
+        if self.used.is_empty() {
+            self.used_since = Some(now);
+        }
+        self.used.push_back(network);
     }
 
     /// Whether nothing is left to do.
@@ -105,11 +123,14 @@ impl<N> Queue<N> {
         }
     }
 
-    /// How long nobody is to be disturbed.
-    fn wait(&self, now: Instant) -> Duration {
-        let quiet = self.last_taken.map(|taken| taken + QUIET);
-        let until = quiet.max(self.resting_until);
-        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    /// How long nobody is to be disturbed. `None` for as long as somebody holds.
+    fn wait(&self, now: Instant) -> Option<Duration> {
+        let left = |until: Instant| until.saturating_duration_since(now);
+        let quiet = self.last_taken.map(|taken| taken + QUIET).max(self.resting_until);
+        let quiet = (self.holds == 0).then(|| quiet.map_or(Duration::ZERO, left));
+        let used = self.used_since.filter(|_| !self.used.is_empty());
+        let used = used.map(|since| left(since + LONGEST_USED));
+        quiet.into_iter().chain(used).min()
     }
 }
 
@@ -143,12 +164,12 @@ mod tests {
     fn used_ones_are_reset_before_others_are_made() {
         let now = Instant::now();
         let mut queue = Queue::new(Slot::sandboxes().collect(), VecDeque::new());
-        queue.used.extend(0..20);
+        (0..20).for_each(|network| queue.give_back(network, now));
         let Work::Reset(first) = queue.next(30, now) else { panic!("{queue:?}") };
         assert_eq!(first, (0..16).collect::<Vec<u32>>(), "a few at a time");
         queue.ready.extend(first);
         queue.holds = 1;
-        assert!(matches!(queue.next(30, now), Work::Nothing), "not while something is created");
+        assert!(matches!(queue.next(30, now), Work::Wait(LONGEST_USED)), "not while something is created");
         assert!(!queue.is_settled(30, now));
         queue.holds = 0;
         queue.last_taken = Some(now);
@@ -156,6 +177,20 @@ mod tests {
         let now = now + QUIET;
         assert!(matches!(queue.next(30, now), Work::Reset(rest) if rest.len() == 4));
         assert!(matches!(queue.next(30, now), Work::Make(_)));
+    }
+
+    #[test]
+    fn used_ones_do_not_wait_for_ever() {
+        let now = Instant::now();
+        let mut queue = Queue::new(Slot::sandboxes().collect(), VecDeque::new());
+        queue.holds = 1;
+        assert!(matches!(queue.next(4, now), Work::Nothing));
+        queue.give_back(1, now);
+        queue.give_back(2, now + LONGEST_USED / 2);
+        let now = now + LONGEST_USED;
+        assert!(matches!(queue.next(4, now - QUIET), Work::Wait(QUIET)));
+        assert!(matches!(queue.next(4, now), Work::Reset(used) if used == [1, 2]));
+        assert!(matches!(queue.next(4, now), Work::Nothing), "nothing is made meanwhile");
     }
 
     #[test]

@@ -82,6 +82,37 @@ pub fn until_whole(world: &World, what: &str, count: usize) -> Result<(), Failur
     })
 }
 
+/// Waits until there are no networks but those that the daemon keeps ready.
+pub fn until_only_ready_ones(world: &World) -> Result<(), Failure> {
+    until_ready_beside(world, 0).map(drop)
+}
+
+/// The same beside those of so many sandboxes. Returns how many are ready.
+fn until_ready_beside(world: &World, sandboxes: usize) -> Result<usize, Failure> {
+    let ready = || Ok::<usize, Failure>(metric(world, "forkd_networks_ready")?.try_into()?);
+    world.until("all other networks wait", |_| {
+        let (namespaces, links) = networks();
+        let (ready, count) = (ready()?, namespaces.len());
+        // Two wait in any case.
+        Ok(ready >= 2 && (count, links.len()) == (ready + sandboxes, count))
+    })?;
+    ready()
+}
+
+/// The number that the daemon says of this.
+fn metric(world: &World, name: &str) -> Result<u64, Failure> {
+    let text = world.ask("GET /metrics")?.body;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(value.ok_or_else(|| format!("{name} is not in\n{text}"))?.parse()?)
+}
+
+/// The slot of a sandbox's network, as it is written down.
+fn slot(world: &World, sandbox: &Sandbox) -> Result<u64, Failure> {
+    let record = tiny::run_directory(&world.root()).join("sandboxes").join(&sandbox.id).join("record.json");
+    let record: Value = serde_json::from_str(&fs::read_to_string(record)?)?;
+    Ok(record["network"]["slot"].as_u64().ok_or("no slot")?)
+}
+
 /// The tap of a sandbox, from its VM process.
 fn tap(sandbox: &Sandbox) -> Result<File, Failure> {
     let pid = sandbox.pid.ok_or("it has ended")?;
@@ -161,7 +192,7 @@ fn a_life() -> Result<(), Failure> {
     let mut lines = world.lines("GET /v1/events")?;
     assert!(world.snapshot("base")?.network);
     let sandboxes = world.fork("base", 3)?;
-    until_whole(&world, "the pool is full again", 5)?;
+    until_whole(&world, "as many wait as were taken", 6)?;
     let [one, two, three] = &sandboxes[..] else { return Err("not three".into()) };
     assert_eq!(one.egress.as_ref().map(|egress| egress.mode), Some(EgressMode::Allow));
 
@@ -252,7 +283,7 @@ fn a_life() -> Result<(), Failure> {
             world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
         }
     }
-    until_whole(&world, "only those that wait are left", 2)?;
+    until_only_ready_ones(&world)?;
     world.end(Signal::TERM)?;
     assert_eq!(networks(), (vec![], vec![]), "a daemon that stops leaves none");
     world.start(&OPTIONS)
@@ -292,9 +323,7 @@ fn a_crash() -> Result<(), Failure> {
 
     // A name is a mount, and a daemon with a mount namespace of its own takes it along. The VM's tap leads back.
     world.end(Signal::KILL)?;
-    let record = tiny::run_directory(&world.root()).join("sandboxes").join(&kept.id).join("record.json");
-    let record: Value = serde_json::from_str(&fs::read_to_string(record)?)?;
-    let name = format!("/run/netns/forkd-{:04}", record["network"]["slot"].as_u64().ok_or("no slot")?);
+    let name = format!("/run/netns/forkd-{:04}", slot(&world, kept)?);
     assert!(Command::new("umount").arg(&name).status()?.success());
     fs::remove_file(&name)?;
     world.start(&OPTIONS)?;
@@ -314,6 +343,72 @@ fn a_crash() -> Result<(), Failure> {
     let refused = json!({ "mode": "deny" });
     world.refuses(ErrorCode::Malformed, &format!("PUT /v1/sandboxes/{}/egress", kept.id), refused)?;
     Ok(())
+}
+
+#[test]
+fn a_network_is_used_again() -> Result<(), Failure> {
+    alone("network::a_second_tenant")
+}
+
+#[test]
+#[ignore = "alone, by the test above"]
+fn a_second_tenant() -> Result<(), Failure> {
+    let mut world = world()?;
+    let mut lines = world.lines("GET /v1/events")?;
+    let reused = r#"forkd_networks_taken_total{kind="reused"}"#;
+    let deny = json!({ "snapshot_tag": "base", "egress": { "mode": "deny" } });
+    let first = world.create(deny)?.sandboxes.remove(0);
+    let its_slot = slot(&world, &first)?;
+    send(&first, INTERNET, 4321)?;
+    assert_eq!(ask(&first, "example.com")?, Some(NXDOMAIN));
+    world.until("it was refused", |world| Ok(stats(world, &first)?.refused_packets == 1))?;
+    let before = metric(&world, reused)?;
+    world.ask(&format!("DELETE /v1/sandboxes/{}", first.id))?;
+    let count = until_ready_beside(&world, 0)?;
+    assert_eq!(metric(&world, "forkd_networks_not_reused_total")?, 0);
+
+    // Whoever gets all of them gets the one that came back.
+    let sandboxes = world.fork("base", u32::try_from(count)?)?;
+    assert!(metric(&world, reused)? > before);
+    let slots = sandboxes.iter().map(|sandbox| slot(&world, sandbox)).collect::<Result<Vec<_>, _>>()?;
+    let index = slots.iter().position(|slot| *slot == its_slot).ok_or("the network is not used again")?;
+    let second = &sandboxes[index];
+    assert_eq!(stats(&world, second)?, NetworkStats::default());
+    assert_eq!(second.egress.as_ref().map(|egress| egress.mode), Some(EgressMode::Allow));
+    send(second, INTERNET, 4321)?;
+    send(second, PRIVATE, 4321)?;
+    world.until("its own policy holds", |world| {
+        let seen = stats(world, second)?;
+        Ok((seen.sent_packets, seen.refused_packets) == (1, 1))
+    })?;
+    // What was dropped is told of the one whose it was.
+    let mut told = Vec::new();
+    while told.last() != Some(&json!(second.id)) {
+        let event = lines.next()?.ok_or("no event")?;
+        if event["event"] == "dropped" {
+            told.push(event["id"].clone());
+        }
+    }
+    assert!(told.len() > 1 && told.iter().rev().skip(1).all(|id| *id == json!(first.id)), "{told:?}");
+
+    // A daemon that is killed finds it again, and removes those that were reset and waited.
+    let gone = &sandboxes[(index + 1) % sandboxes.len()];
+    world.ask(&format!("DELETE /v1/sandboxes/{}", gone.id))?;
+    until_ready_beside(&world, sandboxes.len() - 1)?;
+    assert_eq!(metric(&world, "forkd_networks_not_reused_total")?, 0);
+    world.end(Signal::KILL)?;
+    world.start(&OPTIONS)?;
+    until_whole(&world, "those of sandboxes and two that wait", sandboxes.len() + 1)?;
+    assert_eq!(slot(&world, second)?, its_slot);
+    send(second, INTERNET, 4321)?;
+    world.until("it goes out", |world| Ok(stats(world, second)?.sent_packets == 2))?;
+    for sandbox in world.sandboxes("")? {
+        world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
+    }
+    until_only_ready_ones(&world)?;
+    world.end(Signal::TERM)?;
+    assert_eq!(networks(), (vec![], vec![]), "a daemon that stops leaves none");
+    world.start(&OPTIONS)
 }
 
 #[test]

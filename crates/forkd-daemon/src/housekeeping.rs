@@ -155,4 +155,7 @@ pub(crate) fn gauge(app: &App) {
     }
     let loaded = snapshots.iter().filter(|view| view.loaded).count();
     app.metrics.engine.set_zygotes(i64::try_from(loaded).unwrap_or(i64::MAX));
+    if let Some(stats) = app.engine.network_pool() {
+        app.metrics.engine.set_networks(&stats);
+    }
 }

@@ -3,11 +3,13 @@
 //! Names begin with `forkd_`. The frame counts requests; what sandboxes and snapshots do is reported through
 //! [`EngineMetrics`], by whoever calls the engine. Anything else is added with [`Metrics::register`].
 
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use forkd_api::error::ErrorCode;
+use forkd_net::PoolStats;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -38,6 +40,12 @@ struct RouteLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CodeLabels {
     code: String,
+}
+
+/// Whether another sandbox had the network before.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NetworkLabels {
+    kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -71,6 +79,9 @@ pub struct EngineMetrics {
     zygote_bytes: Gauge,
     sandboxes: Family<StateLabels, Gauge>,
     snapshots: Family<StateLabels, Gauge>,
+    networks_ready: Gauge,
+    networks_taken: Family<NetworkLabels, Counter>,
+    networks_not_reused: Counter,
 }
 
 /// 100 µs to 26 s, each twice the one before.
@@ -160,6 +171,9 @@ impl EngineMetrics {
             zygote_bytes: Gauge::default(),
             sandboxes: Family::default(),
             snapshots: Family::default(),
+            networks_ready: Gauge::default(),
+            networks_taken: Family::default(),
+            networks_not_reused: Counter::default(),
         };
         registry.register("forks", "Sandboxes that were forked", metrics.forks.clone());
         registry.register(
@@ -190,6 +204,18 @@ impl EngineMetrics {
         }
         registry.register("sandboxes", "Sandboxes, by their state", metrics.sandboxes.clone());
         registry.register("snapshots", "Snapshots, by their status", metrics.snapshots.clone());
+        let ready = metrics.networks_ready.clone();
+        registry.register("networks_ready", "Networks that wait for sandboxes", ready);
+        registry.register(
+            "networks_taken",
+            "Networks that sandboxes got: new ones, and those that were reset after another sandbox",
+            metrics.networks_taken.clone(),
+        );
+        registry.register(
+            "networks_not_reused",
+            "Networks that were removed because they could not be reset",
+            metrics.networks_not_reused.clone(),
+        );
         metrics
     }
 
@@ -235,6 +261,16 @@ impl EngineMetrics {
         self.sandboxes.get_or_create(&StateLabels { state }).set(count);
     }
 
+    /// What the pool of networks has, and has done since the daemon was started.
+    pub fn set_networks(&self, stats: &PoolStats) {
+        self.networks_ready.set(i64::try_from(stats.ready).unwrap_or(i64::MAX));
+        for (kind, count) in [("new", stats.taken_new), ("reused", stats.taken_reused)] {
+            let taken = self.networks_taken.get_or_create(&NetworkLabels { kind });
+            taken.inner().fetch_max(count, Ordering::Relaxed);
+        }
+        self.networks_not_reused.inner().fetch_max(stats.not_reused, Ordering::Relaxed);
+    }
+
     /// How many snapshots have this status now.
     pub fn set_snapshots(&self, state: &'static str, count: i64) {
         self.snapshots.get_or_create(&StateLabels { state }).set(count);
@@ -269,6 +305,7 @@ mod tests {
         metrics.engine.forked(100, Duration::from_millis(30), Duration::from_millis(90));
         metrics.engine.identified(Duration::from_millis(4));
         metrics.engine.set_sandboxes("running", 7);
+        metrics.engine.set_networks(&PoolStats { ready: 16, taken_new: 3, taken_reused: 5, not_reused: 1 });
         let open = metrics.connection();
         let text = metrics.text().unwrap();
         for line in [
@@ -280,6 +317,10 @@ mod tests {
             "forkd_fork_seconds_count 1",
             "forkd_identity_window_seconds_count 1",
             r#"forkd_sandboxes{state="running"} 7"#,
+            "forkd_networks_ready 16",
+            r#"forkd_networks_taken_total{kind="new"} 3"#,
+            r#"forkd_networks_taken_total{kind="reused"} 5"#,
+            "forkd_networks_not_reused_total 1",
             "forkd_http_connections 1",
             "# EOF",
         ] {

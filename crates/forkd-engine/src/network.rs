@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use forkd_net::{
-    Access, Counters, Egress, Hold, Host, NetError, Network, Notice, Others, Policy, Pool, PoolSettings, Slot,
+    Access, Counters, Egress, Hold, Host, NetError, Network, Notice, Others, Policy, Pool, PoolSettings,
+    PoolStats, Slot,
 };
 use forkd_proto::causes::with_causes;
 use forkd_proto::control::Devices;
@@ -283,11 +284,12 @@ pub(crate) async fn start(
 /// Tells of what was dropped, for as long as there is an engine. A pause between each keeps those who do not care from missing
 /// what they do care about.
 async fn hand_on(shared: Weak<Shared>, mut told: mpsc::Receiver<Notice>) {
-    while let Some(Notice { slot, dropped }) = told.recv().await {
+    while let Some(Notice { tenancy, dropped, .. }) = told.recv().await {
         let Some(shared) = shared.upgrade() else { return };
         let holder = {
             let held = shared.networks.held();
-            held.iter().find(|(_, network)| network.slot() == slot).map(|(id, _)| id.clone())
+            // By now another sandbox may have the slot.
+            held.iter().find(|(_, network)| network.tenancy() == tenancy).map(|(id, _)| id.clone())
         };
         if let Some(id) = holder {
             // One that is being made has told nobody of itself yet.
@@ -380,7 +382,12 @@ impl Engine {
     pub async fn traffic(&self, id: &str) -> Result<Option<Counters>, EngineError> {
         let view = self.sandbox(id)?.view();
         match self.shared.networks.access(view.id()) {
-            Some(access) => Ok(Some(access.counters().await?)),
+            Some(access) => match access.counters().await {
+                Ok(counters) => Ok(Some(counters)),
+                // It has ended meanwhile.
+                Err(NetError::Released) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
             None => Ok(None),
         }
     }
@@ -388,6 +395,11 @@ impl Engine {
     /// Whether sandboxes can have networks, and if not, why.
     pub fn networks(&self) -> Result<(), EngineError> {
         self.shared.networks.pool().map(drop)
+    }
+
+    /// What the pool of networks has, and has done. `None` if there is none.
+    pub fn network_pool(&self) -> Option<PoolStats> {
+        self.shared.networks.pool().ok().map(Pool::stats)
     }
 
     /// Removes the networks that wait for sandboxes. Those of sandboxes stay, as the sandboxes do.

@@ -49,7 +49,7 @@ fn a_daemon_that_is_killed_under_load_loses_no_network() -> Result<(), Failure> 
 #[ignore = "alone, by the test above"]
 fn with_networks() -> Result<(), Failure> {
     let mut world = lose_nothing(network::world_of(&ticking::elf())?, &network::OPTIONS)?;
-    network::until_whole(&world, "only those that wait are left", 2)?;
+    network::until_only_ready_ones(&world)?;
     world.end(Signal::TERM)?;
     assert_eq!(network::networks(), (vec![], vec![]));
     Ok(())

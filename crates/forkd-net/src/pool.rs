@@ -42,9 +42,8 @@ const REST: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_secs(2);
 /// How often it is looked whether fewer networks are wanted than are ready.
 const LOOK: Duration = Duration::from_secs(60);
-/// How long the VM of a network that is to be reset may take to end: in the background, and while a sandbox waits for it.
+/// How long the VM of a network that is to be reset may take to end.
 const ENDING_VM: Duration = Duration::from_secs(1);
-const ENDING_VM_WAITED_FOR: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
@@ -360,20 +359,11 @@ impl Shared {
     async fn make(&self) -> Result<Network, NetError> {
         let _turn = self.turn.lock().await;
         // It may have become ready while others had their turn.
-        let (ready, used) = {
-            let queue = &mut self.state().queue;
-            let ready = queue.ready.pop_front();
-            let used = if ready.is_none() { queue.used.pop_front() } else { None };
-            (ready, used)
-        };
+        let ready = self.state().queue.ready.pop_front();
         if let Some(network) = ready {
             return Ok(network);
         }
-        if let Some(used) = used
-            && let Some(network) = self.reset(vec![used], ENDING_VM_WAITED_FOR).await.pop()
-        {
-            return Ok(network);
-        }
+        // Not a used one: a reset takes less CPU than making one, but waits longer for the kernel.
         let slot = self.state().queue.free.pop_front();
         let slot = slot.ok_or(NetError::Full(usize::from(crate::plan::SANDBOXES)))?;
         let made = Network::make(&self.host, slot, &self.settings).await;

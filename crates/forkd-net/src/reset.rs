@@ -4,7 +4,7 @@
 //!   tap down ─▶ rules anew ─▶ tap opened anew, by us alone ─▶ connections forgotten ─▶ tap up ─▶ inspected
 //! ```
 //!
-//! The namespace, its veth and its tap stay: making and removing them takes longest. Everything that a guest can leave in them
+//! The namespace, its veth and its tap stay, so nothing is made or removed. Everything that a guest can leave in them
 //! goes: packets on their way, connections here and on the host, neighbours, the resolver's sockets, counters, addresses that
 //! names have opened. A network is refused, and then removed by the caller, if anybody else still has its tap, if a step fails, or
 //! if the inspection finds anything. What nobody is shown stays: the statistics of links (`ip -s link`) and of protocols

@@ -69,7 +69,7 @@ impl<N> Queue<N> {
         }
     }
 
-    /// A network that waits is needed sooner than a slot, and resetting one is faster than making one.
+    /// A network that waits is needed sooner than a slot, and resetting one takes less CPU than making one.
     pub fn next(&mut self, least: usize, now: Instant) -> Work<N> {
         self.doom_surplus(least, now);
         let wait = self.wait(now);

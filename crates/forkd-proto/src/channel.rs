@@ -99,7 +99,7 @@ impl Channel {
 
     /// Waits for one message and returns it with its descriptors.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<(T, Vec<OwnedFd>), ChannelError> {
-        let mut text = vec![0; MAX_MESSAGE];
+        let mut text = vec![0; self.next_length()?.min(MAX_MESSAGE)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
@@ -126,6 +126,16 @@ impl Channel {
         }
         let message = serde_json::from_slice(&text[..received.bytes]);
         Ok((message.map_err(|error| ChannelError::Malformed(error.to_string()))?, descriptors))
+    }
+
+    /// Waits for one message and says how long it is. It is asked for, since room for the longest would be 64 KiB of zeroes a message:
+    /// in a zygote, 16 pages that the last child shares and that are copied for the next.
+    fn next_length(&self) -> Result<usize, ChannelError> {
+        let look = RecvFlags::PEEK | RecvFlags::TRUNC;
+        let mut nothing: [u8; 0] = [];
+        let (_, length) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.socket, &mut nothing[..], look))?;
+        Ok(length)
     }
 }
 

@@ -24,6 +24,7 @@ mod filter;
 mod limits;
 mod names;
 mod paths;
+mod program;
 mod rights;
 mod table;
 mod world;

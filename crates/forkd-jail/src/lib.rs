@@ -70,16 +70,19 @@ pub fn enter(plan: Plan) -> Result<(), JailError> {
     world::leave(&standing)?;
     limits::set(plan.file_bytes)?;
     rights::give_up(&standing)?;
-    first_thread()?;
+    first_threads()?;
     paths::forbid()?;
     filter::enforce(Role::Trusted)
 }
 
 /// With the first thread of a process, glibc installs signal handlers of its own. Filters let nobody do that, so it is made
-/// here, and ends at once.
-fn first_thread() -> Result<(), JailError> {
-    let thread = std::thread::Builder::new().spawn(|| {}).map_err(failed("a thread"))?;
-    // It does nothing that could fail.
-    let _ = thread.join();
+/// here, and ends at once. A second one gets its stack: what glibc looks up in its libraries for that is known from then on, in
+/// every child.
+fn first_threads() -> Result<(), JailError> {
+    for _ in 0..2 {
+        let thread = std::thread::Builder::new().spawn(|| {}).map_err(failed("a thread"))?;
+        // It does nothing that could fail.
+        let _ = thread.join();
+    }
     Ok(())
 }

@@ -74,13 +74,13 @@ pub fn give_up(standing: &Standing) -> Result<(), JailError> {
     hide()
 }
 
-/// In a child of a loaded zygote: becomes another user without any capability. All its threads are made by this one.
+/// In a child of a loaded zygote: becomes another user, who has the same capabilities until [`drop_all`]. All its threads are made
+/// by this one.
 pub fn become_user(uid: u32) -> Result<(), JailError> {
     if uid == 0 {
         return Err(failed("user ids")(io::Error::other("0 is root's")));
     }
-    set_ids(uid)?;
-    drop_all()
+    set_ids(uid)
 }
 
 /// Gives up the capabilities that a loaded zygote has: before the first instruction of a guest.

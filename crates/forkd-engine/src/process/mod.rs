@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forkd_proto::channel::{Channel, ChannelError};
@@ -88,6 +89,17 @@ struct Handle {
     ownership: Ownership,
     /// Only the parent of a process learns its status.
     status: Option<watch::Receiver<Option<ExitStatus>>>,
+    has_page_table: AtomicBool,
+}
+
+impl Handle {
+    fn new(
+        pidfd: AsyncPidfd,
+        ownership: Ownership,
+        status: Option<watch::Receiver<Option<ExitStatus>>>,
+    ) -> Handle {
+        Handle { pidfd, ownership, status, has_page_table: AtomicBool::new(false) }
+    }
 }
 
 impl Drop for Handle {
@@ -185,12 +197,7 @@ impl VmProcess {
             return Err(ProcessError::Impostor { directory: directory.into(), pid });
         }
         let pidfd = AsyncPidfd::new(pidfd).map_err(ProcessError::Wait)?;
-        VmProcess::connect(
-            directory,
-            pid,
-            None,
-            Handle { pidfd, ownership: Ownership::OutlivesMe, status: None },
-        )
+        VmProcess::connect(directory, pid, None, Handle::new(pidfd, Ownership::OutlivesMe, None))
     }
 
     fn connect(
@@ -238,15 +245,19 @@ impl VmProcess {
             return Err(ProcessError::Impostor { directory: directory.into(), pid });
         }
         let pidfd = AsyncPidfd::new(pidfd).map_err(ProcessError::Wait)?;
-        let handle = Arc::new(Handle { pidfd, ownership: Ownership::OutlivesMe, status: None });
+        let handle = Arc::new(Handle::new(pidfd, Ownership::OutlivesMe, None));
         let process = VmProcess { control: Arc::new(control), pid, user: None, handle };
         Ok(Some(Found { process: (process, events), disks }))
     }
 
-    /// Gives the process its page table. Without it, it looks at more pages than it must: nobody has to know.
+    /// Gives the process its page table, unless it has it. Without it, it looks at more pages than it must: nobody has to know.
     pub async fn give_page_table(&self) {
+        if self.handle.has_page_table.load(Ordering::Relaxed) {
+            return;
+        }
         if let Ok(file) = page_table::open(self.pid, self.user.as_ref().map(User::uid)) {
-            let _ = self.control.call(Command::PageTable, &[file.into()]).await;
+            let given = self.control.call(Command::PageTable, &[file.into()]).await.is_ok();
+            self.handle.has_page_table.store(given, Ordering::Relaxed);
         }
     }
 
@@ -305,7 +316,7 @@ fn spawn(
     let (ended, status) = watch::channel(None);
     // Reaps it.
     tokio::spawn(async move { ended.send_replace(child.wait().await.ok()) });
-    Ok((pid.as_raw_nonzero().get(), Handle { pidfd, ownership, status: Some(status) }))
+    Ok((pid.as_raw_nonzero().get(), Handle::new(pidfd, ownership, Some(status))))
 }
 
 /// Whether a process is what its parent has forked, and no other that somebody who has taken the parent over would like to see

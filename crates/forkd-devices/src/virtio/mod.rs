@@ -51,6 +51,12 @@ pub trait VirtioDevice: Send {
     /// The largest size of each queue.
     fn queue_sizes(&self) -> &'static [u16];
 
+    /// Whether the driver notifies this queue often enough that it is worth a way around the process that has the VM. One into which
+    /// it only puts empty buffers is not: the device asks for a notification when it has run out of them.
+    fn is_busy(&self, _queue: usize) -> bool {
+        true
+    }
+
     /// Reads the configuration space; bytes beyond its end read as zero.
     fn read_config(&self, offset: u64, data: &mut [u8]);
 
@@ -94,6 +100,10 @@ impl<D: VirtioDevice + ?Sized> VirtioDevice for Box<D> {
 
     fn queue_sizes(&self) -> &'static [u16] {
         (**self).queue_sizes()
+    }
+
+    fn is_busy(&self, queue: usize) -> bool {
+        (**self).is_busy(queue)
     }
 
     fn read_config(&self, offset: u64, data: &mut [u8]) {

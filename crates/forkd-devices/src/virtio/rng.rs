@@ -73,6 +73,10 @@ impl VirtioDevice for Rng {
         &[QUEUE]
     }
 
+    fn is_busy(&self, _queue: usize) -> bool {
+        false
+    }
+
     fn read_config(&self, _offset: u64, data: &mut [u8]) {
         data.fill(0);
     }

@@ -339,6 +339,10 @@ impl VirtioDevice for NetDevice {
         &QUEUE_SIZES
     }
 
+    fn is_busy(&self, queue: usize) -> bool {
+        queue == TRANSMIT
+    }
+
     fn read_config(&self, offset: u64, data: &mut [u8]) {
         let config = self.config();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(config.len());

@@ -272,6 +272,10 @@ impl VirtioDevice for VsockDevice {
         &QUEUE_SIZES
     }
 
+    fn is_busy(&self, queue: usize) -> bool {
+        queue == TRANSMIT
+    }
+
     fn read_config(&self, offset: u64, data: &mut [u8]) {
         let config = u64::from(self.cid.get()).to_le_bytes();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(config.len());

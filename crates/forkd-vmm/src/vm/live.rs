@@ -109,9 +109,7 @@ impl LiveVm {
         frozen.prefault.map(&frozen.ram, &hardware.vcpus);
         // After KVM's own state: an interrupt that a device raises must not be overwritten.
         let devices = Devices::restore(&frozen.devices, &wanted, &hardware.vm, &frozen.ram, descriptors)?;
-        let vm = LiveVm::new(frozen.ram.clone(), hardware, wanted, devices)?;
-        vm.crew.with_devices(Devices::kick);
-        Ok(vm)
+        LiveVm::new(frozen.ram.clone(), hardware, wanted, devices)
     }
 
     pub fn run(&self) {

@@ -58,9 +58,12 @@ impl Source {
     }
 }
 
-/// What the worker remembers between two runs: which descriptors of the host epoll watches for which device.
+/// What the worker remembers between two runs.
 #[derive(Debug, Default)]
 pub struct Worker {
+    /// It has run before.
+    has_begun: bool,
+    /// Which descriptors of the host epoll watches for which device.
     watched: HashMap<(u32, u32), Wanted>,
 }
 
@@ -86,15 +89,17 @@ impl Devices {
         Ok(epoll::add(&self.epoll, fd, source.encode(), EventFlags::IN).map_err(io::Error::from)?)
     }
 
-    /// Takes up what was on its way when the VM was paused or saved.
-    pub fn kick(&self) {
-        self.slots().for_each(AnySlot::kick);
-    }
-
     /// Serves the devices until the VM is to pause, or until a driver has broken the rules: then what it did is said, and the VM
     /// is of no use any more. The rules of virtio would have the device wait for a reset, but no driver that is not out to break
     /// something comes that far, and its owner should know.
     pub fn serve(&self, worker: &mut Worker, notices: &Notices) -> Option<String> {
+        if !std::mem::replace(&mut worker.has_begun, true) {
+            // What was on its way when the state was taken that the VM was made of.
+            self.slots().for_each(AnySlot::kick);
+            if let Some(fault) = self.fault() {
+                return Some(fault);
+            }
+        }
         self.notice_full_disks(notices);
         for slot in self.slots() {
             self.refresh(worker, slot);

@@ -1,10 +1,9 @@
 //! Freeze and Branch: a zygote of a VM, in its place or beside it.
 
-use std::convert::Infallible;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use forkd_devices::disk::NewTop;
 use forkd_memory::Pagemap;
 use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Reply, Stage};
 
@@ -12,7 +11,7 @@ use super::clone::Side;
 use super::mending::Mending;
 use super::{Done, Process, State, clone_with, failed, last_words};
 use crate::vm::devices::Descriptors;
-use crate::vm::live::{LiveVm, Saved};
+use crate::vm::live::{FrozenVm, LiveVm};
 
 impl Process {
     /// Takes the state of a VM and closes KVM. A VM whose state cannot be taken is left as it was.
@@ -21,12 +20,16 @@ impl Process {
         if was_running {
             vm.pause();
         }
-        match vm.save(None, || Ok::<_, Infallible>(())) {
-            Ok(Ok((saved, ()))) => {
+        let saved = vm.prepare_tops(None).and_then(|tops| {
+            let state = vm.save()?;
+            let disk_layers = vm.freeze_disks(tops);
+            Ok((state, vm.save_devices()?, disk_layers))
+        });
+        match saved {
+            Ok((state, devices, disk_layers)) => {
                 vm.take_notices().into_iter().for_each(|event| self.control.say(event));
-                let disk_layers = saved.disk_layers.clone();
                 self.mending = None;
-                self.state = State::Zygote(saved.with(vm.end()));
+                self.state = State::Zygote(FrozenVm::new(vm.end(), state, devices));
                 Ok(Done::Reply(Reply::Frozen { disk_layers }, Vec::new()))
             }
             Err(error) => {
@@ -45,28 +48,44 @@ impl Process {
         mut descriptors: Descriptors,
     ) -> Result<Done, Refusal> {
         forkd_proto::passes!();
+        // All that can be done while the VM runs.
+        let tops = match take_tops(&vm, request, &mut descriptors) {
+            Ok(tops) => tops,
+            Err(refusal) => {
+                self.put_back(vm, was_running);
+                return Err(refusal);
+            }
+        };
+        let ram = vm.ram.clone();
         last_words::enter(Stage::Freeze);
         let paused_at = Instant::now();
         if was_running {
             vm.pause();
         }
-        match save_and_clone(&vm, request, &mut descriptors) {
-            Ok((saved, (control, Side::Child))) => {
+        let saved = vm.save().map_err(|error| failed(&error));
+        match saved.and_then(|state| Ok((state, clone_with(&mut descriptors, request.cgroup)?))) {
+            Ok((state, (control, Side::Child))) => {
                 if self.adopt(control).is_err() {
                     return Ok(Done::Over);
                 }
                 (self.mending, self.pagemap) = (None, None);
-                self.state = State::Zygote(saved.with(vm.forget()));
+                vm.freeze_disks(tops);
+                match vm.save_devices() {
+                    Ok(devices) => self.state = State::Zygote(FrozenVm::new(vm.forget(), state, devices)),
+                    Err(error) => {
+                        self.say_failed(Stage::Freeze, &error);
+                        return Ok(Done::Over);
+                    }
+                }
                 self.control.say(Event::Zygote);
                 Ok(Done::Silent)
             }
-            Ok((saved, (_, Side::Parent { pid, pidfd }))) => {
+            Ok((_, (_, Side::Parent { pid, pidfd }))) => {
+                let disk_layers = vm.freeze_disks(tops);
                 // Before the vCPUs are let go: they may run at once, and this thread only after them.
                 let pause_us = u64::try_from(paused_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-                let ram = vm.ram.clone();
                 self.put_back(vm, was_running);
                 self.mending = self.own_pagemap().map(|pagemap| Mending::new(&ram, pagemap));
-                let disk_layers = saved.disk_layers;
                 Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layers }, vec![pidfd]))
             }
             Err(refusal) => {
@@ -92,12 +111,8 @@ impl Process {
     }
 }
 
-/// Takes the state of a paused VM that goes on, above new top layers of its disks, and forks the process.
-fn save_and_clone(
-    vm: &LiveVm,
-    request: &Branch,
-    descriptors: &mut Descriptors,
-) -> Result<(Saved, (OwnedFd, Side)), Refusal> {
+/// The new top layers that come with a request, ready to be put above what the VM has written.
+fn take_tops(vm: &LiveVm, request: &Branch, descriptors: &mut Descriptors) -> Result<Vec<NewTop>, Refusal> {
     let (found, expected) = (usize::from(request.disks), vm.disk_count());
     if found != expected {
         let message =
@@ -106,5 +121,5 @@ fn save_and_clone(
     }
     let take = |_| Ok(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?));
     let tops = (0..request.disks).map(take).collect::<Result<_, Refusal>>()?;
-    vm.save(Some(tops), || clone_with(descriptors, request.cgroup)).map_err(|error| failed(&error))?
+    vm.prepare_tops(Some(tops)).map_err(|error| failed(&error))
 }

@@ -18,7 +18,6 @@ use crate::vm::devices::{Descriptors, DeviceError, DevicesState, FrozenDevices};
 use crate::vm::features;
 use crate::vm::hardware::KvmError;
 use crate::vm::live::FrozenVm;
-use crate::vm::prefault::Prefault;
 use crate::vm::state;
 
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +76,7 @@ pub fn load(kvm: &Kvm, request: &Load, descriptors: &mut Descriptors) -> Result<
     let ram = GuestRam::allocate(layout)?;
     chain.assemble(&mut RamPages::new(&ram)?)?;
     let devices = FrozenDevices { state: payload.devices, layers };
-    Ok(FrozenVm { ram, state: payload.vm, devices, prefault: Prefault::default() })
+    Ok(FrozenVm::new(ram, payload.vm, devices))
 }
 
 fn decode(state: &VmState) -> Result<Payload, LoadError> {

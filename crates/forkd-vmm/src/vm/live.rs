@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use forkd_devices::disk::{DiskError, Layer};
+use forkd_devices::disk::{DiskError, Layer, NewTop};
 use forkd_memory::GuestRam;
 use forkd_proto::control::{self, Event, KvmCounts};
 use kvm_ioctls::{Kvm, VmFd};
@@ -42,17 +42,9 @@ pub struct FrozenVm {
     pub prefault: Prefault,
 }
 
-/// The state of a VM that still has its memory.
-pub struct Saved {
-    pub state: VmState,
-    pub devices: FrozenDevices,
-    /// Of each disk, whether what was its top layer is a frozen layer now.
-    pub disk_layers: Vec<bool>,
-}
-
-impl Saved {
-    pub fn with(self, ram: GuestRam) -> FrozenVm {
-        FrozenVm { ram, state: self.state, devices: self.devices, prefault: Prefault::default() }
+impl FrozenVm {
+    pub fn new(ram: GuestRam, state: VmState, devices: FrozenDevices) -> FrozenVm {
+        FrozenVm { ram, state, devices, prefault: Prefault::default() }
     }
 }
 
@@ -120,15 +112,15 @@ impl LiveVm {
         vcpu::pause(&self.crew, &self.vcpus, self.vcpus.len() + 1);
     }
 
-    /// Takes the state of a paused VM. What it wrote to its disks is frozen under both; `tops` take what it will write.
-    ///
-    /// `last` is called when nothing else can fail any more and nothing has changed yet: a VM that is not saved is as it was,
-    /// and its disks do not use `tops`. A process that forks in there returns twice, and each side freezes its own disks.
-    pub fn save<T, E>(
-        &self,
-        tops: Option<Vec<File>>,
-        last: impl FnOnce() -> Result<T, E>,
-    ) -> Result<Result<(Saved, T), E>, VmError> {
+    /// Makes `tops` new top layers for the disks, which do not use them yet. The VM need not be paused for it; without `tops` it is
+    /// one that will not write again.
+    pub fn prepare_tops(&self, tops: Option<Vec<File>>) -> Result<Vec<NewTop>, VmError> {
+        let tops = self.crew.with_devices(|devices| devices.prepare_tops(tops));
+        Ok(tops.ok_or(VmError::NotParked)??)
+    }
+
+    /// Takes the state of a paused VM but for its devices. The VM is as it was.
+    pub fn save(&self) -> Result<VmState, VmError> {
         // Whoever commands it has not been told yet, and there is nothing to go on from.
         if self.crew.has_ended() {
             return Err(VmError::Ended);
@@ -136,15 +128,18 @@ impl LiveVm {
         let parked: Vec<_> = self.vcpus.iter().map(Vcpu::parked).collect();
         let vcpus = parked.iter().map(|slot| slot.as_ref().ok_or(VmError::NotParked));
         let vcpus = vcpus.collect::<Result<Vec<_>, _>>()?;
-        let state = VmState::save(&self.kvm, &self.vm, &vcpus)?;
-        let saved = self.crew.with_devices(|devices| {
-            let tops = devices.prepare_tops(tops)?;
-            Ok::<_, DeviceError>(last().map(|last| {
-                let disk_layers = devices.freeze_disks(tops);
-                (Saved { state, devices: devices.save(&self.wanted), disk_layers }, last)
-            }))
-        });
-        Ok(saved.ok_or(VmError::NotParked)??)
+        Ok(VmState::save(&self.kvm, &self.vm, &vcpus)?)
+    }
+
+    /// Freezes what a paused VM has written to its disks; `tops` take what it will write. Says of each disk whether what was its top
+    /// layer is a frozen layer now. Of a process that forks, each side freezes its own.
+    pub fn freeze_disks(&self, tops: Vec<NewTop>) -> Vec<bool> {
+        self.crew.with_devices(|devices| devices.freeze_disks(tops)).unwrap_or_default()
+    }
+
+    /// Takes the state of the devices of a paused VM, whose disks are frozen.
+    pub fn save_devices(&self) -> Result<FrozenDevices, VmError> {
+        self.crew.with_devices(|devices| devices.save(&self.wanted)).ok_or(VmError::NotParked)
     }
 
     /// Ends the threads of a paused VM and closes everything but its memory.

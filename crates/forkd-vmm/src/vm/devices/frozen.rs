@@ -64,8 +64,7 @@ impl DevicesState {
 }
 
 impl Devices {
-    /// Makes `tops` new top layers for the disks, and does not use them yet. The VM is paused; without `tops` it is one that
-    /// will not write again.
+    /// Makes `tops` new top layers for the disks, and does not use them yet. Without `tops` the VM is one that will not write again.
     pub fn prepare_tops(&self, tops: Option<Vec<File>>) -> Result<Vec<NewTop>, DeviceError> {
         let tops = match tops {
             Some(tops) => tops,

@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-api bench-branch bench-chain fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -121,11 +121,14 @@ sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Py
 	scripts/api-docs
 	sdk/python/with-tools ./generate
 
-bench: bench-fork bench-branch bench-chain ## measurements, one JSON object a line
+bench: bench-fork bench-api bench-branch bench-chain ## measurements, one JSON object a line
 	@target/release/bench-machine
 
 bench-fork: build-bench ## children of one zygote, beside the floor (and Firecracker, if on PATH)
 	@target/release/bench-fork
+
+bench-api: build-bench ## children of one snapshot through the daemon's API, beside bench-fork's figure (needs root)
+	@target/release/bench-api
 
 bench-branch: build-bench ## how long a VM stands still while it is branched
 	@target/release/bench-branch

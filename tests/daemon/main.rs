@@ -1,12 +1,12 @@
 //! `forkd serve` on this host's own /dev/kvm, asked through its API, with a guest that halts. A snapshot of such a guest is not
 //! to be had through the API: an engine in the test makes it, and the daemon finds it.
 
+mod bench;
 mod client;
 mod documented;
 mod e2b;
 mod ending;
 mod events;
-mod fake_agent;
 mod files;
 mod guest;
 mod held_up;

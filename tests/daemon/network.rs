@@ -13,6 +13,8 @@ use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::{EgressMode, NetworkStats, Sandbox, SandboxStats};
 use forkd_net::plan::{GATEWAY_MAC, GATEWAY4, GUEST_MAC, GUEST4};
 use forkd_proto::control::Net;
+pub use forkd_tests::alone::networks;
+use forkd_tests::alone::{self, is_possible, make_uplink};
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::tiny;
@@ -23,17 +25,11 @@ use crate::world::World;
 
 /// Runs an ignored test where it is root of its own network. Without the right to make namespaces there is nothing to test.
 pub fn alone(test: &str) -> Result<(), Failure> {
-    let unshare = |program: &str| {
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--mount", "sh", "-c"]).arg(format!("mount -t tmpfs none /run && {program}"));
-        command
-    };
-    if !unshare("true").status().is_ok_and(|status| status.success()) {
+    if !is_possible() {
         return Ok(());
     }
-    let program = std::env::current_exe()?;
-    let arguments = format!("--ignored --exact --nocapture {test}");
-    let output = unshare(&format!("exec {} {arguments}", program.display())).output()?;
+    let mut command = alone::command(std::env::current_exe()?);
+    let output = command.args(["--ignored", "--exact", "--nocapture", test]).output()?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
@@ -48,30 +44,11 @@ fn world() -> Result<World, Failure> {
 
 /// A daemon with networks, and a snapshot of this guest that has one.
 pub fn world_of(elf: &[u8]) -> Result<World, Failure> {
-    // Somewhere for packets to go.
-    let up = "ip link set lo up && ip link add wan0 type veth peer name wan1 && ip addr add 5.5.5.1/24 dev wan0 \
-              && ip link set wan0 up && ip link set wan1 up && ip route add default dev wan0";
-    assert!(Command::new("sh").args(["-c", up]).status()?.success());
+    make_uplink()?;
     World::made(elf, &OPTIONS, |_, base| {
         base.shape.devices.net = Some(Net { mac: GUEST_MAC, mtu: None });
         Ok(())
     })
-}
-
-/// The networks of this host, by the names of their namespaces and links.
-pub fn networks() -> (Vec<String>, Vec<String>) {
-    let mut namespaces: Vec<String> = fs::read_dir("/run/netns")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    let devices = fs::read_to_string("/proc/net/dev").unwrap_or_default();
-    let links = devices.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
-    let mut links: Vec<String> = links.filter(|link| link.starts_with("forkd")).collect();
-    namespaces.sort();
-    links.sort();
-    (namespaces, links)
 }
 
 /// Waits until there are this many, all of them whole: a namespace is there before its link.

@@ -9,12 +9,12 @@ use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
 use forkd_tests::check;
 use forkd_tests::engine::process::Failure;
+use forkd_tests::fake_agent::FakeAgents;
 use forkd_tests::tiny_library::fill;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::{self, Answer};
-use crate::fake_agent::FakeAgents;
 use crate::world::World;
 
 /// What an operation is about.

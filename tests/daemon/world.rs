@@ -1,8 +1,7 @@
 //! A daemon with a home of its own, which can be stopped, killed and started again.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use forkd_api::error::ErrorCode;
@@ -10,22 +9,36 @@ use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
 use forkd_api::snapshot::{Snapshot, SnapshotList};
 use forkd_engine::{Networking, NewSnapshot};
 use forkd_proto::control::Vsock;
+use forkd_tests::alone;
 use forkd_tests::binaries;
 use forkd_tests::engine::firecracker::guest;
 use forkd_tests::engine::process::Failure;
 pub use forkd_tests::engine::tiny::lives;
 use forkd_tests::engine::tiny::{self, PATIENCE};
-use rustix::process::{Pid, Signal, kill_process};
+use forkd_tests::fake_agent::FakeAgents;
+use forkd_tests::tiny_daemon::TinyDaemon;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 
 use crate::client::{self, Answer, Lines};
-use crate::fake_agent::FakeAgents;
 
 pub struct World {
-    home: TempDir,
-    daemon: Option<Child>,
+    daemon: TinyDaemon,
+    _home: TempDir,
+}
+
+impl Deref for World {
+    type Target = TinyDaemon;
+
+    fn deref(&self) -> &TinyDaemon {
+        &self.daemon
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut TinyDaemon {
+        &mut self.daemon
+    }
 }
 
 impl World {
@@ -73,43 +86,15 @@ impl World {
         options: &[&str],
         change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        let mut world = World { home: tempfile::tempdir()?, daemon: None };
-        let kernel = world.home.path().join("kernel");
-        fs::write(&kernel, elf)?;
+        let home = tempfile::tempdir()?;
+        let mut world = World { daemon: TinyDaemon::new(home.path(), None), _home: home };
         let networking = match options.contains(&"--network") {
-            true => networking(),
+            true => alone::networking(),
             false => Networking::None,
         };
-        let (runtime, engine, _) = tiny::start_networked(&world.root(), 1 << 40, networking)?;
-        let (steps, _told) = mpsc::channel(16);
-        let made: Result<(), Failure> = runtime.block_on(async {
-            let mut base = tiny::new_snapshot("base", kernel)?;
-            change(&world, &mut base)?;
-            engine.make(base, &steps).await?.durable().await?;
-            Ok(())
-        });
-        drop(engine);
-        runtime.shutdown_timeout(PATIENCE);
-        made?;
+        world.make_base(elf, networking, |base| change(&world, base))?;
         world.start(options)?;
         Ok(world)
-    }
-
-    pub fn home(&self) -> &Path {
-        self.home.path()
-    }
-
-    pub fn root(&self) -> PathBuf {
-        self.home.path().join("engine")
-    }
-
-    /// Where the daemon finds kernels and images.
-    pub fn library(&self) -> PathBuf {
-        self.home.path().join("library")
-    }
-
-    pub fn socket(&self) -> PathBuf {
-        self.home.path().join("forkd.sock")
     }
 
     /// Where the daemon listens for TCP.
@@ -130,18 +115,9 @@ impl World {
 
     /// What a command prints.
     pub fn forkd(&self, arguments: &[&str]) -> Result<String, Failure> {
-        let run = binaries::forkd(self.home.path(), arguments).output()?;
+        let run = binaries::forkd(self.home(), arguments).output()?;
         assert!(run.status.success(), "{}", binaries::transcript(&run));
         Ok(String::from_utf8(run.stdout)?.trim().to_owned())
-    }
-
-    pub fn pid(&self) -> Result<u32, Failure> {
-        Ok(self.daemon.as_ref().ok_or("no daemon")?.id())
-    }
-
-    /// Everything that daemons have logged.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
     }
 
     pub fn start(&mut self, options: &[&str]) -> Result<(), Failure> {
@@ -160,8 +136,8 @@ impl World {
     /// Starts a daemon, and waits for nothing.
     pub fn launch(&mut self, options: &[&str], variables: &[(&str, &str)]) -> Result<(), Failure> {
         let nowhere: &[&str] = if options.contains(&"--listen") { &[] } else { &["--listen", "none"] };
-        let (certificate, key) = (self.home.path().join("cert.pem"), self.home.path().join("key.pem"));
-        let mut arguments = [&["serve"], nowhere].concat();
+        let (certificate, key) = (self.home().join("cert.pem"), self.home().join("key.pem"));
+        let mut arguments = nowhere.to_vec();
         for option in options {
             match *option {
                 // A certificate of its own.
@@ -175,47 +151,12 @@ impl World {
                 option => arguments.push(option),
             }
         }
-        let log = File::options().create(true).append(true).open(self.home.path().join("log"))?;
-        let mut daemon = binaries::forkd(self.home.path(), &arguments);
-        // Not every host that tests run on has cgroup v2.
-        daemon.env("FORKD_CGROUP", "none");
-        // Tests see every VM and what every request passes. Those of learning turn it on.
-        daemon.env("FORKD_PREFAULT", "0");
-        daemon.envs(variables.iter().copied()).stdout(Stdio::null()).stderr(log);
-        self.daemon = Some(daemon.spawn()?);
-        Ok(())
-    }
-
-    /// Waits for the end of a daemon that ends by itself.
-    #[cfg(debug_assertions)]
-    pub fn ended_itself(&mut self) -> Result<std::process::ExitStatus, Failure> {
-        let begun = Instant::now();
-        let daemon = self.daemon.as_mut().ok_or("no daemon")?;
-        loop {
-            match daemon.try_wait()? {
-                Some(status) => {
-                    self.daemon = None;
-                    return Ok(status);
-                }
-                None if begun.elapsed() > PATIENCE => return Err("the daemon does not end".into()),
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
-    }
-
-    /// Ends the daemon with a signal, and waits for its end.
-    pub fn end(&mut self, signal: Signal) -> Result<(), Failure> {
-        let mut daemon = self.daemon.take().ok_or("no daemon")?;
-        kill_process(Pid::from_child(&daemon), signal)?;
-        let status = daemon.wait()?;
-        assert_eq!(status.success(), signal != Signal::KILL, "{status}: {}", self.log());
-        Ok(())
+        self.daemon.launch(&arguments, variables)
     }
 
     /// The most memory that the daemon has had so far, in KiB.
     pub fn peak_kib(&self) -> Result<u64, Failure> {
-        let id = self.daemon.as_ref().ok_or("no daemon")?.id();
-        let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no peak")?;
         Ok(line.split_whitespace().next().ok_or("no number")?.parse()?)
     }
@@ -327,27 +268,10 @@ impl World {
     }
 }
 
-/// Networks, for a test that has this host for itself.
-pub fn networking() -> Networking {
-    Networking::Pooled {
-        host: forkd_net::Settings::default(),
-        pool: forkd_net::PoolSettings { ready: 2, ..Default::default() },
-        bandwidth: None,
-    }
-}
-
 impl Drop for World {
     /// Whatever the test has come to, no VM is left.
     fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        let emptied = tiny::start(&self.root()).and_then(|(runtime, engine, _)| {
-            let removed = runtime.block_on(tiny::remove_everything(&engine));
-            runtime.shutdown_timeout(PATIENCE);
-            Ok(removed?)
-        });
+        let emptied = self.daemon.remove_everything();
         // A test that has failed already says more.
         if !std::thread::panicking() {
             emptied.expect("everything can be removed");

@@ -1,16 +1,21 @@
 //! What the end-to-end tests stand on: the built binaries, a KVM host to run on, and a watch over that host.
 
+pub mod alone;
+pub mod api_speed;
 pub mod binaries;
 pub mod daemon;
 pub mod engine;
+pub mod fake_agent;
 pub mod host;
 pub mod hostile;
 pub mod library;
+pub mod linked_agents;
 pub mod measure;
 pub mod process;
 pub mod registry;
 pub mod scale;
 pub mod suite;
+pub mod tiny_daemon;
 pub mod tiny_library;
 pub mod watch;
 

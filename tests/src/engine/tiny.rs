@@ -51,13 +51,17 @@ pub fn start_program(
     zygote_bytes: u64,
     networking: Networking,
 ) -> Result<(Runtime, Engine, Recovered), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let settings = Settings {
+    start_of(Settings {
         program: binaries::directory().join(program),
         limits: Limits { zygote_bytes, ..LIMITS },
         networking,
         ..settings(root)
-    };
+    })
+}
+
+/// The same, made of these.
+pub fn start_of(settings: Settings) -> Result<(Runtime, Engine, Recovered), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (engine, recovered) = runtime.block_on(Engine::start(settings))?;
     Ok((runtime, engine, recovered))
 }

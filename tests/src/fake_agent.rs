@@ -15,11 +15,12 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use forkd_proto::agent::IDENTITY_PORT;
-use forkd_tests::engine::tiny::run_directory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::{Value, json};
+
+use crate::engine::tiny::run_directory;
 
 /// As long as anybody may wait for one that says nothing.
 const SILENCE: Duration = Duration::from_secs(600);
@@ -28,6 +29,7 @@ const LISTENING: &str = "00010000";
 const PIECE: usize = 48 << 10;
 
 /// They watch an engine's directory as long as this lives.
+#[derive(Debug)]
 pub struct FakeAgents {
     stopped: Arc<AtomicBool>,
 }
@@ -108,17 +110,19 @@ fn accept(listener: &UnixListener) -> Result<(), Errno> {
 
 /// Takes an identity.
 fn identify(reader: &mut impl BufRead, writer: &mut impl Write) -> io::Result<()> {
-    writeln!(writer, "{}", json!({ "version": 1 }))?;
+    writer.write_all(b"{\"version\":1}\n")?;
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let asked: Value = serde_json::from_str(&line)?;
     let step = |name: &str| json!({ "step": name, "ok": true, "took_us": 1 });
     let steps = [step("clock"), step("hooks")];
     let answer = json!({ "version": 1, "generation": asked["generation"], "ok": true, "steps": steps });
-    writeln!(writer, "{answer}")
+    // At once: piece by piece, whoever reads it would be woken for each.
+    writer.write_all(format!("{answer}\n").as_bytes())
 }
 
-fn serve(client: UnixStream) -> io::Result<()> {
+/// Plays the agent to one client.
+pub(crate) fn serve(client: UnixStream) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let mut writer = client;
     let mut greeting = String::new();

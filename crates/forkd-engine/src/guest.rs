@@ -5,7 +5,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 
 /// What the VM process answers with is a word and a number.
@@ -43,30 +44,48 @@ impl Guest {
         let failed = |source| ConnectError::Socket { path: self.socket.clone(), source };
         let mut stream = UnixStream::connect(&self.socket).await.map_err(failed)?;
         stream.write_all(format!("CONNECT {port}\n").as_bytes()).await.map_err(failed)?;
-        let mut answer = Vec::new();
-        // Byte by byte: what comes after the line is the guest's.
-        loop {
-            match stream.read_u8().await {
-                Ok(b'\n') => break,
-                Ok(byte) if answer.len() < MAX_ANSWER => answer.push(byte),
-                Ok(_) => break,
-                // The VM process closes a connection that the guest has refused.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && answer.is_empty() => {
-                    return Err(ConnectError::Refused { port });
-                }
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        match answer.strip_prefix(b"OK ") {
-            Some(_) => Ok(stream),
-            None => Err(ConnectError::Answer(String::from_utf8_lossy(&answer).into_owned())),
+        let answer = read_line(&stream).await.map_err(failed)?;
+        match answer.strip_suffix(b"\n") {
+            Some(line) if line.starts_with(b"OK ") => Ok(stream),
+            // The VM process closes a connection that the guest has refused.
+            None if answer.is_empty() => Err(ConnectError::Refused { port }),
+            None if answer.len() <= MAX_ANSWER => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            line => Err(ConnectError::Answer(String::from_utf8_lossy(line.unwrap_or(&answer)).into_owned())),
         }
     }
+}
+
+/// A line, or what there is of one that is too long or has no end.
+async fn read_line(stream: &UnixStream) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    while line.len() <= MAX_ANSWER && !line.ends_with(b"\n") {
+        let most = MAX_ANSWER + 1 - line.len();
+        let more = stream.async_io(Interest::READABLE, || take_line(stream, most)).await?;
+        if more.is_empty() {
+            break;
+        }
+        line.extend(more);
+    }
+    Ok(line)
+}
+
+/// As much of a line as is there now. What comes after it is the guest's: looking first leaves that in the socket.
+fn take_line(stream: &UnixStream, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; most];
+    let (seen, _) = recv(stream, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+    let line = bytes[..seen].iter().position(|byte| *byte == b'\n').map_or(seen, |end| end + 1);
+    bytes.truncate(line);
+    if line > 0 {
+        let (taken, _) = recv(stream, &mut bytes[..], RecvFlags::DONTWAIT)?;
+        bytes.truncate(taken);
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncReadExt;
     use tokio::net::UnixListener;
 
     /// A VM process that answers every client with these bytes and closes.
@@ -100,6 +119,12 @@ mod tests {
         assert!(matches!(guest.connect(49983).await, Err(ConnectError::Refused { port: 49983 })));
         let (_directory, guest) = answering(b"NO\n");
         assert!(matches!(guest.connect(49983).await, Err(ConnectError::Answer(answer)) if answer == "NO"));
+        let (_directory, guest) = answering(b"OK 10");
+        let broken = guest.connect(49983).await.unwrap_err();
+        assert!(
+            matches!(&broken, ConnectError::Socket { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof),
+            "{broken:?}"
+        );
         let (_directory, guest) = answering(&[b'x'; 1000]);
         assert!(matches!(guest.connect(49983).await, Err(ConnectError::Answer(_))));
         let gone = Guest::new("/nowhere/vsock");

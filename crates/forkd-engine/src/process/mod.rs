@@ -12,7 +12,8 @@ pub(crate) mod socket;
 pub(crate) mod stop;
 pub(crate) mod users;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -40,6 +41,9 @@ pub const CONTROL: &str = "control";
 
 /// No process takes longer to end, however large.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A file in /proc about one process has a few hundred bytes.
+const SMALL: usize = 4096;
 
 /// Clients that wait while another is served.
 const BACKLOG: i32 = 4;
@@ -193,7 +197,7 @@ impl VmProcess {
 
     /// Takes over a process that the process `parent` has just forked, and that has its socket in this directory.
     pub fn take(directory: &Path, parent: i32, pid: i32, pidfd: OwnedFd) -> Result<WithEvents, ProcessError> {
-        if !in_place(|| is_child(pid, &pidfd, parent)) {
+        if !is_child(pid, &pidfd, parent) {
             return Err(ProcessError::Impostor { directory: directory.into(), pid });
         }
         let pidfd = AsyncPidfd::new(pidfd).map_err(ProcessError::Wait)?;
@@ -322,24 +326,34 @@ fn spawn(
 /// Whether a process is what its parent has forked, and no other that somebody who has taken the parent over would like to see
 /// ended. One that has ended already is nobody.
 fn is_child(pid: i32, pidfd: &OwnedFd, parent: i32) -> bool {
+    // Before its number is looked at: a process that still has it then had it all the time.
+    let has_parent = parent_of(pid) == Some(parent);
     match pid_of(pidfd) {
         Some(-1) => true,
-        // Read after its number: as long as the process is there, the number is its own.
-        Some(meant) => meant == pid && parent_of(pid) == Some(parent) && pid_of(pidfd) == Some(pid),
+        Some(meant) => meant == pid && has_parent,
         None => false,
     }
 }
 
 /// The number of a process by its pidfd: -1 if it has ended, and none if this is no pidfd.
 fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
-    let said = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let said = read_small(&format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     said.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_small(&format!("/proc/{pid}/stat"))?;
     // Its name, in parentheses, may be anything.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The beginning of a file in /proc, which is all of one that is about a process. Who does not know its length asks for it, and
+/// reads piece by piece: every sandbox that is made would cost a dozen system calls more.
+fn read_small(path: &str) -> Option<String> {
+    let mut bytes = vec![0; SMALL];
+    let read = File::open(path).and_then(|mut file| file.read(&mut bytes)).ok()?;
+    bytes.truncate(read);
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether a process is who it says. A guest that has taken over its VM process could name any other, and have it ended in its

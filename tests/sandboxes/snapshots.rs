@@ -1,5 +1,7 @@
 //! Branches, and what becomes of them on disk.
 
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,9 +10,11 @@ use forkd_engine::project::Project;
 use forkd_engine::{
     Allowance, EngineError, Happened, NewSandboxes, Owner, SandboxState, SnapshotStatus, Source,
 };
-use forkd_store::Tag;
+use forkd_proto::causes::with_causes;
+use forkd_store::{Digest, Store, Tag};
 use forkd_tests::engine::process::Failure;
-use forkd_tests::engine::tiny;
+use forkd_tests::engine::ticking::{self, Words};
+use forkd_tests::engine::tiny::{self, PATIENCE};
 use tokio::sync::mpsc;
 
 use crate::world::{World, lives, request};
@@ -77,6 +81,72 @@ fn a_branch_can_be_forked_at_once_and_is_on_disk_soon() -> Result<(), Failure> {
     let error = world.run(sandbox.branch(Some("base".parse()?))).unwrap_err();
     assert!(matches!(error, EngineError::NameTaken(_)), "{error}");
     assert_eq!(sandbox.view().record.branches.len(), 2);
+    Ok(())
+}
+
+#[test]
+fn a_branch_that_nobody_waits_for_is_written_by_itself() -> Result<(), Failure> {
+    let world = World::new()?;
+    let base = world.make("base")?;
+    let sandbox = world.engine.sandbox(&world.fork("base", 1)?.remove(0))?;
+    let branches = (0..5).map(|_| world.run(sandbox.branch(None))).collect::<Result<Vec<_>, _>>()?;
+    let ready = || branches.iter().chain([&base]).all(|one| one.view().status == SnapshotStatus::Ready);
+    world.until("all are on disk", ready);
+    assert_eq!(world.names("snapshots").len(), 6);
+    Ok(())
+}
+
+/// What is frozen is hashed when it is new. A later snapshot says the same of it, also when it has changed since, and so does the next
+/// daemon: who loads it finds that it has.
+#[test]
+fn a_layer_is_what_it_was_when_it_was_frozen() -> Result<(), Failure> {
+    let mut world = World::with_guest(&ticking::elf())?;
+    world.make("warm")?;
+    let id = world.fork("warm", 1)?.remove(0);
+    let branch = |world: &World, number: u64, tag: &str| {
+        let sandbox = world.engine.sandbox(&id)?;
+        Words::of(sandbox.view().pid, PATIENCE)?.keep(number, PATIENCE)?;
+        let branch = world.run(sandbox.branch(Some(tag.parse()?)))?;
+        Ok::<_, Failure>(world.run(branch.durable())?)
+    };
+    let first = branch(&world, 1, "first")?;
+    let layer = first.record.disks[0].last().ok_or("no layer")?.as_str().to_owned();
+    let store = Store::new(world.directory.path().join("snapshots"));
+    let digest = |tag: &str| -> Result<Digest, Failure> {
+        let manifest = store.manifest(&tag.parse()?)?.ok_or("no manifest")?.manifest;
+        let found = manifest.disk_layers.iter().find(|found| found.id.as_str() == layer);
+        Ok(found.ok_or("not a layer of it")?.digest)
+    };
+    let expected = digest("first")?;
+    let path = world.directory.path().join("layers").join(&layer);
+    // Of what the guest has written, not of the map before it.
+    let last = fs::read(&path)?.iter().rposition(|byte| *byte != 0).ok_or("nothing in it")?;
+    File::options().write(true).open(&path)?.write_all_at(&[0xff], u64::try_from(last)?)?;
+    branch(&world, 2, "second")?;
+    assert_eq!(digest("second")?, expected);
+    world.restart()?;
+    branch(&world, 3, "third")?;
+    assert_eq!(digest("third")?, expected);
+    let third = world.engine.snapshot("third")?;
+    assert!(world.run(third.evict()));
+    let refused = world.fork("third", 1).unwrap_err();
+    assert!(with_causes(&refused).contains("is damaged"), "{refused}");
+    Ok(())
+}
+
+/// The memory of a parent is hashed once for all of its branches, but not believed when it was written to since.
+#[test]
+fn a_branch_of_damaged_memory_is_not_written() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    let sandbox = world.engine.sandbox(&world.fork("base", 1)?.remove(0))?;
+    let branch = || world.run(async { sandbox.branch(None).await?.durable().await });
+    branch()?;
+    branch()?;
+    let path = world.directory.path().join("snapshots/base/memory.bin");
+    File::options().write(true).open(path)?.write_all_at(b"x", 5000)?;
+    let refused = branch().unwrap_err();
+    assert!(with_causes(&refused).contains("is damaged"), "{refused}");
     Ok(())
 }
 

@@ -11,18 +11,17 @@
 //! A record is written before a process is made and says `promised: false` until whoever asked can have been told. A daemon
 //! that finds such a record after it was killed removes what it is of: nobody knows it.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use forkd_image::digest::Digest;
 use forkd_image::images::ImageStore;
 use forkd_net::Dropped;
-use forkd_store::{DiskLayer, Store, Tag};
+use forkd_store::{Store, Tag};
 use tokio::sync::{Semaphore, broadcast, watch};
 
+use crate::disk::known::KnownLayers;
 use crate::disk::merge::BeingMerged;
 use crate::disk::project_quota::ProjectQuotas;
 use crate::error::EngineError;
@@ -40,6 +39,7 @@ use crate::recovery::recover::{Recovered, recover};
 use crate::registry::Registry;
 use crate::sandbox::leftovers::Clearing;
 use crate::sandbox::{SandboxHandle, SandboxState, SandboxView};
+use crate::snapshot::checked::CheckedImages;
 use crate::snapshot::once::BeingMade;
 use crate::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 
@@ -78,8 +78,9 @@ pub(crate) struct Shared {
     pub(crate) places: Places,
     pub(crate) store: Store,
     pub(crate) images: ImageStore,
-    /// What manifests say of images, which takes long to find out.
-    pub(crate) bases: Mutex<HashMap<Digest, DiskLayer>>,
+    /// What manifests say of layers and images, which takes long to find out.
+    pub(crate) known_layers: KnownLayers,
+    pub(crate) checked_images: CheckedImages,
     pub(crate) limits: Limits,
     pub(crate) networks: Networks,
     pub(crate) cgroups: Option<Cgroups>,
@@ -100,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) clearing: Clearing,
     /// The turn for the one snapshot that is learned about.
     pub(crate) learning: Semaphore,
+    /// Turns for snapshots that are written while nobody waits for them.
+    pub(crate) writing: Semaphore,
     pub(crate) prefault: bool,
     /// How often snapshots were used.
     pub(crate) uses: AtomicU64,
@@ -148,13 +151,13 @@ impl Engine {
         let store = Store::new(places.snapshots());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
-        let bases = Mutex::default();
         let shared = Arc::new(Shared {
             program,
             places,
             store,
             images,
-            bases,
+            known_layers: KnownLayers::default(),
+            checked_images: CheckedImages::default(),
             limits,
             networks: Networks::new(&networking),
             cgroups,
@@ -169,6 +172,7 @@ impl Engine {
             preparing: Semaphore::new(at_once()),
             clearing: Clearing::default(),
             learning: Semaphore::new(1),
+            writing: Semaphore::new(cpus()),
             prefault,
             uses: AtomicU64::new(0),
             unreadable: Mutex::default(),
@@ -256,7 +260,11 @@ impl Shared {
 
 /// More than there are CPUs: a guest, or the kernel, waits now and then, for a disk or a timer.
 fn at_once() -> usize {
-    4 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    4 * cpus()
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 pub(crate) fn unix_ms() -> u64 {

@@ -14,6 +14,7 @@
 //! ```
 
 pub mod agent;
+mod background;
 mod blocking;
 pub mod boot;
 pub mod bring_up;
@@ -35,6 +36,7 @@ mod library_use;
 mod limits;
 mod network;
 mod places;
+mod priority;
 mod process;
 pub mod project;
 pub mod record;

@@ -369,6 +369,9 @@ pub struct Persist {
     pub cgroup: bool,
     /// What the snapshot will be a diff to; empty for a full one.
     pub base: Vec<SnapshotParts>,
+    /// Whether every byte of the base was checked already. A process that does not know this checks them itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub base_checked: bool,
 }
 
 /// The pages that every child of a zygote uses soon after it begins to run. A child makes them ready before it runs: what it is not
@@ -690,7 +693,7 @@ mod tests {
         );
         assert!(Command::Pause.descriptors().is_empty());
         let part = |diff| SnapshotParts { name: "base".into(), diff };
-        let persist = Persist { cgroup: false, base: vec![part(false), part(true)] };
+        let persist = Persist { cgroup: false, base: vec![part(false), part(true)], base_checked: false };
         assert_eq!(
             Command::Persist(persist).descriptors(),
             [
@@ -837,7 +840,7 @@ mod tests {
             ("fork", Command::Fork(Fork { cgroup: true, successor: false, uid: None, devices })),
             ("branch", Command::Branch(Branch { cgroup: false, disks: 1 })),
             ("load", Command::Load(load)),
-            ("persist", Command::Persist(Persist { cgroup: true, base: chain })),
+            ("persist", Command::Persist(Persist { cgroup: true, base: chain, base_checked: false })),
             ("prefault", Command::Prefault(prefault)),
         ]
     }

@@ -72,7 +72,17 @@ impl Chain {
     /// Checks the files of a chain, the base first and the head last, and that they are a chain. Needs nothing but the
     /// files, and believes nothing about them. What is quick comes first, so what cannot be a chain is refused before
     /// gigabytes are hashed; then every byte is checked.
-    pub fn open(mut files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
+    pub fn open(files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
+        let chain = Chain::open_checked(files)?;
+        for snapshot in &chain.snapshots {
+            snapshot.verify_memory()?;
+        }
+        Ok(chain)
+    }
+
+    /// The same for whoever knows that the memory is what the manifests say ([`SnapshotFiles::check_memory`]), and that nobody
+    /// can have changed it since. All else is checked.
+    pub fn open_checked(mut files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
         let count = files.len();
         let Some(head) = files.last_mut().filter(|_| count <= MAX_CHAIN) else {
             return Err(ChainError::Count { found: count });
@@ -84,9 +94,6 @@ impl Chain {
         let mut snapshots = Vec::with_capacity(count);
         for (sealed, files) in manifests.into_iter().zip(files) {
             snapshots.push(Snapshot::new(sealed, files)?);
-        }
-        for snapshot in &snapshots {
-            snapshot.verify_memory()?;
         }
         let mut extents = Vec::new();
         for (layer, snapshot) in snapshots.iter().enumerate() {

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::checked::{check_image, check_length};
 use crate::files;
-use crate::manifest::{Content, Manifest, SealedManifest};
+use crate::manifest::{Content, FileEntry, Manifest, SealedManifest};
 use crate::snapshot::{OpenError, read_manifest};
 
 /// The open files of one snapshot, and what to call them in messages.
@@ -19,6 +20,16 @@ pub struct SnapshotFiles {
     pub memory: File,
     /// A diff has one.
     pub map: Option<File>,
+}
+
+impl SnapshotFiles {
+    /// Checks every byte of the memory, on all cores. Nothing else is looked at but the manifest.
+    pub fn check_memory(&self) -> Result<(), OpenError> {
+        let FileEntry { size, digest } = read_manifest(&self.name, &self.manifest)?.manifest.memory;
+        let path = self.name.join(files::MEMORY);
+        check_length(&path, &self.memory, size)?;
+        check_image(&path, &self.memory, size, digest)
+    }
 }
 
 /// A snapshot's directory, held open: all files come from the same snapshot, even if another takes its name meanwhile.
@@ -67,8 +78,10 @@ fn open(directory: &File, path: &Path, name: &str) -> Result<File, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chain::Chain;
     use crate::testing::{TestStore, memory, tag};
     use std::fs;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn the_files_are_of_one_snapshot_even_if_another_takes_its_name() {
@@ -80,6 +93,27 @@ mod tests {
         let files = directory.files(&sealed.manifest, true).unwrap();
         assert_eq!(files.memory.metadata().unwrap().len(), 4096);
         assert_eq!(read_manifest(&files.name, &files.manifest).unwrap(), sealed);
+    }
+
+    #[test]
+    fn memory_is_checked_by_itself() {
+        let store = TestStore::new();
+        let base = store.full("base", &memory(&[1, 2]));
+        store.diff("diff", &base, &memory(&[1, 3]));
+        let open = || store.open_chain(&tag("diff")).unwrap();
+        open().iter().for_each(|files| files.check_memory().unwrap());
+        let damaged = store.path().join("base").join(files::MEMORY);
+        let file = fs::OpenOptions::new().write(true).open(&damaged).unwrap();
+        file.write_all_at(b"x", 5000).unwrap();
+        let error = open()[0].check_memory().unwrap_err();
+        assert!(matches!(&error, OpenError::Digest { path, .. } if *path == damaged), "{error}");
+        open()[1].check_memory().unwrap();
+        // Whoever says that it was checked is believed.
+        Chain::open_checked(open()).unwrap();
+        assert!(Chain::open(open()).is_err());
+        file.set_len(4096).unwrap();
+        assert!(matches!(open()[0].check_memory(), Err(OpenError::Truncated { .. })));
+        assert!(Chain::open_checked(open()).is_err(), "sizes are looked at all the same");
     }
 
     #[test]

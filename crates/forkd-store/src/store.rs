@@ -71,6 +71,12 @@ impl Store {
         Ok(listed)
     }
 
+    /// The manifest of one snapshot. `None` if there is no such snapshot.
+    pub fn manifest(&self, tag: &Tag) -> Result<Option<SealedManifest>, OpenError> {
+        let opened = SnapshotDirectory::open(&self.path(tag))?;
+        Ok(opened.map(|(_, sealed)| sealed).filter(|sealed| sealed.manifest.tag == *tag))
+    }
+
     /// Removes what writers and removers that were killed have left. Those that live keep their directories locked.
     /// Returns how many directories were removed.
     pub fn sweep(&self) -> Result<usize, StoreError> {
@@ -139,6 +145,12 @@ mod tests {
         assert_eq!(list[0].manifest.as_ref().unwrap().manifest.parent(), Some(&base));
         assert_eq!(list[1].manifest.as_ref().unwrap().link(), base);
         assert!(matches!(list[2].manifest, Err(OpenError::Manifest { .. })));
+        let manifest = |name: &str| Store::manifest(&store, &name.parse().unwrap());
+        assert_eq!(manifest("base").unwrap().unwrap().link(), base);
+        assert!(matches!(manifest("damaged"), Err(OpenError::Manifest { .. })));
+        assert!(manifest("none").unwrap().is_none());
+        fs::rename(store.path().join("base"), store.path().join("other")).unwrap();
+        assert!(manifest("other").unwrap().is_none(), "the manifest of another");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn persist_with(
     let mut descriptors = vec![theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
     descriptors.extend(files.map.iter().map(AsFd::as_fd));
     descriptors.extend(of_chain(&base));
-    let request = Persist { cgroup: false, base: parts(&base) };
+    let request = Persist { cgroup: false, base: parts(&base), base_checked: false };
     zygote.must(Command::Persist(request), &descriptors)?;
     drop(theirs);
     match writer.event()? {
@@ -147,7 +147,7 @@ pub fn load_with(store: &Store, tag: &str, host: &Host<'_>) -> Result<(Started, 
 pub fn persist_and_kill(draft: &Draft, zygote: &mut Zygote) -> Result<(), Failure> {
     let (writer, theirs) = Control::new()?;
     let files = draft.files()?;
-    let request = Persist { cgroup: false, base: Vec::new() };
+    let request = Persist { cgroup: false, base: Vec::new(), base_checked: false };
     let descriptors = [theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
     let (_, pidfd) = zygote.control.must(Command::Persist(request), &descriptors)?;
     rustix::process::pidfd_send_signal(pidfd.ok_or("no pidfd")?, rustix::process::Signal::KILL)?;

@@ -21,8 +21,8 @@ use forkd_proto::causes::with_causes;
 use forkd_proto::channel::MAX_DESCRIPTORS;
 use forkd_proto::control::{Command, MAX_DISKS};
 use forkd_store::MAX_CHAIN;
-use tokio::task::JoinHandle;
 
+use crate::background::Background;
 use crate::blocking::in_place;
 use crate::engine::Shared;
 use crate::error::EngineError;
@@ -87,7 +87,7 @@ pub(crate) struct Merged {
 /// What a sandbox does about its layers.
 #[derive(Debug, Default)]
 pub(crate) struct Merging {
-    task: Option<JoinHandle<Result<Merged, EngineError>>>,
+    task: Option<Background<Result<Merged, EngineError>>>,
     /// Why the last try came to nothing.
     failed: Option<String>,
 }
@@ -96,7 +96,7 @@ impl Merging {
     /// Waits for what is under way; for ever if nothing is.
     pub async fn done(&mut self) -> Result<Merged, EngineError> {
         let Some(task) = &mut self.task else { return std::future::pending().await };
-        let merged = task.await;
+        let merged = task.done().await;
         self.task = None;
         merged.unwrap_or_else(|error| Err(EngineError::io("merge layers")(std::io::Error::other(error))))
     }
@@ -136,7 +136,10 @@ impl Sandbox {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        self.merging.task = Some(tokio::task::spawn_blocking(move || merge(shared, disk, layers)));
+        match Background::begin(move || merge(shared, disk, layers)) {
+            Ok(task) => self.merging.task = Some(task),
+            Err(error) => self.merging.failed = Some(with_causes(&error)),
+        }
     }
 
     /// The end of a merge, and the beginning of the next if there is one.
@@ -158,9 +161,8 @@ impl Sandbox {
         };
         while depth(self) >= MANY {
             self.begin_merge().await;
-            if self.merging.task.is_none() {
-                break;
-            }
+            let Some(task) = &self.merging.task else { break };
+            task.hurry();
             let merged = self.merging.done().await;
             self.end_merge(merged).await;
             if self.merging.failed.is_some() {

@@ -4,7 +4,8 @@
 //!   ROOT/                     no process is in it; its controllers are given to what is below
 //!   ├── sandbox-ID/           the VM process, from its first instruction on
 //!   ├── sandbox-ID.2/         the same VM process after its first branch; sandbox-ID is the branch's from then on
-//!   ├── zygote-TAG/           the parent while it boots, what it is frozen to, and who writes that to disk
+//!   ├── zygote-TAG/           the parent while it boots, and what it is frozen to
+//!   ├── writer-TAG/           who writes a snapshot to disk: see `writer.rs`
 //!   └── build-PID/            the VM process of a build's guest, before it has a VM
 //! ```
 //!
@@ -24,6 +25,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::blocking::in_place;
+use crate::limits::writer::WRITER;
 
 const CONTROLLERS: [&str; 4] = ["memory", "cpu", "io", "pids"];
 /// Before the number of a build's process.
@@ -134,6 +136,10 @@ impl Cgroups {
             rustix::fs::open(&path, flags, Mode::empty())
                 .map_err(|errno| CgroupError::at("open", &path)(errno.into()))
         })
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
     }
 
     /// Gives a cgroup that is there these limits.
@@ -252,6 +258,10 @@ impl Cgroups {
         successor: impl Fn(&str) -> Option<String>,
     ) -> usize {
         let remove = |name: &String| {
+            if name.starts_with(WRITER) {
+                // Whoever it wrote for is gone, or has given it up.
+                self.kill(name);
+            }
             // One with a process is not removed by this.
             let removed = fs::remove_dir(self.root.join(name));
             removed.is_ok()
@@ -360,7 +370,7 @@ fn enable() -> String {
 }
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with("sandbox-") || name.starts_with("zygote-") || name.starts_with(BUILD)
+    ["sandbox-", "zygote-", WRITER, BUILD].iter().any(|first| name.starts_with(first))
 }
 
 /// Makes a cgroup, unless it is there.
@@ -373,7 +383,7 @@ fn create(path: &Path) -> Result<(), CgroupError> {
     }
 }
 
-fn set(path: &Path, value: &str) -> Result<(), CgroupError> {
+pub(super) fn set(path: &Path, value: &str) -> Result<(), CgroupError> {
     // Not made if it is not there: a limit that the kernel does not know is none.
     let written =
         File::options().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
@@ -427,11 +437,12 @@ fn device_of(directory: &Path) -> Option<String> {
     Some(fs::read_to_string(whole.join("dev")).ok()?.trim().to_owned())
 }
 
+/// Directories that look like cgroups.
 #[cfg(test)]
-mod tests {
+pub(crate) mod testing {
     use super::*;
 
-    const QUOTA: Quota = Quota {
+    pub const QUOTA: Quota = Quota {
         memory_bytes: 64 << 20,
         cpu_millis: 1500,
         cpu_weight: 100,
@@ -440,7 +451,7 @@ mod tests {
     };
 
     /// A directory that looks like a cgroup. The kernel makes the files of a new one; here the test does.
-    fn tree(controllers: &str) -> tempfile::TempDir {
+    pub fn tree(controllers: &str) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().join("forkd");
         fs::create_dir(&root).unwrap();
@@ -449,14 +460,20 @@ mod tests {
         directory
     }
 
-    fn leaf(tree: &Path, name: &str, files: &[&str]) {
+    pub fn leaf(tree: &Path, name: &str, files: &[&str]) {
         let path = tree.join("forkd").join(name);
         fs::create_dir(&path).unwrap();
         files.iter().for_each(|file| fs::write(path.join(file), "").unwrap());
     }
 
-    const FILES: [&str; 7] =
+    pub const FILES: [&str; 7] =
         ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "cpu.weight", "pids.max", "io.max"];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{FILES, QUOTA, leaf, tree};
+    use super::*;
 
     /// The real thing, mounted for this test.
     struct Mounted(tempfile::TempDir);
@@ -564,15 +581,16 @@ mod tests {
     fn a_sweep_takes_what_is_nobody_s_and_nothing_else() {
         let tree = tree("cpu io memory pids");
         let cgroups = Cgroups::prepare(&tree.path().join("forkd"), tree.path()).unwrap();
-        for name in ["sandbox-used", "sandbox-gone", "zygote-gone", "somebody"] {
+        for name in ["sandbox-used", "sandbox-gone", "zygote-gone", "somebody", "writer-used"] {
             leaf(tree.path(), name, &[]);
         }
-        assert_eq!(cgroups.sweep(cgroups.names(), |name| name == "sandbox-used", |_| None), 2);
+        let is_used = |name: &str| name.ends_with("-used");
+        assert_eq!(cgroups.sweep(cgroups.names(), is_used, |_| None), 2);
         let left = fs::read_dir(tree.path().join("forkd")).unwrap().flatten();
         let mut left: Vec<_> =
             left.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name()).collect();
         left.sort();
-        assert_eq!(left, ["sandbox-used", "somebody"]);
+        assert_eq!(left, ["sandbox-used", "somebody", "writer-used"]);
     }
 
     #[test]

@@ -5,3 +5,4 @@ pub(crate) mod cgroup;
 pub(crate) mod owner;
 pub(crate) mod quota;
 pub(crate) mod usage;
+pub(crate) mod writer;

@@ -10,9 +10,11 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::ids::SandboxId;
 use crate::limits::cgroup::{Cgroups, IoQuota, Quota, is_of_running_build};
+use crate::limits::writer::WRITER;
 use crate::process::descriptors::Named;
 use crate::record::{SandboxRecord, Shape, ZygoteRecord};
 use crate::sandbox::{SandboxHandle, SandboxView};
+use crate::snapshot::SnapshotStatus;
 
 /// What a VM costs beside its guest's memory: its process, its devices' buffers, page tables twice.
 const OVERHEAD_BYTES: u64 = 64 << 20;
@@ -20,7 +22,7 @@ const OVERHEAD_BYTES: u64 = 64 << 20;
 const OVERHEAD_PART: u64 = 32;
 /// Threads beside those of its CPUs, and clones that write a snapshot.
 const OTHER_PIDS: u32 = 16;
-const WEIGHT: u16 = 100;
+pub(crate) const WEIGHT: u16 = 100;
 
 /// What a sandbox may use. What is not said is as its snapshot has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -133,6 +135,21 @@ impl Shared {
         }
     }
 
+    /// The same for a process that writes a zygote's snapshot, with its name. One that cannot be made is done without: the process is
+    /// in the zygote's then.
+    pub(crate) fn with_writer_cgroup(
+        &self,
+        named: Named,
+        record: &ZygoteRecord,
+    ) -> (Named, Option<(Cgroups, String)>) {
+        let Some(cgroups) = &self.cgroups else { return (named, None) };
+        let name = format!("{WRITER}{}", record.tag);
+        match cgroups.make_standing_back(&name, &writer_quota(&record.shape)) {
+            Ok(cgroup) => (add(named, cgroup).0, Some((cgroups.clone(), name))),
+            Err(_) => (named, None),
+        }
+    }
+
     /// Moves a process that has no VM yet to the cgroup of a zygote.
     pub(crate) fn enter_zygote_cgroup(&self, tag: &Tag, shape: &Shape, pid: i32) -> Result<(), EngineError> {
         if let Some(cgroups) = &self.cgroups {
@@ -192,11 +209,17 @@ impl Shared {
             Some(("zygote", tag)) => {
                 used.contains(name) || tag.parse().is_ok_and(|tag| self.snapshots.has(&tag))
             }
+            Some(("writer", tag)) => tag.parse().is_ok_and(|tag| self.is_being_written(&tag)),
             Some(("build", _)) => is_of_running_build(name),
             _ => true,
         };
         let successor = |name: &str| current(name).map(|(_, current)| current);
         cgroups.sweep(listed, is_used, successor)
+    }
+
+    /// Whether a snapshot is not on disk yet.
+    fn is_being_written(&self, tag: &Tag) -> bool {
+        self.snapshots.get(tag).is_some_and(|handle| handle.view().status != SnapshotStatus::Ready)
     }
 
     /// The cgroups of everything that is known, or written down: of processes that do not answer, and of those that are being
@@ -214,6 +237,12 @@ impl Shared {
 /// A zygote is not slowed down: whoever waits for a fork would wait for it.
 pub(crate) fn zygote_quota(shape: &Shape) -> Quota {
     quota(shape, &WantedLimits::default())
+}
+
+/// What is shared with the zygote is charged to that. The rest is buffers, and what of the files is not on disk yet.
+fn writer_quota(shape: &Shape) -> Quota {
+    let memory_bytes = 2 * OVERHEAD_BYTES + shape.memory_bytes / OVERHEAD_PART;
+    Quota { memory_bytes, ..zygote_quota(shape) }
 }
 
 fn add(named: Named, cgroup: OwnedFd) -> (Named, bool) {

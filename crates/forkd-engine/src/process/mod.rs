@@ -335,6 +335,11 @@ fn is_child(pid: i32, pidfd: &OwnedFd, parent: i32) -> bool {
     }
 }
 
+/// Whether a process is one that its parent has forked, and is still there.
+pub(crate) fn is_living_child(pid: i32, pidfd: &OwnedFd, parent: i32) -> bool {
+    pid_of(pidfd) == Some(pid) && is_child(pid, pidfd, parent)
+}
+
 /// The number of a process by its pidfd: -1 if it has ended, and none if this is no pidfd.
 fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
     let said = read_small(&format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
@@ -412,7 +417,7 @@ mod tests {
         let pid = i32::try_from(child.id()).unwrap();
         let open = |pid| pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
         let pidfd = open(pid);
-        assert!(is_child(pid, &pidfd, own));
+        assert!(is_child(pid, &pidfd, own) && is_living_child(pid, &pidfd, own));
         assert!(!is_child(pid, &pidfd, 1), "another's child");
         assert!(!is_child(own, &pidfd, own), "another's number");
         assert!(!is_child(own, &open(own), own), "not a child at all");
@@ -423,6 +428,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(is_child(pid, &pidfd, own), "one that has ended is nobody else");
+        assert!(!is_living_child(pid, &pidfd, own));
         assert!(!is_child(pid, &std::fs::File::open("/dev/null").unwrap().into(), own));
     }
 

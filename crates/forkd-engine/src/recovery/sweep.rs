@@ -135,6 +135,7 @@ impl Shared {
         let unused = layers.iter().filter(|path| is_old(path, age) && !is_used(path));
         // What cannot be removed is tried again by the next sweep.
         let removed = unused.filter(|path| fs::remove_file(path).is_ok()).count();
+        self.known_layers.forget(|id| used.contains(id) || being_merged.contains(id));
         SweptLayers { removed, unreadable }
     }
 }

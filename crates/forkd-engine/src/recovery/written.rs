@@ -67,7 +67,10 @@ impl Shared {
                 (Ok(()), Err(error)) => Err(with_causes(&error)),
                 // Somebody else's, with nothing of an engine's.
                 (Ok(()), Ok(sealed)) if sealed.manifest.about.is_empty() => continue,
-                (Ok(()), Ok(sealed)) => record::from_object::<ZygoteRecord>(sealed.manifest.about),
+                (Ok(()), Ok(sealed)) => {
+                    self.known_layers.add(sealed.manifest.disk_layers);
+                    record::from_object::<ZygoteRecord>(sealed.manifest.about)
+                }
             };
             match record {
                 // What a file says of a process is not true of one that is here.

@@ -37,6 +37,9 @@ impl Shared {
     /// Ends processes of snapshots so that this much memory is free, except the one of `spared`. Says whether any has ended.
     pub(crate) async fn make_room(&self, bytes: u64, spared: Option<&Tag>) -> bool {
         let kept = self.kept(spared).await;
+        // Those that are not on disk cannot give theirs up until they are.
+        let unwritten = kept.iter().filter(|one| one.name.view().status == SnapshotStatus::Persisting);
+        unwritten.for_each(|one| one.name.hurry());
         !evict(retention::making_room(kept, bytes)).await.is_empty()
     }
 

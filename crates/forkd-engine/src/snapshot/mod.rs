@@ -6,8 +6,10 @@
 //!    └───────────┴──▶ Failed  └─────┘ evicted when nobody does and memory is wanted
 //! ```
 //!
-//! A live snapshot becomes a file by itself. Until then it can be forked from all the same; if writing it fails, it stays live.
+//! A live snapshot becomes a file by itself, behind everything else that the host has to do, unless somebody waits for it. Until then it
+//! can be forked from all the same; if writing it fails, it stays live.
 
+pub(crate) mod checked;
 pub(crate) mod evict;
 mod fault_trace;
 pub(crate) mod make;
@@ -16,6 +18,7 @@ pub(crate) mod persist;
 pub(crate) mod prefault;
 pub(crate) mod remove;
 pub(crate) mod retention;
+mod writer;
 
 use std::fs;
 use std::sync::{Arc, Weak};
@@ -37,6 +40,7 @@ use crate::process::stop::MUTE;
 use crate::process::users::User;
 use crate::record::ZygoteRecord;
 use crate::snapshot::prefault::Learning;
+use crate::snapshot::writer::Awaited;
 
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
@@ -108,6 +112,8 @@ pub struct SnapshotHandle {
     requests: mpsc::Sender<Request>,
     view: watch::Receiver<SnapshotView>,
     residence: watch::Receiver<Residence>,
+    /// Whether somebody waits until it is on disk.
+    awaited: watch::Sender<bool>,
 }
 
 impl SnapshotHandle {
@@ -124,8 +130,19 @@ impl SnapshotHandle {
         self.ask(Request::Lease).await
     }
 
-    /// Waits until it is on disk.
+    /// Waits until it is on disk, where it comes sooner for that.
     pub async fn durable(&self) -> Result<SnapshotView, EngineError> {
+        self.hurry();
+        self.settled().await
+    }
+
+    /// Somebody waits for it.
+    pub(crate) fn hurry(&self) {
+        self.awaited.send_replace(true);
+    }
+
+    /// The same without a hurry.
+    pub(crate) async fn settled(&self) -> Result<SnapshotView, EngineError> {
         let mut view = self.view.clone();
         let settled = |view: &SnapshotView| match view.status {
             SnapshotStatus::Ready | SnapshotStatus::Failed => true,
@@ -183,6 +200,7 @@ struct Snapshot {
     learning: Option<Learning>,
     view: watch::Sender<SnapshotView>,
     residence: watch::Sender<Residence>,
+    awaited: watch::Sender<bool>,
     requests: mpsc::Receiver<Request>,
 }
 
@@ -221,11 +239,25 @@ fn own_with(
     let (sender, requests) = mpsc::channel(QUEUE);
     let shared = Arc::clone(shared);
     let (error, writing, learning) = (None, None, None);
-    let snapshot =
-        Snapshot { shared, record, zygote, status, error, writing, learning, view, residence, requests };
+    let awaited = watch::Sender::new(false);
+    let handle =
+        SnapshotHandle { requests: sender, view: seen, residence: resident, awaited: awaited.clone() };
+    let snapshot = Snapshot {
+        shared,
+        record,
+        zygote,
+        status,
+        error,
+        writing,
+        learning,
+        view,
+        residence,
+        awaited,
+        requests,
+    };
     snapshot.used();
     tokio::spawn(snapshot.run());
-    SnapshotHandle { requests: sender, view: seen, residence: resident }
+    handle
 }
 
 impl Snapshot {
@@ -287,7 +319,9 @@ impl Snapshot {
         if let Some(zygote) = &self.zygote {
             let (shared, zygote) = (Arc::clone(&self.shared), Arc::clone(zygote));
             let (wanted, unwanted) = oneshot::channel();
-            let task = tokio::spawn(async move { persist::persist(&shared, &zygote, unwanted).await });
+            let awaited = Awaited::new(self.awaited.subscribe());
+            let task =
+                tokio::spawn(async move { persist::persist(&shared, &zygote, &awaited, unwanted).await });
             self.writing = Some(Writing { task, _wanted: wanted });
             self.become_(SnapshotStatus::Persisting);
         }

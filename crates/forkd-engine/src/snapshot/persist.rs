@@ -5,20 +5,21 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
-use std::thread;
+use std::sync::Arc;
+use std::time::Duration;
 
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{
-    Command, Descriptor, Event, Load, Persist, Persisted, SnapshotParts, WrittenFile,
+    Command, Descriptor, Event, Load, Persist, Persisted, Reply, SnapshotParts, WrittenFile,
 };
 use forkd_store::{
-    Description, Digest, DigestError, DiskLayer, Draft, FileEntry, Layout, LayoutError, Region,
-    SnapshotFiles, Tag, Written,
+    Description, Digest, DigestError, DiskLayer, Draft, FileEntry, Layout, LayoutError, OpenError, Region,
+    SealedManifest, SnapshotFiles, Tag, Written,
 };
 
 use tokio::sync::oneshot;
 
+use crate::background::{BackgroundError, behind};
 use crate::blocking::in_place;
 use crate::engine::{PATIENCE, Shared};
 use crate::error::EngineError;
@@ -29,10 +30,13 @@ use crate::process::descriptors::Named;
 use crate::process::users::User;
 use crate::process::{ProcessError, VmProcess, WithEvents};
 use crate::record::{self, ZygoteRecord};
+use crate::snapshot::checked::Seen;
+use crate::snapshot::prefault::quiet;
+use crate::snapshot::writer::{Awaited, Writer};
 use crate::snapshot::{SnapshotStatus, Zygote};
 
-/// As much as the process that writes the memory gives way.
-const NICE: i32 = 10;
+/// A host that is never quiet is not waited for any longer before a snapshot is written.
+const MOST_WAITING: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
@@ -46,25 +50,33 @@ pub enum PersistError {
     Layout(#[from] LayoutError),
     #[error("a layer of the disk cannot be read")]
     Read(#[source] io::Error),
-    #[error("no thread can be started to read the disk's layers")]
-    Thread(#[source] io::Error),
-    #[error("the thread that read the disk's layers panicked")]
-    Panicked,
+    #[error("the memory of its parent cannot be used")]
+    Base(#[source] OpenError),
+    #[error("what was written cannot be read again")]
+    Background(#[from] BackgroundError),
     #[error("a task of the writing")]
     Task(#[from] tokio::task::JoinError),
     #[error("what is known of it cannot be written or read")]
     About(#[from] serde_json::Error),
 }
 
-/// Writes a zygote's snapshot: a diff if its parent is on disk, else all of it. Given up when it is unwanted before it has
-/// its name; from then on it is there.
-pub(crate) async fn persist(
+/// Writes a zygote's snapshot: a diff if its parent is on disk, else all of it. It is begun when nobody forks or branches, or somebody
+/// waits for it. Given up when it is unwanted before it has its name; from then on it is there.
+pub(super) async fn persist(
     shared: &Arc<Shared>,
     zygote: &Zygote,
+    awaited: &Awaited,
     unwanted: oneshot::Receiver<()>,
 ) -> Result<(), EngineError> {
+    let prepared = async {
+        tokio::select! {
+            () = quiet(shared, MOST_WAITING) => {}
+            () = awaited.asked_for() => {}
+        }
+        prepare(shared, zygote, awaited).await
+    };
     let (draft, description, written) = tokio::select! {
-        prepared = prepare(shared, zygote) => prepared?,
+        prepared = prepared => prepared?,
         _ = unwanted => return Err(EngineError::Removed),
     };
     fault::place("persist.written");
@@ -79,17 +91,23 @@ pub(crate) async fn persist(
 async fn prepare(
     shared: &Arc<Shared>,
     zygote: &Zygote,
+    awaited: &Awaited,
 ) -> Result<(Draft, Description, Written), EngineError> {
     let record = &zygote.record;
     let parent = match &record.parent {
-        Some(parent) => parent_on_disk(shared, parent).await,
+        Some(parent) => parent_on_disk(shared, parent, awaited).await,
         None => None,
+    };
+    // Not all at once, which nobody waits for.
+    let _turn = tokio::select! {
+        turn = shared.writing.acquire() => turn.ok(),
+        () = awaited.asked_for() => None,
     };
     // A chain has an end; beyond it, and without a parent, all of the memory is written.
     let (draft, base, files) = in_place(|| {
         let diff = parent.and_then(|parent| {
-            let draft = shared.store.draft(&record.tag, Some(&parent)).ok()?;
-            Some((draft, shared.store.open_chain(&parent.tag).ok()?))
+            let draft = shared.store.draft(&record.tag, Some(&parent.link())).ok()?;
+            Some((draft, shared.store.open_chain(&parent.manifest.tag).ok()?))
         });
         let (draft, base) = match diff {
             Some(diff) => diff,
@@ -98,27 +116,61 @@ async fn prepare(
         let files = draft.files().map_err(EngineError::io("open the new files"))?;
         Ok::<_, EngineError>((draft, base, files))
     })?;
-    let persisted = write(shared, zygote, files, &base).await?;
-    let description = describe(shared, record, &persisted).await?;
+    let base = Base::check(shared, base, awaited).await?;
+    let sealed = match shared.seal(&[&zygote.process], &record.disks, &mut BTreeSet::new()).await {
+        Ok(()) => true,
+        // Only an older daemon has promised one that is not sealed. Its process may not know how, and others may have its layers. What
+        // is written is safe from them: whoever loads it looks at every byte.
+        Err(EngineError::Call(CallError::Refused { .. }) | EngineError::LayerKept(_)) => false,
+        Err(error) => return Err(error),
+    };
+    let persisted = write(shared, zygote, files, &base, awaited).await?;
+    let description = describe(shared, record, &persisted, sealed, awaited).await?;
     Ok((draft, description, written(&persisted)?))
 }
 
 /// The parent, when its own writing has come to an end.
-async fn parent_on_disk(shared: &Shared, parent: &Tag) -> Option<forkd_store::Link> {
+async fn parent_on_disk(shared: &Shared, parent: &Tag, awaited: &Awaited) -> Option<SealedManifest> {
     let handle = shared.snapshots.get(parent)?;
     if handle.view().status != SnapshotStatus::Ready {
-        handle.durable().await.ok()?;
+        let settled = tokio::select! {
+            settled = handle.settled() => settled,
+            () = awaited.asked_for() => handle.durable().await,
+        };
+        settled.ok()?;
     }
-    let listed = in_place(|| shared.store.list()).ok()?.into_iter().find(|listed| listed.tag == *parent)?;
-    Some(listed.manifest.ok()?.link())
+    in_place(|| shared.store.manifest(parent)).ok()?
+}
+
+/// What a diff is made against.
+struct Base {
+    chain: Vec<SnapshotFiles>,
+    /// Whether every byte of its memory is known to be right.
+    checked: bool,
+}
+
+impl Base {
+    async fn check(
+        shared: &Arc<Shared>,
+        chain: Vec<SnapshotFiles>,
+        awaited: &Awaited,
+    ) -> Result<Base, PersistError> {
+        if in_place(|| shared.checked_images.has(&chain)) {
+            return Ok(Base { chain, checked: true });
+        }
+        let shared = Arc::clone(shared);
+        let check = move || shared.checked_images.check(&chain).map(|checked| Base { chain, checked });
+        behind(awaited.wanted(), check).await?.map_err(PersistError::Base)
+    }
 }
 
 /// Has a clone of the zygote write the memory and the state.
 async fn write(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     zygote: &Zygote,
     files: forkd_store::NewFiles,
-    base: &[SnapshotFiles],
+    base: &Base,
+    awaited: &Awaited,
 ) -> Result<Persisted, EngineError> {
     let (ours, theirs) = Channel::pair().map_err(PersistError::from)?;
     let mut named = Named::default()
@@ -128,22 +180,25 @@ async fn write(
     if let Some(map) = files.map {
         named = named.with(Descriptor::NewPageMap, map);
     }
-    let named = chain(named, base)?;
-    let command = Command::Persist(Persist { cgroup: false, base: parts(base) });
+    let named = chain(named, &base.chain)?;
+    let (named, cgroup) = shared.with_writer_cgroup(named, &zygote.record);
+    let (base, base_checked) = (parts(&base.chain), base.checked && !base.chain.is_empty());
+    let command = Command::Persist(Persist { cgroup: cgroup.is_some(), base, base_checked });
+    let mut writer = Writer::new(cgroup);
     let descriptors = named.for_command(&command);
-    let (_writer, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
-    match shared.seal(&[&zygote.process], &zygote.record.disks, &mut BTreeSet::new()).await {
-        // Only an older daemon has promised one that is not sealed. Its process may not know how, and others may have its layers. What
-        // is written is safe from them: whoever loads it looks at every byte.
-        Ok(()) | Err(EngineError::Call(CallError::Refused { .. }) | EngineError::LayerKept(_)) => {}
-        Err(error) => return Err(error),
-    }
+    let (_control, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
     zygote.process.give_page_table().await;
-    zygote.process.control.call(command, &descriptors).await?;
+    let (reply, mut pidfds) = zygote.process.control.call(command, &descriptors).await?;
     drop(descriptors);
-    match events.recv().await {
-        Some(Event::Persisted(persisted)) => Ok(persisted),
-        other => Err(PersistError::Writer(other.map(Box::new)).into()),
+    if let (Reply::Forked { pid }, Some(pidfd)) = (reply, pidfds.pop()) {
+        writer.begun(zygote.process.pid, pid, pidfd);
+    }
+    tokio::select! {
+        event = events.recv() => match event {
+            Some(Event::Persisted(persisted)) => Ok(persisted),
+            other => Err(PersistError::Writer(other.map(Box::new)).into()),
+        },
+        never = writer.stand_back(awaited) => match never {},
     }
 }
 
@@ -177,6 +232,8 @@ async fn describe(
     shared: &Arc<Shared>,
     record: &ZygoteRecord,
     persisted: &Persisted,
+    sealed: bool,
+    awaited: &Awaited,
 ) -> Result<Description, EngineError> {
     let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
     let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
@@ -184,56 +241,53 @@ async fn describe(
     let about = record.clone().without_process();
     let about = record::to_object(&about).map_err(PersistError::from)?;
     let (shared, wanted) = (Arc::clone(shared), record.clone());
-    let disk_layers = politely(move || disk_layers(&shared, &wanted)).await??;
+    let disk_layers = behind(awaited.wanted(), move || disk_layers(&shared, &wanted, sealed));
+    let disk_layers = disk_layers.await.map_err(PersistError::from)??;
     let cpu_features = persisted.cpu_features.clone();
     Ok(Description { created_unix_ms: record.created_unix_ms, cpu_features, layout, about, disk_layers })
 }
 
-/// Does what takes long and nobody waits for, in a thread that gives way to everything else on the host.
-async fn politely<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PersistError> {
-    let (done, result) = oneshot::channel();
-    let polite = move || {
-        // Without it the work is only less polite. It is this thread's own, and those that it starts have it too.
-        let _ = rustix::process::nice(NICE);
-        // Whoever asked may be gone.
-        let _ = done.send(work());
-    };
-    thread::Builder::new().name("persist".into()).spawn(polite).map_err(PersistError::Thread)?;
-    result.await.map_err(|_| PersistError::Panicked)
-}
-
-/// What a manifest says of disks: the image and the frozen layers of each, none of which is written to any more.
-fn disk_layers(shared: &Shared, record: &ZygoteRecord) -> Result<Vec<DiskLayer>, EngineError> {
+/// What a manifest says of disks: the image and the frozen layers of each. If they are sealed, none of them is written to any more, and
+/// what is known of one holds.
+fn disk_layers(shared: &Shared, record: &ZygoteRecord, sealed: bool) -> Result<Vec<DiskLayer>, EngineError> {
     // A manifest that survives a loss of power must name files that do.
     shared.sync_layers()?;
     let mut layers = Vec::new();
     for (image, frozen) in record.shape.images().zip(&record.disks) {
         if let Some(image) = image {
-            layers.push(base_layer(shared, image)?);
+            let open = || shared.base(image);
+            layers.push(layer(shared, &image.hex(), true, open)?);
         }
         for id in frozen {
-            let path = shared.places.layer(id);
-            let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
-            file.sync_all().map_err(PlaceError::at("sync", &path))?;
-            layers.push(layer(id.as_str(), &file)?);
+            let open = || {
+                let path = shared.places.layer(id);
+                let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
+                file.sync_all().map_err(PlaceError::at("sync", &path))?;
+                Ok(file)
+            };
+            layers.push(layer(shared, id.as_str(), sealed, open)?);
         }
     }
     Ok(layers)
 }
 
-fn base_layer(shared: &Shared, image: &forkd_image::digest::Digest) -> Result<DiskLayer, EngineError> {
-    let known = || shared.bases.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(layer) = known().get(image) {
-        return Ok(layer.clone());
+/// What is known of a layer, or what is found out by reading it.
+fn layer(
+    shared: &Shared,
+    id: &str,
+    sealed: bool,
+    open: impl FnOnce() -> Result<File, EngineError>,
+) -> Result<DiskLayer, EngineError> {
+    let id: Tag = id.parse()?;
+    if let Some(layer) = shared.known_layers.get(&id).filter(|_| sealed) {
+        return Ok(layer);
     }
-    let layer = layer(&image.hex(), &shared.base(image)?)?;
-    known().insert(*image, layer.clone());
+    let (size, digest) = Digest::of_image(&open()?).map_err(PersistError::Read)?;
+    let layer = DiskLayer { id, digest, size };
+    if sealed {
+        shared.known_layers.add([layer.clone()]);
+    }
     Ok(layer)
-}
-
-fn layer(id: &str, file: &File) -> Result<DiskLayer, EngineError> {
-    let (size, digest) = Digest::of_image(file).map_err(PersistError::Read)?;
-    Ok(DiskLayer { id: id.parse()?, digest, size })
 }
 
 fn written(persisted: &Persisted) -> Result<Written, PersistError> {
@@ -249,7 +303,11 @@ fn written(persisted: &Persisted) -> Result<Written, PersistError> {
 
 /// Makes a process of a snapshot on disk.
 pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<WithEvents, EngineError> {
-    let files = in_place(|| shared.store.open_chain(&record.tag))?;
+    let (files, seen) = in_place(|| {
+        let files = shared.store.open_chain(&record.tag)?;
+        let seen: Vec<_> = files.iter().map(Seen::of).collect();
+        Ok::<_, EngineError>((files, seen))
+    })?;
     let directory = shared.places.zygote(&record.tag);
     clear(&directory).await?;
     let user = shared.users.new_user(true).map_err(ProcessError::from)?;
@@ -288,7 +346,16 @@ pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     fault::place("load.loaded");
     let failed = match loaded {
         Ok(Ok(_)) => match record::write(&directory, record) {
-            Ok(()) => return Ok((process, events)),
+            Ok(()) => {
+                // The process has run no guest, and has looked at every byte.
+                let checked = files.iter().zip(seen).filter_map(|(files, seen)| Some((files, seen?)));
+                in_place(|| {
+                    for (files, seen) in checked {
+                        shared.checked_images.add(files, seen);
+                    }
+                });
+                return Ok((process, events));
+            }
             Err(error) => error.into(),
         },
         Ok(Err(error)) => error,

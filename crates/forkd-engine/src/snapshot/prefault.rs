@@ -126,7 +126,7 @@ async fn learn(
     }
     // One at a time, and without a lease until it begins.
     let turn = async {
-        quiet(shared).await;
+        quiet(shared, MOST_WAITING).await;
         shared.learning.acquire().await
     };
     let _turn = tokio::select! {
@@ -202,13 +202,13 @@ fn union(one: &PageRuns, other: &PageRuns) -> Vec<Range<u64>> {
     runs
 }
 
-/// Waits until nobody forks.
-async fn quiet(shared: &Shared) {
+/// Waits until nobody forks or branches, but no longer than this.
+pub(super) async fn quiet(shared: &Shared, at_most: Duration) {
     let begun = Instant::now();
     loop {
         let before = shared.uses_so_far();
         tokio::time::sleep(QUIET).await;
-        if shared.uses_so_far() == before || begun.elapsed() >= MOST_WAITING {
+        if shared.uses_so_far() == before || begun.elapsed() >= at_most {
             return;
         }
     }

@@ -52,6 +52,7 @@ pub fn persist(
     };
     let base = match take_chain(&request.base, descriptors)? {
         files if files.is_empty() => None,
+        files if request.base_checked => Some(Chain::open_checked(files).map_err(PersistError::Base)?),
         files => Some(Chain::open(files).map_err(PersistError::Base)?),
     };
 

@@ -1,0 +1,53 @@
+//! What manifests say of frozen layers and of images. Nobody writes to either any more, so each is read and hashed once: for its first
+//! snapshot. A later one says the same, also when the file was damaged since; then whoever loads it finds that.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forkd_store::{DiskLayer, Tag};
+
+use crate::ids::LayerId;
+
+#[derive(Debug, Default)]
+pub(crate) struct KnownLayers(Mutex<HashMap<Tag, DiskLayer>>);
+
+impl KnownLayers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Tag, DiskLayer>> {
+        // A panic while holding the lock leaves the map in order.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn get(&self, id: &Tag) -> Option<DiskLayer> {
+        self.lock().get(id).cloned()
+    }
+
+    pub fn add(&self, layers: impl IntoIterator<Item = DiskLayer>) {
+        self.lock().extend(layers.into_iter().map(|layer| (layer.id.clone(), layer)));
+    }
+
+    /// Forgets layers that are no more.
+    pub fn forget(&self, is_there: impl Fn(&LayerId) -> bool) {
+        // Images are few, and have longer names.
+        let is_there = |id: &Tag| LayerId::try_from(id.to_string()).map_or(true, |id| is_there(&id));
+        self.lock().retain(|id, _| is_there(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkd_store::Digest;
+
+    #[test]
+    fn layers_are_known_until_they_are_gone() {
+        let known = KnownLayers::default();
+        let layer =
+            |id: &str| DiskLayer { id: id.parse().unwrap(), digest: Digest::of(id.as_bytes()), size: 1 };
+        let (image, old, new) = ("a0".repeat(32), "l1", "l2");
+        known.add([layer(&image), layer(old), layer(new)]);
+        assert_eq!(known.get(&old.parse().unwrap()), Some(layer(old)));
+        known.forget(|id| id.as_str() == new);
+        let left = [&image, old, new].map(|id| known.get(&id.parse().unwrap()).is_some());
+        assert_eq!(left, [true, false, true]);
+    }
+}

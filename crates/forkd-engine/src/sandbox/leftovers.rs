@@ -36,10 +36,12 @@ impl Leftovers {
     pub fn clear_later(self, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         shared.clearing.left.send_modify(|left| *left += 1);
+        // Others may be removed with it. Their networks are made ready for the next ones when that is over.
+        let hold = shared.networks.hold();
         tokio::spawn(async move {
             let turn = shared.clearing.turn.lock().await;
             self.clear(&shared).await;
-            drop(turn);
+            drop((turn, hold));
             shared.clearing.left.send_modify(|left| *left -= 1);
         });
     }

@@ -2,8 +2,8 @@
 //! trouble to anybody, and ends with the writing.
 //!
 //! ```text
-//!   begins ──▶ gets what nobody else wants ──▶ after half a minute, a tenth of a sandbox's share
-//!                         └──────── somebody waits for the snapshot ────────┴──▶ a sandbox's share
+//!   begins ──▶ a fifth of a sandbox's share ──▶ after half a minute, a half
+//!                         └──── somebody waits for the snapshot ────┴──▶ all of it
 //! ```
 
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use crate::process::is_living_child;
 
 /// A snapshot that is not on disk keeps its memory, so it is written some day on a host that is never idle.
 const STANDING_BACK: Duration = Duration::from_secs(30);
-const LATE_WEIGHT: u16 = WEIGHT / 10;
+const LATE_WEIGHT: u16 = WEIGHT / 2;
 
 /// Whether somebody waits for a snapshot.
 #[derive(Debug)]
@@ -167,9 +167,9 @@ mod tests {
         let within =
             |seconds| tokio::time::timeout(Duration::from_secs(seconds), writer.stand_back(&awaited));
         assert!(within(29).await.is_err());
-        assert_eq!((weight().as_str(), nice_of(pid) == 19), ("1", back));
+        assert_eq!((weight().as_str(), nice_of(pid) == 19), ("20", back));
         assert!(within(2).await.is_err());
-        assert_eq!((weight().as_str(), nice_of(pid)), ("10", 0), "it is late");
+        assert_eq!((weight().as_str(), nice_of(pid)), ("50", 0), "it is late");
         ask.send_replace(true);
         assert!(within(1).await.is_err());
         assert_eq!(weight(), "100");

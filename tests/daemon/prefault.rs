@@ -48,6 +48,9 @@ fn private_of_a_child(world: &World) -> Result<u64, Failure> {
     let sandbox = world.fork("base", 1)?.remove(0);
     let private = private_kib(sandbox.pid.ok_or("no process")?)?;
     assert_eq!(world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?.status, 204);
+    world.until("its files are gone", |world| {
+        Ok(!tiny::names(&world.root(), "sandboxes").contains(&sandbox.id))
+    })?;
     Ok(private)
 }
 

@@ -10,12 +10,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forkd_api::token::{Project as Limited, Scope, Token, TokenLimits};
 use forkd_engine::project::{Project, ProjectError};
+use forkd_store::Stamp;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -83,28 +83,6 @@ pub(super) struct Content {
     /// Those with limits. There are others: a token's project need not be here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub projects: Vec<Limited>,
-}
-
-/// One version of a file: no two have the same while one of them is held open, since only then its inode is not used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    pub fn of(metadata: &fs::Metadata) -> Stamp {
-        Stamp {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
 }
 
 /// What was read, from which version of the file; it is held open so that the stamp stays its own.

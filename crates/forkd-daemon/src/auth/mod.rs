@@ -26,7 +26,6 @@ pub use forkd_engine::project::Project;
 
 use crate::error::ApiError;
 
-pub(crate) use file::Stamp;
 pub use file::{Damage, TokenError, TokenFile};
 pub use secret::{NoRandomness, Secret};
 pub use secret::{random, redact};

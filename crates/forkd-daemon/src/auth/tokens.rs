@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use forkd_api::token::{Scope, TokenLimits};
 use forkd_engine::project::Project;
+use forkd_store::Stamp;
 
-use super::file::{Stamp, TokenError, TokenFile, Version, now_unix};
+use super::file::{TokenError, TokenFile, Version, now_unix};
 use super::secret::Secret;
 
 /// The daemon's view of the token file. Each request looks whether the file is still the one that was read: one stat(2),

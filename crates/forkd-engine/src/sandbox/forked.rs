@@ -277,13 +277,7 @@ impl Drop for Forked {
         if let Some((process, _)) = &self.process {
             process.kill();
         }
-        in_place(|| {
-            // What cannot be removed now is removed by the next sweep.
-            let directory = self.shared.places.sandbox(&self.record.id);
-            let _ = fs::remove_dir_all(&directory);
-            self.shared.networks.give_back(&self.record.id, &directory);
-            self.record.disks.iter().for_each(|disk| self.shared.remove_layer(&disk.files.top));
-        });
+        self.shared.clear_files(&self.record);
         self.shared.leave_later(of_sandbox(&self.record));
     }
 }

@@ -3,7 +3,6 @@
 //! A daemon that ends before leaves it to the next one, which finds that the process is gone.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
@@ -24,7 +23,6 @@ pub(crate) struct Clearing {
 }
 
 pub(super) struct Leftovers {
-    pub directory: PathBuf,
     pub record: SandboxRecord,
     pub promise: Option<Arc<Promise>>,
     /// Files that it has left count against it.
@@ -47,20 +45,28 @@ impl Leftovers {
     }
 
     async fn clear(self, shared: &Shared) {
-        let Leftovers { directory, record, promise, _user } = self;
-        // What cannot be removed now is removed by the next sweep.
-        in_place(|| {
-            let _ = fs::remove_dir_all(&directory);
-            shared.networks.give_back(&record.id, &directory);
-            for disk in &record.disks {
-                let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
-                tops.for_each(|top| shared.remove_layer(top));
-            }
-        });
+        let Leftovers { record, promise, _user } = self;
+        shared.clear_files(&record);
         shared.leave(of_sandbox(&record)).await;
         if let Some(promise) = promise {
             promise.leave();
         }
+    }
+}
+
+impl Shared {
+    /// Removes the files of a sandbox whose process has ended or is about to, and gives its network back. What cannot be removed now is
+    /// removed by the next sweep.
+    pub(super) fn clear_files(&self, record: &SandboxRecord) {
+        in_place(|| {
+            let directory = self.places.sandbox(&record.id);
+            let _ = fs::remove_dir_all(&directory);
+            self.networks.give_back(&record.id, &directory);
+            for disk in &record.disks {
+                let tops = [&disk.files].into_iter().chain(&disk.instead).map(|files| &files.top);
+                tops.for_each(|top| self.remove_layer(top));
+            }
+        });
     }
 }
 

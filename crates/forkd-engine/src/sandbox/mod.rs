@@ -585,10 +585,10 @@ impl Sandbox {
         self.shared.kill_all(&of_sandbox(&self.record));
         self.process.end().await;
         fault::place("remove.ended");
-        let Sandbox { shared, directory, record, process, promise, .. } = self;
+        let Sandbox { shared, record, process, promise, .. } = self;
         shared.sandboxes.remove(&record.id);
         shared.tell(&record.project, Happened::SandboxRemoved(record.id.clone()));
-        Leftovers { directory, record, promise, _user: process.user.clone() }.clear_later(&shared);
+        Leftovers { record, promise, _user: process.user.clone() }.clear_later(&shared);
     }
 }
 

@@ -5,12 +5,9 @@
 //! kernel says that the file has not been written to since, that holds.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forkd_store::{OpenError, SnapshotFiles};
+use forkd_store::{OpenError, SnapshotFiles, Stamp};
 
 use crate::disk::writers::{Writers, writers};
 
@@ -24,35 +21,12 @@ pub(crate) struct CheckedImages(Mutex<HashSet<Seen>>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Seen([Stamp; 2]);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    /// In seconds and nanoseconds.
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(file: &File) -> io::Result<Stamp> {
-        let found = file.metadata()?;
-        Ok(Stamp {
-            device: found.dev(),
-            inode: found.ino(),
-            size: found.size(),
-            modified: (found.mtime(), found.mtime_nsec()),
-            changed: (found.ctime(), found.ctime_nsec()),
-        })
-    }
-}
-
 impl Seen {
     /// `None` if somebody can write to them, or nobody knows.
     pub fn of(files: &SnapshotFiles) -> Option<Seen> {
         let both = [&files.manifest, &files.memory];
         let sealed = both.iter().all(|file| writers(file).is_ok_and(|writers| writers == Writers::None));
-        let [manifest, memory] = both.map(Stamp::of);
+        let [manifest, memory] = both.map(|file| file.metadata().map(|metadata| Stamp::of(&metadata)));
         sealed.then_some(Seen([manifest.ok()?, memory.ok()?]))
     }
 }
@@ -105,6 +79,7 @@ mod tests {
     use super::*;
 
     use std::fs;
+    use std::io;
     use std::ops::ControlFlow;
     use std::os::unix::fs::FileExt;
 

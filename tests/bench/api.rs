@@ -207,7 +207,7 @@ impl Bench<'_> {
         }
         let (mut made, mut forked) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            self.runtime.block_on(until_networks_rest(self.ready))?;
+            self.runtime.block_on(until_networks_rest(&self.client, self.ready))?;
             forked.push(speed::children(zygote, n)?);
             made.push(self.children(n)?);
         }

@@ -10,7 +10,6 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::alone;
 use crate::engine::process::Failure;
 use crate::measure;
 use crate::tiny_daemon::BASE;
@@ -80,27 +79,31 @@ pub async fn until_it_answers(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until at least so many networks are whole, a namespace and a link each, and none is made or removed. How many there are.
-pub async fn until_networks_rest(ready: usize) -> Result<usize, Failure> {
+/// Waits until at least so many networks are ready, and no more become so. Returns how many there are.
+pub async fn until_networks_rest(client: &Client, ready: usize) -> Result<usize, Failure> {
     let begun = Instant::now();
-    let mut before = alone::networks();
+    let mut before = None;
     loop {
-        tokio::time::sleep(BETWEEN_LOOKS).await;
-        let now = alone::networks();
-        let count = now.0.len();
-        if now == before && now.1.len() == count && count >= ready {
-            return Ok(count);
+        let now = networks_ready(&client.metrics().await?).ok_or("the daemon has no forkd_networks_ready")?;
+        if before == Some(now) && now >= ready {
+            return Ok(now);
         }
         if begun.elapsed() > PATIENCE {
-            return Err(format!("{count} networks are there, and {ready} are to be ready").into());
+            return Err(format!("{now} of {ready} networks are ready after {PATIENCE:?}").into());
         }
-        before = now;
+        before = Some(now);
+        tokio::time::sleep(BETWEEN_LOOKS).await;
     }
+}
+
+/// The gauge `forkd_networks_ready`: networks that wait for sandboxes. Used ones that still wait for their reset are not among them.
+fn networks_ready(metrics: &str) -> Option<usize> {
+    metrics.lines().find_map(|line| line.strip_prefix("forkd_networks_ready "))?.trim().parse().ok()
 }
 
 /// Makes so many children and removes them, when so many networks wait for them.
 pub async fn children(client: &Client, daemon: u32, n: u32, ready: usize) -> Result<Made, Failure> {
-    let networks_ready = until_networks_rest(ready).await?;
+    let networks_ready = until_networks_rest(client, ready).await?;
     let wanted = CreateSandboxes { snapshot_tag: Some(BASE.into()), n, ..CreateSandboxes::default() };
     // The connection is there before the clock runs.
     client.health().await?;
@@ -189,6 +192,13 @@ mod tests {
         assert_eq!(ticks(stat), Some(175.0));
         assert_eq!(ticks("7 (a) S 1"), None);
         assert!(cpu_ms(std::process::id()).unwrap() >= 0.0);
+    }
+
+    #[test]
+    fn networks_that_are_ready_are_counted() {
+        let metrics = "# TYPE forkd_networks_ready gauge\nforkd_networks_ready 16\nforkd_networks_taken 3\n";
+        assert_eq!(networks_ready(metrics), Some(16));
+        assert_eq!(networks_ready("# TYPE forkd_networks_ready gauge\n"), None);
     }
 
     #[test]

@@ -7,6 +7,9 @@ use crate::error::ClientError;
 use crate::exchange::{Client, Request};
 use crate::lines::Lines;
 
+/// Metrics of thousands of sandboxes are far smaller.
+const LARGEST_METRICS: usize = 16 << 20;
+
 impl Client {
     /// Whether the daemon takes requests. Needs no token.
     pub async fn health(&self) -> Result<Health, ClientError> {
@@ -20,6 +23,13 @@ impl Client {
     /// What the daemon cannot read of its own files. Needs the scope admin.
     pub async fn problems(&self) -> Result<ProblemList, ClientError> {
         self.ask(Request::get("/v1/problems".into())).await
+    }
+
+    /// The daemon's metrics, as Prometheus reads them.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let request = Request::get("/metrics".into()).accept("text/plain, application/json");
+        let text = self.exchange(request).await?.whole(LARGEST_METRICS).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What happens from now on.

@@ -56,10 +56,12 @@ impl Mender {
         Some(self.ahead.len())
     }
 
-    /// Whether all of a huge page is there, and the process' own.
+    /// Whether all of a huge page is there, and the process' own. Most are not, and show it with their first page.
     fn is_own(&self, address: usize) -> bool {
-        let entries = self.pagemap.read(address as u64, HUGE_PAGE as u64 / PAGE);
-        entries.is_ok_and(|entries| entries.into_iter().all(Entry::is_own))
+        [1, HUGE_PAGE as u64 / PAGE].into_iter().all(|pages| {
+            let entries = self.pagemap.read(address as u64, pages);
+            entries.is_ok_and(|entries| entries.into_iter().all(Entry::is_own))
+        })
     }
 }
 

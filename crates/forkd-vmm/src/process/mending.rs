@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forkd_memory::{GuestRam, Mender, Pagemap};
 
 /// The time between two rounds while the guest writes; it doubles while there is nothing new to mend.
-const SHORTEST: Duration = Duration::from_millis(100);
+const SHORTEST: Duration = Duration::from_millis(20);
 /// A guest that has written nothing more for this long is left alone until its next branch.
 const LONGEST: Duration = Duration::from_secs(10);
 

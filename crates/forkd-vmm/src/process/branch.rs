@@ -68,10 +68,14 @@ impl Process {
                 if self.adopt(control).is_err() {
                     return Ok(Done::Over);
                 }
-                (self.mending, self.pagemap) = (None, None);
+                (self.mending, self.pagemap, self.cold) = (None, None, false);
                 vm.freeze_disks(tops);
                 match vm.save_devices() {
-                    Ok(devices) => self.state = State::Zygote(FrozenVm::new(vm.forget(), state, devices)),
+                    Ok(devices) => {
+                        let prefault = vm.prefault();
+                        let frozen = FrozenVm::new(vm.forget(), state, devices);
+                        self.state = State::Zygote(FrozenVm { prefault, ..frozen });
+                    }
                     Err(error) => {
                         self.say_failed(Stage::Freeze, &error);
                         return Ok(Done::Over);
@@ -84,6 +88,7 @@ impl Process {
                 let disk_layers = vm.freeze_disks(tops);
                 // Before the vCPUs are let go: they may run at once, and this thread only after them.
                 let pause_us = u64::try_from(paused_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.cold = !vm.prefault().is_empty();
                 self.put_back(vm, was_running);
                 self.mending = self.own_pagemap().map(|pagemap| Mending::new(&ram, pagemap));
                 Ok(Done::Reply(Reply::Branched { pid, pause_us, disk_layers }, vec![pidfd]))

@@ -45,7 +45,7 @@ impl Process {
         mut descriptors: Descriptors,
     ) -> Done {
         last_words::enter(Stage::Restore);
-        self.pagemap = None;
+        (self.pagemap, self.cold) = (None, false);
         if self.adopt(control).is_err() {
             return Done::Over;
         }

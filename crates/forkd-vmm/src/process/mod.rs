@@ -20,6 +20,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forkd_devices::disk::{Layer, LayerStack, StackError};
 use forkd_jail::{JailError, Plan, Role};
@@ -118,7 +119,7 @@ pub fn run(options: Options) -> Result<(), ControlError> {
     });
     let standing = jail.map(|()| Standing::Trusted);
     let (mending, pagemap) = (None, None);
-    let mut process = Process { control, kvm, standing, state: State::Empty, mending, pagemap };
+    let mut process = Process { control, kvm, standing, state: State::Empty, mending, cold: false, pagemap };
     loop {
         match process.step() {
             Ok(Next::Again) => {}
@@ -192,6 +193,8 @@ struct Process {
     state: State,
     /// Of a VM that has been branched.
     mending: Option<Mending>,
+    /// Whether the VM has been branched, and has not got back what it uses first.
+    cold: bool,
     /// `/proc/PID/pagemap` of this process.
     pagemap: Option<File>,
 }
@@ -219,8 +222,16 @@ impl Process {
         if let State::Running(vm) | State::Paused(vm) = &self.state {
             events.push(PollFd::new(&vm.ready, PollFlags::IN));
         }
-        let wait = self.mending.as_ref().and_then(|mending| Timespec::try_from(mending.wait()).ok());
+        let wait = match self.cold {
+            true => Some(Duration::ZERO),
+            false => self.mending.as_ref().map(Mending::wait),
+        };
+        let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         if rustix::io::retry_on_intr(|| poll(&mut events, wait.as_ref()))? == 0 {
+            if std::mem::take(&mut self.cold) {
+                self.warm_again();
+                return Ok(Next::Again);
+            }
             self.mending = self.mending.take().and_then(Mending::step);
             return Ok(Next::Again);
         }

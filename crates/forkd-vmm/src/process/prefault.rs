@@ -1,5 +1,7 @@
 //! Prefault and OwnPages: the pages that a zygote's children use first, told by whoever has found them out from a child.
 
+use std::sync::Arc;
+
 use forkd_proto::control::{self, Refusal, RefusalCode, Reply};
 use forkd_proto::page_runs::PageRuns;
 
@@ -12,10 +14,25 @@ impl Process {
     /// memory is refused, and what was told before stays.
     pub(super) fn expect(&mut self, mut frozen: FrozenVm, pages: control::Prefault) -> Result<Done, Refusal> {
         let told = Prefault::new(self.kvm.as_deref().ok(), &frozen.ram, pages);
-        let told = told.map(|prefault| frozen.prefault = prefault);
+        let told = told.map(|prefault| frozen.prefault = Arc::new(prefault));
         self.state = State::Zygote(frozen);
         told.map_err(|error| failed(&error))?;
         Ok(Done::Reply(Reply::Done, Vec::new()))
+    }
+
+    /// Gives a VM that was branched the pages again that it uses first. Copying goes on beside the guest; it is stopped once more
+    /// only to have them mapped.
+    pub(super) fn warm_again(&self) {
+        let (State::Running(vm) | State::Paused(vm)) = &self.state else { return };
+        vm.copy_ahead();
+        match &self.state {
+            State::Running(vm) => {
+                vm.pause();
+                vm.map_ahead();
+                vm.run();
+            }
+            _ => vm.map_ahead(),
+        }
     }
 
     /// The pages that the VM has alone. A guest that runs meanwhile may get more.

@@ -28,6 +28,8 @@ pub struct LiveVm {
     device_thread: Thread,
     vm: VmFd,
     kvm: Arc<Kvm>,
+    /// What it was made with, and is made with again after a branch.
+    prefault: Arc<Prefault>,
     /// Readable while there are notices.
     pub ready: OwnedFd,
 }
@@ -37,14 +39,13 @@ pub struct FrozenVm {
     pub ram: GuestRam,
     pub state: VmState,
     pub devices: FrozenDevices,
-    /// What is known of the first pages that those VMs use. It is of this very memory: another one that is made of a child's has its
-    /// own, or none.
-    pub prefault: Prefault,
+    /// What is known of the first pages that those VMs use.
+    pub prefault: Arc<Prefault>,
 }
 
 impl FrozenVm {
     pub fn new(ram: GuestRam, state: VmState, devices: FrozenDevices) -> FrozenVm {
-        FrozenVm { ram, state, devices, prefault: Prefault::default() }
+        FrozenVm { ram, state, devices, prefault: Arc::default() }
     }
 }
 
@@ -82,7 +83,8 @@ impl LiveVm {
             .map(|(index, vcpu)| Vcpu::start(vcpu, index, Arc::clone(&crew)))
             .collect::<Result<_, _>>()?;
         let device_thread = vcpu::start_device_thread(Arc::clone(&crew))?;
-        Ok(LiveVm { ram, wanted, crew, vcpus, device_thread, vm, kvm, ready })
+        let prefault = Arc::default();
+        Ok(LiveVm { ram, wanted, crew, vcpus, device_thread, vm, kvm, prefault, ready })
     }
 
     /// Makes a VM of a frozen one, with descriptors of its own. The VM is paused.
@@ -98,10 +100,13 @@ impl LiveVm {
         frozen.prefault.copy(&frozen.ram);
         let hardware = Hardware::new(kvm, &frozen.ram, vcpus)?;
         frozen.state.restore(&hardware.vm, &hardware.vcpus)?;
-        frozen.prefault.map(&frozen.ram, &hardware.vcpus);
+        if let Some(vcpu) = hardware.vcpus.first() {
+            frozen.prefault.map(&frozen.ram, vcpu);
+        }
         // After KVM's own state: an interrupt that a device raises must not be overwritten.
         let devices = Devices::restore(&frozen.devices, &wanted, &hardware.vm, &frozen.ram, descriptors)?;
-        LiveVm::new(frozen.ram.clone(), hardware, wanted, devices)
+        let vm = LiveVm::new(frozen.ram.clone(), hardware, wanted, devices)?;
+        Ok(LiveVm { prefault: Arc::clone(&frozen.prefault), ..vm })
     }
 
     pub fn run(&self) {
@@ -110,6 +115,26 @@ impl LiveVm {
 
     pub fn pause(&self) {
         vcpu::pause(&self.crew, &self.vcpus, self.vcpus.len() + 1);
+    }
+
+    /// What it was made with. Its branches are made with the same: most of what a guest uses first after one, its kernel, agent and
+    /// interpreters, is where it was.
+    pub fn prefault(&self) -> Arc<Prefault> {
+        Arc::clone(&self.prefault)
+    }
+
+    /// Copies the pages that a guest uses first, of a VM whose memory is shared with a branch since a moment ago. The VM may run.
+    pub fn copy_ahead(&self) {
+        self.prefault.copy(&self.ram);
+    }
+
+    /// Has KVM map them, of a paused VM.
+    pub fn map_ahead(&self) {
+        if let Some(first) = self.vcpus.first()
+            && let Some(vcpu) = &*first.parked()
+        {
+            self.prefault.map(&self.ram, vcpu);
+        }
     }
 
     /// Makes `tops` new top layers for the disks, which do not use them yet. The VM need not be paused for it; without `tops` it is

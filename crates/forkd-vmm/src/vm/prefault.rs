@@ -4,6 +4,9 @@
 //!   zygote is told ──▶ fork ──▶ copy: the written pages become the child's own ──▶ KVM VM, vCPU state ──▶ map ──▶ run
 //! ```
 //!
+//! The fork of a branch takes all of that away again from the VM that is branched: its pages are shared with the branch, and KVM maps
+//! none of them. It is done once more, while the VM runs and as soon as nobody waits for its process.
+//!
 //! Whatever the list says, a child is right: a page that is not in it faults when the guest gets there, and one that is in it in vain
 //! is a copy that nobody writes to. So nothing here fails.
 
@@ -70,6 +73,11 @@ impl Prefault {
         Ok(Prefault { written: pages.written, mapped })
     }
 
+    /// Whether nothing is known, or nothing can be done.
+    pub fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.mapped.is_empty()
+    }
+
     /// Copies the pages that will be written, before KVM knows of the memory. A kernel that cannot (before Linux 5.14), or that has
     /// no memory left for it, leaves them to the guest's first writes.
     pub fn copy(&self, ram: &GuestRam) {
@@ -82,8 +90,7 @@ impl Prefault {
 
     /// Has KVM map the pages as for a read. What was copied is the process' own, and is mapped for writing with that. The tables are
     /// those of all vCPUs, so it is enough to ask one.
-    pub fn map(&self, ram: &GuestRam, vcpus: &[VcpuFd]) {
-        let Some(vcpu) = vcpus.first() else { return };
+    pub fn map(&self, ram: &GuestRam, vcpu: &VcpuFd) {
         for run in &self.mapped {
             for piece in ram.pieces(run.clone()) {
                 if !map_range(vcpu, piece.guest.0, piece.len) {

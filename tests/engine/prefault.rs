@@ -1,6 +1,7 @@
 //! Pages that children are known to use first: they are theirs before they run, and nothing else changes.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use forkd_proto::control::{Command, Prefault, RefusalCode, Reply};
 use forkd_proto::page_runs::PageRuns;
@@ -9,6 +10,7 @@ use forkd_tests::engine::process::{Failure, TinyVm, Zygote, boot, give_page_tabl
 
 const MEMORY: u64 = 64 << 20;
 const PAGE: u64 = 4096;
+const PATIENCE: Duration = Duration::from_secs(10);
 /// What the guest has written before it is frozen: from here on, in whole huge pages.
 const WRITTEN: Range<u64> = (16 << 20) / PAGE..(24 << 20) / PAGE;
 
@@ -68,15 +70,41 @@ fn a_child_has_them_before_it_runs() -> Result<(), Failure> {
     assert_eq!(child.mailbox.order(Order::Add, 1, 0)?, 1001);
     assert_eq!(own(&mut other)?, expected, "what a sibling writes is not theirs");
 
-    // A branch is another memory, and what its children use is not known.
-    let (mut branch, _) = child.branch()?;
-    let mut grandchild = branch.fork()?;
-    assert_eq!(own(&mut grandchild)?, []);
-    assert_eq!(read(&mut grandchild, WRITTEN.start + 3)?, 7);
-
     // What is told last counts.
     tell(&mut zygote, PageRuns::default(), PageRuns::default())?;
     assert_eq!(own(&mut zygote.fork()?)?, []);
+    Ok(())
+}
+
+/// The fork of a branch makes all of a VM's pages shared. It gets those back that it uses first, and children of the branch begin with
+/// them, too.
+#[test]
+fn a_branched_vm_has_them_again() -> Result<(), Failure> {
+    let (_process, mut zygote) = frozen()?;
+    let expected = [WRITTEN.start + 3..WRITTEN.start + 9, WRITTEN.start + 700..WRITTEN.start + 701];
+    tell(&mut zygote, list(&expected), PageRuns::default())?;
+    let mut child = zygote.fork()?;
+    child.mailbox.order(Order::Write, (WRITTEN.start + 3) * PAGE, 7)?;
+    child.mailbox.order(Order::Write, (WRITTEN.start + 20) * PAGE, 7)?;
+    let mut branches = Vec::new();
+    for round in 0..3 {
+        branches.push(child.branch()?.0);
+        // It does so when nobody asks it for anything.
+        let begun = Instant::now();
+        while own(&mut child)? != expected {
+            assert!(begun.elapsed() < PATIENCE, "round {round}: {:?}", own(&mut child)?);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(child.mailbox.order(Order::Add, 1, 0)?, 1001 + round);
+        assert_eq!(read(&mut child, WRITTEN.start + 20)?, 7, "the guest runs as before");
+    }
+    for (round, branch) in (0..).zip(&mut branches) {
+        let mut grandchild = branch.fork()?;
+        assert_eq!(own(&mut grandchild)?, expected);
+        let pages = [3, 4, 20].map(|page| read(&mut grandchild, WRITTEN.start + page));
+        assert_eq!(pages.into_iter().collect::<Result<Vec<_>, _>>()?, [7, 1000, 7]);
+        assert_eq!(grandchild.mailbox.order(Order::Add, 1, 0)?, 1001 + round);
+    }
     Ok(())
 }
 

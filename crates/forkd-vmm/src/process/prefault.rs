@@ -25,13 +25,15 @@ impl Process {
     pub(super) fn warm_again(&self) {
         let (State::Running(vm) | State::Paused(vm)) = &self.state else { return };
         vm.copy_ahead();
-        match &self.state {
-            State::Running(vm) => {
+        let runs = matches!(self.state, State::Running(_));
+        match vm.maps_ahead() {
+            true if runs => {
                 vm.pause();
                 vm.map_ahead();
                 vm.run();
             }
-            _ => vm.map_ahead(),
+            true => vm.map_ahead(),
+            false => {}
         }
     }
 

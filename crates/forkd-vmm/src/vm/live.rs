@@ -128,6 +128,11 @@ impl LiveVm {
         self.prefault.copy(&self.ram);
     }
 
+    /// Whether there is anything for KVM to map, and it can.
+    pub fn maps_ahead(&self) -> bool {
+        self.prefault.maps()
+    }
+
     /// Has KVM map them, of a paused VM.
     pub fn map_ahead(&self) {
         if let Some(first) = self.vcpus.first()

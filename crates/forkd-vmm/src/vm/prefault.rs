@@ -78,6 +78,11 @@ impl Prefault {
         self.written.is_empty() && self.mapped.is_empty()
     }
 
+    /// Whether KVM is asked to map anything.
+    pub fn maps(&self) -> bool {
+        !self.mapped.is_empty()
+    }
+
     /// Copies the pages that will be written, before KVM knows of the memory. A kernel that cannot (before Linux 5.14), or that has
     /// no memory left for it, leaves them to the guest's first writes.
     pub fn copy(&self, ram: &GuestRam) {

@@ -26,6 +26,8 @@ use crate::secret::Secret;
 /// The most of an answer that is read as a whole. A command's output is kept to 16 MiB by the daemon, and JSON may take six
 /// bytes for one.
 const LARGEST: usize = 128 << 20;
+/// The most of an answer in plain text: the end of a console, or metrics, which are far smaller.
+const LARGEST_TEXT: usize = 16 << 20;
 /// The most of an error's answer.
 const LARGEST_ERROR: usize = 1 << 20;
 /// How long the daemon may take where it only looks something up.
@@ -285,6 +287,13 @@ impl Client {
     pub(crate) async fn tell(&self, request: Request) -> Result<(), ClientError> {
         self.exchange(request).await?.whole(LARGEST).await?;
         Ok(())
+    }
+
+    /// A request that is answered with plain text.
+    pub(crate) async fn text(&self, request: Request) -> Result<String, ClientError> {
+        let request = request.accept("text/plain, application/json");
+        let text = self.exchange(request).await?.whole(LARGEST_TEXT).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     pub(crate) fn foreign(&self, what: &str) -> ClientError {

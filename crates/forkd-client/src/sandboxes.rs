@@ -12,8 +12,6 @@ use crate::exchange::{Client, Request, part, query};
 
 /// How many sandboxes a page of a list has.
 const PAGE: u32 = 1000;
-/// Longer is no console's end that is asked for.
-const LARGEST_CONSOLE: usize = 16 << 20;
 
 pub(crate) fn path(id: &str, below: &str) -> String {
     format!("/v1/sandboxes/{}{below}", part(id))
@@ -98,9 +96,6 @@ impl Client {
     /// The last of what a guest has printed on its console.
     pub async fn console(&self, id: &str, bytes: Option<u64>) -> Result<String, ClientError> {
         let query = query([("bytes", bytes.map(|bytes| bytes.to_string()))]);
-        let request =
-            Request::get(path(id, &format!("/console{query}"))).accept("text/plain, application/json");
-        let text = self.exchange(request).await?.whole(LARGEST_CONSOLE).await?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        self.text(Request::get(path(id, &format!("/console{query}")))).await
     }
 }

@@ -7,9 +7,6 @@ use crate::error::ClientError;
 use crate::exchange::{Client, Request};
 use crate::lines::Lines;
 
-/// Metrics of thousands of sandboxes are far smaller.
-const LARGEST_METRICS: usize = 16 << 20;
-
 impl Client {
     /// Whether the daemon takes requests. Needs no token.
     pub async fn health(&self) -> Result<Health, ClientError> {
@@ -27,9 +24,7 @@ impl Client {
 
     /// The daemon's metrics, as Prometheus reads them.
     pub async fn metrics(&self) -> Result<String, ClientError> {
-        let request = Request::get("/metrics".into()).accept("text/plain, application/json");
-        let text = self.exchange(request).await?.whole(LARGEST_METRICS).await?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        self.text(Request::get("/metrics".into())).await
     }
 
     /// What happens from now on.

@@ -20,20 +20,21 @@ impl Process {
         Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 
-    /// Gives a VM that was branched the pages again that it uses first. Copying goes on beside the guest; it is stopped once more
-    /// only to have them mapped.
+    /// Copies and maps the first-used pages of a VM again after a branch. The guest keeps running during the copy, and is paused only
+    /// while KVM maps them.
     pub(super) fn warm_again(&self) {
         let (State::Running(vm) | State::Paused(vm)) = &self.state else { return };
         vm.copy_ahead();
-        let runs = matches!(self.state, State::Running(_));
-        match vm.maps_ahead() {
-            true if runs => {
-                vm.pause();
-                vm.map_ahead();
-                vm.run();
-            }
-            true => vm.map_ahead(),
-            false => {}
+        if !vm.maps_ahead() {
+            return;
+        }
+        let is_running = matches!(self.state, State::Running(_));
+        if is_running {
+            vm.pause();
+        }
+        vm.map_ahead();
+        if is_running {
+            vm.run();
         }
     }
 

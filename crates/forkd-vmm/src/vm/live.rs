@@ -28,7 +28,7 @@ pub struct LiveVm {
     device_thread: Thread,
     vm: VmFd,
     kvm: Arc<Kvm>,
-    /// What it was made with, and is made with again after a branch.
+    /// The pages that the guest uses first, after a fork and after a branch.
     prefault: Arc<Prefault>,
     /// Readable while there are notices.
     pub ready: OwnedFd,
@@ -39,7 +39,7 @@ pub struct FrozenVm {
     pub ram: GuestRam,
     pub state: VmState,
     pub devices: FrozenDevices,
-    /// What is known of the first pages that those VMs use.
+    /// The pages that VMs forked from this use first.
     pub prefault: Arc<Prefault>,
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use forkd_proto::control::{Branch, Command, Disk, Event, MAX_DISKS, Refusal, RefusalCode, Reply, Stage};
-use forkd_store::{Digest, DiskLayer, SealedManifest, Store};
+use forkd_store::{Digest, DiskLayer, LayerEntry, Store, Stored};
 use forkd_tests::engine::guest::{DISK_PAIR, Order};
 use forkd_tests::engine::process::{
     Control, Failure, FrozenDisk, Mailbox, Started, TinyVm, Zygote, boot_with_disks, start, tiny_boot,
@@ -49,13 +49,13 @@ fn persist(
     store: &Store,
     zygote: &mut Zygote,
     tag: &str,
-    parent: Option<&SealedManifest>,
+    parent: Option<&Stored>,
     layers: &[&File],
-) -> Result<SealedManifest, Failure> {
+) -> Result<Stored, Failure> {
     persist_with(store, &mut zygote.control, tag, parent, || {
         let layer = |(number, file): (usize, &&File)| {
             let (size, digest) = Digest::of_image(file)?;
-            Ok(DiskLayer { id: format!("layer-{number}").parse()?, digest, size })
+            Ok(DiskLayer { id: format!("layer-{number}").parse()?, entry: LayerEntry { digest, size } })
         };
         layers.iter().enumerate().map(layer).collect()
     })
@@ -246,7 +246,7 @@ fn a_snapshot_is_loaded_with_the_layers_of_all_its_disks() -> Result<(), Failure
         Ok::<_, Failure>(())
     };
     refuse("good", vec![first], "the disks need 2 layers, 1 came with the request")?;
-    refuse("good", vec![second, first], "layer-0")?;
+    refuse("good", vec![second, first], "disk layer 0 of snapshot good")?;
     refuse("short", vec![first], "the disks need 2 layers, 1 came with the request")?;
     refuse("short", vec![first, second], "the disks need 1 layers, 2 came with the request")?;
     // All that the manifest says is true, and its author has taken the one for the other.

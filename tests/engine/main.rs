@@ -6,6 +6,7 @@ mod disks;
 mod events;
 mod hostile;
 mod jail;
+mod kept;
 mod lifecycle;
 mod place;
 mod prefault;

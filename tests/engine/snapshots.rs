@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forkd_proto::control::{RefusalCode, StateName};
-use forkd_store::{Chain, SealedManifest, SnapshotFiles, StateHeader, Store, Tag};
+use forkd_store::{Chain, Cpu, SnapshotFiles, StateHeader, Store, Stored, Tag};
 use forkd_tests::engine::guest::{FREE_MEMORY, Order};
 use forkd_tests::engine::process::{Control, Failure, TinyVm, Zygote, boot, start};
 use forkd_tests::engine::snapshot::{Host, load, persist, try_load};
@@ -39,7 +39,9 @@ fn a_snapshot_is_a_zygote_again() -> Result<(), Failure> {
     let sealed = persist(&store, &mut zygote.control, "base", None, Vec::new())?;
     assert_eq!(before.mailbox.order(Order::Add, 1, 0)?, 43);
     assert_eq!(zygote.fork()?.mailbox.order(Order::Add, 2, 0)?, 44);
-    assert!(sealed.manifest.cpu_features.iter().any(|name| name == "sse2"), "{:?}", sealed.manifest);
+    let cpu = &sealed.manifest().cpu;
+    assert!(cpu.features.iter().any(|name| name == "sse2"), "{cpu:?}");
+    assert!(cpu.vendor.is_some() && cpu.tsc_khz.is_some_and(|khz| khz > 0), "{cpu:?}");
 
     let (_loaded_process, mut loaded) = load(&store, "base")?;
     assert_eq!(loaded.control.stats()?.state, StateName::Zygote);
@@ -68,7 +70,7 @@ fn a_chain_keeps_only_differences() -> Result<(), Failure> {
         vm.mailbox.order(Order::Write, FREE_MEMORY + depth * PAGE, 0)?;
         let (mut branch, _) = vm.branch()?;
         parent = persist(&store, &mut branch.control, &format!("depth-{depth}"), Some(&parent), Vec::new())?;
-        let pages = parent.manifest.memory.size / PAGE;
+        let pages = parent.manifest().memory.size / PAGE;
         assert!((3..20).contains(&pages), "{pages} pages in a diff of a few");
     }
     for depth in 0..=DEPTH {
@@ -87,8 +89,8 @@ fn a_chain_keeps_only_differences() -> Result<(), Failure> {
     Ok(())
 }
 
-fn state_of(store: &Store, sealed: &SealedManifest) -> Result<Value, Failure> {
-    let bytes = fs::read(store.path(&sealed.manifest.tag).join("state.bin"))?;
+fn state_of(store: &Store, stored: &Stored) -> Result<Value, Failure> {
+    let bytes = fs::read(store.path(&stored.tag).join("state.bin"))?;
     Ok(serde_json::from_slice(&bytes[StateHeader::LENGTH..])?)
 }
 
@@ -101,15 +103,13 @@ fn a_snapshot_of_a_snapshot_is_equal() -> Result<(), Failure> {
     let first = persist(&store, &mut zygote.control, "first", None, Vec::new())?;
     let (_loaded_process, mut loaded) = load(&store, "first")?;
     let second = persist(&store, &mut loaded.control, "second", None, Vec::new())?;
-    assert_eq!(first.manifest.state, second.manifest.state);
-    assert_eq!(first.manifest.memory, second.manifest.memory);
-    assert_eq!(first.manifest.cpu_features, second.manifest.cpu_features);
+    assert_eq!(first.sealed, second.sealed);
 
     let mut child = loaded.fork()?;
     let (mut branch, _) = child.branch()?;
     let third = persist(&store, &mut branch.control, "third", Some(&first), Vec::new())?;
     // The page with the generation id.
-    assert_eq!(third.manifest.memory.size, PAGE, "more than the identity has changed in memory");
+    assert_eq!(third.manifest().memory.size, PAGE, "more than the identity has changed in memory");
     let (before, after) = (state_of(&store, &first)?, state_of(&store, &third)?);
     assert_eq!(before["devices"], after["devices"]);
     assert_eq!(before["vm"]["tsc_khz"], after["vm"]["tsc_khz"]);
@@ -137,7 +137,7 @@ fn damaged_files_are_refused() -> Result<(), Failure> {
     persist(&store, &mut zygote.control, "base", None, Vec::new())?;
     let (_empty_process, mut control) = start()?;
     let stride = usize::try_from(count(97, 1))?;
-    for name in ["state.bin", "manifest.json"] {
+    for name in ["state.bin", "manifest.json", "memory.map"] {
         let path = directory.path().join("base").join(name);
         let good = fs::read(&path)?;
         for index in (0..good.len()).step_by(stride) {
@@ -153,14 +153,15 @@ fn damaged_files_are_refused() -> Result<(), Failure> {
         fs::write(&path, &good)?;
     }
     let memory = File::options().read(true).write(true).open(directory.path().join("base/memory.bin"))?;
-    let mut byte = [0];
-    memory.read_exact_at(&mut byte, FREE_MEMORY)?;
-    memory.write_all_at(&[byte[0] ^ 1], FREE_MEMORY)?;
+    let length = memory.metadata()?.len();
+    let (mut byte, at) = ([0], length / 2);
+    memory.read_exact_at(&mut byte, at)?;
+    memory.write_all_at(&[byte[0] ^ 1], at)?;
     refuse(&store, &mut control, "memory.bin with a byte changed")?;
-    memory.write_all_at(&byte, FREE_MEMORY)?;
-    memory.set_len(MEMORY - 1)?;
-    refuse(&store, &mut control, "a truncated memory.bin")?;
-    memory.set_len(MEMORY)?;
+    memory.write_all_at(&byte, at)?;
+    memory.set_len(length + 1)?;
+    refuse(&store, &mut control, "a longer memory.bin")?;
+    memory.set_len(length)?;
 
     // And the undamaged one is taken by the same process.
     let chain = store.open_chain(&"base".parse()?)?;
@@ -253,7 +254,10 @@ fn forge(
     let new = forkd_store::NewSnapshot {
         tag: forged.clone(),
         created_unix_ms: 0,
-        cpu_features: manifest.cpu_features.into_iter().chain(feature.map(str::to_owned)).collect(),
+        cpu: Cpu {
+            features: manifest.cpu.features.into_iter().chain(feature.map(str::to_owned)).collect(),
+            ..manifest.cpu
+        },
         disk_layers: Vec::new(),
         state_version: 1,
         state: &state,

@@ -97,7 +97,7 @@ fn a_branch_that_nobody_waits_for_is_written_by_itself() -> Result<(), Failure> 
 }
 
 /// What is frozen is hashed when it is new. A later snapshot says the same of it, also when it has changed since, and so does the next
-/// daemon: who loads it finds that it has.
+/// daemon. Nobody can write to it but root, so it is not read again, also not to load a snapshot.
 #[test]
 fn a_layer_is_what_it_was_when_it_was_frozen() -> Result<(), Failure> {
     let mut world = World::with_guest(&ticking::elf())?;
@@ -113,9 +113,9 @@ fn a_layer_is_what_it_was_when_it_was_frozen() -> Result<(), Failure> {
     let layer = first.record.disks[0].last().ok_or("no layer")?.as_str().to_owned();
     let store = Store::new(world.directory.path().join("snapshots"));
     let digest = |tag: &str| -> Result<Digest, Failure> {
-        let manifest = store.manifest(&tag.parse()?)?.ok_or("no manifest")?.manifest;
-        let found = manifest.disk_layers.iter().find(|found| found.id.as_str() == layer);
-        Ok(found.ok_or("not a layer of it")?.digest)
+        let stored = store.get(&tag.parse()?)?.ok_or("no such snapshot")?;
+        let found = stored.disk_layers().find(|(id, _)| id.as_str() == layer);
+        Ok(found.ok_or("not a layer of it")?.1.digest)
     };
     let expected = digest("first")?;
     let path = world.directory.path().join("layers").join(&layer);
@@ -129,24 +129,33 @@ fn a_layer_is_what_it_was_when_it_was_frozen() -> Result<(), Failure> {
     assert_eq!(digest("third")?, expected);
     let third = world.engine.snapshot("third")?;
     assert!(world.run(third.evict()));
-    let refused = world.fork("third", 1).unwrap_err();
-    assert!(with_causes(&refused).contains("is damaged"), "{refused}");
+    world.fork("third", 1)?;
     Ok(())
 }
 
-/// The memory of a parent is hashed once for all of its branches, but not believed when it was written to since.
+/// A branch is written without a look at every byte of its parent. What of the parent is damaged is found by whoever reads it.
 #[test]
-fn a_branch_of_damaged_memory_is_not_written() -> Result<(), Failure> {
+fn a_branch_of_damaged_memory_is_not_loaded() -> Result<(), Failure> {
     let world = World::new()?;
-    world.run(world.make("base")?.durable())?;
+    let base = world.make("base")?;
+    world.run(base.durable())?;
     let sandbox = world.engine.sandbox(&world.fork("base", 1)?.remove(0))?;
-    let branch = || world.run(async { sandbox.branch(None).await?.durable().await });
-    branch()?;
-    branch()?;
     let path = world.directory.path().join("snapshots/base/memory.bin");
-    File::options().write(true).open(path)?.write_all_at(b"x", 5000)?;
-    let refused = branch().unwrap_err();
-    assert!(with_causes(&refused).contains("is damaged"), "{refused}");
+    let file = File::options().read(true).write(true).open(path)?;
+    let (mut byte, at) = ([0], 5000);
+    file.read_exact_at(&mut byte, at)?;
+    file.write_all_at(&[!byte[0]], at)?;
+    let branch = world.run(async { sandbox.branch(Some("branch".parse()?)).await })?;
+    world.run(branch.durable())?;
+    assert!(world.run(branch.evict()) && world.run(base.evict()));
+    for tag in ["branch", "base"] {
+        let refused = world.fork(tag, 1).unwrap_err();
+        assert!(with_causes(&refused).contains("is damaged"), "{tag}: {refused}");
+    }
+    file.write_all_at(&byte, at)?;
+    for tag in ["branch", "base"] {
+        world.fork(tag, 1)?;
+    }
     Ok(())
 }
 

@@ -39,7 +39,6 @@ use crate::recovery::recover::{Recovered, recover};
 use crate::registry::Registry;
 use crate::sandbox::leftovers::Clearing;
 use crate::sandbox::{SandboxHandle, SandboxState, SandboxView};
-use crate::snapshot::checked::CheckedImages;
 use crate::snapshot::once::BeingMade;
 use crate::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 
@@ -80,7 +79,6 @@ pub(crate) struct Shared {
     pub(crate) images: ImageStore,
     /// What manifests say of layers and images, which takes long to find out.
     pub(crate) known_layers: KnownLayers,
-    pub(crate) checked_images: CheckedImages,
     pub(crate) limits: Limits,
     pub(crate) networks: Networks,
     pub(crate) cgroups: Option<Cgroups>,
@@ -157,7 +155,6 @@ impl Engine {
             store,
             images,
             known_layers: KnownLayers::default(),
-            checked_images: CheckedImages::default(),
             limits,
             networks: Networks::new(&networking),
             cgroups,

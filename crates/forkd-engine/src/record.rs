@@ -188,7 +188,7 @@ pub struct DiskFiles {
     pub top: LayerId,
 }
 
-/// A process to fork from. With a snapshot on disk, the same is in its manifest.
+/// A process to fork from. With a snapshot on disk, the same is beside its manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZygoteRecord {
@@ -223,7 +223,35 @@ pub struct ZygoteRecord {
     /// Of a branch: the memory that only the sandbox had when it was made, which the branch keeps.
     #[serde(default)]
     pub frozen_bytes: u64,
+    /// Whether the layers of its disks are checked whenever it is loaded: somebody might have been able to write to them since they were
+    /// hashed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub layers_unsealed: bool,
     pub promised: bool,
+}
+
+/// What a snapshot is on every host: what its manifest says of it. The rest of a record is of one host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortableRecord {
+    /// Without its image, which has another name elsewhere.
+    pub shape: Shape,
+    /// Whether there is an image below the first disk.
+    pub has_image: bool,
+    pub generation: u64,
+    /// What the sandbox may reach that it is a branch of, and so what its children may.
+    pub policy: Option<Policy>,
+}
+
+impl PortableRecord {
+    pub fn of(record: &ZygoteRecord) -> PortableRecord {
+        PortableRecord {
+            shape: Shape { image: None, ..record.shape.clone() },
+            has_image: record.shape.image.is_some(),
+            generation: record.generation,
+            policy: record.policy.clone(),
+        }
+    }
 }
 
 impl ZygoteRecord {

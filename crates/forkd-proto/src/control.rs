@@ -335,16 +335,17 @@ pub struct Branch {
 pub struct SnapshotParts {
     /// Where it is, for messages.
     pub name: String,
-    /// Whether it is a diff and has a page map.
-    pub diff: bool,
+    /// Whether it has a page map.
+    #[serde(rename = "diff")]
+    pub map: bool,
 }
 
-/// The descriptors of a chain: for each snapshot its manifest and memory, and its page map if it is a diff; for the last one
+/// The descriptors of a chain: for each snapshot its manifest and memory, and its page map if it has one; for the last one
 /// its state.
 fn chain(snapshots: &[SnapshotParts]) -> impl Iterator<Item = Descriptor> {
     let state = (!snapshots.is_empty()).then_some(Descriptor::VmState);
     let files = snapshots.iter().flat_map(|snapshot| {
-        let map = snapshot.diff.then_some(Descriptor::PageMap);
+        let map = snapshot.map.then_some(Descriptor::PageMap);
         [Descriptor::Manifest, Descriptor::Memory].into_iter().chain(map)
     });
     files.chain(state)
@@ -359,6 +360,9 @@ pub struct Load {
     pub disk_bases: u8,
     /// How many frozen layers all disks have. The snapshot says which are whose.
     pub disk_layers: u8,
+    /// Whether images and layers are known to be what the snapshot says. If not, every byte of them is checked.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disks_checked: bool,
     /// Memory that is larger is refused.
     pub memory_limit_bytes: u64,
 }
@@ -369,9 +373,10 @@ pub struct Persist {
     pub cgroup: bool,
     /// What the snapshot will be a diff to; empty for a full one.
     pub base: Vec<SnapshotParts>,
-    /// Whether every byte of the base was checked already. A process that does not know this checks them itself.
+    /// Whether only pages that are not zero are written, and a list of them. A process that does not know this writes a full snapshot with
+    /// all pages at their places, and gets no file for a list.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub base_checked: bool,
+    pub packed: bool,
 }
 
 /// The pages that every child of a zygote uses soon after it begins to run. A child makes them ready before it runs: what it is not
@@ -423,7 +428,7 @@ impl Command {
                 with(persist.cgroup, Descriptor::Cgroup),
                 Some(Descriptor::NewVmState),
                 Some(Descriptor::NewMemory),
-                with(!persist.base.is_empty(), Descriptor::NewPageMap),
+                with(persist.packed || !persist.base.is_empty(), Descriptor::NewPageMap),
             ]
             .into_iter()
             .flatten()
@@ -593,21 +598,16 @@ pub enum Event {
 /// What was written, for the manifest. The disks' frozen layers are complete and on stable storage too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Persisted {
-    pub state: WrittenFile,
-    pub memory: WrittenFile,
-    /// Of a diff.
-    pub map: Option<WrittenFile>,
     /// What the guest may use of the CPU.
     pub cpu_features: Vec<String>,
+    /// Who has made the CPU, as CPUID says.
+    #[serde(default)]
+    pub cpu_vendor: Option<String>,
+    /// The rate of the guest's TSC.
+    #[serde(default)]
+    pub tsc_khz: Option<u32>,
     /// The guest's memory: address and length of each region.
     pub regions: Vec<(u64, u64)>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WrittenFile {
-    pub size: u64,
-    /// blake3, in hexadecimal.
-    pub digest: String,
 }
 
 /// How far a process had come.
@@ -692,8 +692,8 @@ mod tests {
             [Descriptor::Control, Descriptor::DiskTop, Descriptor::DiskTop]
         );
         assert!(Command::Pause.descriptors().is_empty());
-        let part = |diff| SnapshotParts { name: "base".into(), diff };
-        let persist = Persist { cgroup: false, base: vec![part(false), part(true)], base_checked: false };
+        let part = |map| SnapshotParts { name: "base".into(), map };
+        let persist = Persist { cgroup: false, base: vec![part(false), part(true)], packed: true };
         assert_eq!(
             Command::Persist(persist).descriptors(),
             [
@@ -753,7 +753,16 @@ mod tests {
         check(&Branch { cgroup: true, disks: 0 }, json!({ "cgroup": true, "disk": false }));
         check(&Branch { cgroup: true, disks: 1 }, json!({ "cgroup": true, "disk": true }));
         let load = json!({ "chain": [], "disk_base": true, "disk_layers": 3, "memory_limit_bytes": 1 });
-        check(&Load { chain: vec![], disk_bases: 1, disk_layers: 3, memory_limit_bytes: 1 }, load);
+        check(
+            &Load {
+                chain: vec![],
+                disk_bases: 1,
+                disk_layers: 3,
+                disks_checked: false,
+                memory_limit_bytes: 1,
+            },
+            load,
+        );
         let replace = json!({ "replace_layers": { "first": 1, "count": 2 } });
         check(&Command::ReplaceLayers { disk: 0, first: 1, count: 2 }, replace);
         check(&Reply::Frozen { disk_layers: vec![true] }, json!({ "frozen": { "disk_layer": true } }));
@@ -781,7 +790,13 @@ mod tests {
         }
         for command in [
             Command::Branch(Branch { cgroup: false, disks: 4 }),
-            Command::Load(Load { chain: vec![], disk_bases: 2, disk_layers: 9, memory_limit_bytes: 1 }),
+            Command::Load(Load {
+                chain: vec![],
+                disk_bases: 2,
+                disk_layers: 9,
+                disks_checked: false,
+                memory_limit_bytes: 1,
+            }),
             Command::ReplaceLayers { disk: 3, first: 0, count: 1 },
         ] {
             let json = serde_json::to_value(&command).unwrap();
@@ -826,10 +841,16 @@ mod tests {
             devices: devices.clone(),
         };
         let chain = vec![
-            SnapshotParts { name: "base".into(), diff: false },
-            SnapshotParts { name: "numpy".into(), diff: true },
+            SnapshotParts { name: "base".into(), map: false },
+            SnapshotParts { name: "numpy".into(), map: true },
         ];
-        let load = Load { chain: chain.clone(), disk_bases: 1, disk_layers: 2, memory_limit_bytes: 1 << 30 };
+        let load = Load {
+            chain: chain.clone(),
+            disk_bases: 1,
+            disk_layers: 2,
+            disks_checked: true,
+            memory_limit_bytes: 1 << 30,
+        };
         let prefault = Prefault {
             written: PageRuns::first_of([3..6, 9..10]),
             touched: PageRuns::first_of([0..1, 7..8]),
@@ -840,7 +861,7 @@ mod tests {
             ("fork", Command::Fork(Fork { cgroup: true, successor: false, uid: None, devices })),
             ("branch", Command::Branch(Branch { cgroup: false, disks: 1 })),
             ("load", Command::Load(load)),
-            ("persist", Command::Persist(Persist { cgroup: true, base: chain, base_checked: false })),
+            ("persist", Command::Persist(Persist { cgroup: true, base: chain, packed: true })),
             ("prefault", Command::Prefault(prefault)),
         ]
     }
@@ -849,12 +870,10 @@ mod tests {
         let stats = Stats { state: StateName::Paused, vcpus: 2, memory_bytes: 1 << 28, exits: 12, kvm: None };
         let refusal = Refusal { code: RefusalCode::State, message: "not now".into() };
         let branched = Reply::Branched { pid: 7, pause_us: 900, disk_layers: vec![true] };
-        let file = |size| WrittenFile { size, digest: "00".repeat(32) };
         let persisted = Persisted {
-            state: file(100),
-            memory: file(8192),
-            map: Some(file(128)),
             cpu_features: vec!["avx2".into()],
+            cpu_vendor: Some("AuthenticAMD".into()),
+            tsc_khz: Some(2_400_000),
             regions: vec![(0, 1 << 28)],
         };
         let (stage, reason, detail) = (Stage::Run, ExitReason::Reset, "triple fault".into());

@@ -1,17 +1,16 @@
 //! The owner's half of loading: which snapshots a tag stands on, and their files opened.
 
-use std::path::Path;
-
 use crate::chain::{ChainError, MAX_CHAIN, check_parent};
-use crate::manifest::SealedManifest;
+use crate::digest::Digest;
+use crate::snapshot::OpenError;
 use crate::snapshot_files::{SnapshotDirectory, SnapshotFiles};
-use crate::store::Store;
+use crate::store::{Listed, Store, Stored};
 use crate::tag::Tag;
 
 /// A snapshot in a chain: its manifest was read, its other files not yet.
 #[derive(Debug)]
 pub(crate) struct Ancestor {
-    pub sealed: SealedManifest,
+    pub stored: Stored,
     directory: SnapshotDirectory,
 }
 
@@ -23,50 +22,64 @@ impl Store {
         for ancestor in ancestry(self, tag)? {
             // The head comes first here.
             let with_state = files.is_empty();
-            files.push(ancestor.directory.files(&ancestor.sealed.manifest, with_state)?);
+            files.push(ancestor.directory.files(ancestor.stored.manifest(), with_state)?);
         }
         files.reverse();
         Ok(files)
     }
+
+    /// The snapshots that `tag` stands on, itself first and the base last.
+    pub fn ancestry(&self, tag: &Tag) -> Result<Vec<Stored>, ChainError> {
+        Ok(ancestry(self, tag)?.into_iter().map(|ancestor| ancestor.stored).collect())
+    }
 }
 
-/// The snapshots from `tag` down to its base, at least one.
+/// The snapshots from `tag` down to its base, at least one. No chain has a loop: a manifest would have to have its own digest in it.
 pub(crate) fn ancestry(store: &Store, tag: &Tag) -> Result<Vec<Ancestor>, ChainError> {
-    let mut ancestors: Vec<Ancestor> = Vec::new();
-    let mut wanted = Some(tag.clone());
-    while let Some(tag) = wanted {
-        if ancestors.iter().any(|known| known.sealed.manifest.tag == tag) {
-            return Err(ChainError::Loop { tag });
-        }
+    let missing = || ChainError::Missing { tag: tag.clone(), store: store.directory().display().to_string() };
+    let mut ancestors = vec![open(store, tag)?.ok_or_else(missing)?];
+    while let Some(digest) = ancestors[ancestors.len() - 1].stored.manifest().parent {
         if ancestors.len() >= MAX_CHAIN {
-            return Err(ChainError::TooDeep { tag: ancestors[0].sealed.manifest.tag.clone() });
+            return Err(ChainError::TooDeep { tag: tag.clone() });
         }
-        let child = ancestors.last().map(|child| &child.sealed);
-        let ancestor = read_named(store, &tag, child)?;
-        if let Some(child) = child {
-            check_parent(&child.manifest, &ancestor.sealed)?;
-        }
-        wanted = ancestor.sealed.manifest.parent().map(|parent| parent.tag.clone());
-        ancestors.push(ancestor);
+        let child = &ancestors[ancestors.len() - 1].stored;
+        let parent = open_parent(store, child, digest)?;
+        check_parent(
+            child.tag.as_str(),
+            child.manifest(),
+            parent.stored.tag.as_str(),
+            &parent.stored.sealed,
+        )?;
+        ancestors.push(parent);
     }
     Ok(ancestors)
 }
 
-/// Reads the manifest of a tag; `child` is who needs it.
-fn read_named(store: &Store, tag: &Tag, child: Option<&SealedManifest>) -> Result<Ancestor, ChainError> {
-    let Some((directory, sealed)) = SnapshotDirectory::open(&store.path(tag))? else {
-        return Err(missing(store.directory(), tag.clone(), child));
-    };
-    if sealed.manifest.tag != *tag {
-        return Err(ChainError::OtherTag { found: sealed.manifest.tag, expected: tag.clone() });
-    }
-    Ok(Ancestor { sealed, directory })
+fn open(store: &Store, tag: &Tag) -> Result<Option<Ancestor>, OpenError> {
+    let opened = SnapshotDirectory::open(&store.path(tag))?;
+    Ok(opened.map(|(directory, stored)| Ancestor { stored, directory }))
 }
 
-fn missing(store: &Path, tag: Tag, child: Option<&SealedManifest>) -> ChainError {
-    let store = store.display().to_string();
-    match child {
-        None => ChainError::Missing { tag, store },
-        Some(child) => ChainError::MissingParent { child: child.manifest.tag.clone(), parent: tag, store },
+/// The parent of a snapshot: by the name that it had here, or, where that is another's now, by its digest.
+fn open_parent(store: &Store, child: &Stored, digest: Digest) -> Result<Ancestor, ChainError> {
+    let named = match &child.local.parent {
+        Some(tag) => open(store, tag)?,
+        None => None,
+    };
+    if named.as_ref().is_some_and(|named| named.stored.sealed.digest == digest) {
+        // Just looked at.
+        return named.ok_or_else(|| missing_parent(store, child, digest));
     }
+    let listed = store.list().map_err(ChainError::Store)?;
+    let same = |listed: &Listed| listed.stored.as_ref().is_ok_and(|stored| stored.sealed.digest == digest);
+    match listed.into_iter().find(same) {
+        Some(listed) => open(store, &listed.tag)?.ok_or_else(|| missing_parent(store, child, digest)),
+        // The caller says what is wrong with the one of that name.
+        None => named.ok_or_else(|| missing_parent(store, child, digest)),
+    }
+}
+
+fn missing_parent(store: &Store, child: &Stored, digest: Digest) -> ChainError {
+    let store = store.directory().display().to_string();
+    ChainError::MissingParent { child: child.tag.clone(), parent: child.local.parent.clone(), digest, store }
 }

@@ -3,14 +3,15 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::digest::Digest;
 use crate::layout::{Layout, PAGE_BYTES, PAGE_SIZE};
-use crate::manifest::{Link, Manifest, SealedManifest};
+use crate::manifest::{Manifest, SealedManifest};
 use crate::overlay::{self, Extent, Origin};
 use crate::page::PageSource;
-use crate::snapshot::{OpenError, Snapshot, read_manifest, read_state};
+use crate::snapshot::{OpenError, Snapshot, label, read_manifest, read_state};
 use crate::snapshot_files::SnapshotFiles;
 use crate::state::VmState;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::tag::Tag;
 
 /// The most snapshots in a chain, base and head included.
@@ -23,7 +24,7 @@ pub const MAX_CHAIN: usize = 48;
 const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(3 * MAX_CHAIN < MAX_DESCRIPTORS);
 
-/// A chain whose snapshots were all checked, and each of which is the parent that the next one means.
+/// A chain each of whose snapshots is the parent that the next one means.
 #[derive(Debug)]
 pub struct Chain {
     /// From the base to the head, at least one.
@@ -38,29 +39,33 @@ pub struct Chain {
 pub enum ChainError {
     #[error(transparent)]
     Snapshot(#[from] OpenError),
+    #[error(transparent)]
+    Store(StoreError),
     #[error("there is no snapshot {tag} in {store}")]
     Missing { tag: Tag, store: String },
-    #[error("snapshot {child} needs its parent {parent}, which is not in {store}")]
-    MissingParent { child: Tag, parent: Tag, store: String },
     #[error(
-        "snapshot {child} needs another parent than the {} that is there: its manifest has the digest {}, expected {} with {}",
-        found.tag, found.digest, parent.tag, parent.digest
+        "snapshot {child} needs its parent{}, which is not in {store}: the manifest of that has the digest {digest}",
+        named(parent)
     )]
-    WrongParent { child: Tag, parent: Box<Link>, found: Box<Link> },
+    MissingParent { child: Tag, parent: Option<Tag>, digest: Digest, store: String },
+    #[error(
+        "snapshot {child} needs another parent than {parent}: the manifest of that has the digest {found}, expected {expected}"
+    )]
+    WrongParent { child: String, parent: String, found: Digest, expected: Digest },
     #[error("snapshot {child} has other memory regions than its parent {parent}")]
-    OtherMemory { child: Tag, parent: Tag },
-    #[error("the directory of snapshot {expected} has the manifest of {found}")]
-    OtherTag { found: Tag, expected: Tag },
-    #[error("snapshot {tag} is its own ancestor")]
-    Loop { tag: Tag },
+    OtherMemory { child: String, parent: String },
     #[error("snapshot {tag} stands on {MAX_CHAIN} others or more; write a full snapshot instead")]
     TooDeep { tag: Tag },
     #[error("a chain of {found} snapshots, expected 1 to {MAX_CHAIN}")]
     Count { found: usize },
-    #[error("the chain begins with {tag}, a diff of {parent}, expected a full snapshot")]
-    NoBase { tag: Tag, parent: Tag },
+    #[error("the chain begins with {tag}, a diff, expected a full snapshot")]
+    NoBase { tag: String },
     #[error("snapshot {tag} is full, expected a diff of {below}, which is below it in the chain")]
-    NoDiff { tag: Tag, below: Tag },
+    NoDiff { tag: String, below: String },
+}
+
+fn named(parent: &Option<Tag>) -> String {
+    parent.as_ref().map(|tag| format!(" {tag}")).unwrap_or_default()
 }
 
 impl Chain {
@@ -71,18 +76,8 @@ impl Chain {
 
     /// Checks the files of a chain, the base first and the head last, and that they are a chain. Needs nothing but the
     /// files, and believes nothing about them. What is quick comes first, so what cannot be a chain is refused before
-    /// gigabytes are hashed; then every byte is checked.
-    pub fn open(files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
-        let chain = Chain::open_checked(files)?;
-        for snapshot in &chain.snapshots {
-            snapshot.verify_memory()?;
-        }
-        Ok(chain)
-    }
-
-    /// The same for whoever knows that the memory is what the manifests say ([`SnapshotFiles::check_memory`]), and that nobody
-    /// can have changed it since. All else is checked.
-    pub fn open_checked(mut files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
+    /// gigabytes are hashed. Memory in frames is checked when it is read, by [`Chain::assemble`]; that of version 1 is checked here.
+    pub fn open(mut files: Vec<SnapshotFiles>) -> Result<Chain, ChainError> {
         let count = files.len();
         let Some(head) = files.last_mut().filter(|_| count <= MAX_CHAIN) else {
             return Err(ChainError::Count { found: count });
@@ -97,10 +92,15 @@ impl Chain {
         }
         let mut extents = Vec::new();
         for (layer, snapshot) in snapshots.iter().enumerate() {
+            let pages = snapshot.manifest().layout.pages();
             extents = match snapshot.map() {
-                None => overlay::base(snapshot.manifest().layout.pages()),
+                None => overlay::sparse(snapshot.memory_file(), pages),
+                Some(map) if layer == 0 => overlay::over(&overlay::zero(pages), layer, map.runs()),
                 Some(map) => overlay::over(&extents, layer, map.runs()),
             };
+        }
+        for snapshot in &snapshots {
+            snapshot.verify_whole_memory()?;
         }
         Ok(Chain { snapshots, state, extents })
     }
@@ -134,45 +134,45 @@ impl Chain {
 /// Reads the manifests and checks that each is the parent that the next one means.
 fn read_manifests(files: &[SnapshotFiles]) -> Result<Vec<SealedManifest>, ChainError> {
     let mut manifests: Vec<SealedManifest> = Vec::with_capacity(files.len());
-    for files in files {
-        let sealed = read_manifest(&files.name, &files.manifest)?;
-        let tag = &sealed.manifest.tag;
-        match (manifests.last(), sealed.manifest.parent()) {
+    for (index, snapshot) in files.iter().enumerate() {
+        let sealed = read_manifest(&snapshot.name, &snapshot.manifest)?.sealed;
+        let tag = label(&snapshot.name);
+        match (manifests.last(), sealed.manifest.parent) {
             (None, None) => {}
-            (None, Some(parent)) => {
-                return Err(ChainError::NoBase { tag: tag.clone(), parent: parent.tag.clone() });
+            (None, Some(_)) => return Err(ChainError::NoBase { tag }),
+            (Some(_), None) => return Err(ChainError::NoDiff { tag, below: label(&files[index - 1].name) }),
+            (Some(below), Some(_)) => {
+                check_parent(&tag, &sealed.manifest, &label(&files[index - 1].name), below)?
             }
-            (Some(below), None) => {
-                return Err(ChainError::NoDiff { tag: tag.clone(), below: below.manifest.tag.clone() });
-            }
-            (Some(below), Some(_)) => check_parent(&sealed.manifest, below)?,
         }
         manifests.push(sealed);
     }
     Ok(manifests)
 }
 
-/// Checks that a diff means this parent, and that both have the same memory.
-pub(crate) fn check_parent(child: &Manifest, parent: &SealedManifest) -> Result<(), ChainError> {
-    if let Some(link) = child.parent()
-        && *link != parent.link()
+/// Checks that a diff means this parent, and that both have the same memory. Their names are for messages.
+pub(crate) fn check_parent(
+    child_name: &str,
+    child: &Manifest,
+    parent_name: &str,
+    parent: &SealedManifest,
+) -> Result<(), ChainError> {
+    let (child_name, parent_name) = (child_name.to_owned(), parent_name.to_owned());
+    if let Some(expected) = child.parent
+        && expected != parent.digest
     {
-        return Err(ChainError::WrongParent {
-            child: child.tag.clone(),
-            parent: Box::new(link.clone()),
-            found: Box::new(parent.link()),
-        });
+        let found = parent.digest;
+        return Err(ChainError::WrongParent { child: child_name, parent: parent_name, found, expected });
     }
     if child.layout != parent.manifest.layout {
-        return Err(ChainError::OtherMemory {
-            child: child.tag.clone(),
-            parent: parent.manifest.tag.clone(),
-        });
+        return Err(ChainError::OtherMemory { child: child_name, parent: parent_name });
     }
     Ok(())
 }
 
-/// The chain's memory, read from its files: what a new diff can be compared with.
+/// The chain's memory, read from its files: what a new diff can be compared with. Frames are not checked here. A page of a damaged one
+/// that differs only because of the damage goes into the diff, and one that is equal only because of it cannot be loaded, since the
+/// frame is checked then.
 impl PageSource for Chain {
     fn layout(&self) -> &Layout {
         &self.manifest().layout

@@ -1,20 +1,17 @@
 //! The contents of a new snapshot, written into files that someone else has made. This half runs in the process that holds
 //! the frozen VM's memory; it sees descriptors and no paths.
 //!
-//! It runs on the caller's thread and holds three blocks of memory at most, so a zygote can do it behind the forks it serves.
+//! It runs on the caller's thread and holds three blocks of memory at most, so a zygote can do it behind the forks it serves. It hashes
+//! nothing: nobody would believe it.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use serde::{Deserialize, Serialize};
-
-use crate::digest::Digest;
 use crate::files;
-use crate::image::{FullImage, PackedImage};
+use crate::image::PackedImage;
 use crate::layout::{PAGE_BYTES, PAGE_SIZE};
-use crate::manifest::FileEntry;
 use crate::page::{BULK, BULK_PAGES, PageSource, is_zero};
 use crate::page_map::{PageMap, RunKind};
 use crate::state::{MAX_STATE, StateHeader};
@@ -25,18 +22,8 @@ use crate::write::{Observer, Step, WriteError, step};
 pub struct NewFiles {
     pub state: File,
     pub memory: File,
-    /// For a diff.
-    pub map: Option<File>,
-}
-
-/// What was written into them: goes into the manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Written {
-    pub state: FileEntry,
-    pub memory: FileEntry,
-    /// Of a diff.
-    pub map: Option<FileEntry>,
+    /// Gets a page map without frames.
+    pub runs: File,
 }
 
 /// What is written into them.
@@ -73,39 +60,23 @@ pub fn write_contents(
     new: &NewContents<'_>,
     candidates: &mut dyn Iterator<Item = Range<u64>>,
     observe: &mut Observer<'_>,
-) -> Result<Written, WriteError> {
+) -> Result<(), WriteError> {
     new.check()?;
-    if files.map.is_some() != new.base.is_some() {
-        return Err(WriteError::Kind { found: kind(&files.map), expected: kind(&new.base) });
+    for (file, name) in
+        [(&files.state, files::STATE), (&files.memory, files::MEMORY), (&files.runs, files::RUNS)]
+    {
+        check_empty(file).map_err(failed(name))?;
     }
-    let all = [
-        (Some(&files.state), files::STATE),
-        (Some(&files.memory), files::MEMORY),
-        (files.map.as_ref(), files::MAP),
-    ];
-    for (file, name) in all {
-        file.map_or(Ok(()), check_empty).map_err(failed(name))?;
-    }
-
     let header = StateHeader::new(new.state_version, new.state).encode();
-    let state = write_file(&files.state, &[&header, new.state]).map_err(failed(files::STATE))?;
+    write_file(&files.state, &[&header, new.state]).map_err(failed(files::STATE))?;
     step(observe, Step::StateWritten)?;
-    let (Some(map_file), Some(base)) = (&files.map, new.base) else {
-        let memory = write_full(new.memory, candidates, &files.memory, observe)?;
-        return Ok(Written { state, memory, map: None });
-    };
-    let (memory, map) = write_diff(new.memory, base, candidates, &files.memory, observe)?;
-    let map = write_file(map_file, &[&map.encode()]).map_err(failed(files::MAP))?;
-    step(observe, Step::MapWritten)?;
-    Ok(Written { state, memory, map: Some(map) })
+    let map = write_memory(new, candidates, &files.memory, observe)?;
+    step(observe, Step::MemoryWritten)?;
+    write_file(&files.runs, &[&map.encode()]).map_err(failed(files::RUNS))?;
+    step(observe, Step::RunsWritten)
 }
 
-/// What a snapshot with or without something that only a diff has is called.
-pub(crate) fn kind<T>(of_diff: &Option<T>) -> &'static str {
-    if of_diff.is_some() { "diff" } else { "full" }
-}
-
-fn failed(name: &'static str) -> impl FnOnce(io::Error) -> WriteError {
+pub(crate) fn failed(name: &'static str) -> impl FnOnce(io::Error) -> WriteError {
     move |source| WriteError::File { name, source }
 }
 
@@ -118,58 +89,35 @@ fn check_empty(file: &File) -> io::Result<()> {
 }
 
 /// Writes a small file and brings it to the disk.
-pub(crate) fn write_file(file: &File, parts: &[&[u8]]) -> io::Result<FileEntry> {
-    let mut hasher = blake3::Hasher::new();
-    let mut size = 0;
+pub(crate) fn write_file(file: &File, parts: &[&[u8]]) -> io::Result<()> {
+    let mut at = 0;
     for part in parts {
-        file.write_all_at(part, size)?;
-        hasher.update(part);
-        size += part.len() as u64;
+        file.write_all_at(part, at)?;
+        at += part.len() as u64;
     }
-    file.sync_all()?;
-    Ok(FileEntry { size, digest: Digest::from_bytes(*hasher.finalize().as_bytes()) })
+    file.sync_all()
 }
 
-fn write_full(
-    memory: &dyn PageSource,
+/// Writes the pages that are not what they are without this snapshot: the parent's, or zero.
+fn write_memory(
+    new: &NewContents<'_>,
     candidates: &mut dyn Iterator<Item = Range<u64>>,
     file: &File,
     observe: &mut Observer<'_>,
-) -> Result<FileEntry, WriteError> {
-    let failed = || failed(files::MEMORY);
-    let mut image = FullImage::new(file, memory.layout().pages()).map_err(failed())?;
-    for_each_piece(memory, candidates, &mut |first, count| {
-        let mut first = first;
-        let end = first + count;
-        while first < end {
-            let count = FullImage::within_block(first, end - first);
-            read(memory, first, image.pages(first, count).map_err(failed())?)?;
-            first += count;
-        }
-        step(observe, Step::PieceDone)
-    })?;
-    let digest = image.finish().map_err(failed())?;
-    file.sync_all().map_err(failed())?;
-    step(observe, Step::MemoryWritten)?;
-    Ok(FileEntry { size: memory.layout().size(), digest })
-}
-
-fn write_diff(
-    memory: &dyn PageSource,
-    base: &dyn PageSource,
-    candidates: &mut dyn Iterator<Item = Range<u64>>,
-    file: &File,
-    observe: &mut Observer<'_>,
-) -> Result<(FileEntry, PageMap), WriteError> {
-    let failed = || failed(files::MEMORY);
+) -> Result<PageMap, WriteError> {
+    let memory = new.memory;
     let mut image = PackedImage::new(file);
     let mut map = PageMap::new(memory.layout().pages());
-    let (mut ours, mut theirs) = (vec![0; BULK], vec![0; BULK]);
+    let mut ours = vec![0; BULK];
+    // Without a base they stay zero.
+    let mut theirs = vec![0; BULK];
     for_each_piece(memory, candidates, &mut |first, count| {
         let bytes = bytes_of(first, count)?;
         let (ours, theirs) = (&mut ours[..bytes], &mut theirs[..bytes]);
         read(memory, first, ours)?;
-        read(base, first, theirs)?;
+        if let Some(base) = new.base {
+            read(base, first, theirs)?;
+        }
         let pairs = ours.chunks(PAGE_SIZE).zip(theirs.chunks(PAGE_SIZE));
         for (page, (our, their)) in (first..).zip(pairs) {
             if our == their {
@@ -180,14 +128,12 @@ fn write_diff(
                 continue;
             }
             map.push(page, RunKind::Data)?;
-            image.push(our).map_err(failed())?;
+            image.push(our).map_err(failed(files::MEMORY))?;
         }
         step(observe, Step::PieceDone)
     })?;
-    let (size, digest) = image.finish().map_err(failed())?;
-    file.sync_all().map_err(failed())?;
-    step(observe, Step::MemoryWritten)?;
-    Ok((FileEntry { size, digest }, map))
+    image.finish().map_err(failed(files::MEMORY))?;
+    Ok(map)
 }
 
 /// Calls `piece` with the first page and the number of pages of each piece of the candidates: 1 MiB at most, in one region.
@@ -229,57 +175,53 @@ mod tests {
     use crate::testing::memory;
     use std::ops::ControlFlow;
 
-    fn files(diff: bool) -> NewFiles {
+    fn files() -> NewFiles {
         let file = || tempfile::tempfile().unwrap();
-        NewFiles { state: file(), memory: file(), map: diff.then(file) }
+        NewFiles { state: file(), memory: file(), runs: file() }
     }
 
-    fn write(files: &NewFiles, base: Option<&dyn PageSource>) -> Result<Written, WriteError> {
-        let memory = memory(&[0, 1, 2]);
+    fn write(files: &NewFiles, base: Option<&dyn PageSource>) -> Result<(), WriteError> {
+        let memory = memory(&[0, 1, 2, 0]);
         let new = NewContents { state_version: 1, state: b"registers", memory: &memory, base };
-        write_contents(files, &new, &mut std::iter::once(0..3), &mut |_| ControlFlow::Continue(()))
+        write_contents(files, &new, &mut std::iter::once(0..4), &mut |_| ControlFlow::Continue(()))
     }
 
     #[test]
-    fn what_was_written_is_what_the_files_have() {
-        let base = memory(&[0, 1, 7]);
-        for diff in [false, true] {
-            let files = files(diff);
-            let written = write(&files, diff.then_some(&base as &dyn PageSource)).unwrap();
-            assert_eq!(files::length(&files.state).unwrap(), written.state.size);
-            let memory = (files::length(&files.memory).unwrap(), written.memory.digest);
-            assert_eq!(memory, Digest::of_image(&files.memory).unwrap());
-            assert_eq!(memory.0, if diff { PAGE_BYTES } else { 3 * PAGE_BYTES });
-            assert_eq!(written.map.is_some(), diff);
-            // As it travels to whoever writes the manifest.
-            let text = serde_json::to_string(&written).unwrap();
-            assert!(text.contains(&format!("\"{}\"", written.state.digest)), "{text}");
-            assert_eq!(serde_json::from_str::<Written>(&text).unwrap(), written);
+    fn only_pages_that_are_not_known_without_it_are_written() {
+        use RunKind::{Data, Zero};
+        let base = memory(&[0, 1, 7, 8]);
+        for (base, expected) in
+            [(None, &[(1, 2, Data)][..]), (Some(&base as &dyn PageSource), &[(2, 1, Data), (3, 1, Zero)])]
+        {
+            let files = files();
+            write(&files, base).unwrap();
+            let bytes = files::read(&files.runs, 1 << 20).unwrap();
+            let map = PageMap::parse(&bytes).unwrap();
+            let runs: Vec<_> = map.runs().iter().map(|run| (run.first, run.count, run.kind)).collect();
+            assert_eq!(runs, expected);
+            assert_eq!(files::length(&files.memory).unwrap(), map.data_pages() * PAGE_BYTES);
+            assert_eq!(map.frames(), None);
         }
     }
 
     #[test]
-    fn files_that_are_not_as_expected_are_refused() {
-        let base = memory(&[0, 1, 7]);
-        let error = write(&files(true), None).unwrap_err();
-        assert_eq!(error.to_string(), "files for a diff snapshot, but what is written is a full one");
-        assert!(matches!(write(&files(false), Some(&base)), Err(WriteError::Kind { .. })));
-        for name in [files::STATE, files::MEMORY, files::MAP] {
-            let files = files(true);
+    fn files_that_are_not_empty_are_refused() {
+        for name in [files::STATE, files::MEMORY, files::RUNS] {
+            let files = files();
             let used = match name {
                 files::STATE => &files.state,
                 files::MEMORY => &files.memory,
-                _ => files.map.as_ref().unwrap(),
+                _ => &files.runs,
             };
             used.write_all_at(b"x", 0).unwrap();
-            let error = write(&files, Some(&base)).unwrap_err();
+            let error = write(&files, None).unwrap_err();
             assert_eq!(error.to_string(), format!("cannot write {name}"));
         }
     }
 
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
-        let mut files = files(false);
+        let mut files = files();
         let temporary = tempfile::NamedTempFile::new().unwrap();
         files.memory = File::open(temporary.path()).unwrap();
         let error = write(&files, None).unwrap_err();

@@ -13,6 +13,9 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const STATE: &str = "state.bin";
 pub(crate) const MEMORY: &str = "memory.bin";
 pub(crate) const MAP: &str = "memory.map";
+pub(crate) const LOCAL: &str = "local.json";
+/// What a process that writes a snapshot says of the pages in `memory.bin`. It is gone when the snapshot has its name.
+pub(crate) const RUNS: &str = "memory.runs";
 
 /// Directories in a store whose names begin with this are being written or removed, or were left behind.
 pub(crate) const TEMPORARY: &str = ".tmp-";

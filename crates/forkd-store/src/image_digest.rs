@@ -1,4 +1,4 @@
-//! The digest of a sparse image: `memory.bin`, or a layer of a disk.
+//! The digest of a sparse image: a layer of a disk, an image, or `memory.bin` of version 1.
 //!
 //! ```text
 //!   the image    | block 0, 1 MiB | block 1 | … | last block, maybe shorter |
@@ -10,19 +10,17 @@
 //!
 //! Plain blake3 of the file would have to hash the holes too, and most of a VM's memory is one. Here a block that is zero has
 //! a digest that is known, so a sparse image costs what its data costs; and blocks are independent, so they are read and
-//! hashed on all cores. The threads end before the function returns: a process that is about to fork must not have a
-//! pool of them.
+//! hashed on all cores.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use crate::digest::Digest;
 use crate::files::{self, next_data};
 use crate::page::BULK;
+use crate::parallel;
 
 /// Bytes in a block.
 pub(crate) const BLOCK: usize = BULK;
@@ -46,9 +44,9 @@ impl ImageHasher {
         ImageHasher { blocks: blake3::Hasher::new() }
     }
 
-    /// Adds a block; only the last may be shorter than [`BLOCK`].
-    pub fn block(&mut self, block: &[u8]) {
-        self.blocks.update(Digest::of(block).as_bytes());
+    /// Adds the digest of a block; only the last block may be shorter than [`BLOCK`].
+    pub fn block(&mut self, digest: &Digest) {
+        self.blocks.update(digest.as_bytes());
     }
 
     /// Adds whole blocks that are zero.
@@ -83,7 +81,7 @@ pub(crate) fn of_file(file: &File, length: u64) -> io::Result<Digest> {
     let mut next = 0;
     for (block, digest) in data.into_iter().zip(hashed) {
         hasher.zero_blocks(block - next);
-        hasher.blocks.update(digest.as_bytes());
+        hasher.block(&digest);
         next = block + 1;
     }
     hasher.zero_blocks(length / BLOCK_BYTES - next.min(length / BLOCK_BYTES));
@@ -113,47 +111,17 @@ fn data_blocks(file: &File, length: u64) -> Vec<u64> {
 
 /// The digests of `blocks`, in their order.
 fn hash_blocks(file: &File, length: u64, blocks: &[u64]) -> io::Result<Vec<Digest>> {
-    let next = AtomicUsize::new(0);
-    let work = || -> io::Result<Vec<(usize, Digest)>> {
-        let mut buffer = vec![0; usize::try_from(length.min(BLOCK_BYTES)).map_err(io::Error::other)?];
-        let mut digests = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&block) = blocks.get(index) else {
-                return Ok(digests);
-            };
-            let offset = block * BLOCK_BYTES;
+    let buffer = usize::try_from(length.min(BLOCK_BYTES)).map_err(io::Error::other)?;
+    parallel::for_each(
+        blocks.len(),
+        || vec![0; buffer],
+        |buffer, index| {
+            let offset = blocks[index] * BLOCK_BYTES;
             let size = usize::try_from((length - offset).min(BLOCK_BYTES)).map_err(io::Error::other)?;
-            let bytes = &mut buffer[..size];
-            file.read_exact_at(bytes, offset)?;
-            digests.push((index, Digest::of(bytes)));
-        }
-    };
-    let mut digests = vec![Digest::from_bytes([0; Digest::LENGTH]); blocks.len()];
-    thread::scope(|scope| {
-        let helpers: Vec<_> = (1..cores().min(blocks.len()))
-            // Where no more threads are allowed, fewer do the work.
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
-            .collect();
-        let mut results = vec![work()];
-        for helper in helpers {
-            let result = helper.join();
-            results.push(result.unwrap_or_else(|_| Err(io::Error::other("a thread that hashed panicked"))));
-        }
-        for result in results {
-            for (index, digest) in result? {
-                digests[index] = digest;
-            }
-        }
-        Ok(digests)
-    })
-}
-
-/// How many threads can run at once. The standard library would also look into the cgroup's files, and a process in a jail
-/// must not open any.
-fn cores() -> usize {
-    let cores = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());
-    usize::try_from(cores).unwrap_or(1)
+            file.read_exact_at(&mut buffer[..size], offset)?;
+            Ok(Digest::of(&buffer[..size]))
+        },
+    )
 }
 
 #[cfg(test)]
@@ -198,7 +166,7 @@ mod tests {
         hasher.zero_blocks(length / 2 / BLOCK_BYTES);
         let mut block = vec![0; BLOCK];
         block[..4].copy_from_slice(b"data");
-        hasher.block(&block);
+        hasher.block(&Digest::of(&block));
         hasher.zero_blocks(length / 2 / BLOCK_BYTES - 1);
         assert_eq!(of_file(&file, length).unwrap(), hasher.finish());
     }

@@ -14,23 +14,25 @@ const MAX_FEATURES: usize = 4096;
 const MAX_LAYERS: usize = 1024;
 /// The longest name of a CPU feature.
 const MAX_FEATURE_NAME: usize = 64;
+/// The longest name of a CPU's vendor, which has 12 characters in CPUID.
+const MAX_VENDOR: usize = 12;
 
-/// What a snapshot is.
+/// What a snapshot is, wherever it is. What only one host knows of it, its name first of all, is in [`Local`](crate::Local).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    pub tag: Tag,
+    /// The digest of the parent's manifest, if this is a diff.
+    pub parent: Option<Digest>,
     /// Milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// What the guest may have seen of the CPU and will use again, sorted. The names are the VMM's.
-    pub cpu_features: Vec<String>,
+    pub cpu: Cpu,
     pub layout: Layout,
-    /// What the owner of the store wants to know again. It means nothing here.
+    /// What the owner of the store wants to know again on every host. It means nothing here.
     pub about: About,
     /// Those of each disk from the base up, one disk after another. The state has how many are whose.
-    pub disk_layers: Vec<DiskLayer>,
+    pub disk_layers: Vec<LayerEntry>,
     /// `state.bin`
     pub state: FileEntry,
-    /// `memory.bin`. The digest is that of an image: see `image_digest.rs`.
+    /// `memory.bin`
     pub memory: FileEntry,
     pub content: Content,
 }
@@ -38,18 +40,42 @@ pub struct Manifest {
 /// A JSON object.
 pub type About = serde_json::Map<String, serde_json::Value>;
 
-/// What `memory.bin` holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
-    /// All pages, at their places; zero pages are holes.
-    Full,
-    /// Only the pages that differ from the parent's, one after another; `map` is `memory.map`.
-    Diff { parent: Link, map: FileEntry },
-}
-
-/// A snapshot named so that no other can take its place.
+/// What the guest may have seen of the CPU and will use again.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// As CPUID has it. Version 1 does not say.
+    pub vendor: Option<String>,
+    /// Sorted. The names are the VMM's.
+    pub features: Vec<String>,
+    /// The rate of the guest's TSC. Version 1 does not say.
+    pub tsc_khz: Option<u32>,
+}
+
+/// What `memory.bin` holds, and how it is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// The pages that are not zero, or of a diff those that differ from the parent's, one after another; `map` is `memory.map`, which has
+    /// the digests of the frames (`frame.rs`).
+    Framed { map: FileEntry },
+    /// A diff of version 1: the same without frames, with a digest of the whole (`image_digest.rs`).
+    Packed { map: FileEntry },
+    /// A full snapshot of version 1: all pages, at their places; zero pages are holes. The digest is one of the whole, too.
+    Sparse,
+}
+
+impl Content {
+    /// `memory.map`, which all have but a full snapshot of version 1.
+    pub fn map(&self) -> Option<FileEntry> {
+        match self {
+            Content::Framed { map } | Content::Packed { map } => Some(*map),
+            Content::Sparse => None,
+        }
+    }
+}
+
+/// A snapshot of a store, named so that no other can take its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     pub tag: Tag,
     /// The digest in the snapshot's manifest.
@@ -65,12 +91,11 @@ pub struct FileEntry {
     pub digest: Digest,
 }
 
-/// A layer of one of the VM's disks. The store keeps the reference; the layer is somewhere else.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// The contents of a layer of one of the VM's disks. The file is somewhere else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DiskLayer {
-    /// Has the syntax of a tag.
-    pub id: Tag,
+pub struct LayerEntry {
+    /// Of a sparse image: see `image_digest.rs`.
     pub digest: Digest,
     /// Bytes.
     pub size: u64,
@@ -81,23 +106,6 @@ pub struct DiskLayer {
 pub struct SealedManifest {
     pub manifest: Manifest,
     pub digest: Digest,
-}
-
-impl SealedManifest {
-    /// How a child names this snapshot.
-    pub fn link(&self) -> Link {
-        Link { tag: self.manifest.tag.clone(), digest: self.digest }
-    }
-}
-
-impl Manifest {
-    /// The link to the parent, if this is a diff.
-    pub fn parent(&self) -> Option<&Link> {
-        match &self.content {
-            Content::Full => None,
-            Content::Diff { parent, .. } => Some(parent),
-        }
-    }
 }
 
 /// The bytes are not a manifest that can be used.
@@ -115,8 +123,8 @@ pub enum ManifestError {
     Syntax(#[source] serde_json::Error),
     #[error("the format is {found:?}, expected {expected:?}")]
     Format { found: String, expected: &'static str },
-    #[error("format version {found}, expected {expected}")]
-    Version { found: u32, expected: u32 },
+    #[error("format version {found}, expected 1 or 2")]
+    Version { found: u32 },
     #[error("pages of {found} bytes, expected {expected}")]
     PageSize { found: u64, expected: u64 },
     #[error("memory that cannot be")]
@@ -135,10 +143,21 @@ pub enum ManifestError {
     FeatureOrder { index: usize },
     #[error("{found} disk layers, expected at most {MAX_LAYERS}")]
     LayerCount { found: usize },
+    #[error("memory of an older format, which is read and no longer written")]
+    OldContent,
+    #[error("the CPU vendor is not 1 to {MAX_VENDOR} printable characters")]
+    Vendor,
 }
 
-/// Checks names of CPU features: few, short, printable, sorted, each once.
-pub(crate) fn check_features(features: &[String]) -> Result<(), ManifestError> {
+/// Checks what a guest needs of the CPU: names are few, short and printable, and features are sorted, each once.
+pub(crate) fn check_cpu(cpu: &Cpu) -> Result<(), ManifestError> {
+    let is_name = |vendor: &String| {
+        (1..=MAX_VENDOR).contains(&vendor.len()) && vendor.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+    };
+    if cpu.vendor.as_ref().is_some_and(|vendor| !is_name(vendor)) {
+        return Err(ManifestError::Vendor);
+    }
+    let features = &cpu.features;
     if features.len() > MAX_FEATURES {
         return Err(ManifestError::FeatureCount { found: features.len() });
     }
@@ -154,9 +173,9 @@ pub(crate) fn check_features(features: &[String]) -> Result<(), ManifestError> {
     Ok(())
 }
 
-pub(crate) fn check_layers(layers: &[DiskLayer]) -> Result<(), ManifestError> {
-    if layers.len() > MAX_LAYERS {
-        return Err(ManifestError::LayerCount { found: layers.len() });
+pub(crate) fn check_layer_count(found: usize) -> Result<(), ManifestError> {
+    if found > MAX_LAYERS {
+        return Err(ManifestError::LayerCount { found });
     }
     Ok(())
 }

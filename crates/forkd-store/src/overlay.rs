@@ -8,6 +8,10 @@
 //!   extents │ a b c c a z a a │      the newest layer that says something about a page wins
 //! ```
 
+use std::fs::File;
+
+use crate::files::{next_data, next_hole};
+use crate::layout::PAGE_BYTES;
 use crate::page_map::{Run, RunKind};
 
 /// Consecutive pages that come from one place.
@@ -46,10 +50,31 @@ impl Extent {
     }
 }
 
-/// The extents of a full snapshot.
-pub(crate) fn base(pages: u64) -> Vec<Extent> {
-    let origin = Origin::Layer { layer: 0, page: 0 };
-    vec![Extent { first: 0, count: pages, origin }]
+/// Memory that is zero: what the runs of a full snapshot are laid over.
+pub(crate) fn zero(pages: u64) -> Vec<Extent> {
+    vec![Extent { first: 0, count: pages, origin: Origin::Zero }]
+}
+
+/// The extents of a full snapshot of version 1, whose pages are at their places. Pages in holes are zero; a file system that knows no
+/// holes gives fewer of these.
+pub(crate) fn sparse(file: &File, pages: u64) -> Vec<Extent> {
+    let mut extents = Vec::new();
+    let mut first = 0;
+    while first < pages {
+        let offset = next_data(file, first * PAGE_BYTES);
+        let data = offset.map_or(pages, |offset| (offset / PAGE_BYTES).clamp(first, pages));
+        let hole = offset.and_then(|offset| next_hole(file, offset));
+        let end = hole.map_or(pages, |hole| hole.div_ceil(PAGE_BYTES).clamp(data, pages));
+        if data > first {
+            extents.push(Extent { first, count: data - first, origin: Origin::Zero });
+        }
+        if end > data {
+            let origin = Origin::Layer { layer: 0, page: data };
+            extents.push(Extent { first: data, count: end - data, origin });
+        }
+        first = end;
+    }
+    extents
 }
 
 /// Lays the runs of a diff over extents that cover all pages. The result does so again.
@@ -91,6 +116,7 @@ mod tests {
     use super::*;
     use crate::page_map::PageMap;
     use proptest::prelude::*;
+    use std::os::unix::fs::FileExt;
 
     const PAGES: u64 = 40;
 
@@ -109,11 +135,32 @@ mod tests {
         })
     }
 
+    #[test]
+    fn holes_of_a_sparse_file_are_zero() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 * PAGE_BYTES).unwrap();
+        let extent = |first, count, origin| Extent { first, count, origin };
+        let data = |page| Origin::Layer { layer: 0, page };
+        assert_eq!(sparse(&file, 8), [extent(0, 8, Origin::Zero)]);
+        for page in [1, 2, 7] {
+            file.write_all_at(&[1], page * PAGE_BYTES).unwrap();
+        }
+        let expected = [
+            extent(0, 1, Origin::Zero),
+            extent(1, 2, data(1)),
+            extent(3, 4, Origin::Zero),
+            extent(7, 1, data(7)),
+        ];
+        assert_eq!(sparse(&file, 8), expected);
+        // What the manifest says of its length is what counts.
+        assert_eq!(sparse(&file, 2), [extent(0, 1, Origin::Zero), extent(1, 1, data(1))]);
+    }
+
     proptest! {
         #[test]
         fn the_newest_layer_wins_on_every_page(diffs in proptest::collection::vec(any_diff(), 0..8)) {
             let mut oracle: Vec<_> = (0..PAGES).map(|page| Origin::Layer { layer: 0, page }).collect();
-            let mut extents = base(PAGES);
+            let mut extents = vec![Extent { first: 0, count: PAGES, origin: Origin::Layer { layer: 0, page: 0 } }];
             for (layer, diff) in (1..).zip(&diffs) {
                 extents = over(&extents, layer, diff.runs());
                 let mut data = 0;

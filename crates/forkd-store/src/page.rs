@@ -21,14 +21,14 @@ pub trait PageSource {
     fn read(&self, first: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// Memory that a chain is assembled into. Each page of the layout is delivered once, in ascending order, by one of the two
-/// functions; pages of two regions never come in one call.
-pub trait PageSink {
-    /// Takes the pages from number `first` on.
-    fn write(&mut self, first: u64, pages: &[u8]) -> io::Result<()>;
+/// Memory that a chain is assembled into. Each page of the layout is delivered once, by one of the two functions, in any order and from
+/// several threads; pages of two regions never come in one call.
+pub trait PageSink: Sync {
+    /// Takes the pages from number `first` on, 2 MiB at most.
+    fn write(&self, first: u64, pages: &[u8]) -> io::Result<()>;
 
     /// `count` pages from number `first` on are zero. Memory that was just mapped is, and has nothing to do.
-    fn zero(&mut self, first: u64, count: u64) -> io::Result<()>;
+    fn zero(&self, first: u64, count: u64) -> io::Result<()>;
 }
 
 /// Compares as a whole: much faster than a loop over bytes, and a page with data mostly differs in its first few.

@@ -1,22 +1,29 @@
-//! `memory.map`: which pages of the memory a diff has in its `memory.bin`, and which have become zero.
+//! `memory.map`: which pages of the memory are in `memory.bin`, which have become zero, and the digests of the frames of `memory.bin`.
 //!
 //! ```text
 //!  0       16        20     24          32             40           48           80                112
-//!  | magic | version | zero | run count | memory pages | data pages | runs blake3 | header checksum | runs …
+//!  | magic | version | zero | run count | memory pages | data pages | body blake3 | header checksum | runs … | frames …
 //!    16      u32       u32    u64         u64            u64          32            32 = blake3 of bytes 0 to 79
 //!
-//!  run:  first page u64 | count u32 | kind u32 (1 data, 2 zero)
+//!  run:    first page u64 | count u32 | kind u32 (1 data, 2 zero)
+//!  frame:  blake3 of 2 MiB of memory.bin, of the last one maybe less; as many as the data pages fill
 //! ```
 //!
 //! Numbers are little-endian. Runs ascend, do not touch a run of the same kind and are not empty, so that a set of pages has
-//! one encoding. The pages of the data runs follow each other in `memory.bin`. A page in no run is the parent's.
+//! one encoding. The pages of the data runs follow each other in `memory.bin`. A page in no run is the parent's; without a parent it
+//! is zero.
+//!
+//! Version 1 has no frames. It is also what the process that writes a snapshot leaves: the frames are added by the owner of the store,
+//! who hashes them (`seal.rs`).
 
 use crate::digest::Digest;
+use crate::frame;
 use crate::layout::{MAX_MEMORY, PAGE_BYTES};
 use crate::state::field;
 
 const MAGIC: &[u8; 16] = b"forkd-page-map\n\0";
-const VERSION: u32 = 1;
+const WITHOUT_FRAMES: u32 = 1;
+const WITH_FRAMES: u32 = 2;
 const RUN_LENGTH: usize = 16;
 /// The most runs in a map: 1 GiB of them. Every second page of 512 GiB would have to change on its own.
 const MAX_RUNS: usize = 1 << 26;
@@ -26,7 +33,7 @@ const RESERVED_AT: usize = 20;
 const RUN_COUNT_AT: usize = 24;
 const MEMORY_PAGES_AT: usize = 32;
 const DATA_PAGES_AT: usize = 40;
-const RUNS_DIGEST_AT: usize = 48;
+const BODY_DIGEST_AT: usize = 48;
 const CHECKSUM_AT: usize = 80;
 
 /// What a diff says about a page.
@@ -53,12 +60,13 @@ impl Run {
     }
 }
 
-/// The pages of a diff.
+/// The pages of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageMap {
     memory_pages: u64,
     data_pages: u64,
     runs: Vec<Run>,
+    frames: Option<Vec<Digest>>,
 }
 
 /// The bytes are not a page map that can be used.
@@ -70,7 +78,7 @@ pub enum PageMapError {
     Magic { found: [u8; 16] },
     #[error("the header is damaged: its checksum is {found}, expected {expected}")]
     Checksum { found: Digest, expected: Digest },
-    #[error("format version {found}, expected {VERSION}")]
+    #[error("format version {found}, expected {WITHOUT_FRAMES} or {WITH_FRAMES}")]
     Version { found: u32 },
     #[error("the reserved field is {found}, expected 0")]
     Reserved { found: u32 },
@@ -78,10 +86,10 @@ pub enum PageMapError {
     MemoryPages { found: u64 },
     #[error("{found} runs, expected at most {MAX_RUNS}")]
     TooManyRuns { found: u64 },
-    #[error("{found} bytes of runs, expected {expected} (truncated, or something was added)")]
+    #[error("{found} bytes behind the header, expected {expected} (truncated, or something was added)")]
     Length { found: u64, expected: u64 },
-    #[error("the runs are damaged: their blake3 digest is {found}, expected {expected}")]
-    Runs { found: Digest, expected: Digest },
+    #[error("what is behind the header is damaged: its blake3 digest is {found}, expected {expected}")]
+    Body { found: Digest, expected: Digest },
     #[error("run {index} is of kind {found}, expected 1 or 2")]
     Kind { index: usize, found: u32 },
     #[error("run {index} has {count} pages from {first} on, expected pages from {after} on and below {end}")]
@@ -90,17 +98,32 @@ pub enum PageMapError {
     Split { index: usize },
     #[error("the runs have {found} pages of data, the header says {expected}")]
     DataPages { found: u64, expected: u64 },
+    #[error("{found} frames, expected {expected}")]
+    Frames { found: u64, expected: u64 },
 }
 
 impl PageMap {
     /// Bytes before the runs.
     pub const HEADER: usize = 112;
-    /// The largest map in bytes.
-    pub(crate) const MAX_LENGTH: u64 = (PageMap::HEADER + MAX_RUNS * RUN_LENGTH) as u64;
+
+    /// The largest map of a memory in bytes.
+    pub(crate) fn max_length(memory_pages: u64) -> u64 {
+        let runs = memory_pages.min(MAX_RUNS as u64) * RUN_LENGTH as u64;
+        PageMap::HEADER as u64 + runs + frame_count(memory_pages) * Digest::LENGTH as u64
+    }
 
     /// A map of a memory in which no page differs.
     pub(crate) fn new(memory_pages: u64) -> PageMap {
-        PageMap { memory_pages, data_pages: 0, runs: Vec::new() }
+        PageMap { memory_pages, data_pages: 0, runs: Vec::new(), frames: None }
+    }
+
+    /// The same with the digests of the frames of `memory.bin`.
+    pub(crate) fn with_frames(self, frames: Vec<Digest>) -> Result<PageMap, PageMapError> {
+        let (found, expected) = (frames.len() as u64, frame_count(self.data_pages));
+        if found != expected {
+            return Err(PageMapError::Frames { found, expected });
+        }
+        Ok(PageMap { frames: Some(frames), ..self })
     }
 
     /// Adds a page behind all others that were added.
@@ -162,9 +185,16 @@ impl PageMap {
         self.data_pages
     }
 
+    /// The digests of the frames of `memory.bin`. Version 1 has none.
+    pub fn frames(&self) -> Option<&[Digest]> {
+        self.frames.as_deref()
+    }
+
     pub fn encode(&self) -> Vec<u8> {
+        let frames = self.frames.as_deref().unwrap_or_default();
+        let version = if self.frames.is_some() { WITH_FRAMES } else { WITHOUT_FRAMES };
         let mut file = vec![0; PageMap::HEADER];
-        file.reserve_exact(self.runs.len() * RUN_LENGTH);
+        file.reserve_exact(self.runs.len() * RUN_LENGTH + frames.len() * Digest::LENGTH);
         for run in &self.runs {
             let kind: u32 = match run.kind {
                 RunKind::Data => 1,
@@ -174,13 +204,14 @@ impl PageMap {
             file.extend_from_slice(&run.count.to_le_bytes());
             file.extend_from_slice(&kind.to_le_bytes());
         }
-        let (header, runs) = file.split_at_mut(PageMap::HEADER);
+        frames.iter().for_each(|frame| file.extend_from_slice(frame.as_bytes()));
+        let (header, body) = file.split_at_mut(PageMap::HEADER);
         header[..VERSION_AT].copy_from_slice(MAGIC);
-        header[VERSION_AT..RESERVED_AT].copy_from_slice(&VERSION.to_le_bytes());
+        header[VERSION_AT..RESERVED_AT].copy_from_slice(&version.to_le_bytes());
         header[RUN_COUNT_AT..MEMORY_PAGES_AT].copy_from_slice(&(self.runs.len() as u64).to_le_bytes());
         header[MEMORY_PAGES_AT..DATA_PAGES_AT].copy_from_slice(&self.memory_pages.to_le_bytes());
-        header[DATA_PAGES_AT..RUNS_DIGEST_AT].copy_from_slice(&self.data_pages.to_le_bytes());
-        header[RUNS_DIGEST_AT..CHECKSUM_AT].copy_from_slice(Digest::of(runs).as_bytes());
+        header[DATA_PAGES_AT..BODY_DIGEST_AT].copy_from_slice(&self.data_pages.to_le_bytes());
+        header[BODY_DIGEST_AT..CHECKSUM_AT].copy_from_slice(Digest::of(body).as_bytes());
         let checksum = Digest::of(&header[..CHECKSUM_AT]);
         header[CHECKSUM_AT..].copy_from_slice(checksum.as_bytes());
         file
@@ -188,18 +219,25 @@ impl PageMap {
 
     /// Checks a whole `memory.map`.
     pub fn parse(file: &[u8]) -> Result<PageMap, PageMapError> {
-        let Some((header, runs)) = file.split_first_chunk::<{ PageMap::HEADER }>() else {
+        let Some((header, body)) = file.split_first_chunk::<{ PageMap::HEADER }>() else {
             return Err(PageMapError::NoHeader { found: file.len() });
         };
-        let (run_count, memory_pages, data_pages) = parse_header(header)?;
-        let expected = run_count * RUN_LENGTH as u64;
-        if runs.len() as u64 != expected {
-            return Err(PageMapError::Length { found: runs.len() as u64, expected });
-        }
-        let (found, expected) = (Digest::of(runs), Digest::from_bytes(field(header, RUNS_DIGEST_AT)));
+        let Header { version, run_count, memory_pages, data_pages } = parse_header(header)?;
+        // No sum overflows: the runs are bounded, and frames are a small part of any number of bytes.
+        let run_bytes = run_count * RUN_LENGTH as u64;
+        let frame_bytes = match version {
+            WITH_FRAMES => frame_count(data_pages) * Digest::LENGTH as u64,
+            _ => 0,
+        };
+        let (found, expected) = (body.len() as u64, run_bytes + frame_bytes);
         if found != expected {
-            return Err(PageMapError::Runs { found, expected });
+            return Err(PageMapError::Length { found, expected });
         }
+        let (found, expected) = (Digest::of(body), Digest::from_bytes(field(header, BODY_DIGEST_AT)));
+        if found != expected {
+            return Err(PageMapError::Body { found, expected });
+        }
+        let (runs, frames) = body.split_at(usize::try_from(run_bytes).unwrap_or(usize::MAX));
         let mut map = PageMap::new(memory_pages);
         map.runs.reserve_exact(runs.len() / RUN_LENGTH);
         for run in runs.as_chunks::<RUN_LENGTH>().0 {
@@ -220,12 +258,28 @@ impl PageMap {
         if map.data_pages != data_pages {
             return Err(PageMapError::DataPages { found: map.data_pages, expected: data_pages });
         }
+        if version == WITH_FRAMES {
+            let frames = frames.as_chunks::<{ Digest::LENGTH }>().0;
+            map.frames = Some(frames.iter().map(|bytes| Digest::from_bytes(*bytes)).collect());
+        }
         Ok(map)
     }
 }
 
-/// Checks the header; returns the run count, the memory's pages and the data pages.
-fn parse_header(header: &[u8; PageMap::HEADER]) -> Result<(u64, u64, u64), PageMapError> {
+/// How many frames so many pages fill.
+fn frame_count(pages: u64) -> u64 {
+    frame::count(pages.saturating_mul(PAGE_BYTES))
+}
+
+/// What is in the header besides digests.
+struct Header {
+    version: u32,
+    run_count: u64,
+    memory_pages: u64,
+    data_pages: u64,
+}
+
+fn parse_header(header: &[u8; PageMap::HEADER]) -> Result<Header, PageMapError> {
     let magic: [u8; 16] = field(header, 0);
     if magic != *MAGIC {
         return Err(PageMapError::Magic { found: magic });
@@ -236,7 +290,7 @@ fn parse_header(header: &[u8; PageMap::HEADER]) -> Result<(u64, u64, u64), PageM
         return Err(PageMapError::Checksum { found, expected });
     }
     let version = u32::from_le_bytes(field(header, VERSION_AT));
-    if version != VERSION {
+    if ![WITHOUT_FRAMES, WITH_FRAMES].contains(&version) {
         return Err(PageMapError::Version { found: version });
     }
     let reserved = u32::from_le_bytes(field(header, RESERVED_AT));
@@ -251,7 +305,8 @@ fn parse_header(header: &[u8; PageMap::HEADER]) -> Result<(u64, u64, u64), PageM
     if !(1..=MAX_MEMORY / PAGE_BYTES).contains(&memory_pages) {
         return Err(PageMapError::MemoryPages { found: memory_pages });
     }
-    Ok((run_count, memory_pages, u64::from_le_bytes(field(header, DATA_PAGES_AT))))
+    let data_pages = u64::from_le_bytes(field(header, DATA_PAGES_AT));
+    Ok(Header { version, run_count, memory_pages, data_pages })
 }
 
 #[cfg(test)]
@@ -265,13 +320,13 @@ mod tests {
 
     /// A map as a hostile writer would make it: any runs, good checksums.
     fn forged(memory_pages: u64, data_pages: u64, runs: &[Run]) -> Vec<u8> {
-        PageMap { memory_pages, data_pages, runs: runs.to_vec() }.encode()
+        PageMap { memory_pages, data_pages, runs: runs.to_vec(), frames: None }.encode()
     }
 
     fn sealed(mut file: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
         change(&mut file);
         let digest = Digest::of(&file[PageMap::HEADER..]);
-        file[RUNS_DIGEST_AT..CHECKSUM_AT].copy_from_slice(digest.as_bytes());
+        file[BODY_DIGEST_AT..CHECKSUM_AT].copy_from_slice(digest.as_bytes());
         let checksum = Digest::of(&file[..CHECKSUM_AT]);
         file[CHECKSUM_AT..PageMap::HEADER].copy_from_slice(checksum.as_bytes());
         file
@@ -281,9 +336,33 @@ mod tests {
         forged(100, 7, &[run(0, 3, RunKind::Data), run(3, 2, RunKind::Zero), run(40, 4, RunKind::Data)])
     }
 
+    /// The same with a frame.
+    fn framed() -> Vec<u8> {
+        let map = PageMap::parse(&good()).unwrap();
+        map.with_frames(vec![Digest::of(b"a frame")]).unwrap().encode()
+    }
+
+    #[test]
+    fn frames_are_kept_and_as_many_as_the_data_fills() {
+        let map = PageMap::parse(&framed()).unwrap();
+        assert_eq!(map.frames(), Some(&[Digest::of(b"a frame")][..]));
+        assert_eq!(PageMap::parse(&good()).unwrap().frames(), None);
+        let error = map.with_frames(vec![]).unwrap_err();
+        assert_eq!(error, PageMapError::Frames { found: 0, expected: 1 });
+        let large = PageMap::parse(&forged(10_000, 513, &[run(0, 513, RunKind::Data)])).unwrap();
+        assert!(large.clone().with_frames(vec![Digest::of(b""); 1]).is_err());
+        assert!(large.with_frames(vec![Digest::of(b""); 2]).is_ok());
+        // Runs without frames, called a map with frames.
+        let error = PageMap::parse(&sealed(good(), |file| file[VERSION_AT] = 2)).unwrap_err();
+        assert!(matches!(error, PageMapError::Length { .. }), "{error}");
+    }
+
     #[test]
     fn every_flipped_bit_and_every_truncation_is_refused() {
-        let good = good();
+        [good(), framed()].into_iter().for_each(refused_when_damaged);
+    }
+
+    fn refused_when_damaged(good: Vec<u8>) {
         assert!(PageMap::parse(&good).is_ok());
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();

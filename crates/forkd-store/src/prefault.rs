@@ -1,7 +1,7 @@
 //! `prefault.json`: the pages that children of a snapshot use first, as they were found out from one of them.
 //!
 //! ```text
-//! b0a8…                                                                 blake3 of every byte behind this line
+//! b0a8…
 //! {"format":"forkd prefault","version":2,"snapshot":"…","written":[…],"touched":[…],"fresh":[…]}
 //! ```
 //!
@@ -9,9 +9,7 @@
 //! list it, nothing depends on it, and it goes with the directory. One that is damaged, or of another snapshot or version, is the
 //! same as none. So it is not synced either.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use forkd_proto::channel::MAX_MESSAGE;
 use forkd_proto::control::Prefault;
@@ -21,19 +19,18 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::files;
 use crate::layout::Layout;
+use crate::side_file;
 use crate::snapshot::OpenError;
 use crate::snapshot_files::SnapshotDirectory;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Stored};
 use crate::tag::Tag;
 
 const FILE: &str = "prefault.json";
-const NEW: &str = "prefault.json.new";
 const FORMAT: &str = "forkd prefault";
 /// Version 1 knew nothing of a first eval.
 const VERSION: u32 = 2;
 /// What is longer cannot be told to a process anyway.
 const MAX_LENGTH: u64 = MAX_MESSAGE as u64;
-const DIGITS: usize = 2 * Digest::LENGTH;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,7 +67,9 @@ pub enum KeepError {
 impl Store {
     /// What is kept with a snapshot; `None` if there is no such snapshot.
     pub fn prefault(&self, tag: &Tag) -> Result<Option<Kept>, OpenError> {
-        let Some((directory, sealed)) = SnapshotDirectory::open(&self.path(tag))? else { return Ok(None) };
+        let Some((directory, Stored { sealed, .. })) = SnapshotDirectory::open(&self.path(tag))? else {
+            return Ok(None);
+        };
         let read = || -> io::Result<Vec<u8>> {
             let file = directory.open_file(FILE)?;
             files::read(&file, files::length(&file)?.min(MAX_LENGTH + 1))
@@ -89,16 +88,11 @@ impl Store {
         let _lock = self.lock()?;
         let directory = self.path(tag);
         match SnapshotDirectory::open(&directory)? {
-            Some((_, sealed)) if sealed.digest == *digest => {}
+            Some((_, stored)) if stored.sealed.digest == *digest => {}
             _ => return Err(KeepError::Gone { tag: tag.clone(), digest: *digest }),
         }
-        let (new, path) = (directory.join(NEW), directory.join(FILE));
-        // Left by a process that was killed.
-        let _ = fs::remove_file(&new);
-        let file = files::create(&new).map_err(StoreError::at("create", &new))?;
-        let encoded = encode(digest, list).map_err(StoreError::at("write", &new))?;
-        file.write_all_at(&encoded, 0).map_err(StoreError::at("write", &new))?;
-        Ok(fs::rename(&new, &path).map_err(StoreError::at("rename", &new))?)
+        let encoded = encode(digest, list).map_err(StoreError::at("write", &directory.join(FILE)))?;
+        Ok(side_file::replace(&directory, FILE, &encoded)?)
     }
 }
 
@@ -106,22 +100,14 @@ fn encode(snapshot: &Digest, list: &Prefault) -> io::Result<Vec<u8>> {
     let Prefault { written, touched, fresh } = list.clone();
     let fields =
         Fields { format: FORMAT.into(), version: VERSION, snapshot: *snapshot, written, touched, fresh };
-    let mut text = serde_json::to_vec(&fields)?;
-    text.push(b'\n');
-    Ok([format!("{}\n", Digest::of(&text)).into_bytes(), text].concat())
+    side_file::encode(&fields)
 }
 
 fn decode(file: &[u8], snapshot: &Digest) -> Option<Prefault> {
     if file.len() as u64 > MAX_LENGTH {
         return None;
     }
-    let (digest, text) = file.split_at_checked(DIGITS)?;
-    let text = text.strip_prefix(b"\n")?;
-    let expected: Digest = std::str::from_utf8(digest).ok()?.parse().ok()?;
-    if Digest::of(text) != expected {
-        return None;
-    }
-    let fields: Fields = serde_json::from_slice(text).ok()?;
+    let fields: Fields = serde_json::from_slice(side_file::decode(file)?).ok()?;
     let is_meant = fields.format == FORMAT && fields.version == VERSION && fields.snapshot == *snapshot;
     is_meant.then_some(Prefault { written: fields.written, touched: fields.touched, fresh: fields.fresh })
 }
@@ -130,6 +116,7 @@ fn decode(file: &[u8], snapshot: &Digest) -> Option<Prefault> {
 mod tests {
     use super::*;
     use crate::testing::{TestStore, memory, tag};
+    use std::fs;
 
     fn list(end: u64) -> Prefault {
         let [written, touched, fresh] = [[0..1, 2..end], [1..2, 3..4], [0..0, 1..2]].map(PageRuns::first_of);
@@ -151,7 +138,7 @@ mod tests {
             store.keep_prefault(&tag("base"), &digest, &list(end)).unwrap();
             assert_eq!(kept(&store), Some(list(end)));
         }
-        fs::write(store.path().join("base").join(NEW), "left").unwrap();
+        fs::write(store.path().join("base/prefault.json.new"), "left").unwrap();
         store.keep_prefault(&tag("base"), &digest, &list(3)).unwrap();
         assert_eq!(kept(&store), Some(list(3)));
         // It is no part of the snapshot.

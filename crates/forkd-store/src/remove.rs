@@ -47,10 +47,24 @@ impl Store {
 
     fn check_dependents(&self, tag: &Tag) -> Result<(), RemoveError> {
         let mut dependents = Vec::new();
+        let digest = match self.get(tag) {
+            Ok(stored) => stored.map(|stored| stored.sealed.digest),
+            // What is damaged can be removed; who depends on it says so by its name.
+            Err(_) => None,
+        };
+        let mut has_twin = false;
         for listed in self.list()? {
-            match listed.manifest {
-                Ok(sealed) if sealed.manifest.parent().is_some_and(|parent| parent.tag == *tag) => {
-                    dependents.push(listed.tag);
+            match listed.stored {
+                Ok(stored) if listed.tag != *tag => {
+                    let parent = stored.manifest().parent;
+                    let is_parent = match digest {
+                        Some(digest) => parent == Some(digest),
+                        None => parent.is_some() && stored.local.parent.as_ref() == Some(tag),
+                    };
+                    if is_parent {
+                        dependents.push(listed.tag);
+                    }
+                    has_twin |= digest == Some(stored.sealed.digest);
                 }
                 Ok(_) => {}
                 Err(_) if listed.tag == *tag => {}
@@ -64,7 +78,8 @@ impl Store {
                 }
             }
         }
-        if dependents.is_empty() {
+        // The same snapshot under another name is the parent just as well.
+        if dependents.is_empty() || has_twin {
             return Ok(());
         }
         Err(RemoveError::Needed { tag: tag.clone(), dependents })
@@ -103,6 +118,28 @@ mod tests {
         }
         assert!(left(&store).is_empty());
         assert!(matches!(store.remove(&tag("base")), Err(RemoveError::Missing { .. })));
+    }
+
+    #[test]
+    fn a_snapshot_that_is_there_twice_can_be_removed_once() {
+        let store = TestStore::new();
+        let base = store.full("base", &memory(&[1, 2]));
+        store.diff("head", &base, &memory(&[1, 3]));
+        let copy = |from: &str, to: &str| {
+            let (from, to) = (store.path().join(from), store.path().join(to));
+            fs::create_dir(&to).unwrap();
+            for entry in fs::read_dir(from).unwrap() {
+                let entry = entry.unwrap();
+                fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        };
+        copy("base", "twin");
+        store.remove(&tag("base")).unwrap();
+        // The parent has another name now.
+        let mut page = [0; 4096];
+        Chain::load(&store, &tag("head")).unwrap().read(0, &mut page).unwrap();
+        assert_eq!(page, [1; 4096]);
+        assert!(matches!(store.remove(&tag("twin")), Err(RemoveError::Needed { .. })));
     }
 
     #[test]

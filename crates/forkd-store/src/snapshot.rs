@@ -1,4 +1,4 @@
-//! A snapshot opened for reading: every file checked against the manifest before anything of it is used.
+//! A snapshot opened for reading: its manifest, map and state are checked before anything is used, its memory while it is read.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,13 +8,17 @@ use std::path::{Path, PathBuf};
 use crate::checked::{check_image, check_length, read_checked};
 use crate::digest::Digest;
 use crate::files;
+use crate::frame;
 use crate::layout::PAGE_BYTES;
+use crate::local::LocalError;
 use crate::manifest::{Content, FileEntry, MAX_MANIFEST, Manifest, ManifestError, SealedManifest};
-use crate::page_map::{PageMap, PageMapError};
+use crate::manifest_file::{self, Parsed};
+use crate::page_map::{PageMap, PageMapError, RunKind};
 use crate::snapshot_files::SnapshotFiles;
 use crate::state::{StateError, VmState};
+use crate::tag::{Tag, TagError};
 
-/// A snapshot whose files are what its manifest says. Its VM state is the chain's: of ancestors it is not read.
+/// A snapshot whose files are those of its manifest. Its VM state is the chain's: of ancestors it is not read.
 #[derive(Debug)]
 pub struct Snapshot {
     name: PathBuf,
@@ -40,8 +44,20 @@ pub enum OpenError {
     TooLong { path: PathBuf, found: u64, expected: u64 },
     #[error("{} is damaged: its blake3 digest is {found}, expected {expected}", path.display())]
     Digest { path: PathBuf, found: Digest, expected: Digest },
+    #[error("{} is damaged: the blake3 digest of its frame {index}, 2 MiB, is {found}, expected {expected}", path.display())]
+    Frame { path: PathBuf, index: u64, found: Digest, expected: Digest },
     #[error("{} describes {found} pages of {what}, expected {expected}", path.display())]
     Pages { path: PathBuf, what: &'static str, found: u64, expected: u64 },
+    #[error("{} cannot be used", path.display())]
+    Local { path: PathBuf, source: LocalError },
+    #[error("{} is not named by a tag", path.display())]
+    Tag { path: PathBuf, source: TagError },
+    #[error("the directory {} has the manifest of {found}", path.display())]
+    OtherTag { path: PathBuf, found: Tag },
+    #[error("{} says that pages have become zero, but there is no parent in which they were not", path.display())]
+    ZeroRuns { path: PathBuf },
+    #[error("{} has no digests of frames, expected one for each 2 MiB", path.display())]
+    NoFrames { path: PathBuf },
     #[error("{} was not handed over", path.display())]
     NotGiven { path: PathBuf },
     #[error("{} was handed over, but the manifest does not list it", path.display())]
@@ -63,20 +79,50 @@ impl Snapshot {
     pub(crate) fn new(sealed: SealedManifest, files: SnapshotFiles) -> Result<Snapshot, OpenError> {
         let SnapshotFiles { name, memory, map, .. } = files;
         let path = name.join(files::MAP);
-        let map = match (&sealed.manifest.content, map) {
-            (Content::Full, None) => None,
-            (Content::Full, Some(_)) => return Err(OpenError::NotListed { path }),
-            (Content::Diff { .. }, None) => return Err(OpenError::NotGiven { path }),
-            (Content::Diff { map, .. }, Some(file)) => Some(open_map(&path, &file, map, &sealed.manifest)?),
+        let map = match (sealed.manifest.content.map(), map) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(OpenError::NotListed { path }),
+            (Some(_), None) => return Err(OpenError::NotGiven { path }),
+            (Some(map), Some(file)) => Some(open_map(&path, &file, &map, &sealed.manifest)?),
         };
         check_length(&name.join(files::MEMORY), &memory, sealed.manifest.memory.size)?;
         Ok(Snapshot { name, sealed, memory, map })
     }
 
-    /// Checks every byte of the memory, on all cores.
-    pub(crate) fn verify_memory(&self) -> Result<(), OpenError> {
+    /// Checks every byte of memory that has no digests of frames, on all cores. Frames are checked by whoever reads them.
+    pub(crate) fn verify_whole_memory(&self) -> Result<(), OpenError> {
         let FileEntry { size, digest } = self.manifest().memory;
-        check_image(&self.name.join(files::MEMORY), &self.memory, size, digest)
+        match self.manifest().content {
+            Content::Framed { .. } => Ok(()),
+            Content::Packed { .. } | Content::Sparse => {
+                check_image(&self.path(files::MEMORY), &self.memory, size, digest)
+            }
+        }
+    }
+
+    /// Reads a frame of the memory and checks it. `buffer` has room for one.
+    pub(crate) fn read_frame<'a>(&self, index: u64, buffer: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
+        let path = || self.path(files::MEMORY);
+        let frames = self.map().and_then(PageMap::frames).unwrap_or_default();
+        let expected = usize::try_from(index).ok().and_then(|index| frames.get(index));
+        let expected = *expected.ok_or_else(|| OpenError::NoFrames { path: self.path(files::MAP) })?;
+        let bytes = frame::read(&self.memory, self.manifest().memory.size, index, buffer)
+            .map_err(|source| OpenError::Io { path: path(), source })?;
+        let found = Digest::of(bytes);
+        if found != expected {
+            return Err(OpenError::Frame { path: path(), index, found, expected });
+        }
+        Ok(bytes)
+    }
+
+    /// One of its files, for messages.
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.name.join(file)
+    }
+
+    /// What to call it in messages: its tag, as far as whoever opened it knows.
+    pub fn label(&self) -> String {
+        label(&self.name)
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -88,24 +134,24 @@ impl Snapshot {
         &self.sealed
     }
 
-    /// `memory.bin`. Of a full snapshot it can be mapped: regions follow each other in it.
+    /// `memory.bin`
     pub fn memory_file(&self) -> &File {
         &self.memory
     }
 
-    /// `memory.map` of a diff.
+    /// `memory.map`, which all have but full snapshots of version 1.
     pub fn map(&self) -> Option<&PageMap> {
         self.map.as_ref()
     }
 
     /// Refuses a snapshot whose guest may use CPU features that this host does not have.
     pub fn check_cpu(&self, host_features: &BTreeSet<String>) -> Result<(), RequirementError> {
-        let needed = self.manifest().cpu_features.iter();
+        let needed = self.manifest().cpu.features.iter();
         let missing: Vec<_> = needed.filter(|&feature| !host_features.contains(feature)).cloned().collect();
         if missing.is_empty() {
             return Ok(());
         }
-        Err(RequirementError::Cpu { tag: self.manifest().tag.to_string(), missing })
+        Err(RequirementError::Cpu { tag: self.label(), missing })
     }
 
     /// Refuses a snapshot whose memory is larger than `available` bytes.
@@ -114,18 +160,23 @@ impl Snapshot {
         if needed <= available {
             return Ok(());
         }
-        Err(RequirementError::Memory { tag: self.manifest().tag.to_string(), needed, available })
+        Err(RequirementError::Memory { tag: self.label(), needed, available })
     }
 }
 
+/// What a snapshot is called in messages whose files are at `name`.
+pub(crate) fn label(name: &Path) -> String {
+    name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned()
+}
+
 /// Reads and checks a manifest, and nothing else of the snapshot that is called `name`.
-pub(crate) fn read_manifest(name: &Path, file: &File) -> Result<SealedManifest, OpenError> {
+pub(crate) fn read_manifest(name: &Path, file: &File) -> Result<Parsed, OpenError> {
     let path = name.join(files::MANIFEST);
     let failed = |source| OpenError::Io { path: path.clone(), source };
     let length = files::length(file).map_err(failed)?;
     // One byte more than allowed is enough for the parser to refuse it.
     let bytes = files::read(file, length.min(MAX_MANIFEST + 1)).map_err(failed)?;
-    Manifest::parse(&bytes).map_err(|source| OpenError::Manifest { path, source })
+    manifest_file::parse(&bytes).map_err(|source| OpenError::Manifest { path, source })
 }
 
 /// Reads and checks the VM's state.
@@ -150,15 +201,27 @@ fn open_map(path: &Path, file: &File, entry: &FileEntry, manifest: &Manifest) ->
             return Err(OpenError::Pages { path: path.into(), what, found, expected });
         }
     }
+    if manifest.parent.is_none() && map.runs().iter().any(|run| run.kind == RunKind::Zero) {
+        return Err(OpenError::ZeroRuns { path: path.into() });
+    }
+    if let Content::Framed { .. } = manifest.content {
+        let frames = map.frames().ok_or_else(|| OpenError::NoFrames { path: path.into() })?;
+        // Otherwise a map and a manifest of two snapshots would be told apart only by what is loaded.
+        let (found, expected) = (frame::digest_of(frames), manifest.memory.digest);
+        if found != expected {
+            return Err(OpenError::Digest { path: path.into(), found, expected });
+        }
+    }
     Ok(map)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assemble::AssembleError;
     use crate::chain::{Chain, ChainError};
     use crate::store::Store;
-    use crate::testing::{TestStore, memory, tag};
+    use crate::testing::{Memory, TestStore, memory, tag};
     use std::fs;
     use std::os::unix::fs::FileExt;
 
@@ -180,7 +243,7 @@ mod tests {
             .map(|entry| entry.unwrap().path())
             .collect();
         files.sort();
-        assert_eq!(files.len(), 3 + 4);
+        assert_eq!(files.len(), 2 * 5);
         files
     }
 
@@ -190,13 +253,17 @@ mod tests {
         if file.ends_with(files::MEMORY) { 61 } else { 1 }
     }
 
-    /// Loads the snapshot that a file belongs to.
-    fn load(file: &Path) -> Result<Chain, OpenError> {
+    /// Loads the snapshot that a file belongs to, and reads all of its memory.
+    fn load(file: &Path) -> Result<(), OpenError> {
         let directory = file.parent().unwrap();
         let store = Store::new(directory.parent().unwrap());
         let name = tag(directory.file_name().unwrap().to_str().unwrap());
-        Chain::load(&store, &name).map_err(|error| match error {
+        let chain = Chain::load(&store, &name).map_err(|error| match error {
             ChainError::Snapshot(error) => error,
+            other => panic!("{other}"),
+        })?;
+        chain.assemble(&Memory::of_regions(&[4])).map_err(|error| match error {
+            AssembleError::Memory(error) => error,
             other => panic!("{other}"),
         })
     }
@@ -230,7 +297,7 @@ mod tests {
                 open.set_len(length as u64).unwrap();
                 let message = chain_text(&refused(&file));
                 assert!(message.contains(file.to_str().unwrap()), "{message}");
-                assert!(message.contains("truncated"), "{message}");
+                assert!(message.contains("truncated") || message.contains("first line"), "{message}");
             }
             fs::write(&file, [&good[..], b"\0"].concat()).unwrap();
             let message = chain_text(&refused(&file));
@@ -267,8 +334,8 @@ mod tests {
             let bytes = map.encode();
             fs::write(directory.join(files::MAP), &bytes).unwrap();
             let mut manifest = manifest.clone();
-            let Content::Diff { map, .. } = &mut manifest.content else { panic!("not a diff") };
-            *map = FileEntry { size: bytes.len() as u64, digest: Digest::of(&bytes) };
+            let map = FileEntry { size: bytes.len() as u64, digest: Digest::of(&bytes) };
+            manifest.content = Content::Framed { map };
             fs::write(directory.join(files::MANIFEST), manifest.seal().unwrap().1).unwrap();
             refused(&directory.join(files::MAP)).to_string()
         };
@@ -276,6 +343,15 @@ mod tests {
         assert!(message.ends_with("memory.map describes 1000 pages of memory, expected 4"), "{message}");
         let message = forge(PageMap::new(4));
         assert!(message.ends_with("memory.map describes 0 pages of data, expected 1"), "{message}");
+        let mut one = PageMap::new(4);
+        one.push(1, RunKind::Data).unwrap();
+        let message = forge(one.clone());
+        assert!(
+            message.ends_with("memory.map has no digests of frames, expected one for each 2 MiB"),
+            "{message}"
+        );
+        let message = forge(one.with_frames(vec![Digest::of(b"another")]).unwrap());
+        assert!(message.contains("memory.map is damaged"), "{message}");
     }
 
     #[test]
@@ -283,7 +359,7 @@ mod tests {
         let store = small();
         let chain = Chain::load(&store, &tag("base")).unwrap();
         let snapshot = chain.head();
-        assert_eq!(snapshot.manifest().cpu_features, ["avx2", "sse4_2"]);
+        assert_eq!(snapshot.manifest().cpu.features, ["avx2", "sse4_2"]);
         let host = |features: &[&str]| features.iter().map(|name| name.to_string()).collect();
         snapshot.check_cpu(&host(&["aes", "avx2", "sse4_2"])).unwrap();
         assert_eq!(

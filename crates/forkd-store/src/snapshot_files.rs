@@ -4,10 +4,13 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::checked::{check_image, check_length};
 use crate::files;
-use crate::manifest::{Content, FileEntry, Manifest, SealedManifest};
+use crate::local::{self, Local};
+use crate::manifest::Manifest;
+use crate::manifest_file::Parsed;
 use crate::snapshot::{OpenError, read_manifest};
+use crate::store::Stored;
+use crate::tag::Tag;
 
 /// The open files of one snapshot, and what to call them in messages.
 #[derive(Debug)]
@@ -18,18 +21,8 @@ pub struct SnapshotFiles {
     /// Of a chain only the head's state is read; ancestors have none here.
     pub state: Option<File>,
     pub memory: File,
-    /// A diff has one.
+    /// All have one but full snapshots of version 1.
     pub map: Option<File>,
-}
-
-impl SnapshotFiles {
-    /// Checks every byte of the memory, on all cores. Nothing else is looked at but the manifest.
-    pub fn check_memory(&self) -> Result<(), OpenError> {
-        let FileEntry { size, digest } = read_manifest(&self.name, &self.manifest)?.manifest.memory;
-        let path = self.name.join(files::MEMORY);
-        check_length(&path, &self.memory, size)?;
-        check_image(&path, &self.memory, size, digest)
-    }
 }
 
 /// A snapshot's directory, held open: all files come from the same snapshot, even if another takes its name meanwhile.
@@ -41,16 +34,27 @@ pub(crate) struct SnapshotDirectory {
 }
 
 impl SnapshotDirectory {
-    /// Opens a directory and reads its manifest. `None` if there is no such directory.
-    pub fn open(path: &Path) -> Result<Option<(SnapshotDirectory, SealedManifest)>, OpenError> {
+    /// Opens a directory, whose name is a tag, and reads what is known of its snapshot. `None` if there is no such directory.
+    pub fn open(path: &Path) -> Result<Option<(SnapshotDirectory, Stored)>, OpenError> {
         let directory = match files::open_directory(path) {
             Ok(directory) => directory,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(OpenError::Io { path: path.into(), source }),
         };
         let manifest = open(&directory, path, files::MANIFEST)?;
-        let sealed = read_manifest(path, &manifest)?;
-        Ok(Some((SnapshotDirectory { path: path.into(), directory, manifest }, sealed)))
+        let Parsed { sealed, local } = read_manifest(path, &manifest)?;
+        let (tag, local) = match local {
+            // Its manifest has its name.
+            Some((tag, _)) if !path.ends_with(tag.as_str()) => {
+                return Err(OpenError::OtherTag { path: path.into(), found: tag });
+            }
+            Some(named) => named,
+            None => (tag_of(path)?, read_local(path, &directory, &sealed.manifest)?),
+        };
+        Ok(Some((
+            SnapshotDirectory { path: path.into(), directory, manifest },
+            Stored { tag, sealed, local },
+        )))
     }
 
     /// Opens a file that the manifest does not list.
@@ -62,13 +66,23 @@ impl SnapshotDirectory {
     pub fn files(self, manifest: &Manifest, with_state: bool) -> Result<SnapshotFiles, OpenError> {
         let open = |name| open(&self.directory, &self.path, name);
         let state = with_state.then(|| open(files::STATE)).transpose()?;
-        let map = match manifest.content {
-            Content::Full => None,
-            Content::Diff { .. } => Some(open(files::MAP)?),
-        };
+        let map = manifest.content.map().map(|_| open(files::MAP)).transpose()?;
         let memory = open(files::MEMORY)?;
         Ok(SnapshotFiles { name: self.path, manifest: self.manifest, state, memory, map })
     }
+}
+
+fn tag_of(path: &Path) -> Result<Tag, OpenError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.parse().map_err(|source| OpenError::Tag { path: path.into(), source })
+}
+
+fn read_local(path: &Path, directory: &File, manifest: &Manifest) -> Result<Local, OpenError> {
+    let file = open(directory, path, files::LOCAL)?;
+    let path = path.join(files::LOCAL);
+    let read = files::length(&file).and_then(|length| files::read(&file, length.min(local::MAX_LENGTH + 1)));
+    let bytes = read.map_err(|source| OpenError::Io { path: path.clone(), source })?;
+    Local::parse(&bytes, manifest.disk_layers.len()).map_err(|error| error.at(path))
 }
 
 fn open(directory: &File, path: &Path, name: &str) -> Result<File, OpenError> {
@@ -78,42 +92,27 @@ fn open(directory: &File, path: &Path, name: &str) -> Result<File, OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::Chain;
     use crate::testing::{TestStore, memory, tag};
     use std::fs;
-    use std::os::unix::fs::FileExt;
 
     #[test]
     fn the_files_are_of_one_snapshot_even_if_another_takes_its_name() {
         let store = TestStore::new();
         store.full("base", &memory(&[1]));
-        let (directory, sealed) = SnapshotDirectory::open(&store.path().join("base")).unwrap().unwrap();
+        let (directory, stored) = SnapshotDirectory::open(&store.path().join("base")).unwrap().unwrap();
         fs::rename(store.path().join("base"), store.path().join("aside")).unwrap();
         store.full("base", &memory(&[2, 3]));
-        let files = directory.files(&sealed.manifest, true).unwrap();
+        let files = directory.files(stored.manifest(), true).unwrap();
         assert_eq!(files.memory.metadata().unwrap().len(), 4096);
-        assert_eq!(read_manifest(&files.name, &files.manifest).unwrap(), sealed);
+        assert_eq!(read_manifest(&files.name, &files.manifest).unwrap().sealed, stored.sealed);
     }
 
     #[test]
-    fn memory_is_checked_by_itself() {
-        let store = TestStore::new();
-        let base = store.full("base", &memory(&[1, 2]));
-        store.diff("diff", &base, &memory(&[1, 3]));
-        let open = || store.open_chain(&tag("diff")).unwrap();
-        open().iter().for_each(|files| files.check_memory().unwrap());
-        let damaged = store.path().join("base").join(files::MEMORY);
-        let file = fs::OpenOptions::new().write(true).open(&damaged).unwrap();
-        file.write_all_at(b"x", 5000).unwrap();
-        let error = open()[0].check_memory().unwrap_err();
-        assert!(matches!(&error, OpenError::Digest { path, .. } if *path == damaged), "{error}");
-        open()[1].check_memory().unwrap();
-        // Whoever says that it was checked is believed.
-        Chain::open_checked(open()).unwrap();
-        assert!(Chain::open(open()).is_err());
-        file.set_len(4096).unwrap();
-        assert!(matches!(open()[0].check_memory(), Err(OpenError::Truncated { .. })));
-        assert!(Chain::open_checked(open()).is_err(), "sizes are looked at all the same");
+    fn a_snapshot_of_version_1_that_was_renamed_is_refused() {
+        let (store, _) = TestStore::of_version_1();
+        fs::rename(store.path().join("base"), store.path().join("stolen")).unwrap();
+        let error = SnapshotDirectory::open(&store.path().join("stolen")).unwrap_err();
+        assert!(error.to_string().ends_with("stolen has the manifest of base"), "{error}");
     }
 
     #[test]
@@ -121,9 +120,9 @@ mod tests {
         let store = TestStore::new();
         store.full("base", &memory(&[1]));
         let path = store.path().join("base");
-        let (directory, sealed) = SnapshotDirectory::open(&path).unwrap().unwrap();
+        let (directory, stored) = SnapshotDirectory::open(&path).unwrap().unwrap();
         store.remove(&tag("base")).unwrap();
-        let error = directory.files(&sealed.manifest, true).unwrap_err();
+        let error = directory.files(stored.manifest(), true).unwrap_err();
         assert_eq!(error.to_string(), format!("cannot read {}", path.join(files::STATE).display()));
         assert!(SnapshotDirectory::open(&path).unwrap().is_none());
     }

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files::{DirectoryLock, TEMPORARY};
-use crate::manifest::SealedManifest;
+use crate::local::Local;
+use crate::manifest::{LayerEntry, Link, Manifest, SealedManifest};
 use crate::snapshot::OpenError;
 use crate::snapshot_files::SnapshotDirectory;
 use crate::tag::Tag;
@@ -20,7 +21,32 @@ pub struct Store {
 #[derive(Debug)]
 pub struct Listed {
     pub tag: Tag,
-    pub manifest: Result<SealedManifest, OpenError>,
+    pub stored: Result<Stored, OpenError>,
+}
+
+/// A snapshot of a store: what it is, and what it is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// The name of its directory.
+    pub tag: Tag,
+    pub sealed: SealedManifest,
+    pub local: Local,
+}
+
+impl Stored {
+    /// How a child names this snapshot.
+    pub fn link(&self) -> Link {
+        Link { tag: self.tag.clone(), digest: self.sealed.digest }
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.sealed.manifest
+    }
+
+    /// The layers of its disks, each with its name here.
+    pub fn disk_layers(&self) -> impl Iterator<Item = (&Tag, LayerEntry)> {
+        self.local.layers.iter().zip(self.manifest().disk_layers.iter().copied())
+    }
 }
 
 /// The store's directory cannot be used.
@@ -63,18 +89,17 @@ impl Store {
             // Those that were removed since the directory was read are left out, here and below.
             .filter_map(|tag| {
                 let opened = SnapshotDirectory::open(&self.path(&tag)).transpose()?;
-                Some(Listed { manifest: opened.map(|(_, sealed)| sealed), tag })
+                Some(Listed { stored: opened.map(|(_, stored)| stored), tag })
             })
-            .filter(|listed| listed.manifest.is_ok() || is_directory(&self.path(&listed.tag)))
+            .filter(|listed| listed.stored.is_ok() || is_directory(&self.path(&listed.tag)))
             .collect();
         listed.sort_by(|a, b| a.tag.cmp(&b.tag));
         Ok(listed)
     }
 
-    /// The manifest of one snapshot. `None` if there is no such snapshot.
-    pub fn manifest(&self, tag: &Tag) -> Result<Option<SealedManifest>, OpenError> {
-        let opened = SnapshotDirectory::open(&self.path(tag))?;
-        Ok(opened.map(|(_, sealed)| sealed).filter(|sealed| sealed.manifest.tag == *tag))
+    /// One snapshot. `None` if there is no such snapshot.
+    pub fn get(&self, tag: &Tag) -> Result<Option<Stored>, OpenError> {
+        Ok(SnapshotDirectory::open(&self.path(tag))?.map(|(_, stored)| stored))
     }
 
     /// Removes what writers and removers that were killed have left. Those that live keep their directories locked.
@@ -142,15 +167,22 @@ mod tests {
         let list = store.list().unwrap();
         let tags: Vec<_> = list.iter().map(|listed| listed.tag.as_str()).collect();
         assert_eq!(tags, ["a-diff", "base", "damaged"]);
-        assert_eq!(list[0].manifest.as_ref().unwrap().manifest.parent(), Some(&base));
-        assert_eq!(list[1].manifest.as_ref().unwrap().link(), base);
-        assert!(matches!(list[2].manifest, Err(OpenError::Manifest { .. })));
-        let manifest = |name: &str| Store::manifest(&store, &name.parse().unwrap());
-        assert_eq!(manifest("base").unwrap().unwrap().link(), base);
-        assert!(matches!(manifest("damaged"), Err(OpenError::Manifest { .. })));
-        assert!(manifest("none").unwrap().is_none());
+        let diff = list[0].stored.as_ref().unwrap();
+        assert_eq!(
+            (diff.manifest().parent, &diff.local.parent),
+            (Some(base.digest), &Some(base.tag.clone()))
+        );
+        assert_eq!(list[1].stored.as_ref().unwrap().link(), base);
+        assert!(matches!(list[2].stored, Err(OpenError::Manifest { .. })));
+        let get = |name: &str| store.get(&name.parse().unwrap());
+        assert_eq!(get("base").unwrap().unwrap().link(), base);
+        assert!(matches!(get("damaged"), Err(OpenError::Manifest { .. })));
+        assert!(get("none").unwrap().is_none());
+        // A name is a directory's, and no part of what it has.
         fs::rename(store.path().join("base"), store.path().join("other")).unwrap();
-        assert!(manifest("other").unwrap().is_none(), "the manifest of another");
+        assert_eq!(get("other").unwrap().unwrap().link().digest, base.digest);
+        fs::write(store.path().join("other/local.json"), "{}").unwrap();
+        assert!(matches!(get("other"), Err(OpenError::Local { .. })));
     }
 
     #[test]

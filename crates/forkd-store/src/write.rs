@@ -1,11 +1,11 @@
 //! Writing a snapshot: all of it appears at once, or none of it.
 //!
 //! ```text
-//!   Store::draft      .tmp-…/   empty files, locked
-//!   write_contents    state.bin ─▶ memory.bin ─▶ memory.map        (each synced before the next is begun)
-//!   Draft::publish    manifest.json ─▶ sync directory ─▶ rename to TAG ─▶ sync store
-//!                                                      │
-//!   killed:   nothing there; the sweep removes the rest ◀┴▶ a whole snapshot
+//!   Store::draft            .tmp-…/   empty files, locked
+//!   write_contents          state.bin ─▶ memory.bin ─▶ memory.runs      (each synced before the next is begun)
+//!   SettledDraft::publish   memory.map ─▶ local.json ─▶ manifest.json ─▶ sync directory ─▶ rename to TAG ─▶ sync store
+//!                                                                                        │
+//!   killed:                                   nothing there; the sweep removes the rest ◀┴▶ a whole snapshot
 //! ```
 //!
 //! The first and the last belong to the owner of the store, who has its paths; the middle to the process that has the
@@ -15,14 +15,16 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 
 use crate::chain::{ChainError, MAX_CHAIN};
-use crate::contents::{NewContents, write_contents};
+use crate::contents::{NewContents, failed, write_contents};
 use crate::digest::Digest;
-use crate::draft::Description;
-use crate::manifest::{About, DiskLayer, Link, ManifestError, SealedManifest};
+use crate::draft::{Description, DiskLayer};
+use crate::files;
+use crate::local::LocalError;
+use crate::manifest::{About, Cpu, Link, ManifestError};
 use crate::page::PageSource;
 use crate::page_map::PageMapError;
-use crate::state::MAX_STATE;
-use crate::store::{Store, StoreError};
+use crate::state::{MAX_STATE, StateError};
+use crate::store::{Store, StoreError, Stored};
 use crate::tag::Tag;
 
 /// What a snapshot is made from, for [`Store::write`].
@@ -31,8 +33,8 @@ pub struct NewSnapshot<'a> {
     pub tag: Tag,
     /// Milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// In any order.
-    pub cpu_features: Vec<String>,
+    /// The features in any order.
+    pub cpu: Cpu,
     pub disk_layers: Vec<DiskLayer>,
     /// The caller's number for the encoding of `state`.
     pub state_version: u32,
@@ -60,7 +62,9 @@ pub enum Step {
     /// stop soon, or to make pauses.
     PieceDone,
     MemoryWritten,
-    MapWritten,
+    RunsWritten,
+    /// Its frames are hashed, and the map is written.
+    MemorySealed,
     ManifestWritten,
     DirectorySynced,
     /// It has its name. From here on the answer does not matter.
@@ -95,10 +99,16 @@ pub enum WriteError {
     File { name: &'static str, source: io::Error },
     #[error("{name} has {found} bytes, expected the {expected} that are said to be written")]
     Size { name: &'static str, found: u64, expected: u64 },
-    #[error("files for a {found} snapshot, but what is written is a {expected} one")]
-    Kind { found: &'static str, expected: &'static str },
-    #[error("the changed pages cannot be listed")]
+    #[error("{name} has {found} bytes, expected at most {limit}")]
+    TooLong { name: &'static str, found: u64, limit: u64 },
+    #[error("the list of pages cannot be used")]
     Map(#[from] PageMapError),
+    #[error("pages of a full snapshot are said to have become zero")]
+    ZeroRuns,
+    #[error("the VM state cannot be used")]
+    State(#[source] StateError),
+    #[error("what is known of it here cannot be written")]
+    Local(#[source] LocalError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("stopped on request")]
@@ -112,12 +122,13 @@ impl Store {
         new: NewSnapshot<'_>,
         candidates: &mut dyn Iterator<Item = Range<u64>>,
         observe: &mut Observer<'_>,
-    ) -> Result<SealedManifest, WriteError> {
+    ) -> Result<Stored, WriteError> {
         let mut description = Description {
             created_unix_ms: new.created_unix_ms,
-            cpu_features: new.cpu_features,
+            cpu: new.cpu,
             layout: new.memory.layout().clone(),
             about: About::new(),
+            local: About::new(),
             disk_layers: new.disk_layers,
         };
         let (parent, base) = new.base.map(|base| (base.parent, base.memory)).unzip();
@@ -129,8 +140,9 @@ impl Store {
         let draft = self.draft(&new.tag, parent.as_ref())?;
         draft.check_memory(&description.layout)?;
         step(observe, Step::Begun)?;
-        let written = write_contents(draft.new_files(), &contents, candidates, observe)?;
-        draft.publish_in_steps(description, written, observe)
+        let files = draft.new_files().map_err(failed(files::MEMORY))?;
+        write_contents(files, &contents, candidates, observe)?;
+        draft.settle()?.publish_in_steps(description, observe)
     }
 }
 

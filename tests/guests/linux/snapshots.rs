@@ -34,7 +34,7 @@ pub fn test(vcpus: u8) -> Result<Value, Failure> {
         parent = Some(zygote.persist(&setup, &store, tag, parent.as_ref())?);
         layers.push(zygote.layers().iter().map(File::try_clone).collect::<Result<_, _>>()?);
     }
-    let pages = parent.map_or(0, |diff| diff.manifest.memory.size / 4096);
+    let pages = parent.map_or(0, |diff| diff.manifest().memory.size / 4096);
     let persist = begun.elapsed();
     source.switch_off(&setup)?;
     drop(process);

@@ -315,7 +315,13 @@ pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
 /// Boots a tiny guest with this many vCPUs.
 pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;
-    boot_in(started, control, vcpus, memory_bytes, &[])
+    boot_in(started, control, tiny_boot(vcpus, memory_bytes, &[]))
+}
+
+/// Boots a tiny guest that is told of such a CPU.
+pub fn boot_as(cpu: CpuModel, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+    let (started, control) = start()?;
+    boot_in(started, control, Boot { cpu, ..tiny_boot(1, memory_bytes, &[]) })
 }
 
 /// Boots a tiny guest with this many vCPUs and a disk without an image below.
@@ -335,7 +341,7 @@ pub fn boot_with_disk(
 /// The same with these disks, none of which has anything below.
 pub fn boot_with_disks(vcpus: u8, memory_bytes: u64, disks: &[Disk]) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;
-    boot_in(started, control, vcpus, memory_bytes, disks)
+    boot_in(started, control, tiny_boot(vcpus, memory_bytes, disks))
 }
 
 /// Boots a tiny guest in a process that listens at this path for whoever wants to talk to it.
@@ -344,22 +350,15 @@ pub fn boot_listening(memory_bytes: u64, path: &Path) -> Result<(Started, TinyVm
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&listener, 4)?;
     let started = start_with(listener)?;
-    boot_in(started, Control::connect(path)?, 1, memory_bytes, &[])
+    boot_in(started, Control::connect(path)?, tiny_boot(1, memory_bytes, &[]))
 }
 
-fn boot_in(
-    started: Started,
-    mut control: Control,
-    vcpus: u8,
-    memory_bytes: u64,
-    disks: &[Disk],
-) -> Result<(Started, TinyVm), Failure> {
+fn boot_in(started: Started, mut control: Control, request: Boot) -> Result<(Started, TinyVm), Failure> {
     let pid = started.pid()?;
     let (mailbox, theirs) = Mailbox::new()?;
-    let request = Command::Boot(tiny_boot(vcpus, memory_bytes, disks));
     let empty = |disk: &Disk| OwnDisk::new(FrozenDisk { disk: *disk, layers: Vec::new() });
-    let disks = disks.iter().map(empty).collect::<Result<Vec<_>, _>>()?;
-    control.must(request, &with_tops(&tiny_kernel()?, &disks, &[theirs]))?;
+    let disks = request.devices.disks.iter().map(empty).collect::<Result<Vec<_>, _>>()?;
+    control.must(Command::Boot(request), &with_tops(&tiny_kernel()?, &disks, &[theirs]))?;
     Ok((started, TinyVm { control, mailbox, pidfd: None, pid, disks }))
 }
 

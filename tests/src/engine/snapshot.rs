@@ -3,12 +3,9 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use forkd_proto::control::{
-    Command, Event, Load, Persist, Persisted, Refusal, Reply, SnapshotParts, WrittenFile,
-};
+use forkd_proto::control::{Command, Event, Load, Persist, Persisted, Refusal, Reply, SnapshotParts};
 use forkd_store::{
-    About, Description, DiskLayer, Draft, FileEntry, Layout, Region, SealedManifest, SnapshotFiles, Store,
-    Tag, Written,
+    About, Cpu, Description, DiskLayer, Draft, Layout, Region, SnapshotFiles, Store, Stored, Tag,
 };
 
 use super::process::{Control, Failure, Started, Zygote, give_page_table, start};
@@ -18,9 +15,9 @@ pub fn persist(
     store: &Store,
     zygote: &mut Control,
     tag: &str,
-    parent: Option<&SealedManifest>,
+    parent: Option<&Stored>,
     disk_layers: Vec<DiskLayer>,
-) -> Result<SealedManifest, Failure> {
+) -> Result<Stored, Failure> {
     persist_with(store, zygote, tag, parent, || Ok(disk_layers))
 }
 
@@ -29,11 +26,11 @@ pub fn persist_with(
     store: &Store,
     zygote: &mut Control,
     tag: &str,
-    parent: Option<&SealedManifest>,
+    parent: Option<&Stored>,
     disk_layers: impl FnOnce() -> Result<Vec<DiskLayer>, Failure>,
-) -> Result<SealedManifest, Failure> {
+) -> Result<Stored, Failure> {
     let tag: Tag = tag.parse()?;
-    let parent = parent.map(SealedManifest::link);
+    let parent = parent.map(Stored::link);
     let draft = store.draft(&tag, parent.as_ref())?;
     let base = match &parent {
         Some(parent) => store.open_chain(&parent.tag)?,
@@ -44,15 +41,14 @@ pub fn persist_with(
     }
     let (mut writer, theirs) = Control::new()?;
     let files = draft.files()?;
-    let mut descriptors = vec![theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
-    descriptors.extend(files.map.iter().map(AsFd::as_fd));
+    let mut descriptors = vec![theirs.as_fd(), files.state.as_fd(), files.memory.as_fd(), files.runs.as_fd()];
     descriptors.extend(of_chain(&base));
-    let request = Persist { cgroup: false, base: parts(&base), base_checked: false };
+    let request = Persist { cgroup: false, base: parts(&base), packed: true };
     zygote.must(Command::Persist(request), &descriptors)?;
     drop(theirs);
     match writer.event()? {
         Event::Persisted(persisted) => {
-            Ok(draft.publish(description(&persisted, disk_layers()?)?, written(&persisted)?)?)
+            Ok(draft.settle()?.publish(description(&persisted, disk_layers()?)?)?)
         }
         other => Err(format!("the writer says {other:?}").into()),
     }
@@ -62,28 +58,22 @@ fn description(persisted: &Persisted, disk_layers: Vec<DiskLayer>) -> Result<Des
     let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
     Ok(Description {
         created_unix_ms: 0,
-        cpu_features: persisted.cpu_features.clone(),
+        cpu: Cpu {
+            vendor: persisted.cpu_vendor.clone(),
+            features: persisted.cpu_features.clone(),
+            tsc_khz: persisted.tsc_khz,
+        },
         layout: Layout::new(regions.collect())?,
         about: About::new(),
+        local: About::new(),
         disk_layers,
-    })
-}
-
-fn written(persisted: &Persisted) -> Result<Written, Failure> {
-    let entry = |file: &WrittenFile| -> Result<FileEntry, Failure> {
-        Ok(FileEntry { size: file.size, digest: file.digest.parse()? })
-    };
-    Ok(Written {
-        state: entry(&persisted.state)?,
-        memory: entry(&persisted.memory)?,
-        map: persisted.map.as_ref().map(entry).transpose()?,
     })
 }
 
 fn parts(chain: &[SnapshotFiles]) -> Vec<SnapshotParts> {
     let part = |files: &SnapshotFiles| SnapshotParts {
         name: files.name.display().to_string(),
-        diff: files.map.is_some(),
+        map: files.map.is_some(),
     };
     chain.iter().map(part).collect()
 }
@@ -122,6 +112,7 @@ pub fn try_load(
         chain: parts(chain),
         disk_bases: u8::try_from(host.disk_bases.len())?,
         disk_layers: u8::try_from(host.disk_layers.len())?,
+        disks_checked: false,
         memory_limit_bytes: host.memory_limit_bytes,
     };
     let mut descriptors: Vec<_> = of_chain(chain).collect();
@@ -147,8 +138,8 @@ pub fn load_with(store: &Store, tag: &str, host: &Host<'_>) -> Result<(Started, 
 pub fn persist_and_kill(draft: &Draft, zygote: &mut Zygote) -> Result<(), Failure> {
     let (writer, theirs) = Control::new()?;
     let files = draft.files()?;
-    let request = Persist { cgroup: false, base: Vec::new(), base_checked: false };
-    let descriptors = [theirs.as_fd(), files.state.as_fd(), files.memory.as_fd()];
+    let request = Persist { cgroup: false, base: Vec::new(), packed: true };
+    let descriptors = [theirs.as_fd(), files.state.as_fd(), files.memory.as_fd(), files.runs.as_fd()];
     let (_, pidfd) = zygote.control.must(Command::Persist(request), &descriptors)?;
     rustix::process::pidfd_send_signal(pidfd.ok_or("no pidfd")?, rustix::process::Signal::KILL)?;
     drop(writer);

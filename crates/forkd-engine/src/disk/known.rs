@@ -1,28 +1,28 @@
 //! What manifests say of frozen layers and of images. Nobody writes to either any more, so each is read and hashed once: for its first
-//! snapshot. A later one says the same, also when the file was damaged since; then whoever loads it finds that.
+//! snapshot. A later one says the same.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forkd_store::{DiskLayer, Tag};
+use forkd_store::{LayerEntry, Tag};
 
 use crate::ids::LayerId;
 
 #[derive(Debug, Default)]
-pub(crate) struct KnownLayers(Mutex<HashMap<Tag, DiskLayer>>);
+pub(crate) struct KnownLayers(Mutex<HashMap<Tag, LayerEntry>>);
 
 impl KnownLayers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Tag, DiskLayer>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Tag, LayerEntry>> {
         // A panic while holding the lock leaves the map in order.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn get(&self, id: &Tag) -> Option<DiskLayer> {
-        self.lock().get(id).cloned()
+    pub fn get(&self, id: &Tag) -> Option<LayerEntry> {
+        self.lock().get(id).copied()
     }
 
-    pub fn add(&self, layers: impl IntoIterator<Item = DiskLayer>) {
-        self.lock().extend(layers.into_iter().map(|layer| (layer.id.clone(), layer)));
+    pub fn add(&self, layers: impl IntoIterator<Item = (Tag, LayerEntry)>) {
+        self.lock().extend(layers);
     }
 
     /// Forgets layers that are no more.
@@ -41,11 +41,11 @@ mod tests {
     #[test]
     fn layers_are_known_until_they_are_gone() {
         let known = KnownLayers::default();
-        let layer =
-            |id: &str| DiskLayer { id: id.parse().unwrap(), digest: Digest::of(id.as_bytes()), size: 1 };
+        let entry = |id: &str| LayerEntry { digest: Digest::of(id.as_bytes()), size: 1 };
+        let layer = |id: &str| (id.parse().unwrap(), entry(id));
         let (image, old, new) = ("a0".repeat(32), "l1", "l2");
         known.add([layer(&image), layer(old), layer(new)]);
-        assert_eq!(known.get(&old.parse().unwrap()), Some(layer(old)));
+        assert_eq!(known.get(&old.parse().unwrap()), Some(entry(old)));
         known.forget(|id| id.as_str() == new);
         let left = [&image, old, new].map(|id| known.get(&id.parse().unwrap()).is_some());
         assert_eq!(left, [true, false, true]);

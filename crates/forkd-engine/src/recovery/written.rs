@@ -62,14 +62,14 @@ impl Shared {
         let mut records = Vec::new();
         for listed in listed {
             let path = self.store.path(&listed.tag);
-            let record = match (fault::read(&path), listed.manifest) {
+            let record = match (fault::read(&path), listed.stored) {
                 (Err(error), _) => Err(error.to_string()),
                 (Ok(()), Err(error)) => Err(with_causes(&error)),
                 // Somebody else's, with nothing of an engine's.
-                (Ok(()), Ok(sealed)) if sealed.manifest.about.is_empty() => continue,
-                (Ok(()), Ok(sealed)) => {
-                    self.known_layers.add(sealed.manifest.disk_layers);
-                    record::from_object::<ZygoteRecord>(sealed.manifest.about)
+                (Ok(()), Ok(stored)) if stored.local.about.is_empty() => continue,
+                (Ok(()), Ok(stored)) => {
+                    self.known_layers.add(stored.disk_layers().map(|(id, entry)| (id.clone(), entry)));
+                    record::from_object::<ZygoteRecord>(stored.local.about)
                 }
             };
             match record {

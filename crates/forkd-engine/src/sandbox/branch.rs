@@ -155,6 +155,7 @@ impl Sandbox {
             project: self.record.project.clone(),
             owner,
             frozen_bytes,
+            layers_unsealed: false,
             promised: false,
         };
         in_place(|| {

@@ -164,6 +164,7 @@ impl Making {
             maker: owner.map(|owner| owner.name.clone()),
             project: owner.map(|owner| owner.project.clone()).unwrap_or_default(),
             frozen_bytes: 0,
+            layers_unsealed: false,
             promised: false,
         };
         record::write(&self.directory, &record)?;

@@ -9,7 +9,6 @@
 //! A live snapshot becomes a file by itself, behind everything else that the host has to do, unless somebody waits for it. Until then it
 //! can be forked from all the same; if writing it fails, it stays live.
 
-pub(crate) mod checked;
 pub(crate) mod evict;
 mod fault_trace;
 pub(crate) mod make;

@@ -6,21 +6,20 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forkd_proto::channel::{Channel, ChannelError};
-use forkd_proto::control::{
-    Command, Descriptor, Event, Load, Persist, Persisted, Reply, SnapshotParts, WrittenFile,
-};
+use forkd_proto::control::{Command, Descriptor, Event, Load, Persist, Persisted, Reply, SnapshotParts};
 use forkd_store::{
-    Description, Digest, DigestError, DiskLayer, Draft, FileEntry, Layout, LayoutError, OpenError, Region,
-    SealedManifest, SnapshotFiles, Tag, Written,
+    ChainError, Content, Cpu, Description, Digest, DiskLayer, Draft, LayerEntry, Layout, LayoutError, Region,
+    SettledDraft, SnapshotFiles, Stored, Tag,
 };
 
 use tokio::sync::oneshot;
 
 use crate::background::{BackgroundError, behind};
 use crate::blocking::in_place;
+use crate::disk::writers::{Writers, writers};
 use crate::engine::{PATIENCE, Shared};
 use crate::error::EngineError;
 use crate::fault;
@@ -29,14 +28,17 @@ use crate::process::control::{CallError, Control};
 use crate::process::descriptors::Named;
 use crate::process::users::User;
 use crate::process::{ProcessError, VmProcess, WithEvents};
-use crate::record::{self, ZygoteRecord};
-use crate::snapshot::checked::Seen;
+use crate::record::{self, PortableRecord, ZygoteRecord};
 use crate::snapshot::prefault::quiet;
 use crate::snapshot::writer::{Awaited, Writer};
 use crate::snapshot::{SnapshotStatus, Zygote};
 
 /// A host that is never quiet is not waited for any longer before a snapshot is written.
 const MOST_WAITING: Duration = Duration::from_secs(10);
+/// What a writer may take to close its files after it has said that they are written.
+const GIVING_UP: Duration = Duration::from_secs(10);
+/// Between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
@@ -44,18 +46,14 @@ pub enum PersistError {
     Socket(#[from] ChannelError),
     #[error("the writer says {0:?}")]
     Writer(Option<Box<Event>>),
-    #[error("the writer gives a digest that is none")]
-    Digest(#[from] DigestError),
     #[error("the writer gives memory that cannot be")]
     Layout(#[from] LayoutError),
     #[error("a layer of the disk cannot be read")]
     Read(#[source] io::Error),
-    #[error("the memory of its parent cannot be used")]
-    Base(#[source] OpenError),
     #[error("what was written cannot be read again")]
     Background(#[from] BackgroundError),
-    #[error("a task of the writing")]
-    Task(#[from] tokio::task::JoinError),
+    #[error("its writer has closed none of its files for {} s", GIVING_UP.as_secs())]
+    Kept,
     #[error("what is known of it cannot be written or read")]
     About(#[from] serde_json::Error),
 }
@@ -75,13 +73,13 @@ pub(super) async fn persist(
         }
         prepare(shared, zygote, awaited).await
     };
-    let (draft, description, written) = tokio::select! {
+    let (draft, description) = tokio::select! {
         prepared = prepared => prepared?,
         _ = unwanted => return Err(EngineError::Removed),
     };
     fault::place("persist.written");
-    // Syncs files.
-    let published = tokio::task::spawn_blocking(move || draft.publish(description, written));
+    // Hashes all of it, and syncs files.
+    let published = behind(awaited.wanted(), move || draft.publish(description));
     published.await.map_err(PersistError::from)??;
     fault::place("persist.published");
     Ok(())
@@ -92,7 +90,7 @@ async fn prepare(
     shared: &Arc<Shared>,
     zygote: &Zygote,
     awaited: &Awaited,
-) -> Result<(Draft, Description, Written), EngineError> {
+) -> Result<(SettledDraft, Description), EngineError> {
     let record = &zygote.record;
     let parent = match &record.parent {
         Some(parent) => parent_on_disk(shared, parent, awaited).await,
@@ -104,33 +102,58 @@ async fn prepare(
         () = awaited.asked_for() => None,
     };
     // A chain has an end; beyond it, and without a parent, all of the memory is written.
-    let (draft, base, files) = in_place(|| {
+    let (draft, base) = in_place(|| {
         let diff = parent.and_then(|parent| {
             let draft = shared.store.draft(&record.tag, Some(&parent.link())).ok()?;
-            Some((draft, shared.store.open_chain(&parent.manifest.tag).ok()?))
+            Some((draft, shared.store.open_chain(&parent.tag).ok()?))
         });
-        let (draft, base) = match diff {
-            Some(diff) => diff,
-            None => (shared.store.draft(&record.tag, None)?, Vec::new()),
-        };
-        let files = draft.files().map_err(EngineError::io("open the new files"))?;
-        Ok::<_, EngineError>((draft, base, files))
+        match diff {
+            Some(diff) => Ok(diff),
+            None => Ok::<_, EngineError>((shared.store.draft(&record.tag, None)?, Vec::new())),
+        }
     })?;
-    let base = Base::check(shared, base, awaited).await?;
     let sealed = match shared.seal(&[&zygote.process], &record.disks, &mut BTreeSet::new()).await {
-        Ok(()) => true,
+        Ok(()) => shared.knows_writers()?,
         // Only an older daemon has promised one that is not sealed. Its process may not know how, and others may have its layers. What
         // is written is safe from them: whoever loads it looks at every byte.
         Err(EngineError::Call(CallError::Refused { .. }) | EngineError::LayerKept(_)) => false,
         Err(error) => return Err(error),
     };
-    let persisted = write(shared, zygote, files, &base, awaited).await?;
+    let persisted = match write(shared, zygote, &draft, &base, true, awaited).await {
+        // A process of an older version writes pages at their places only.
+        Err(EngineError::Call(CallError::Refused { .. })) if base.is_empty() => {
+            write(shared, zygote, &draft, &base, false, awaited).await?
+        }
+        written => written?,
+    };
+    let draft = settle(draft).await?;
     let description = describe(shared, record, &persisted, sealed, awaited).await?;
-    Ok((draft, description, written(&persisted)?))
+    Ok((draft, description))
+}
+
+/// Waits until nobody can write to what was written.
+async fn settle(draft: Draft) -> Result<SettledDraft, EngineError> {
+    let mut settled = in_place(|| draft.settle())?;
+    let begun = Instant::now();
+    loop {
+        let found = in_place(|| settled.files().map(writers).into_iter().collect::<io::Result<Vec<_>>>());
+        let found = found.map_err(EngineError::io("find out who can write to a snapshot"))?;
+        if found.iter().all(|writers| *writers == Writers::None) {
+            return Ok(settled);
+        }
+        if found.contains(&Writers::Unknown) {
+            in_place(|| settled.copy())?;
+            return Ok(settled);
+        }
+        if begun.elapsed() > GIVING_UP {
+            return Err(PersistError::Kept.into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 /// The parent, when its own writing has come to an end.
-async fn parent_on_disk(shared: &Shared, parent: &Tag, awaited: &Awaited) -> Option<SealedManifest> {
+async fn parent_on_disk(shared: &Shared, parent: &Tag, awaited: &Awaited) -> Option<Stored> {
     let handle = shared.snapshots.get(parent)?;
     if handle.view().status != SnapshotStatus::Ready {
         let settled = tokio::select! {
@@ -139,51 +162,30 @@ async fn parent_on_disk(shared: &Shared, parent: &Tag, awaited: &Awaited) -> Opt
         };
         settled.ok()?;
     }
-    in_place(|| shared.store.manifest(parent)).ok()?
-}
-
-/// What a diff is made against.
-struct Base {
-    chain: Vec<SnapshotFiles>,
-    /// Whether every byte of its memory is known to be right.
-    checked: bool,
-}
-
-impl Base {
-    async fn check(
-        shared: &Arc<Shared>,
-        chain: Vec<SnapshotFiles>,
-        awaited: &Awaited,
-    ) -> Result<Base, PersistError> {
-        if in_place(|| shared.checked_images.has(&chain)) {
-            return Ok(Base { chain, checked: true });
-        }
-        let shared = Arc::clone(shared);
-        let check = move || shared.checked_images.check(&chain).map(|checked| Base { chain, checked });
-        behind(awaited.wanted(), check).await?.map_err(PersistError::Base)
-    }
+    in_place(|| shared.store.get(parent)).ok()?
 }
 
 /// Has a clone of the zygote write the memory and the state.
 async fn write(
     shared: &Arc<Shared>,
     zygote: &Zygote,
-    files: forkd_store::NewFiles,
-    base: &Base,
+    draft: &Draft,
+    base: &[SnapshotFiles],
+    packed: bool,
     awaited: &Awaited,
 ) -> Result<Persisted, EngineError> {
+    let files = draft.files().map_err(EngineError::io("open the new files"))?;
     let (ours, theirs) = Channel::pair().map_err(PersistError::from)?;
     let mut named = Named::default()
         .with(Descriptor::Control, theirs.into_inner())
         .with(Descriptor::NewVmState, files.state)
         .with(Descriptor::NewMemory, files.memory);
-    if let Some(map) = files.map {
-        named = named.with(Descriptor::NewPageMap, map);
+    if packed {
+        named = named.with(Descriptor::NewPageMap, files.runs);
     }
-    let named = chain(named, &base.chain)?;
+    let named = chain(named, base)?;
     let (named, cgroup) = shared.with_writer_cgroup(named, &zygote.record);
-    let (base, base_checked) = (parts(&base.chain), base.checked && !base.chain.is_empty());
-    let command = Command::Persist(Persist { cgroup: cgroup.is_some(), base, base_checked });
+    let command = Command::Persist(Persist { cgroup: cgroup.is_some(), base: parts(base), packed });
     let mut writer = Writer::new(cgroup);
     let descriptors = named.for_command(&command);
     let (_control, mut events) = Control::new(ours).map_err(EngineError::io("wait for the writer"))?;
@@ -205,7 +207,7 @@ async fn write(
 fn parts(chain: &[SnapshotFiles]) -> Vec<SnapshotParts> {
     let part = |files: &SnapshotFiles| SnapshotParts {
         name: files.name.display().to_string(),
-        diff: files.map.is_some(),
+        map: files.map.is_some(),
     };
     chain.iter().map(part).collect()
 }
@@ -238,13 +240,18 @@ async fn describe(
     let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
     let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
     // A snapshot is nobody's.
-    let about = record.clone().without_process();
-    let about = record::to_object(&about).map_err(PersistError::from)?;
+    let local = ZygoteRecord { layers_unsealed: !sealed, ..record.clone().without_process() };
+    let local = record::to_object(&local).map_err(PersistError::from)?;
+    let about = record::to_object(&PortableRecord::of(record)).map_err(PersistError::from)?;
     let (shared, wanted) = (Arc::clone(shared), record.clone());
     let disk_layers = behind(awaited.wanted(), move || disk_layers(&shared, &wanted, sealed));
     let disk_layers = disk_layers.await.map_err(PersistError::from)??;
-    let cpu_features = persisted.cpu_features.clone();
-    Ok(Description { created_unix_ms: record.created_unix_ms, cpu_features, layout, about, disk_layers })
+    let cpu = Cpu {
+        vendor: persisted.cpu_vendor.clone(),
+        features: persisted.cpu_features.clone(),
+        tsc_khz: persisted.tsc_khz,
+    };
+    Ok(Description { created_unix_ms: record.created_unix_ms, cpu, layout, about, local, disk_layers })
 }
 
 /// What a manifest says of disks: the image and the frozen layers of each. If they are sealed, none of them is written to any more, and
@@ -279,34 +286,26 @@ fn layer(
     open: impl FnOnce() -> Result<File, EngineError>,
 ) -> Result<DiskLayer, EngineError> {
     let id: Tag = id.parse()?;
-    if let Some(layer) = shared.known_layers.get(&id).filter(|_| sealed) {
-        return Ok(layer);
+    if let Some(entry) = shared.known_layers.get(&id).filter(|_| sealed) {
+        return Ok(DiskLayer { id, entry });
     }
     let (size, digest) = Digest::of_image(&open()?).map_err(PersistError::Read)?;
-    let layer = DiskLayer { id, digest, size };
+    let entry = LayerEntry { digest, size };
     if sealed {
-        shared.known_layers.add([layer.clone()]);
+        shared.known_layers.add([(id.clone(), entry)]);
     }
-    Ok(layer)
-}
-
-fn written(persisted: &Persisted) -> Result<Written, PersistError> {
-    let entry = |file: &WrittenFile| -> Result<FileEntry, PersistError> {
-        Ok(FileEntry { size: file.size, digest: file.digest.parse()? })
-    };
-    Ok(Written {
-        state: entry(&persisted.state)?,
-        memory: entry(&persisted.memory)?,
-        map: persisted.map.as_ref().map(entry).transpose()?,
-    })
+    Ok(DiskLayer { id, entry })
 }
 
 /// Makes a process of a snapshot on disk.
 pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<WithEvents, EngineError> {
-    let (files, seen) = in_place(|| {
+    let (files, disks_checked) = in_place(|| {
         let files = shared.store.open_chain(&record.tag)?;
-        let seen: Vec<_> = files.iter().map(Seen::of).collect();
-        Ok::<_, EngineError>((files, seen))
+        // Version 1 says of its layers what the process that wrote it said.
+        let stored = shared.store.get(&record.tag).map_err(ChainError::from)?;
+        let is_sealed =
+            stored.is_some_and(|stored| matches!(stored.manifest().content, Content::Framed { .. }));
+        Ok::<_, EngineError>((files, is_sealed && !record.layers_unsealed))
     })?;
     let directory = shared.places.zygote(&record.tag);
     clear(&directory).await?;
@@ -332,6 +331,7 @@ pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         chain: parts(&files),
         disk_bases: count(record.shape.images().flatten().count()),
         disk_layers: count(record.disks.iter().flatten().count()),
+        disks_checked,
         memory_limit_bytes: shared.limits.memory_bytes,
     });
     let (process, events) =
@@ -346,16 +346,7 @@ pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
     fault::place("load.loaded");
     let failed = match loaded {
         Ok(Ok(_)) => match record::write(&directory, record) {
-            Ok(()) => {
-                // The process has run no guest, and has looked at every byte.
-                let checked = files.iter().zip(seen).filter_map(|(files, seen)| Some((files, seen?)));
-                in_place(|| {
-                    for (files, seen) in checked {
-                        shared.checked_images.add(files, seen);
-                    }
-                });
-                return Ok((process, events));
-            }
+            Ok(()) => return Ok((process, events)),
             Err(error) => error.into(),
         },
         Ok(Err(error)) => error,

@@ -74,7 +74,7 @@ pub fn load(kvm: &Kvm, request: &Load, descriptors: &mut Descriptors) -> Result<
         return Err(LoadError::Regions(layout.size()));
     }
     let ram = GuestRam::allocate(layout)?;
-    chain.assemble(&mut RamPages::new(&ram)?)?;
+    chain.assemble(&RamPages::new(&ram)?)?;
     let devices = FrozenDevices { state: payload.devices, layers };
     Ok(FrozenVm::new(ram, payload.vm, devices))
 }
@@ -99,7 +99,7 @@ fn decode(state: &VmState) -> Result<Payload, LoadError> {
 fn check_host(kvm: &Kvm, head: &Snapshot, payload: &Payload, memory_limit: u64) -> Result<(), LoadError> {
     // The manifest is what others go by; the state is what the guest was told.
     let needed = payload.vm.vcpus.iter().flat_map(|vcpu| features::names(vcpu.cpuid())).collect();
-    let named = head.manifest().cpu_features.iter().cloned().collect();
+    let named = head.manifest().cpu.features.iter().cloned().collect();
     let differ: Vec<String> =
         std::collections::BTreeSet::symmetric_difference(&needed, &named).cloned().collect();
     if !differ.is_empty() {
@@ -112,7 +112,7 @@ fn check_host(kvm: &Kvm, head: &Snapshot, payload: &Payload, memory_limit: u64) 
     Ok(())
 }
 
-/// The layers of each disk, all of them what the manifest says. Whose they are is in the state.
+/// The layers of each disk, all of them what the manifest says: checked here, unless whoever asks knows. Whose they are is in the state.
 fn take_layers(
     head: &Snapshot,
     devices: &DevicesState,
@@ -128,11 +128,15 @@ fn take_layers(
             return Err(LoadError::DiskLayers { found, expected });
         }
     }
-    let mut named = named.iter();
+    let mut named = named.iter().enumerate();
     let mut take = |descriptor| {
         let file = File::from(descriptors.take(descriptor)?);
-        let layer = named.next().ok_or(DeviceError::Missing(descriptor))?;
-        layer.check(layer.id.as_ref(), &file)?;
+        let (index, layer) = named.next().ok_or(DeviceError::Missing(descriptor))?;
+        let name = format!("disk layer {index} of snapshot {}", head.label());
+        match request.disks_checked {
+            true => layer.check_length(name.as_ref(), &file)?,
+            false => layer.check(name.as_ref(), &file)?,
+        }
         Ok::<_, LoadError>(file)
     };
     let mut stacks = Vec::new();

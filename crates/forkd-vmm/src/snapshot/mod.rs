@@ -51,7 +51,7 @@ fn take_chain(
             manifest: file(Descriptor::Manifest)?,
             state: None,
             memory: file(Descriptor::Memory)?,
-            map: match part.diff {
+            map: match part.map {
                 true => Some(file(Descriptor::PageMap)?),
                 false => None,
             },

@@ -52,11 +52,11 @@ impl PageSource for RamPages<'_> {
 }
 
 impl PageSink for RamPages<'_> {
-    fn write(&mut self, first: u64, pages: &[u8]) -> io::Result<()> {
+    fn write(&self, first: u64, pages: &[u8]) -> io::Result<()> {
         self.ram.memory().write_slice(pages, self.address(first)?).map_err(io::Error::other)
     }
 
-    fn zero(&mut self, _first: u64, _count: u64) -> io::Result<()> {
+    fn zero(&self, _first: u64, _count: u64) -> io::Result<()> {
         // RAM that was just mapped is zero.
         Ok(())
     }
@@ -112,7 +112,7 @@ mod tests {
     fn pages_continue_behind_the_hole() {
         let size = (3 << 30) + (1 << 20);
         let ram = GuestRam::allocate(forkd_memory::Layout::new(size).unwrap()).unwrap();
-        let mut pages = RamPages::new(&ram).unwrap();
+        let pages = RamPages::new(&ram).unwrap();
         let last_low = (3 << 30) / PAGE_BYTES - 1;
         pages.write(last_low, &[1; PAGE_SIZE]).unwrap();
         pages.write(last_low + 1, &[2; PAGE_SIZE]).unwrap();

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use forkd_devices::disk::{DiskError, LayerStack};
 use forkd_memory::Pagemap;
-use forkd_proto::control::{Descriptor, Persist, Persisted, WrittenFile};
-use forkd_store::{Chain, ChainError, FileEntry, LayoutError, NewContents, NewFiles, PageSource, WriteError};
+use forkd_proto::control::{Descriptor, Persist, Persisted};
+use forkd_store::{Chain, ChainError, LayoutError, NewContents, NewFiles, PageSource, WriteError};
 
 use super::pages::{RamPages, union};
 use super::{PAYLOAD_VERSION, PayloadRef, take_chain};
@@ -21,6 +21,10 @@ pub enum PersistError {
     Descriptor(#[from] DeviceError),
     #[error("the layers of the disk cannot be brought to stable storage")]
     Disk(#[source] DiskError),
+    #[error(
+        "the daemon is older than this process, and wants a format that is no longer written; restart the daemon"
+    )]
+    OldDaemon,
     #[error("the state cannot be encoded")]
     Encode(#[source] serde_json::Error),
     #[error("the base cannot be used")]
@@ -41,18 +45,17 @@ pub fn persist(
     pagemap: Option<&Pagemap>,
     mut wanted: impl FnMut() -> bool,
 ) -> Result<Persisted, PersistError> {
+    if !request.packed {
+        return Err(PersistError::OldDaemon);
+    }
     let mut file = |descriptor| descriptors.take(descriptor).map(File::from);
     let files = NewFiles {
         state: file(Descriptor::NewVmState)?,
         memory: file(Descriptor::NewMemory)?,
-        map: match request.base.is_empty() {
-            true => None,
-            false => Some(file(Descriptor::NewPageMap)?),
-        },
+        runs: file(Descriptor::NewPageMap)?,
     };
     let base = match take_chain(&request.base, descriptors)? {
         files if files.is_empty() => None,
-        files if request.base_checked => Some(Chain::open_checked(files).map_err(PersistError::Base)?),
         files => Some(Chain::open(files).map_err(PersistError::Base)?),
     };
 
@@ -70,18 +73,12 @@ pub fn persist(
     let below = base.iter().flat_map(Chain::data_ranges);
     let mut candidates = union(frozen.ram.populated(pagemap), below);
     let mut observe = |_step| if wanted() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-    let written = forkd_store::write_contents(&files, &new, &mut candidates, &mut observe);
-    let written = written.map_err(PersistError::Write)?;
+    forkd_store::write_contents(&files, &new, &mut candidates, &mut observe).map_err(PersistError::Write)?;
     let cpuid = frozen.state.vcpus.first().map(|vcpu| vcpu.cpuid()).unwrap_or_default();
     Ok(Persisted {
-        state: record(&written.state),
-        memory: record(&written.memory),
-        map: written.map.as_ref().map(record),
         cpu_features: features::names(cpuid).into_iter().collect(),
+        cpu_vendor: features::vendor(cpuid),
+        tsc_khz: Some(frozen.state.tsc_khz()),
         regions: memory.layout().regions().iter().map(|region| (region.address, region.length)).collect(),
     })
-}
-
-fn record(entry: &FileEntry) -> WrittenFile {
-    WrittenFile { size: entry.size, digest: entry.digest.to_string() }
 }

@@ -99,6 +99,14 @@ const REGISTERS: [Register; 12] = [
     Register { leaf: 0x4000_0001, subleaf: 0, name: "eax", bits: "", ignored: 0 },
 ];
 
+/// Who has made the CPU, from leaf 0. `None` if that is not text.
+pub fn vendor(cpuid: &[kvm_cpuid_entry2]) -> Option<String> {
+    let entry = cpuid.iter().find(|entry| entry.function == 0)?;
+    let bytes = [entry.ebx, entry.edx, entry.ecx].map(u32::to_le_bytes).concat();
+    let text = String::from_utf8(bytes).ok()?;
+    text.bytes().all(|byte| byte.is_ascii_graphic()).then_some(text)
+}
+
 /// The features that these leaves show.
 pub fn names(cpuid: &[kvm_cpuid_entry2]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -166,6 +174,15 @@ mod tests {
             found,
             ["1.0.ecx.16", "avx", "avx2", "avx512f", "avx512vl", "d.0.eax.2", "lm", "nx", "rdrand", "sse2"]
         );
+    }
+
+    #[test]
+    fn a_vendor_is_twelve_characters() {
+        let [ebx, edx, ecx] = [*b"Auth", *b"enti", *b"cAMD"].map(u32::from_le_bytes);
+        let entry = kvm_cpuid_entry2 { ebx, edx, ecx, ..leaf(0, 0) };
+        assert_eq!(vendor(&[leaf(1, 0), entry]).as_deref(), Some("AuthenticAMD"));
+        assert_eq!(vendor(&[leaf(0, 0)]), None);
+        assert_eq!(vendor(&[]), None);
     }
 
     #[test]

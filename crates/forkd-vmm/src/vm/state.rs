@@ -76,6 +76,11 @@ pub fn msr_indices(kvm: &Kvm) -> Result<&'static [u32], KvmError> {
 }
 
 impl VmState {
+    /// The rate of the guest's TSC.
+    pub fn tsc_khz(&self) -> u32 {
+        self.tsc_khz
+    }
+
     /// Takes the state. All vCPUs are parked, with no port or memory access half done.
     pub fn save(kvm: &Kvm, vm: &VmFd, vcpus: &[&VcpuFd]) -> Result<VmState, StateError> {
         let indices = msr_indices(kvm)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forkd_proto::channel::ChannelError;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, ExitReason, Fork, Reply};
-use forkd_store::{Digest, DiskLayer, SealedManifest, Store};
+use forkd_store::{Digest, DiskLayer, LayerEntry, Store, Stored};
 
 use super::{Setup, copies, disk};
 use crate::engine::process::{Control, Failure, Started};
@@ -218,13 +218,13 @@ impl LinuxZygote {
         setup: &Setup,
         store: &Store,
         tag: &str,
-        parent: Option<&SealedManifest>,
-    ) -> Result<SealedManifest, Failure> {
+        parent: Option<&Stored>,
+    ) -> Result<Stored, Failure> {
         let files: Vec<&File> = std::iter::once(setup.base()).chain(&self.layers).collect();
         persist_with(store, &mut self.control, tag, parent, || {
             let layer = |(number, file): (usize, &&File)| {
                 let (size, digest) = Digest::of_image(file)?;
-                Ok(DiskLayer { id: format!("layer-{number}").parse()?, digest, size })
+                Ok(DiskLayer { id: format!("layer-{number}").parse()?, entry: LayerEntry { digest, size } })
             };
             files.iter().enumerate().map(layer).collect()
         })

@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-api bench-branch bench-chain fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-api bench-branch bench-chain bench-load fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -121,7 +121,7 @@ sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Py
 	scripts/api-docs
 	sdk/python/with-tools ./generate
 
-bench: bench-fork bench-api bench-branch bench-chain ## measurements, one JSON object a line
+bench: bench-fork bench-api bench-branch bench-chain bench-load ## measurements, one JSON object a line
 	@target/release/bench-machine
 
 bench-fork: build-bench ## children of one zygote, beside the floor (and Firecracker, if on PATH)
@@ -135,6 +135,9 @@ bench-branch: build-bench ## how long a VM stands still while it is branched
 
 bench-chain: build-bench ## what a child costs, and how fast it reads its disk, against the depth of its snapshot's chain
 	@target/release/bench-chain
+
+bench-load: build-bench ## the first fork of a snapshot that is on disk only, beside copying and hashing the same bytes
+	@target/release/bench-load
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each
 	@cargo fuzz --version 2>/dev/null | grep -qx 'cargo-fuzz $(CARGO_FUZZ_VERSION)' \

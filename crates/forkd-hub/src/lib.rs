@@ -1,4 +1,5 @@
-//! Snapshots as OCI artifacts: the wire format, and the ways it travels: registries and OCI layouts in tar files.
+//! Snapshots as OCI artifacts: the wire format, and the ways it travels: registries, OCI layouts in tar files; and
+//! signatures.
 //!
 //! A snapshot is a set of streams of bytes, each with a role. What the bytes mean is the caller's business; this crate knows nothing
 //! of KVM, of guests or of how snapshots are stored.
@@ -17,6 +18,7 @@
 //!   beside it. Cutting is deterministic, so equal streams are equal blobs and are sent once.
 //! - A receiver gets an [`Artifact`] first. It decides by `about`, sizes and digest whether to fetch at all.
 //! - Nothing that comes from a registry or a file is used before it was checked; each frame is checked before the sink gets it.
+//! - Signatures are cosign's, with keys of one's own; a [`trust::Policy`] says which repositories need which: [`trust`].
 //! - Whoever keeps the [`FrameTable`]s of a push or a pull pushes again without reading or compressing anything.
 
 mod artifact;
@@ -34,6 +36,7 @@ mod role;
 mod table;
 #[cfg(test)]
 mod testing;
+pub mod trust;
 mod unpack;
 mod workers;
 

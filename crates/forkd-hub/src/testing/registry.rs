@@ -182,8 +182,10 @@ impl State {
         if let Some((repository, name)) = rest.split_once("/manifests/") {
             return Some((self.manifest(call, repository, name), None));
         }
-        let repository = rest.strip_suffix("/tags/list")?;
-        Some((self.tags(call, repository, faults.page), None))
+        match rest.strip_suffix("/tags/list") {
+            Some(repository) => Some((self.tags(call, repository, faults.page), None)),
+            None => Some((Answer::new(404), None)),
+        }
     }
 
     fn begin_upload(&self, call: &Call, repository: &str, faults: &Faults) -> Answer {

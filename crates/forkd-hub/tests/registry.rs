@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends there")]
 
+#[path = "registry/tools.rs"]
+mod tools;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

@@ -42,8 +42,10 @@ impl<'env> Workers<'env> {
     pub async fn run<T: Send + 'env>(&self, job: impl FnOnce() -> T + Send + 'env) -> T {
         let (sender, receiver) = oneshot::channel();
         let job = move || {
-            // Nobody waits any more when the operation was cancelled.
-            let _ = sender.send(job());
+            // Nobody waits any more for the jobs of an operation that failed or was cancelled.
+            if !sender.is_closed() {
+                let _ = sender.send(job());
+            }
         };
         self.jobs.send(Box::new(job)).expect("the threads run as long as the pool does");
         receiver.await.expect("a job ends with its result, or its thread's panic ends the operation")

@@ -100,7 +100,8 @@ impl Layout {
         let name = entry.path.as_path().to_string_lossy().into_owned();
         let hex = name.strip_prefix(BLOBS).and_then(|rest| rest.strip_prefix('/'));
         match (&entry.kind, name.as_str(), hex) {
-            (Kind::Directory, "" | "blobs" | BLOBS, _) => Ok(()),
+            // No directory is made, so it does not matter which one it is: oras leaves one of its own.
+            (Kind::Directory, ..) => Ok(()),
             (Kind::File { size }, MARKER, _) => small(content, MARKER, *size, MAX_MARKER, marker),
             (Kind::File { size }, INDEX, _) => small(content, INDEX, *size, MAX_MANIFEST, index),
             (Kind::File { size }, _, Some(hex)) => {

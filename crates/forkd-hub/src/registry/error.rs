@@ -43,13 +43,20 @@ impl RegistryError {
     /// Whether the same request may succeed later: nothing is wrong with it.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            RegistryError::Connection { .. } | RegistryError::Stalled { .. } => true,
+            // An address that must not be asked (http instead of https, redirects without end) stays that.
+            RegistryError::Connection { source, .. } => !source.is_builder() && !source.is_redirect(),
+            RegistryError::Stalled { .. } => true,
             RegistryError::Status { code, .. } => matches!(code, 408 | 429 | 500 | 502 | 503 | 504),
             RegistryError::Authentication { source, .. } => {
                 matches!(**source, OciDistributionError::RequestError(_))
             }
             _ => false,
         }
+    }
+
+    /// Whether no connection was made at all: a wrong name or port, or a certificate that is not trusted.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, RegistryError::Connection { source, .. } if source.is_connect())
     }
 
     /// How long the registry asked to wait.

@@ -52,7 +52,7 @@ impl Repository {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => {
                     attempts += 1;
-                    tokio::time::sleep(self.transport.retry.decide(error, attempts)?).await;
+                    self.transport.wait(error, attempts).await?;
                 }
             }
         }
@@ -95,15 +95,14 @@ impl BlobSource for Repository {
     }
 
     async fn wait(&self, error: SourceError, attempts: u32) -> Result<(), SourceError> {
-        let wait = match error {
-            SourceError::Registry(error) => self.transport.retry.decide(error, attempts)?,
+        match error {
+            SourceError::Registry(error) => Ok(self.transport.wait(error, attempts).await?),
             SourceError::Truncated { .. } if attempts < self.transport.retry.attempts => {
-                self.transport.retry.first
+                tokio::time::sleep(self.transport.retry.first).await;
+                Ok(())
             }
-            other => return Err(other),
-        };
-        tokio::time::sleep(wait).await;
-        Ok(())
+            other => Err(other),
+        }
     }
 }
 

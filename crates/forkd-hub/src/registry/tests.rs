@@ -447,6 +447,36 @@ fn a_transfer_ends_when_it_is_cancelled() {
 }
 
 #[test]
+fn a_registry_that_is_not_there_is_told_soon() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let begun = Instant::now();
+    let error = Repository::new(&format!("{address}/a:v1"), None).unwrap().resolve(&Silent).unwrap_err();
+    assert!(error.to_string().contains(&format!("GET {address}/v2/a/manifests/v1 failed")), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// Several threads may use one repository, for instance to fetch two streams at the same time.
+#[test]
+fn two_streams_are_fetched_at_the_same_time() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let (memory, state) = (noise(9 << 20), noise(5 << 20));
+    let streams = [outgoing(Role::Memory, &memory), outgoing(Role::State, &state)];
+    push(&repository, &streams, &PushOptions::default()).unwrap();
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    std::thread::scope(|scope| {
+        for (stream, bytes) in artifact.streams().iter().zip([&memory, &state]) {
+            let repository = &repository;
+            scope.spawn(move || {
+                let got = Memory::default();
+                repository.fetch(stream, &nothing, &got, &Silent).unwrap();
+                assert!(got.take() == *bytes);
+            });
+        }
+    });
+}
+
+#[test]
 fn references_are_checked() {
     for bad in ["", "127.0.0.1:1/UPPER", "a b", "127.0.0.1:1/a@sha256:12", "127.0.0.1:1/a@sha512:00"] {
         assert!(matches!(Repository::new(bad, None), Err(RegistryError::Reference { .. })), "{bad}");

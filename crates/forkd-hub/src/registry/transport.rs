@@ -4,7 +4,7 @@
 //! `Retry-After`, and wait for an answer no longer than for a single read, which ends the upload of a large blob on a slow line.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -26,6 +26,9 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Bytes of a body that are handed over at once.
 const BODY_CHUNK: usize = 256 << 10;
 
+/// Attempts to reach a registry that has not answered yet.
+const FIRST_ATTEMPTS: u32 = 3;
+
 /// One registry, as one user.
 pub(crate) struct Transport {
     http: reqwest::Client,
@@ -35,6 +38,8 @@ pub(crate) struct Transport {
     registry: String,
     /// What the registry accepted last, by repository and operation.
     accepted: Mutex<HashMap<(String, bool), HeaderValue>>,
+    /// Whether the registry has ever answered.
+    has_answered: AtomicBool,
     pub retry: RetryPolicy,
 }
 
@@ -72,6 +77,7 @@ impl Transport {
             base: base.map_err(|error| bad(format!("{error}")))?,
             registry: registry.into(),
             accepted: Mutex::default(),
+            has_answered: AtomicBool::new(false),
             retry: RetryPolicy::default(),
         })
     }
@@ -99,6 +105,7 @@ impl Transport {
     /// Sends a request once. Answers that are not success are errors.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, RegistryError> {
         let response = self.exchange(request).await?;
+        self.has_answered.store(true, Ordering::Relaxed);
         if response.status() != StatusCode::UNAUTHORIZED || !self.is_ours(&request.url) {
             return success(request, response).await;
         }
@@ -114,10 +121,21 @@ impl Transport {
                 Ok(response) => return Ok(response),
                 Err(error) => {
                     attempts += 1;
-                    tokio::time::sleep(self.retry.decide(error, attempts)?).await;
+                    self.wait(error, attempts).await?;
                 }
             }
         }
+    }
+
+    /// Waits after the `attempts`th failure in a row, or returns the error if another try is of no use.
+    pub async fn wait(&self, error: RegistryError, attempts: u32) -> Result<(), RegistryError> {
+        // Nobody wants to wait half a minute to learn of a typing error.
+        let is_first = !self.has_answered.load(Ordering::Relaxed);
+        if is_first && error.is_unreachable() && attempts >= FIRST_ATTEMPTS {
+            return Err(error);
+        }
+        tokio::time::sleep(self.retry.decide(error, attempts)?).await;
+        Ok(())
     }
 
     /// Credentials go to the registry only, and never to where it redirects an upload to.

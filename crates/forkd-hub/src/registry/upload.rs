@@ -95,8 +95,7 @@ impl Repository {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     attempts += 1;
-                    let wait = self.transport.retry.decide(error, attempts)?;
-                    tokio::time::sleep(wait).await;
+                    self.transport.wait(error, attempts).await?;
                     // The connection may have broken after the registry had everything.
                     if self.has_blob(self.repository(), digest, bytes.len() as u64).await? {
                         return Ok(());

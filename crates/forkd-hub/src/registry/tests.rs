@@ -309,6 +309,28 @@ fn passwords_are_used_and_wrong_ones_are_refused() {
 }
 
 #[test]
+fn tokens_are_asked_for_and_renewed() {
+    let registry = TestRegistry::start();
+    // So few uses that they run out in the middle of everything.
+    registry.set(Faults { token_uses: Some(2), ..Faults::default() });
+    let credentials = Credentials { username: "me".into(), password: "secret".into() };
+    let known = Repository::new(&format!("{}/a:v1", registry.address), Some(&credentials)).unwrap();
+    let bytes = noise(5 << 20);
+    push_memory(&known, &bytes);
+    assert!(pull(&known).unwrap() == bytes);
+    let options = PushOptions { mount_from: vec!["a".into()], ..PushOptions::default() };
+    let child = Repository::new(&format!("{}/child:v1", registry.address), Some(&credentials)).unwrap();
+    assert!(push(&child, &[outgoing(Role::Memory, &bytes)], &options).unwrap().mounted > 0);
+
+    // Without a password one may read here, and not write.
+    let anonymous = repository(&registry, "a:v1");
+    assert!(pull(&anonymous).unwrap() == bytes);
+    let error = push(&anonymous, &[outgoing(Role::State, &noise(3))], &PushOptions::default()).unwrap_err();
+    let PushError::Registry { source, .. } = error else { panic!("{error}") };
+    assert!(matches!(source, RegistryError::Unauthorized { .. }), "{source}");
+}
+
+#[test]
 fn one_tag_has_several_variants() {
     let registry = TestRegistry::start();
     let repository = repository(&registry, "a:v1");

@@ -29,6 +29,8 @@ pub(crate) struct Faults {
     pub hang: bool,
     /// The base64 of `user:password` that is wanted.
     pub password: Option<&'static str>,
+    /// Wants tokens, which it issues for this many requests each.
+    pub token_uses: Option<usize>,
     /// Tags in one page of a list.
     pub page: Option<usize>,
 }
@@ -42,6 +44,8 @@ struct State {
     manifests: Mutex<BTreeMap<(String, String), StoredManifest>>,
     faults: Mutex<Faults>,
     log: Mutex<Vec<String>>,
+    /// Requests that each token may still be used for.
+    tokens: Mutex<BTreeMap<String, usize>>,
     is_over: AtomicBool,
 }
 
@@ -150,6 +154,11 @@ impl State {
             let challenge = ("WWW-Authenticate", "Basic realm=\"test\"".to_owned());
             return Some((Answer { status: 401, headers: vec![challenge], body: Vec::new() }, None));
         }
+        if let Some(uses) = faults.token_uses
+            && let Some(refused) = self.check_token(call, uses)
+        {
+            return Some((refused, None));
+        }
         if let Some((status, retry_after)) = faults.answers.pop() {
             self.faults.lock().unwrap().answers = faults.answers;
             let headers = retry_after.map(|value| ("Retry-After", value.to_owned())).into_iter().collect();
@@ -185,6 +194,49 @@ impl State {
         match rest.strip_suffix("/tags/list") {
             Some(repository) => Some((self.tags(call, repository, faults.page), None)),
             None => Some((Answer::new(404), None)),
+        }
+    }
+
+    /// Issues tokens, and refuses requests without one for their repository and operation.
+    fn check_token(&self, call: &Call, uses: usize) -> Option<Answer> {
+        let mut tokens = self.tokens.lock().unwrap();
+        if call.path == "/token" {
+            // "me:secret", for those who want to push.
+            let is_known =
+                call.headers.get("authorization").map(String::as_str) == Some("Basic bWU6c2VjcmV0");
+            let scope = &call.query["scope"];
+            if scope.ends_with("push") && !is_known {
+                return Some(Answer::new(401));
+            }
+            let token = format!("{scope}#{}", tokens.len()).replace(':', "_").replace(',', "+");
+            tokens.insert(token.clone(), uses);
+            return Some(Answer {
+                body: format!("{{\"token\":{token:?}}}").into_bytes(),
+                ..Answer::new(200)
+            });
+        }
+        let host = &call.headers["host"];
+        let challenge = format!("Bearer realm=\"http://{host}/token\",service=\"test\"");
+        let token = call.headers.get("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let wanted = match call.method.as_str() {
+            "GET" | "HEAD" => "pull",
+            _ => "push",
+        };
+        let is_for = |token: &&str| {
+            token.split('#').next().is_some_and(|scope| {
+                let mut parts = scope.split('_').skip(1);
+                let repository = parts.next().unwrap_or_default();
+                call.path.starts_with(&format!("/v2/{repository}/"))
+                    && parts.next().unwrap_or_default().contains(wanted)
+            })
+        };
+        let left = token.filter(is_for).and_then(|token| tokens.get_mut(token)).filter(|left| **left > 0);
+        match left {
+            Some(left) => {
+                *left -= 1;
+                None
+            }
+            None => Some(Answer::new(401).header("WWW-Authenticate", challenge)),
         }
     }
 

@@ -103,7 +103,7 @@ pub(crate) trait BlobReader {
 }
 
 impl Artifact {
-    /// Of the manifest: what names the artifact for ever.
+    /// Of the manifest. It names this artifact and no other.
     pub fn digest(&self) -> Digest {
         self.manifest
     }

@@ -19,7 +19,7 @@
 //! - A receiver gets an [`Artifact`] first. It decides by `about`, sizes and digest whether to fetch at all.
 //! - Nothing that comes from a registry or a file is used before it was checked; each frame is checked before the sink gets it.
 //! - Signatures are cosign's, with keys of one's own; a [`trust::Policy`] says which repositories need which: [`trust`].
-//! - Whoever keeps the [`FrameTable`]s of a push or a pull pushes again without reading or compressing anything.
+//! - A caller that keeps the [`FrameTable`]s of a push or a pull can push again without reading or compressing anything.
 
 mod artifact;
 mod byte_io;

@@ -36,7 +36,7 @@ pub struct Blob {
     pub(crate) frames: Vec<Frame>,
 }
 
-/// The table of a stream. It is consistent: there is none that is not.
+/// The table of a stream. Its constructor checks that blobs and frames fit the stream's size.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "TableText")]
 pub struct FrameTable {

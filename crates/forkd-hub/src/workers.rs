@@ -42,7 +42,7 @@ impl<'env> Workers<'env> {
     pub async fn run<T: Send + 'env>(&self, job: impl FnOnce() -> T + Send + 'env) -> T {
         let (sender, receiver) = oneshot::channel();
         let job = move || {
-            // Nobody waits any more for the jobs of an operation that failed or was cancelled.
+            // The operation failed or was cancelled, and the result is not waited for.
             if !sender.is_closed() {
                 let _ = sender.send(job());
             }

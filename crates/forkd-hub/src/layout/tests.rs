@@ -1,4 +1,4 @@
-//! Layouts of ours, of other tools, and of nobody's.
+//! Layouts of forkd, of other tools, damaged and hostile ones.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -246,6 +246,57 @@ proptest! {
         prop_assert!(unpack(&tar, &inner).is_err());
         prop_assert!(is_empty(&inner));
         prop_assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
+    }
+}
+
+/// A layout whose config was changed and whose digests are right again, as a hostile sender would make it.
+fn resealed(tar: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut parts = entries(tar);
+    let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
+    let mut index = json(&parts.last().unwrap().1);
+    let count = parts.len();
+    let mut manifest = json(&parts[count - 2].1);
+    let mut replace = |place: usize, bytes: Vec<u8>, descriptor: &mut serde_json::Value| {
+        let digest = Digest::of(&bytes);
+        descriptor["digest"] = digest.to_string().into();
+        descriptor["size"] = bytes.len().into();
+        parts[place] = (format!("{BLOBS}/{}", digest.hex()), bytes);
+    };
+    let mut config = entries(tar).swap_remove(count - 3).1;
+    change(&mut config);
+    replace(count - 3, config, &mut manifest["config"]);
+    replace(count - 2, manifest.to_string().into_bytes(), &mut index["manifests"][0]);
+    parts[count - 1].1 = index.to_string().into_bytes();
+    let parts = parts.iter().map(|(name, content)| (name.as_str(), tar::EntryType::Regular, &content[..]));
+    archive(&parts.collect::<Vec<_>>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Right digests do not make a config right: it is refused, or what it describes is fetched or refused.
+    #[test]
+    fn a_hostile_config_is_refused_or_harmless(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), "[0-9a-zA-Z\",:{}\\[\\]+/=.-]"), 1..4),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let (tar, _) = written(&noise(9000), None);
+        let tar = resealed(&tar, |config| {
+            for (at, byte) in &flips {
+                let at = at.index(config.len());
+                config[at] = byte.as_bytes()[0];
+            }
+            if let Some(cut) = cut {
+                config.truncate(cut.index(config.len()));
+            }
+        });
+        let to = tempfile::tempdir().unwrap();
+        let layout = unpack(&tar, to.path()).unwrap();
+        if let Ok(artifact) = layout.open(&first_variant) {
+            for stream in artifact.streams() {
+                let _ = layout.fetch(stream, &|_| false, &Memory::default(), &Silent);
+            }
+        }
     }
 }
 

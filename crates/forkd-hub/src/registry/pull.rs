@@ -116,7 +116,7 @@ pub(crate) struct HttpReader {
     request: String,
     response: Response,
     digest: Digest,
-    /// Bytes before the part, which the registry sends although nobody asked.
+    /// Bytes before the part, which a registry without ranges sends too.
     skip: u64,
     left: u64,
 }

@@ -30,7 +30,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait after the `attempts`th failure in a row, or the error if there is no use.
+    /// How long to wait after the `attempts`th failure in a row, or the error if another try is of no use.
     pub fn decide(&self, error: RegistryError, attempts: u32) -> Result<Duration, RegistryError> {
         if !error.is_transient() || attempts >= self.attempts {
             return Err(error);

@@ -153,8 +153,7 @@ fn blobs_are_mounted_from_other_repositories() {
     let registry = TestRegistry::start();
     let bytes = noise(3 << 20);
     let first = push_memory(&repository(&registry, "parent:v1"), &bytes);
-    let options =
-        PushOptions { mount_from: vec!["nobody".into(), "parent".into()], ..PushOptions::default() };
+    let options = PushOptions { mount_from: vec!["empty".into(), "parent".into()], ..PushOptions::default() };
     let child =
         push(&repository(&registry, "child:v1"), &[outgoing(Role::Memory, &bytes)], &options).unwrap();
     assert_eq!((child.sent, child.mounted), (0, first.sent));

@@ -129,7 +129,7 @@ impl Transport {
 
     /// Waits after the `attempts`th failure in a row, or returns the error if another try is of no use.
     pub async fn wait(&self, error: RegistryError, attempts: u32) -> Result<(), RegistryError> {
-        // Nobody wants to wait half a minute to learn of a typing error.
+        // A typing error in the name should not take half a minute to be reported.
         let is_first = !self.has_answered.load(Ordering::Relaxed);
         if is_first && error.is_unreachable() && attempts >= FIRST_ATTEMPTS {
             return Err(error);

@@ -25,7 +25,7 @@ pub(crate) struct Faults {
     pub refuse_mounts: bool,
     /// A blob in which one byte is wrong.
     pub lie: Option<Digest>,
-    /// Says nothing, for ever.
+    /// Sends no answer.
     pub hang: bool,
     /// The base64 of `user:password` that is wanted.
     pub password: Option<&'static str>,

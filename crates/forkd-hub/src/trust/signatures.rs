@@ -66,7 +66,7 @@ pub(super) async fn signer<'a>(
     let Some(signature) = signature_of(layer) else { return Ok(None) };
     let payload = match artifact::small_blob(repository, "payload", layer, MAX_PAYLOAD).await {
         Ok(payload) => payload,
-        // A damaged signature is none; a registry that cannot be reached says nothing about it.
+        // A damaged signature does not count. A registry that cannot be reached is an error: a good one may be there.
         Err(OpenError::Read { source: SourceError::Registry(error), .. }) if !error.is_not_found() => {
             return Err(error.into());
         }

@@ -108,7 +108,8 @@ impl Artifact {
         self.manifest
     }
 
-    /// Of what the reference named: the manifest, or the index that lists it.
+    /// Of what the reference named: the manifest, or the index that lists it. It stands for everything below it, so this is the
+    /// digest to sign and to verify.
     pub fn root_digest(&self) -> Digest {
         self.root
     }

@@ -23,7 +23,7 @@ use crate::workers::with_workers;
 
 const CHUNK: usize = 256 << 10;
 /// Entries in one archive, directories too. A stream of 512 GiB has 8192 blobs.
-const MAX_ENTRIES: u64 = 1 << 20;
+const MAX_ENTRIES: u64 = 1 << 17;
 const MAX_MARKER: u64 = 4 << 10;
 
 /// A layout was not read.

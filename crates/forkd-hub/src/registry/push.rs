@@ -25,6 +25,10 @@ use crate::workers::Workers;
 pub enum PushError {
     #[error("{reference} names a digest; push to a tag instead")]
     ToDigest { reference: String },
+    #[error(
+        "{name:?} is not a valid repository to mount from; expected its name without the registry: team/base"
+    )]
+    MountFrom { name: String },
     #[error(transparent)]
     Snapshot(#[from] OutgoingError),
     #[error("cannot pack stream {name:?}")]
@@ -92,6 +96,9 @@ impl Repository {
         progress: &'env dyn Progress,
     ) -> Result<Pushed, PushError> {
         let tag = self.push_tag()?;
+        if let Some(name) = options.mount_from.iter().find(|name| !is_repository(name)) {
+            return Err(PushError::MountFrom { name: name.chars().take(100).collect() });
+        }
         let prepared = Prepared::new(snapshot)?;
         let push = Push {
             repository: self,
@@ -147,6 +154,17 @@ impl Repository {
             (None, tag) => Ok(tag.unwrap_or("latest")),
         }
     }
+}
+
+/// Whether this is a name that can be part of an address as it is.
+fn is_repository(name: &str) -> bool {
+    let is_part = |part: &str| {
+        part.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte))
+    };
+    name.len() <= 255 && name.split('/').all(is_part)
 }
 
 /// An index of variants: descriptors without a platform, told from each other by their annotations.

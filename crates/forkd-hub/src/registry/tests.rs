@@ -159,6 +159,13 @@ fn blobs_are_mounted_from_other_repositories() {
     assert_eq!((child.sent, child.mounted), (0, first.sent));
     assert!(pull(&repository(&registry, "child:v1")).unwrap() == bytes);
 
+    for name in ["", "../secret", "a//b", "a/", "A", "a?x", "127.0.0.1:1/a"] {
+        let options = PushOptions { mount_from: vec![name.into()], ..PushOptions::default() };
+        let error =
+            push(&repository(&registry, "x:v1"), &[outgoing(Role::Memory, &bytes)], &options).unwrap_err();
+        assert!(matches!(error, PushError::MountFrom { .. }), "{name}: {error}");
+    }
+
     registry.set(Faults { refuse_mounts: true, ..Faults::default() });
     let other =
         push(&repository(&registry, "other:v1"), &[outgoing(Role::Memory, &bytes)], &options).unwrap();

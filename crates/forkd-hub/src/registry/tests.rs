@@ -395,6 +395,16 @@ fn what_is_not_what_it_says_is_not_opened() {
     let other = text.replace("vnd.forkd.snapshot.v1", "vnd.example.v1");
     assert!(matches!(opened(other.as_bytes()), Err(OpenError::Manifest(_))));
     assert!(matches!(opened(&vec![b' '; 5 << 20]), Err(OpenError::Read { .. })));
+    // Layers and frame tables that do not agree, and a config with another digest.
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let layer = json["layers"].as_array_mut().unwrap().pop().unwrap();
+    assert!(matches!(opened(json.to_string().as_bytes()), Err(OpenError::Manifest(_))));
+    json["layers"] = vec![layer.clone(), layer, json["config"].clone()].into();
+    assert!(matches!(opened(json.to_string().as_bytes()), Err(OpenError::Manifest(_))));
+    let config = json["config"]["digest"].as_str().unwrap().parse().unwrap();
+    let length = usize::try_from(json["config"]["size"].as_u64().unwrap()).unwrap();
+    registry.put_blob_as("a", config, &vec![b' '; length]);
+    assert!(matches!(opened(text.as_bytes()), Err(OpenError::Digest { what: "config", .. })));
 }
 
 #[test]

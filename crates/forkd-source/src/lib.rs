@@ -7,6 +7,7 @@
 //! | [`context`], [`ignore`] | the directory beside a Dockerfile, without what `.dockerignore` names |
 //! | [`name`] | names of images |
 //! | [`credentials`] | what this user's Docker config file has for a registry |
+//! | [`registry_client`] | how a registry is reached |
 //! | [`digest`], [`progress`] | what both sides have in common |
 
 pub mod archive;
@@ -16,3 +17,4 @@ pub mod digest;
 pub mod ignore;
 pub mod name;
 pub mod progress;
+pub mod registry_client;

@@ -13,13 +13,11 @@ mod download;
 pub use forkd_source::credentials::{AuthError, Credentials, own_credentials};
 
 use std::fs::{self, File};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use oci_client::client::{ClientConfig, ClientProtocol, linux_amd64_resolver};
+use forkd_source::registry_client;
 use oci_client::errors::OciDistributionError;
 use oci_client::manifest::OciDescriptor;
-use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference};
 
 use crate::archive::{ArchiveError, Limits, Whiteouts};
@@ -29,11 +27,8 @@ use crate::oci::{self, ConfigError, MAX_CONFIG, MAX_LAYERS};
 use crate::progress::Progress;
 use download::Sink;
 
-/// A registry that says nothing for so long is gone.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often the caller is asked whether it still wants the image.
 const ASK: Duration = Duration::from_millis(100);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
@@ -82,13 +77,11 @@ pub fn pull(store: &ImageStore, pull: &Pull, progress: &dyn Progress) -> Result<
         Some(credentials) => Some(credentials.clone()),
         None => own_credentials(&pull.reference)?,
     };
-    let auth = match credentials {
-        Some(Credentials { username, password }) => RegistryAuth::Basic(username, password),
-        None => RegistryAuth::Anonymous,
-    };
+    let auth = registry_client::auth(credentials.as_ref());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(PullError::Runtime)?;
-    let session = Session { client: client(&reference), reference, progress };
+    let session =
+        Session { client: registry_client::client(reference.resolve_registry()), reference, progress };
     runtime.block_on(async {
         tokio::select! {
             done = session.pull(store, draft, &auth, name, pull) => done,
@@ -102,36 +95,6 @@ async fn unwanted(progress: &dyn Progress) {
     while !progress.is_cancelled() {
         tokio::time::sleep(ASK).await;
     }
-}
-
-/// A client that speaks TLS, but not with this host itself.
-fn client(reference: &Reference) -> Client {
-    // Whoever came first has chosen for the whole process, which is fine too.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut config = ClientConfig {
-        platform_resolver: Some(Box::new(linux_amd64_resolver)),
-        read_timeout: Some(READ_TIMEOUT),
-        connect_timeout: Some(CONNECT_TIMEOUT),
-        user_agent: concat!("forkd/", env!("CARGO_PKG_VERSION")),
-        ..ClientConfig::default()
-    };
-    let registry = reference.resolve_registry();
-    if is_loopback(registry) {
-        config.protocol = ClientProtocol::Http;
-        // The client takes proxies from the environment unless it is given one. This one is for everybody but us.
-        config.http_proxy = Some("http://127.0.0.1:9".into());
-        config.no_proxy = Some("localhost,127.0.0.0/8,::1".into());
-    }
-    Client::new(config)
-}
-
-/// Whether a registry (`host` or `host:port`) is on this host.
-fn is_loopback(registry: &str) -> bool {
-    let host = match registry.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => registry.split(':').next().unwrap_or(registry),
-    };
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// One pull from one registry.
@@ -234,18 +197,6 @@ fn check_layer_type(media_type: &str) -> Result<(), PullError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_this_host_is_spoken_to_without_tls() {
-        for registry in ["localhost", "localhost:5000", "127.0.0.1:1", "127.9.9.9", "[::1]:5000"] {
-            assert!(is_loopback(registry), "{registry}");
-        }
-        for registry in
-            ["localhost.example", "10.0.0.1:5000", "127.0.0.1.example:80", "[::2]:1", "registry.example", ""]
-        {
-            assert!(!is_loopback(registry), "{registry}");
-        }
-    }
 
     #[test]
     fn foreign_layers_are_refused() {

@@ -1,0 +1,142 @@
+//! Reading from a registry: manifests, and parts of blobs.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use forkd_source::digest::Digest;
+use reqwest::header::{ACCEPT, CONTENT_RANGE, RANGE};
+use reqwest::{Method, Response, StatusCode};
+
+use super::transport::{body, chunk};
+use super::{RegistryError, Repository};
+use crate::artifact::{self, Artifact, BlobReader, BlobSource, OpenError, Selector, SourceError};
+use crate::manifest::MAX_MANIFEST;
+
+/// The kinds of manifests that are asked for.
+const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json";
+
+impl Repository {
+    pub(super) async fn open_artifact(&self, select: Selector<'_>) -> Result<Artifact, OpenError> {
+        let failed = |source| OpenError::Read { what: "manifest", source: SourceError::Registry(source) };
+        let name = self.reference.digest().or(self.reference.tag()).unwrap_or("latest");
+        let bytes = self.get_manifest(name, MAX_MANIFEST).await.map_err(failed)?;
+        if let Some(expected) = self.reference.digest().and_then(|digest| digest.parse().ok()) {
+            let found = Digest::of(&bytes);
+            if found != expected {
+                return Err(OpenError::Digest { what: "manifest", found, expected });
+            }
+        }
+        artifact::open(self, &bytes, select).await
+    }
+
+    /// The bytes of a manifest, which the registry may have made up.
+    pub(crate) async fn get_manifest(&self, name: &str, limit: u64) -> Result<Bytes, RegistryError> {
+        self.get_document(&format!("manifests/{name}"), limit).await
+    }
+
+    /// The index of what refers to a manifest, from a registry that keeps one.
+    pub(crate) async fn get_referrers(&self, digest: Digest) -> Result<Bytes, RegistryError> {
+        self.get_document(&format!("referrers/{digest}"), MAX_MANIFEST).await
+    }
+
+    async fn get_document(&self, path: &str, limit: u64) -> Result<Bytes, RegistryError> {
+        let request = self.transport.request(Method::GET, self.repository(), path);
+        let request = request.header(ACCEPT, ACCEPTED);
+        let mut attempts = 0;
+        loop {
+            let answer = match self.transport.send(&request).await {
+                Ok(response) => body(&request, response, limit).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => {
+                    attempts += 1;
+                    self.transport.wait(error, attempts).await?;
+                }
+            }
+        }
+    }
+}
+
+impl BlobSource for Repository {
+    type Reader = HttpReader;
+
+    async fn manifest(&self, digest: Digest, limit: u64) -> Result<Bytes, SourceError> {
+        Ok(self.get_manifest(&digest.to_string(), limit.min(MAX_MANIFEST)).await?)
+    }
+
+    async fn read(&self, digest: Digest, size: u64, range: Range<u64>) -> Result<HttpReader, SourceError> {
+        let request = self.transport.request(Method::GET, self.repository(), &format!("blobs/{digest}"));
+        let is_whole = range == (0..size);
+        let request = match is_whole {
+            true => request,
+            false => request.header(RANGE, format!("bytes={}-{}", range.start, range.end.saturating_sub(1))),
+        };
+        let response = self.transport.send(&request).await?;
+        let begins = match response.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                let begins = first_byte(&response);
+                begins.filter(|begins| *begins <= range.start).ok_or_else(|| RegistryError::Protocol {
+                    request: request.name(),
+                    problem: format!("it sent another range than {}-{}", range.start, range.end),
+                })?
+            }
+            // The whole blob: this registry knows no ranges.
+            _ => 0,
+        };
+        Ok(HttpReader {
+            request: request.name(),
+            response,
+            digest,
+            skip: range.start - begins,
+            left: range.end.saturating_sub(range.start),
+        })
+    }
+
+    async fn wait(&self, error: SourceError, attempts: u32) -> Result<(), SourceError> {
+        match error {
+            SourceError::Registry(error) => Ok(self.transport.wait(error, attempts).await?),
+            SourceError::Truncated { .. } if attempts < self.transport.retry.attempts => {
+                tokio::time::sleep(self.transport.retry.first).await;
+                Ok(())
+            }
+            other => Err(other),
+        }
+    }
+}
+
+fn first_byte(response: &Response) -> Option<u64> {
+    let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
+    range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
+}
+
+/// A part of a blob that a registry sends.
+pub(crate) struct HttpReader {
+    request: String,
+    response: Response,
+    digest: Digest,
+    /// Bytes before the part, which a registry without ranges sends too.
+    skip: u64,
+    left: u64,
+}
+
+impl BlobReader for HttpReader {
+    async fn next(&mut self) -> Result<Option<Bytes>, SourceError> {
+        while self.left > 0 {
+            let Some(mut bytes) = chunk(&self.request, &mut self.response).await? else {
+                return Err(SourceError::Truncated { digest: self.digest });
+            };
+            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());
+            self.skip -= skipped as u64;
+            let _ = bytes.split_to(skipped);
+            // What comes after the part is not looked at.
+            bytes.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+            if !bytes.is_empty() {
+                self.left -= bytes.len() as u64;
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+}

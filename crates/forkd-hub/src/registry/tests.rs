@@ -1,0 +1,525 @@
+//! Transfers to and from a registry that can be made to fail.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::retry::RetryPolicy;
+use super::*;
+use crate::artifact::{SourceError, Variant, first_variant};
+use crate::config::About;
+use crate::manifest::Annotations;
+use crate::outgoing::Outgoing;
+use crate::role::Role;
+use crate::table::FrameTable;
+use crate::testing::registry::{Faults, TestRegistry};
+use crate::testing::{Memory, Unreadable, noise};
+use crate::{FRAME_SIZE, PackError, Silent};
+
+fn nothing(_: u64) -> bool {
+    false
+}
+
+fn repository(registry: &TestRegistry, name: &str) -> Repository {
+    let mut repository = Repository::new(&format!("{}/{name}", registry.address), None).unwrap();
+    repository.transport.retry = RetryPolicy { first: Duration::from_millis(1), ..RetryPolicy::default() };
+    repository
+}
+
+fn outgoing<'a>(role: Role, source: &'a dyn crate::ByteSource) -> Outgoing<'a> {
+    Outgoing { role, name: "base", source, known: None, remembered: None }
+}
+
+fn push(
+    repository: &Repository,
+    streams: &[Outgoing<'_>],
+    options: &PushOptions,
+) -> Result<Pushed, PushError> {
+    let about: About = [("cpu".to_owned(), "x86-64-v3".into())].into_iter().collect();
+    let annotations: Annotations = [("dev.forkd.cpu".to_owned(), "v3".to_owned())].into_iter().collect();
+    repository.push(Snapshot { streams, about: &about, annotations: &annotations }, options, &Silent)
+}
+
+fn push_memory(repository: &Repository, bytes: &[u8]) -> Pushed {
+    push(repository, &[outgoing(Role::Memory, &bytes)], &PushOptions::default()).unwrap()
+}
+
+fn pull(repository: &Repository) -> Result<Vec<u8>, FetchError> {
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let memory = Memory::default();
+    repository.fetch(&artifact.streams()[0], &nothing, &memory, &Silent).map(|_| memory.take())
+}
+
+#[test]
+fn a_snapshot_of_several_blobs_comes_back() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "team/snapshot:v1");
+    let (memory, state, empty) = (noise((66 << 20) + 5), noise(3000), Vec::new());
+    let streams = [
+        outgoing(Role::Memory, &memory),
+        outgoing(Role::State, &state),
+        outgoing(Role::Prefetch, &empty),
+        // The same bytes as another stream: they are sent once.
+        outgoing(Role::DiskMap, &state),
+    ];
+    let pushed = push(&repository, &streams, &PushOptions::default()).unwrap();
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    assert_eq!(artifact.digest(), pushed.digest);
+    assert_eq!(artifact.streams(), pushed.streams);
+    assert_eq!(artifact.about()["cpu"], "x86-64-v3");
+    assert_eq!(artifact.raw_size(), (66 << 20) + 5 + 6000);
+    assert_eq!(artifact.compressed_size(), pushed.sent);
+    assert_eq!(artifact.stream(Role::Memory, "base").unwrap().table.blobs().len(), 2);
+    for (stream, bytes) in artifact.streams().iter().zip([&memory, &state, &empty, &state]) {
+        let got = Memory::default();
+        let fetched = repository.fetch(stream, &nothing, &got, &Silent).unwrap();
+        assert_eq!(fetched.raw, bytes.len() as u64);
+        assert!(got.take() == *bytes, "{:?}", stream.role);
+    }
+    assert_eq!(repository.resolve(&Silent).unwrap(), pushed.digest);
+}
+
+#[test]
+fn the_tag_is_set_last() {
+    let registry = TestRegistry::start();
+    push_memory(&repository(&registry, "a:v1"), &noise(5 << 20));
+    let log = registry.take_log();
+    let position = |what: &str| log.iter().position(|line| line.contains(what)).unwrap();
+    let last_blob = log.iter().rposition(|line| line.contains("/blobs/")).unwrap();
+    assert!(last_blob < position("PUT /v2/a/manifests/sha256:"), "{log:?}");
+    assert_eq!(position("PUT /v2/a/manifests/v1"), log.len() - 1);
+}
+
+#[test]
+fn a_second_push_sends_and_reads_nothing() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise((5 << 20) + 1);
+    let first = push_memory(&repository, &bytes);
+    let again = push_memory(&repository, &bytes);
+    assert_eq!((again.sent, again.present), (0, first.sent));
+
+    let table: FrameTable =
+        serde_json::from_str(&serde_json::to_string(&first.streams[0].table).unwrap()).unwrap();
+    let known: Vec<_> = table.frame_digests().collect();
+    let unreadable = Unreadable(bytes.len() as u64);
+    let remembered =
+        Outgoing { known: Some(&known), remembered: Some(&table), ..outgoing(Role::Memory, &unreadable) };
+    let third = push(&repository, &[remembered], &PushOptions::default()).unwrap();
+    assert_eq!((third.sent, third.digest), (0, first.digest));
+
+    // A blob that is gone is made again.
+    registry.remove_blob("a", table.blobs()[0].digest());
+    let lost = Outgoing { source: &bytes, ..remembered };
+    assert_eq!(push(&repository, &[lost], &PushOptions::default()).unwrap().sent, first.sent);
+    registry.remove_blob("a", table.blobs()[0].digest());
+    let error = push(&repository, &[remembered], &PushOptions::default()).unwrap_err();
+    assert!(matches!(error, PushError::Pack { source: PackError::Read { .. }, .. }), "{error}");
+}
+
+#[test]
+fn blobs_of_another_zstd_are_used_as_long_as_they_are_there() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(3 << 20);
+    // What another version would have made of the same bytes.
+    let frames: Vec<Vec<u8>> =
+        bytes.chunks(2 << 20).map(|raw| zstd::bulk::compress(raw, 1).unwrap()).collect();
+    let digest = registry.put_blob("a", &frames.concat());
+    let entries = frames.iter().zip(bytes.chunks(2 << 20)).map(|(compressed, raw)| crate::Frame {
+        compressed: u32::try_from(compressed.len()).unwrap(),
+        digest: blake3::hash(raw),
+    });
+    let blob = crate::Blob { digest, size: frames.concat().len() as u64, frames: entries.collect() };
+    let table = FrameTable::new(3 << 20, vec![blob]).unwrap();
+    let known: Vec<_> = table.frame_digests().collect();
+    let stream = Outgoing { known: Some(&known), remembered: Some(&table), ..outgoing(Role::Memory, &bytes) };
+    // Twice the same stream: both must be right when the blob has to be made again.
+    let streams = [stream, Outgoing { name: "other", ..stream }];
+    let pushed = push(&repository, &streams, &PushOptions::default()).unwrap();
+    assert_eq!(pushed.sent, 0);
+    assert_eq!(pushed.streams[0].table, table);
+    assert!(pull(&repository).unwrap() == bytes);
+
+    registry.remove_blob("a", digest);
+    let pushed = push(&repository, &streams, &PushOptions::default()).unwrap();
+    assert!(
+        pushed.sent > 0 && pushed.streams.iter().all(|stream| stream.table.blobs()[0].digest() != digest)
+    );
+    assert!(pull(&repository).unwrap() == bytes);
+}
+
+#[test]
+fn blobs_are_mounted_from_other_repositories() {
+    let registry = TestRegistry::start();
+    let bytes = noise(3 << 20);
+    let first = push_memory(&repository(&registry, "parent:v1"), &bytes);
+    let options = PushOptions { mount_from: vec!["empty".into(), "parent".into()], ..PushOptions::default() };
+    let child =
+        push(&repository(&registry, "child:v1"), &[outgoing(Role::Memory, &bytes)], &options).unwrap();
+    assert_eq!((child.sent, child.mounted), (0, first.sent));
+    assert!(pull(&repository(&registry, "child:v1")).unwrap() == bytes);
+
+    for name in ["", "../secret", "a//b", "a/", "A", "a?x", "127.0.0.1:1/a"] {
+        let options = PushOptions { mount_from: vec![name.into()], ..PushOptions::default() };
+        let error =
+            push(&repository(&registry, "x:v1"), &[outgoing(Role::Memory, &bytes)], &options).unwrap_err();
+        assert!(matches!(error, PushError::MountFrom { .. }), "{name}: {error}");
+    }
+
+    registry.set(Faults { refuse_mounts: true, ..Faults::default() });
+    let other =
+        push(&repository(&registry, "other:v1"), &[outgoing(Role::Memory, &bytes)], &options).unwrap();
+    assert_eq!((other.sent, other.mounted), (first.sent, 0));
+    assert!(
+        registry.take_log().iter().any(|line| line.starts_with("DELETE ")),
+        "the upload is not left open"
+    );
+}
+
+#[test]
+fn broken_downloads_continue_after_the_last_whole_frame() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(9 << 20);
+    let pushed = push_memory(&repository, &bytes);
+    let frame = pushed.streams[0].table.blobs()[0].frames()[0].compressed as usize;
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    registry.take_log();
+    for ignore_ranges in [false, true] {
+        // The last is used first: one frame and a half, then less than a frame twice, then two frames.
+        let cuts =
+            if ignore_ranges { vec![frame * 3 + 7, frame + 1] } else { vec![frame * 2, 9, 0, frame * 3 / 2] };
+        registry.set(Faults { break_downloads: cuts, ignore_ranges, ..Faults::default() });
+        let got = Memory::default();
+        let fetched = repository.fetch(&artifact.streams()[0], &nothing, &got, &Silent).unwrap();
+        assert_eq!(fetched.raw, 9 << 20);
+        assert!(got.take() == bytes);
+        let log = registry.take_log();
+        assert!(log[1].contains(&format!("bytes={frame}-")), "{log:?}");
+        assert_eq!(log.len(), if ignore_ranges { 3 } else { 5 }, "{log:?}");
+    }
+}
+
+#[test]
+fn only_missing_frames_are_fetched() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(11 << 20);
+    push_memory(&repository, &bytes);
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    for ignore_ranges in [false, true] {
+        registry.set(Faults { ignore_ranges, ..Faults::default() });
+        registry.take_log();
+        let got = Memory::default();
+        let have = |frame: u64| frame == 0 || frame == 3;
+        let fetched = repository.fetch(&artifact.streams()[0], &have, &got, &Silent).unwrap();
+        assert_eq!(fetched.raw, (11 << 20) - 2 * FRAME_SIZE);
+        let got = got.take();
+        for (frame, (got, sent)) in (0..).zip(got.chunks(2 << 20).zip(bytes.chunks(2 << 20))) {
+            assert!(
+                if have(frame) { got.iter().all(|byte| *byte == 0) } else { got == sent },
+                "frame {frame}"
+            );
+        }
+        assert_eq!(registry.take_log().len(), 2, "one request for each run of frames");
+    }
+    let got = Memory::default();
+    assert_eq!(
+        repository.fetch(&artifact.streams()[0], &|_| true, &got, &Silent).unwrap(),
+        Fetched::default()
+    );
+}
+
+#[test]
+fn a_busy_registry_is_asked_again() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(3 << 20);
+    registry.set(Faults {
+        answers: vec![(503, None), (429, Some("0")), (500, None), (502, None)],
+        break_uploads: 2,
+        ..Faults::default()
+    });
+    push_memory(&repository, &bytes);
+    registry.set(Faults { answers: vec![(504, None), (429, None)], ..Faults::default() });
+    assert!(pull(&repository).unwrap() == bytes);
+
+    registry.set(Faults { answers: vec![(503, None); 100], ..Faults::default() });
+    let error = repository.open(&first_variant, &Silent).unwrap_err();
+    let OpenError::Read { source: SourceError::Registry(error), .. } = error else { panic!("{error}") };
+    assert!(error.to_string().ends_with("answered 503: TOOMANYREQUESTS: slow down"), "{error}");
+    registry.set(Faults { answers: vec![(429, Some("7200"))], ..Faults::default() });
+    assert!(repository.resolve(&Silent).unwrap_err().to_string().contains("wait 7200 s"));
+}
+
+#[test]
+fn a_lie_in_a_blob_never_reaches_the_sink() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(2 << 20);
+    let pushed = push_memory(&repository, &bytes);
+    let blob = pushed.streams[0].table.blobs()[0].digest();
+    registry.set(Faults { lie: Some(blob), ..Faults::default() });
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let got = Memory::default();
+    let error = repository.fetch(&artifact.streams()[0], &nothing, &got, &Silent).unwrap_err();
+    assert!(matches!(error, FetchError::Frame { digest, .. } if digest == blob), "{error}");
+    assert!(got.take().is_empty());
+}
+
+/// Frames that decompress to the right bytes, in a blob that is not the one that was named.
+#[test]
+fn a_whole_blob_is_checked_as_a_whole() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(2 << 20);
+    let pushed = push_memory(&repository, &bytes);
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let mut stream = artifact.streams()[0].clone();
+    let other = zstd::bulk::compress(&bytes, 1).unwrap();
+    let wrong = crate::Blob {
+        digest: registry.put_blob("a", &other),
+        size: other.len() as u64,
+        frames: vec![crate::Frame {
+            compressed: u32::try_from(other.len()).unwrap(),
+            digest: blake3::hash(&bytes),
+        }],
+    };
+    // The registry serves these bytes under the name of the other blob.
+    stream.table =
+        FrameTable::new(2 << 20, vec![crate::Blob { digest: Digest::of(b"named"), ..wrong }]).unwrap();
+    registry.put_blob_as("a", Digest::of(b"named"), &other);
+    let error = repository.fetch(&stream, &nothing, &Memory::default(), &Silent).unwrap_err();
+    assert!(matches!(error, FetchError::Digest { .. }), "{error}");
+    assert_ne!(pushed.digest, Digest::of(b"named"));
+}
+
+#[test]
+fn passwords_are_used_and_wrong_ones_are_refused() {
+    let registry = TestRegistry::start();
+    // "me:secret"
+    registry.set(Faults { password: Some("bWU6c2VjcmV0"), ..Faults::default() });
+    let with = |password: &str| {
+        let credentials = Credentials { username: "me".into(), password: password.into() };
+        Repository::new(&format!("{}/a:v1", registry.address), Some(&credentials)).unwrap()
+    };
+    let bytes = noise(100);
+    push_memory(&with("secret"), &bytes);
+    assert!(pull(&with("secret")).unwrap() == bytes);
+    for wrong in [with("other"), repository(&registry, "a:v1")] {
+        let error = wrong.resolve(&Silent).unwrap_err();
+        assert!(matches!(error, RegistryError::Unauthorized { .. }), "{error}");
+        let error = push(&wrong, &[outgoing(Role::State, &bytes)], &PushOptions::default()).unwrap_err();
+        assert!(matches!(error, PushError::Registry { .. }), "{error}");
+    }
+}
+
+#[test]
+fn tokens_are_asked_for_and_renewed() {
+    let registry = TestRegistry::start();
+    // So few uses that they run out in the middle of everything.
+    registry.set(Faults { token_uses: Some(2), ..Faults::default() });
+    let credentials = Credentials { username: "me".into(), password: "secret".into() };
+    let known = Repository::new(&format!("{}/a:v1", registry.address), Some(&credentials)).unwrap();
+    let bytes = noise(5 << 20);
+    push_memory(&known, &bytes);
+    assert!(pull(&known).unwrap() == bytes);
+    let options = PushOptions { mount_from: vec!["a".into()], ..PushOptions::default() };
+    let child = Repository::new(&format!("{}/child:v1", registry.address), Some(&credentials)).unwrap();
+    assert!(push(&child, &[outgoing(Role::Memory, &bytes)], &options).unwrap().mounted > 0);
+
+    // Without a password one may read here, and not write.
+    let anonymous = repository(&registry, "a:v1");
+    assert!(pull(&anonymous).unwrap() == bytes);
+    let error = push(&anonymous, &[outgoing(Role::State, &noise(3))], &PushOptions::default()).unwrap_err();
+    let PushError::Registry { source, .. } = error else { panic!("{error}") };
+    assert!(matches!(source, RegistryError::Unauthorized { .. }), "{source}");
+}
+
+#[test]
+fn one_tag_has_several_variants() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let options = PushOptions { without_tag: true, ..PushOptions::default() };
+    let variants = ["v2", "v3"].map(|cpu| {
+        let bytes = noise(cpu.len() + usize::from(cpu.as_bytes()[1]));
+        let pushed = push(&repository, &[outgoing(Role::State, &bytes)], &options).unwrap();
+        let annotations = [("dev.forkd.cpu".to_owned(), cpu.to_owned())].into_iter().collect();
+        Variant { digest: pushed.digest, size: pushed.size, annotations }
+    });
+    assert!(registry.manifest("a", "v1").is_none(), "no tag yet");
+    let index = repository.push_index(&variants, &Silent).unwrap();
+    let select = |wanted: &'static str| {
+        move |variants: &[Variant]| {
+            variants.iter().position(|variant| variant.annotations["dev.forkd.cpu"] == wanted)
+        }
+    };
+    let artifact = repository.open(&select("v3"), &Silent).unwrap();
+    assert_eq!((artifact.digest(), artifact.root_digest()), (variants[1].digest, index));
+    assert_eq!(repository.open(&select("v2"), &Silent).unwrap().digest(), variants[0].digest);
+    assert!(matches!(repository.open(&select("v4"), &Silent), Err(OpenError::NoVariant { count: 2 })));
+    assert!(matches!(repository.open(&|_| Some(9), &Silent), Err(OpenError::NoVariant { count: 2 })));
+}
+
+#[test]
+fn what_is_not_what_it_says_is_not_opened() {
+    let registry = TestRegistry::start();
+    let pushed = push_memory(&repository(&registry, "a:v1"), &noise(10));
+    let manifest = registry.manifest("a", "v1").unwrap();
+    let media_type = crate::manifest::MANIFEST_TYPE;
+
+    // By digest, a registry cannot give another manifest.
+    let by_digest = repository(&registry, &format!("a@{}", pushed.digest));
+    assert_eq!(by_digest.open(&first_variant, &Silent).unwrap().digest(), pushed.digest);
+    let changed = [&manifest[..], b" "].concat();
+    registry.put_manifest("a", &pushed.digest.to_string(), media_type, &changed);
+    assert!(matches!(by_digest.open(&first_variant, &Silent), Err(OpenError::Digest { .. })));
+    let error = push(&by_digest, &[outgoing(Role::State, &noise(1))], &PushOptions::default()).unwrap_err();
+    assert!(matches!(error, PushError::ToDigest { .. }));
+
+    let opened = |bytes: &[u8]| {
+        registry.put_manifest("a", "v2", media_type, bytes);
+        repository(&registry, "a:v2").open(&first_variant, &Silent).map(drop)
+    };
+    opened(&manifest).unwrap();
+    let text = String::from_utf8(manifest).unwrap();
+    let size = serde_json::from_str::<serde_json::Value>(&text).unwrap()["config"]["size"].to_string();
+    let larger = text.replacen(&format!("\"size\":{size}"), "\"size\":17000000", 1);
+    assert!(matches!(opened(larger.as_bytes()), Err(OpenError::Size { what: "config", .. })));
+    let longer = text.replacen(
+        &format!("\"size\":{size}"),
+        &format!("\"size\":{}", size.parse::<u64>().unwrap() + 1),
+        1,
+    );
+    assert!(matches!(opened(longer.as_bytes()), Err(OpenError::Read { what: "config", .. })));
+    let other = text.replace("vnd.forkd.snapshot.v1", "vnd.example.v1");
+    assert!(matches!(opened(other.as_bytes()), Err(OpenError::Manifest(_))));
+    assert!(matches!(opened(&vec![b' '; 5 << 20]), Err(OpenError::Read { .. })));
+    // Layers and frame tables that do not agree, and a config with another digest.
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let layer = json["layers"].as_array_mut().unwrap().pop().unwrap();
+    assert!(matches!(opened(json.to_string().as_bytes()), Err(OpenError::Manifest(_))));
+    json["layers"] = vec![layer.clone(), layer, json["config"].clone()].into();
+    assert!(matches!(opened(json.to_string().as_bytes()), Err(OpenError::Manifest(_))));
+    let config = json["config"]["digest"].as_str().unwrap().parse().unwrap();
+    let length = usize::try_from(json["config"]["size"].as_u64().unwrap()).unwrap();
+    registry.put_blob_as("a", config, &vec![b' '; length]);
+    assert!(matches!(opened(text.as_bytes()), Err(OpenError::Digest { what: "config", .. })));
+}
+
+#[test]
+fn tags_are_listed_page_by_page() {
+    let registry = TestRegistry::start();
+    for tag in ["v1", "v2", "v3", "v4", "v5"] {
+        push_memory(&repository(&registry, &format!("a:{tag}")), &noise(10));
+    }
+    registry.set(Faults { page: Some(2), ..Faults::default() });
+    assert_eq!(repository(&registry, "a").tags(&Silent).unwrap(), ["v1", "v2", "v3", "v4", "v5"]);
+}
+
+#[derive(Default)]
+struct Watched {
+    total: AtomicU64,
+    done: AtomicU64,
+    cancel_at: Option<u64>,
+    is_cancelled: AtomicBool,
+}
+
+impl Progress for Watched {
+    fn total(&self, bytes: u64) {
+        self.total.store(bytes, Ordering::Relaxed);
+    }
+
+    fn done(&self, bytes: u64) {
+        assert!(self.done.fetch_max(bytes, Ordering::Relaxed) < bytes || self.cancel_at.is_some());
+        if self.cancel_at.is_some_and(|at| bytes >= at) {
+            self.is_cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn progress_reaches_its_total_in_raw_bytes() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(7 << 20);
+    let watched = Watched::default();
+    let streams = [outgoing(Role::Memory, &bytes)];
+    let snapshot = Snapshot { streams: &streams, about: &About::new(), annotations: &Annotations::new() };
+    registry.set(Faults { break_uploads: 1, ..Faults::default() });
+    repository.push(snapshot, &PushOptions::default(), &watched).unwrap();
+    assert_eq!((watched.total.into_inner(), watched.done.into_inner()), (7 << 20, 7 << 20));
+
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let watched = Watched::default();
+    repository.fetch(&artifact.streams()[0], &|frame| frame == 1, &Memory::default(), &watched).unwrap();
+    assert_eq!((watched.total.into_inner(), watched.done.into_inner()), (5 << 20, 5 << 20));
+}
+
+#[test]
+fn a_transfer_ends_when_it_is_cancelled() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    push_memory(&repository, &noise(7 << 20));
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    registry.set(Faults { hang: true, ..Faults::default() });
+    let cancelled = Watched { is_cancelled: AtomicBool::new(true), ..Watched::default() };
+    let begun = Instant::now();
+    let fetched = repository.fetch(&artifact.streams()[0], &nothing, &Memory::default(), &cancelled);
+    assert!(matches!(fetched, Err(FetchError::Cancelled)));
+    assert!(matches!(repository.open(&first_variant, &cancelled), Err(OpenError::Cancelled)));
+    assert!(matches!(repository.tags(&cancelled), Err(RegistryError::Cancelled)));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+
+    registry.set(Faults { break_downloads: vec![2 << 20], ..Faults::default() });
+    let midway = Watched { cancel_at: Some(1), ..Watched::default() };
+    let mut slow = self::repository(&registry, "a:v1");
+    slow.transport.retry.first = Duration::from_secs(15);
+    let fetched = slow.fetch(&artifact.streams()[0], &nothing, &Memory::default(), &midway);
+    assert!(matches!(fetched, Err(FetchError::Cancelled)), "{fetched:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_registry_that_is_not_there_is_told_soon() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let begun = Instant::now();
+    let error = Repository::new(&format!("{address}/a:v1"), None).unwrap().resolve(&Silent).unwrap_err();
+    assert!(error.to_string().contains(&format!("GET {address}/v2/a/manifests/v1 failed")), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// Several threads may use one repository, for instance to fetch two streams at the same time.
+#[test]
+fn two_streams_are_fetched_at_the_same_time() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let (memory, state) = (noise(9 << 20), noise(5 << 20));
+    let streams = [outgoing(Role::Memory, &memory), outgoing(Role::State, &state)];
+    push(&repository, &streams, &PushOptions::default()).unwrap();
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    std::thread::scope(|scope| {
+        for (stream, bytes) in artifact.streams().iter().zip([&memory, &state]) {
+            let repository = &repository;
+            scope.spawn(move || {
+                let got = Memory::default();
+                repository.fetch(stream, &nothing, &got, &Silent).unwrap();
+                assert!(got.take() == *bytes);
+            });
+        }
+    });
+}
+
+#[test]
+fn references_are_checked() {
+    for bad in ["", "127.0.0.1:1/UPPER", "a b", "127.0.0.1:1/a@sha256:12", "127.0.0.1:1/a@sha512:00"] {
+        assert!(matches!(Repository::new(bad, None), Err(RegistryError::Reference { .. })), "{bad}");
+    }
+    let repository = Repository::new("127.0.0.1:1/team/a:v1", None).unwrap();
+    assert_eq!(repository.name(), "127.0.0.1:1/team/a");
+    assert_eq!(format!("{repository:?}"), "Repository { reference: \"127.0.0.1:1/team/a:v1\", .. }");
+}

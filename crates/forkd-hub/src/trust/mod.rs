@@ -1,0 +1,26 @@
+//! Who made a snapshot: signatures with keys of one's own, as cosign makes and checks them, and which are wanted.
+//!
+//! ```text
+//! manifest sha256:abc… ─▶ payload {"critical": {… "docker-manifest-digest": "sha256:abc…"}} ─▶ ECDSA P-256, SHA-256
+//!
+//! tag sha256-abc….sig ─▶ manifest, one layer a signature: the payload, and the signature in base64 as its annotation
+//! ```
+//!
+//! Signatures with certificates, transparency logs and the bundles of cosign 3 are not supported; bundles are refused by name.
+
+mod key;
+mod payload;
+mod pem;
+mod policy;
+mod sign;
+mod signatures;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+pub use key::{KeyError, PublicKey, SigningKey};
+pub use policy::{Policy, PolicyError, Requirement};
+pub use sign::SignError;
+pub use signatures::SignaturesError;
+pub use verify::VerifyError;

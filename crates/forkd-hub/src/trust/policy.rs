@@ -1,0 +1,210 @@
+//! Which repositories must be signed, and by whom.
+//!
+//! ```toml
+//! default = "refuse"                     # for repositories without a rule: "refuse" (the default) or "accept"
+//!
+//! [[repository]]
+//! match = "registry.example/team/*"      # all below it; without "/*", this repository only. The longest match wins.
+//! keys = ["""
+//! -----BEGIN PUBLIC KEY-----
+//! ...
+//! -----END PUBLIC KEY-----
+//! """]
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::key::{KeyError, PublicKey};
+
+/// Bytes of the largest policy.
+const MAX_TEXT: usize = 1 << 20;
+const MAX_RULES: usize = 1000;
+const MAX_KEYS: usize = 64;
+const MAX_PATTERN: usize = 300;
+
+/// A policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    #[error("the policy has {size} bytes, expected at most {MAX_TEXT}")]
+    TooLarge { size: usize },
+    #[error("the policy is not valid TOML of the expected form")]
+    Syntax(#[source] Box<toml::de::Error>),
+    #[error("the policy has {count} rules, expected at most {MAX_RULES}")]
+    TooManyRules { count: usize },
+    #[error(
+        "{pattern:?} is not a valid pattern: expected registry/repository, or a beginning of it that ends with \"/*\""
+    )]
+    Pattern { pattern: String },
+    #[error("two rules for {pattern:?}; put all keys into one")]
+    Twice { pattern: String },
+    #[error("the rule for {pattern:?} has {count} keys, expected 1 to {MAX_KEYS}")]
+    KeyCount { pattern: String, count: usize },
+    #[error("key {number} of the rule for {pattern:?} cannot be used")]
+    Key { pattern: String, number: usize, source: KeyError },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyText {
+    #[serde(default)]
+    default: DefaultText,
+    #[serde(default)]
+    repository: Vec<RuleText>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum DefaultText {
+    #[default]
+    Refuse,
+    Accept,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleText {
+    #[serde(rename = "match")]
+    pattern: String,
+    keys: Vec<String>,
+}
+
+/// What is required of a snapshot from a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requirement<'a> {
+    /// Nothing: there is no rule for it, and the default is to accept.
+    Accept,
+    /// There is no rule for it, and the default is to refuse.
+    Refuse,
+    /// A signature by one of these keys.
+    Signed(&'a [PublicKey]),
+}
+
+/// The rules of a host.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    accepts_others: bool,
+    /// Keys by pattern.
+    rules: BTreeMap<String, Vec<PublicKey>>,
+}
+
+impl Policy {
+    pub fn parse(text: &str) -> Result<Policy, PolicyError> {
+        if text.len() > MAX_TEXT {
+            return Err(PolicyError::TooLarge { size: text.len() });
+        }
+        let parsed: PolicyText =
+            toml::from_str(text).map_err(|error| PolicyError::Syntax(Box::new(error)))?;
+        if parsed.repository.len() > MAX_RULES {
+            return Err(PolicyError::TooManyRules { count: parsed.repository.len() });
+        }
+        let mut rules = BTreeMap::new();
+        for RuleText { pattern, keys } in parsed.repository {
+            if !is_pattern(&pattern) {
+                return Err(PolicyError::Pattern { pattern: pattern.chars().take(100).collect() });
+            }
+            if !(1..=MAX_KEYS).contains(&keys.len()) {
+                return Err(PolicyError::KeyCount { pattern, count: keys.len() });
+            }
+            let keys = keys.iter().zip(1..).map(|(key, number)| {
+                PublicKey::from_pem(key).map_err(|source| PolicyError::Key {
+                    pattern: pattern.clone(),
+                    number,
+                    source,
+                })
+            });
+            let keys = keys.collect::<Result<Vec<_>, _>>()?;
+            if rules.contains_key(&pattern) {
+                return Err(PolicyError::Twice { pattern });
+            }
+            rules.insert(pattern, keys);
+        }
+        Ok(Policy { accepts_others: matches!(parsed.default, DefaultText::Accept), rules })
+    }
+
+    /// What is required of a repository, named as [`crate::registry::Repository::name`] does.
+    pub fn check(&self, repository: &str) -> Requirement<'_> {
+        if let Some(keys) = self.rules.get(repository) {
+            return Requirement::Signed(keys);
+        }
+        // From the longest beginning to the shortest.
+        let mut rest = repository;
+        while let Some((beginning, _)) = rest.rsplit_once('/') {
+            if let Some(keys) = self.rules.get(&format!("{beginning}/*")) {
+                return Requirement::Signed(keys);
+            }
+            rest = beginning;
+        }
+        if self.accepts_others { Requirement::Accept } else { Requirement::Refuse }
+    }
+}
+
+fn is_pattern(pattern: &str) -> bool {
+    let name = pattern.strip_suffix("/*").unwrap_or(pattern);
+    let is_prefix = name.len() < pattern.len();
+    (1..=MAX_PATTERN).contains(&pattern.len())
+        && (is_prefix || name.contains('/'))
+        && name.split('/').all(|part| !part.is_empty())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/:[]".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trust::SigningKey;
+
+    fn rule(pattern: &str, key: &str) -> String {
+        format!("[[repository]]\nmatch = {pattern:?}\nkeys = [{key:?}]\n")
+    }
+
+    fn key() -> PublicKey {
+        SigningKey::generate().unwrap().public()
+    }
+
+    #[test]
+    fn the_longest_match_wins() {
+        let keys = [key(), key(), key()];
+        let patterns = ["registry.example/*", "registry.example/team/*", "registry.example/team/app"];
+        let rules = patterns.iter().zip(&keys).map(|(pattern, key)| rule(pattern, &key.to_pem()));
+        let text: String = rules.collect();
+        let policy = Policy::parse(&text).unwrap();
+        for (repository, expected) in [
+            ("registry.example/team/app", Some(2)),
+            ("registry.example/team/app/x", Some(1)),
+            ("registry.example/team/application", Some(1)),
+            ("registry.example/team", Some(0)),
+            ("registry.example/teams/app", Some(0)),
+            ("registry.example", None),
+            ("registry.example.evil/team/app", None),
+            ("other.example/team/app", None),
+        ] {
+            let expected = match expected {
+                Some(index) => Requirement::Signed(std::slice::from_ref(&keys[index])),
+                None => Requirement::Refuse,
+            };
+            assert_eq!(policy.check(repository), expected, "{repository}");
+        }
+        let policy = Policy::parse(&format!("default = \"accept\"\n{text}")).unwrap();
+        assert_eq!(policy.check("other.example/a"), Requirement::Accept);
+        assert_eq!(Policy::parse("").unwrap().check("a/b"), Requirement::Refuse);
+    }
+
+    #[test]
+    fn a_policy_that_says_something_else_is_refused() {
+        let pem = key().to_pem();
+        let refused = |text: &str, says: &str| {
+            let error = Policy::parse(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        };
+        for pattern in ["*", "a*/b", "registry.example/*/x", "a//b", "/a", "a/", "a", "a b/*", "/*", ""] {
+            refused(&rule(pattern, &pem), "not a valid pattern");
+        }
+        refused("default = \"maybe\"", "not valid TOML");
+        refused("deafult = \"accept\"", "not valid TOML");
+        refused(&rule("a/b", "nonsense"), "key 1 of the rule for \"a/b\"");
+        refused(&(rule("a/b", &pem) + &rule("a/b", &pem)), "two rules");
+        refused("[[repository]]\nmatch = \"a/b\"\nkeys = []", "0 keys");
+        refused(&"#".repeat(MAX_TEXT + 1), "bytes");
+    }
+}

@@ -1,0 +1,87 @@
+//! The signatures of a manifest, as they are in a registry.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use forkd_source::digest::Digest;
+
+use super::key::PublicKey;
+use super::payload::{self, MAX_PAYLOAD};
+use crate::artifact::{self, OpenError, SourceError};
+use crate::manifest::{Descriptor, Document, MAX_MANIFEST, Manifest, ManifestError};
+use crate::registry::{RegistryError, Repository};
+
+pub(super) const LAYER_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// The annotation of a layer that has the signature.
+pub(super) const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// Signatures on one manifest that are looked at.
+pub(super) const MAX_SIGNATURES: usize = 64;
+/// Base64 digits of the longest signature.
+const MAX_SIGNATURE: usize = 256;
+
+/// Signatures could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SignaturesError {
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("the signatures are not in the form that cosign writes")]
+    Manifest(#[from] ManifestError),
+    #[error("the tag {tag} is an index; expected the manifest that cosign writes")]
+    Index { tag: String },
+    #[error("{found} signatures, expected at most {MAX_SIGNATURES}")]
+    TooMany { found: usize },
+}
+
+/// The tag that has the signatures of a manifest.
+pub(super) fn tag(digest: Digest) -> String {
+    format!("sha256-{}.sig", digest.hex())
+}
+
+/// The manifest that lists the signatures, if there is one.
+pub(super) async fn read(
+    repository: &Repository,
+    digest: Digest,
+) -> Result<Option<Manifest>, SignaturesError> {
+    let tag = tag(digest);
+    let bytes = match repository.get_manifest(&tag, MAX_MANIFEST).await {
+        Ok(bytes) => bytes,
+        Err(RegistryError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match Document::parse(&bytes)? {
+        Document::Index(_) => Err(SignaturesError::Index { tag }),
+        Document::Manifest(manifest) if manifest.layers.len() > MAX_SIGNATURES => {
+            Err(SignaturesError::TooMany { found: manifest.layers.len() })
+        }
+        Document::Manifest(manifest) => Ok(Some(manifest)),
+    }
+}
+
+/// The first of the keys that has signed this digest with this layer.
+pub(super) async fn signer<'a>(
+    repository: &Repository,
+    layer: &Descriptor,
+    digest: Digest,
+    keys: &'a [PublicKey],
+) -> Result<Option<&'a PublicKey>, SignaturesError> {
+    let Some(signature) = signature_of(layer) else { return Ok(None) };
+    let payload = match artifact::small_blob(repository, "payload", layer, MAX_PAYLOAD).await {
+        Ok(payload) => payload,
+        // A damaged signature does not count. A registry that cannot be reached is an error: a good one may be there.
+        Err(OpenError::Read { source: SourceError::Registry(error), .. }) if !error.is_not_found() => {
+            return Err(error.into());
+        }
+        Err(_) => return Ok(None),
+    };
+    if !payload::is_of(&payload, digest) {
+        return Ok(None);
+    }
+    Ok(keys.iter().find(|key| key.has_signed(&payload, &signature)))
+}
+
+fn signature_of(layer: &Descriptor) -> Option<Vec<u8>> {
+    let text = layer.annotations.get(SIGNATURE).filter(|text| text.len() <= MAX_SIGNATURE)?;
+    if layer.media_type != LAYER_TYPE {
+        return None;
+    }
+    STANDARD.decode(text).ok()
+}

@@ -6,5 +6,6 @@ mod lifecycle;
 mod merge;
 mod recovery;
 mod snapshots;
+mod travel;
 mod walls;
 mod world;

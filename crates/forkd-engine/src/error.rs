@@ -29,6 +29,12 @@ pub enum EngineError {
     NoSource(String),
     #[error(transparent)]
     Tag(#[from] TagError),
+    #[error(transparent)]
+    Travel(#[from] crate::snapshot::travel::TravelError),
+    #[error(transparent)]
+    Receive(#[from] forkd_store::ReceiveError),
+    #[error(transparent)]
+    NoRoom(#[from] forkd_host::disk::DiskError),
     #[error("there is a snapshot {0} already")]
     NameTaken(Tag),
     #[error("snapshot {tag} is needed by {}", dependents.join(", "))]

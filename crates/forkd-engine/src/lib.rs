@@ -72,4 +72,7 @@ pub use sandbox::lifetime::{Expiry, OnExpiry};
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::evict::Trimmed;
 pub use snapshot::make::{NewSnapshot, Step, Steps};
+pub use snapshot::travel::TravelError;
+pub use snapshot::travel::arrival::{Destination, Origin};
+pub use snapshot::travel::departure::Departure;
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

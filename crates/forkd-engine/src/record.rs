@@ -238,6 +238,8 @@ pub struct PortableRecord {
     pub shape: Shape,
     /// Whether there is an image below the first disk.
     pub has_image: bool,
+    /// How many frozen layers each disk has.
+    pub layers: Vec<usize>,
     pub generation: u64,
     /// What the sandbox may reach that it is a branch of, and so what its children may.
     pub policy: Option<Policy>,
@@ -248,6 +250,7 @@ impl PortableRecord {
         PortableRecord {
             shape: Shape { image: None, ..record.shape.clone() },
             has_image: record.shape.image.is_some(),
+            layers: record.disks.iter().map(Vec::len).collect(),
             generation: record.generation,
             policy: record.policy.clone(),
         }

@@ -32,6 +32,7 @@
 //!
 //! - Writing: `write.rs` has the order of the steps; [`Store::write`] does both halves in one process.
 //! - Reading: [`Chain::load`] does both halves. The depth of a chain is paid for here, once, and by no child.
+//! - From elsewhere: [`Store::receive`]; disks travel as a [`PackedFile`].
 //! - Sealing: `seal.rs`. What was sealed is not hashed as a whole again.
 //! - Formats: [`Manifest`], [`Local`], [`StateHeader`], [`PageMap`], each drawn in its own file.
 
@@ -57,11 +58,13 @@ mod page;
 mod page_map;
 mod parallel;
 mod prefault;
+mod receive;
 mod remove;
 mod seal;
 mod side_file;
 mod snapshot;
 mod snapshot_files;
+mod sparse_file;
 mod stamp;
 mod state;
 mod store;
@@ -85,10 +88,12 @@ pub use manifest::{
 pub use page::{PageSink, PageSource};
 pub use page_map::{PageMap, PageMapError, Run, RunKind};
 pub use prefault::{KeepError, Kept};
+pub use receive::{ReceiveError, Received};
 pub use remove::RemoveError;
 pub use seal::SettledDraft;
 pub use snapshot::{OpenError, RequirementError, Snapshot};
 pub use snapshot_files::SnapshotFiles;
+pub use sparse_file::{PackedFile, SparseError};
 pub use stamp::Stamp;
 pub use state::{MAX_STATE, StateError, StateHeader, VmState};
 pub use store::{Listed, Store, StoreError, Stored};

@@ -20,12 +20,11 @@ use crate::draft::{Description, Draft};
 use crate::files;
 use crate::frame;
 use crate::image::PackedImage;
-use crate::layout::{Layout, PAGE_BYTES, PAGE_SIZE};
+use crate::layout::{Layout, PAGE_BYTES};
 use crate::local::Local;
 use crate::manifest::{Content, FileEntry, Manifest};
-use crate::overlay::{self, Origin};
-use crate::page::{BULK, BULK_PAGES, is_zero};
 use crate::page_map::{PageMap, RunKind};
+use crate::sparse_file::data_pages;
 use crate::state::{MAX_STATE, VmState};
 use crate::store::{StoreError, Stored};
 use crate::write::{Observer, Step, WriteError, step};
@@ -165,23 +164,11 @@ impl SettledDraft {
         let packed = files::create(&path).map_err(StoreError::at("create", &path))?;
         let mut image = PackedImage::new(&packed);
         let mut map = PageMap::new(layout.pages());
-        let mut buffer = vec![0; BULK];
-        for mut extent in overlay::sparse(&self.memory, layout.pages()) {
-            while let Origin::Layer { page, .. } = extent.origin
-                && extent.count > 0
-            {
-                let count = extent.count.min(BULK_PAGES);
-                let bytes = &mut buffer[..usize::try_from(count).unwrap_or(0) * PAGE_SIZE];
-                self.memory.read_exact_at(bytes, page * PAGE_BYTES).map_err(failed(files::MEMORY))?;
-                for (page, bytes) in
-                    (page..).zip(bytes.chunks(PAGE_SIZE)).filter(|(_, bytes)| !is_zero(bytes))
-                {
-                    map.push(page, RunKind::Data)?;
-                    image.push(bytes).map_err(failed(files::MEMORY))?;
-                }
-                extent = extent.skip(count);
-            }
-        }
+        data_pages(&self.memory, layout.size(), |page, bytes| {
+            map.push(page, RunKind::Data).map_err(io::Error::other)?;
+            image.push(bytes)
+        })
+        .map_err(failed(files::MEMORY))?;
         image.finish().map_err(failed(files::MEMORY))?;
         self.memory = File::open(&path).map_err(StoreError::at("open", &path))?;
         Ok(map)
@@ -217,17 +204,7 @@ fn read_bounded(file: &File, name: &'static str, limit: u64) -> Result<Vec<u8>, 
 fn copy(from: &File, to: &File) -> io::Result<()> {
     let length = files::length(from)?;
     to.set_len(length)?;
-    let mut buffer = vec![0; BULK];
-    for extent in overlay::sparse(from, length.div_ceil(PAGE_BYTES)) {
-        let Origin::Layer { page, .. } = extent.origin else { continue };
-        let (mut at, end) = (page * PAGE_BYTES, ((page + extent.count) * PAGE_BYTES).min(length));
-        while at < end {
-            let bytes = &mut buffer[..usize::try_from((end - at).min(BULK as u64)).unwrap_or(BULK)];
-            from.read_exact_at(bytes, at)?;
-            to.write_all_at(bytes, at)?;
-            at += bytes.len() as u64;
-        }
-    }
+    data_pages(from, length, |page, bytes| to.write_all_at(bytes, page * PAGE_BYTES))?;
     write_file(to, &[])
 }
 

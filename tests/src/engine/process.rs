@@ -318,12 +318,6 @@ pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Fail
     boot_in(started, control, tiny_boot(vcpus, memory_bytes, &[]))
 }
 
-/// Boots a tiny guest that is told of such a CPU.
-pub fn boot_as(cpu: CpuModel, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
-    let (started, control) = start()?;
-    boot_in(started, control, Boot { cpu, ..tiny_boot(1, memory_bytes, &[]) })
-}
-
 /// Boots a tiny guest with this many vCPUs and a disk without an image below.
 pub fn boot_with_disk(
     vcpus: u8,

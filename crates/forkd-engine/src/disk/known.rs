@@ -21,6 +21,12 @@ impl KnownLayers {
         self.lock().get(id).copied()
     }
 
+    /// The layers and images that have these contents.
+    pub fn find(&self, entry: LayerEntry) -> Vec<Tag> {
+        let same = |(id, known): (&Tag, &LayerEntry)| (*known == entry).then(|| id.clone());
+        self.lock().iter().filter_map(same).collect()
+    }
+
     pub fn add(&self, layers: impl IntoIterator<Item = (Tag, LayerEntry)>) {
         self.lock().extend(layers);
     }
@@ -46,6 +52,7 @@ mod tests {
         let (image, old, new) = ("a0".repeat(32), "l1", "l2");
         known.add([layer(&image), layer(old), layer(new)]);
         assert_eq!(known.get(&old.parse().unwrap()), Some(entry(old)));
+        assert_eq!(known.find(entry(new)), [new.parse().unwrap()]);
         known.forget(|id| id.as_str() == new);
         let left = [&image, old, new].map(|id| known.get(&id.parse().unwrap()).is_some());
         assert_eq!(left, [true, false, true]);

@@ -59,10 +59,19 @@ impl BeingMerged {
 
 /// A new layer that no record names. Dropped, it is gone.
 #[derive(Debug)]
-struct Unrecorded {
+pub(crate) struct Unrecorded {
     shared: Arc<Shared>,
-    id: LayerId,
-    recorded: bool,
+    pub id: LayerId,
+    /// Whether a record names it now.
+    pub recorded: bool,
+}
+
+impl Unrecorded {
+    /// From now on no sweep removes a layer of this name.
+    pub fn new(shared: &Arc<Shared>, id: LayerId) -> Unrecorded {
+        shared.being_merged.lock().insert(id.clone());
+        Unrecorded { shared: Arc::clone(shared), id, recorded: false }
+    }
 }
 
 impl Drop for Unrecorded {
@@ -218,8 +227,7 @@ impl Sandbox {
 fn merge(shared: Arc<Shared>, disk: usize, layers: Vec<LayerId>) -> Result<Merged, EngineError> {
     let level = layers.iter().map(LayerId::level).max().unwrap_or(0) + 1;
     let id = LayerId::merged(level).map_err(EngineError::io("get random numbers"))?;
-    shared.being_merged.lock().insert(id.clone());
-    let by = Unrecorded { shared: Arc::clone(&shared), id, recorded: false };
+    let by = Unrecorded::new(&shared, id);
     let file = create(&shared.places.layer(&by.id))?;
     let opened = layers.iter().map(|id| {
         let file = open(&shared.places.layer(id))?;

@@ -17,6 +17,7 @@ pub(crate) mod persist;
 pub(crate) mod prefault;
 pub(crate) mod remove;
 pub(crate) mod retention;
+pub mod travel;
 mod writer;
 
 use std::fs;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::chain::{Chain, ChainError};
 use crate::contents::{NewContents, NewFiles, write_contents};
-use crate::layout::Region;
+use crate::layout::{PAGE_SIZE, Region};
 use crate::manifest::{About, ManifestError};
 use crate::page::PageSource;
 use crate::testing::{Memory, TestStore, cpu, memory, tag};

@@ -1,0 +1,174 @@
+//! A snapshot on its way out: everything that it is made of, opened, as streams that forkd-hub sends.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use forkd_hub::{About, Annotations, ByteSource, Outgoing, Role, Snapshot};
+use forkd_image::images::ImageError;
+use forkd_store::{Content, Digest, PackedFile, PageMap, Stored, Tag};
+
+use crate::engine::Shared;
+use crate::error::EngineError;
+use crate::places::PlaceError;
+use crate::record::{self, ZygoteRecord};
+use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION};
+
+/// The title that tools show of an artifact.
+const TITLE: &str = "org.opencontainers.image.title";
+
+/// A snapshot and all that it stands on, open. What is removed meanwhile is sent all the same.
+#[derive(Debug)]
+pub struct Departure {
+    about: About,
+    annotations: Annotations,
+    streams: Vec<OpenStream>,
+}
+
+#[derive(Debug)]
+struct OpenStream {
+    role: Role,
+    name: String,
+    source: Source,
+    known: Option<Vec<blake3::Hash>>,
+}
+
+impl OpenStream {
+    fn outgoing(&self) -> Outgoing<'_> {
+        let OpenStream { role, name, source, known } = self;
+        Outgoing { role: *role, name, source, known: known.as_deref(), remembered: None }
+    }
+}
+
+#[derive(Debug)]
+enum Source {
+    File(File),
+    Bytes(Vec<u8>),
+    Packed(PackedFile),
+}
+
+impl ByteSource for Source {
+    fn length(&self) -> io::Result<u64> {
+        match self {
+            Source::File(file) => Ok(file.metadata()?.len()),
+            Source::Bytes(bytes) => Ok(bytes.len() as u64),
+            Source::Packed(packed) => Ok(packed.length()),
+        }
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match self {
+            Source::File(file) => file.read_exact_at(buffer, offset),
+            Source::Bytes(bytes) => bytes.read_at(buffer, offset),
+            Source::Packed(packed) => packed.read_at(buffer, offset),
+        }
+    }
+}
+
+impl Departure {
+    /// Opens a snapshot that is on disk. Looks at every page of its disks, which takes a while.
+    pub(crate) fn open(shared: &Shared, tag: &Tag) -> Result<Departure, EngineError> {
+        let mut chain = shared.store.ancestry(tag)?;
+        chain.reverse();
+        let mut streams = Vec::new();
+        let mut disks = BTreeMap::new();
+        let mut image = None;
+        let mut manifests = Vec::new();
+        for stored in &chain {
+            if !matches!(stored.manifest().content, Content::Framed { .. }) {
+                return Err(TravelError::OldFormat { tag: stored.tag.to_string() }.into());
+            }
+            manifests.push(text(shared, stored)?);
+            streams.extend(of_memory(shared, stored)?);
+            image = of_disks(shared, stored, &mut disks)?;
+        }
+        streams.extend(disks.into_values().flatten());
+        let itinerary = Itinerary { version: VERSION, name: tag.to_string(), manifests, image };
+        let annotations = Annotations::from_iter([(TITLE.to_owned(), tag.to_string())]);
+        Ok(Departure { about: itinerary.to_about()?, annotations, streams })
+    }
+
+    /// What is sent, for as long as it takes.
+    pub fn send<T>(&self, send: impl FnOnce(Snapshot<'_>) -> T) -> T {
+        let streams: Vec<Outgoing<'_>> = self.streams.iter().map(OpenStream::outgoing).collect();
+        send(Snapshot { streams: &streams, about: &self.about, annotations: &self.annotations })
+    }
+}
+
+/// A file of a snapshot's directory.
+fn open(shared: &Shared, stored: &Stored, name: &str) -> Result<File, EngineError> {
+    let path = shared.store.path(&stored.tag).join(name);
+    Ok(File::open(&path).map_err(PlaceError::at("open", &path))?)
+}
+
+fn text(shared: &Shared, stored: &Stored) -> Result<String, EngineError> {
+    let manifest = io::read_to_string(open(shared, stored, "manifest.json")?);
+    manifest.map_err(EngineError::io("read a manifest"))
+}
+
+fn of_memory(shared: &Shared, stored: &Stored) -> Result<Vec<OpenStream>, EngineError> {
+    let name = stored.sealed.digest.to_string();
+    let mut map = Vec::new();
+    io::Read::read_to_end(&mut open(shared, stored, "memory.map")?, &mut map)
+        .map_err(EngineError::io("read a page map"))?;
+    let frames =
+        PageMap::parse(&map).map_err(|error| EngineError::io("read a page map")(io::Error::other(error)))?;
+    let known = frames.frames().map(|frames| frames.iter().map(hash).collect());
+    let stream = |role, source, known| OpenStream { role, name: name.clone(), source, known };
+    let mut streams = vec![
+        stream(Role::State, Source::File(open(shared, stored, "state.bin")?), None),
+        stream(Role::MemoryMap, Source::Bytes(map), None),
+        stream(Role::Memory, Source::File(open(shared, stored, "memory.bin")?), known),
+    ];
+    // What children use first: without it they begin slower, and it is learned again.
+    if let Ok(Some(kept)) = shared.store.prefault(&stored.tag)
+        && let Some(list) = kept.list
+    {
+        streams.push(stream(
+            Role::Prefetch,
+            Source::Bytes(serde_json::to_vec(&list).map_err(TravelError::from)?),
+            None,
+        ));
+    }
+    Ok(streams)
+}
+
+fn hash(digest: &Digest) -> blake3::Hash {
+    blake3::Hash::from_bytes(*digest.as_bytes())
+}
+
+/// The layers of a snapshot's disks that are not among those that others of the chain have.
+fn of_disks(
+    shared: &Shared,
+    stored: &Stored,
+    disks: &mut BTreeMap<String, [OpenStream; 2]>,
+) -> Result<Option<ImageNotes>, EngineError> {
+    let record: ZygoteRecord = record::from_object(stored.local.about.clone())
+        .map_err(|reason| TravelError::Record { index: 0, reason })?;
+    let mut image = None;
+    for (index, (id, entry)) in stored.disk_layers().enumerate() {
+        let name = entry.digest.to_string();
+        let below = record.shape.image.filter(|_| index == 0);
+        if let Some(below) = below {
+            let found = shared.images.get(below)?.ok_or_else(|| ImageError::Unknown(below.to_string()))?;
+            let metadata = found.metadata;
+            image = Some(ImageNotes { config: metadata.config, default_user: metadata.default_user });
+        }
+        if disks.contains_key(&name) {
+            continue;
+        }
+        let file = match below {
+            Some(below) => shared.base(&below)?,
+            None => {
+                let path = shared.places.layers().join(id);
+                File::open(&path).map_err(PlaceError::at("open", &path))?
+            }
+        };
+        let packed = PackedFile::pack(file).map_err(EngineError::io("read a disk layer"))?;
+        let map = Source::Bytes(packed.map().encode());
+        let stream = |role, source| OpenStream { role, name: name.clone(), source, known: None };
+        disks.insert(name.clone(), [stream(Role::DiskMap, map), stream(Role::Disk, Source::Packed(packed))]);
+    }
+    Ok(image)
+}

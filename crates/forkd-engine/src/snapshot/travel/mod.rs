@@ -1,0 +1,200 @@
+//! Snapshots that leave this host, and those that come from another: in a file, or through a registry.
+//!
+//! ```text
+//!   departure.rs   a snapshot with all that it stands on ──▶ streams ──▶ forkd-hub: a file, a registry
+//!   arrival.rs     forkd-hub ──▶ layers, an image, the chain from its base to its head ──▶ a snapshot like any other
+//! ```
+//!
+//! What travels is named by contents: snapshots by the digests of their manifests, disks by those of their layers. Names, projects and
+//! tokens stay where they are. Everything that arrives is untrusted: manifests are checked before anything is fetched, frames before they
+//! are written, layers when they are whole; the state is decoded by the VM process, behind its walls.
+
+pub mod arrival;
+pub mod departure;
+
+use std::io;
+use std::sync::Arc;
+
+use forkd_hub::{About, Artifact, Progress};
+use forkd_image::images::Config;
+use forkd_store::{Digest, Manifest, ManifestError, SealedManifest};
+use serde::{Deserialize, Serialize};
+
+use self::arrival::{Destination, Origin};
+use self::departure::Departure;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::record::{self, PortableRecord};
+use crate::snapshot::SnapshotHandle;
+
+/// The form of what travels beside the streams.
+const VERSION: u32 = 1;
+
+impl Engine {
+    /// Opens a snapshot to be sent elsewhere, when it is on disk.
+    pub async fn depart(&self, tag: &str) -> Result<Departure, EngineError> {
+        let handle = self.snapshot(tag)?;
+        handle.durable().await?;
+        let shared = Arc::clone(&self.shared);
+        off_workers(move || Departure::open(&shared, &handle.tag())).await
+    }
+
+    /// Takes in a snapshot from elsewhere. It can be forked from when this returns. Given up when `progress` says so; until then it goes
+    /// on, also when nobody waits for it any more.
+    pub async fn arrive(
+        &self,
+        artifact: Artifact,
+        origin: Arc<dyn Origin + Send>,
+        destination: Destination,
+        progress: Arc<dyn Progress + Send>,
+    ) -> Result<SnapshotHandle, EngineError> {
+        let shared = Arc::clone(&self.shared);
+        off_workers(move || arrival::receive(&shared, &artifact, &*origin, &destination, &*progress)).await
+    }
+}
+
+/// Does what blocks for long.
+async fn off_workers<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, EngineError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| EngineError::io("finish a task")(io::Error::other(error)))?
+}
+
+/// What a receiver must know before it fetches anything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Itinerary {
+    version: u32,
+    /// What the sender calls it.
+    pub name: String,
+    /// The manifests from the base to the head, as they were sealed.
+    pub manifests: Vec<String>,
+    /// What is known of the image below the first disk, if there is one.
+    pub image: Option<ImageNotes>,
+}
+
+/// What is known of an image beside its contents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImageNotes {
+    pub config: Config,
+    pub default_user: String,
+}
+
+/// What came, or is to go, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TravelError {
+    #[error(
+        "snapshot {tag} is of format version 1, which does not travel; `forkd snapshot compact {tag}` writes it anew"
+    )]
+    OldFormat { tag: String },
+    #[error("what is known of the snapshot is not of the expected form")]
+    Syntax(#[from] serde_json::Error),
+    #[error(
+        "what is known of the snapshot is of version {found}, expected {VERSION}: it was made by a newer forkd; update this one"
+    )]
+    Version { found: u32 },
+    #[error("manifest {index} of the snapshot cannot be used")]
+    Manifest { index: usize, source: ManifestError },
+    #[error("manifest {index} of the snapshot cannot be used: {reason}")]
+    Record { index: usize, reason: String },
+    #[error("{found} manifests, expected 1 to {}", forkd_store::MAX_CHAIN)]
+    Count { found: usize },
+    #[error("the manifests are not a chain: number {index} is not the parent that the next one names")]
+    NoChain { index: usize },
+    #[error("there is no stream with {what} {name}")]
+    NoStream { what: &'static str, name: String },
+    #[error("{what} {name} has {found} bytes, expected {expected}")]
+    Size { what: &'static str, name: String, found: u64, expected: u64 },
+    #[error("layer {name} of its disks is damaged: its contents have the digest {found}")]
+    Layer { name: Digest, found: Digest },
+    #[error("the map of layer {name} cannot be used")]
+    LayerMap { name: Digest, source: forkd_store::SparseError },
+    #[error("cannot be fetched")]
+    Fetch(#[from] forkd_hub::FetchError),
+    #[error("cannot {what}")]
+    File { what: &'static str, source: io::Error },
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Itinerary {
+    pub fn to_about(&self) -> Result<About, TravelError> {
+        Ok(serde_json::from_value(serde_json::to_value(self)?)?)
+    }
+
+    /// Reads what came. Its manifests are checked when they are asked for.
+    pub fn from_about(about: &About) -> Result<Itinerary, TravelError> {
+        // Read on its own first: a newer one has other fields.
+        let found = about.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        if found != u64::from(VERSION) {
+            return Err(TravelError::Version { found: u32::try_from(found).unwrap_or(u32::MAX) });
+        }
+        Ok(serde_json::from_value(about.clone().into())?)
+    }
+
+    /// The manifests, each the parent of the next.
+    pub fn chain(&self) -> Result<Vec<Stage>, TravelError> {
+        let found = self.manifests.len();
+        if !(1..=forkd_store::MAX_CHAIN).contains(&found) {
+            return Err(TravelError::Count { found });
+        }
+        let mut stages: Vec<Stage> = Vec::with_capacity(found);
+        for (index, text) in self.manifests.iter().enumerate() {
+            let stage = Stage::parse(index, text)?;
+            let below = stages.last().map(|below| below.sealed.digest);
+            if stage.sealed.manifest.parent != below {
+                return Err(TravelError::NoChain { index: index.saturating_sub(1) });
+            }
+            stages.push(stage);
+        }
+        Ok(stages)
+    }
+}
+
+/// A snapshot of a chain that travels.
+#[derive(Debug, Clone)]
+pub(crate) struct Stage {
+    pub text: String,
+    pub sealed: SealedManifest,
+    pub record: PortableRecord,
+}
+
+impl Stage {
+    fn parse(index: usize, text: &str) -> Result<Stage, TravelError> {
+        let sealed =
+            Manifest::parse(text.as_bytes()).map_err(|source| TravelError::Manifest { index, source })?;
+        let wrong = |reason: String| TravelError::Record { index, reason };
+        let manifest = &sealed.manifest;
+        let record: PortableRecord = record::from_object(manifest.about.clone()).map_err(wrong)?;
+        let (layers, disks) = (&record.layers, record.shape.devices.disks.len());
+        let expected = usize::from(record.has_image) + layers.iter().sum::<usize>();
+        if layers.len() != disks || (record.has_image && disks == 0) || manifest.disk_layers.len() != expected
+        {
+            return Err(wrong(format!(
+                "{} disk layers for {disks} disks with {layers:?} of them",
+                manifest.disk_layers.len()
+            )));
+        }
+        if record.shape.memory_bytes != manifest.layout.size() {
+            return Err(wrong(format!(
+                "{} bytes of memory, but a shape with {}",
+                manifest.layout.size(),
+                record.shape.memory_bytes
+            )));
+        }
+        if record.shape.image.is_some() {
+            return Err(wrong("it names an image of another host".into()));
+        }
+        if let Some(policy) = &record.policy {
+            policy.check().map_err(|error| wrong(error.to_string()))?;
+        }
+        Ok(Stage { text: text.to_owned(), sealed, record })
+    }
+
+    /// What its streams are called.
+    pub fn name(&self) -> String {
+        self.sealed.digest.to_string()
+    }
+}

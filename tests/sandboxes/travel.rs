@@ -1,0 +1,144 @@
+//! Snapshots that leave one engine in a file and arrive at another, which has nothing of them.
+
+use std::io::Cursor;
+use std::sync::Arc;
+
+use forkd_engine::{Destination, SnapshotHandle};
+use forkd_hub::layout::{self, Layout};
+use forkd_hub::{Silent, first_variant};
+use forkd_store::Store;
+use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::ticking::{self, Words};
+use forkd_tests::engine::tiny::PATIENCE;
+
+use super::world::World;
+
+fn keep(world: &World, id: &str, number: u64) -> Result<(), Failure> {
+    Words::of(world.engine.sandbox(id)?.view().pid, PATIENCE)?.keep(number, PATIENCE)
+}
+
+/// A world with `base`, and `one` and `two`, branches of a sandbox that has written to its disk before each.
+fn world() -> Result<World, Failure> {
+    let world = World::with_guest(&ticking::elf())?;
+    world.make("base")?;
+    let id = world.fork("base", 1)?.remove(0);
+    for (number, tag) in [(1, "one"), (2, "two")] {
+        keep(&world, &id, number)?;
+        let branch = world.run(world.engine.sandbox(&id)?.branch(Some(tag.parse()?)))?;
+        world.run(branch.durable())?;
+    }
+    Ok(world)
+}
+
+fn save(world: &World, tag: &str) -> Result<Vec<u8>, Failure> {
+    let departure = world.run(world.engine.depart(tag))?;
+    let mut file = Vec::new();
+    departure.send(|snapshot| layout::write(&mut file, snapshot, Some("latest"), &Silent))?;
+    Ok(file)
+}
+
+fn load(world: &World, file: &[u8], tag: Option<&str>) -> Result<SnapshotHandle, Failure> {
+    let spool = tempfile::tempdir()?;
+    let layout = Layout::unpack(Cursor::new(file), spool.path(), 1 << 30, &Silent)?;
+    let artifact = layout.open(&first_variant)?;
+    let destination = Destination { tag: tag.map(str::parse).transpose()?, owner: None };
+    Ok(world.run(world.engine.arrive(artifact, Arc::new(layout), destination, Arc::new(Silent)))?)
+}
+
+/// What a fork has in its memory, which must be what it reads from its disk.
+fn number_in(world: &World, tag: &str) -> Result<u64, Failure> {
+    let id = world.fork(tag, 1)?.remove(0);
+    let words = Words::of(world.engine.sandbox(&id)?.view().pid, PATIENCE)?;
+    words.round(words.ticks()?, PATIENCE)?;
+    assert_eq!(words.kept()?, words.read()?);
+    words.kept()
+}
+
+fn store(world: &World) -> Store {
+    Store::new(world.directory.path().join("snapshots"))
+}
+
+#[test]
+fn a_snapshot_runs_where_nothing_of_it_was() -> Result<(), Failure> {
+    let from = world()?;
+    let file = save(&from, "two")?;
+    let mut to = World::with_guest(&ticking::elf())?;
+    let handle = load(&to, &file, None)?;
+    assert_eq!(handle.tag().as_str(), "two");
+    assert_eq!(number_in(&to, "two")?, 2);
+    // All of the chain came, under names of its own, and is the same.
+    assert_eq!(to.names("snapshots").len(), 2);
+    let digests = |world: &World, tag: &str| -> Result<Vec<_>, Failure> {
+        Ok(store(world).ancestry(&tag.parse()?)?.iter().map(|stored| stored.sealed.digest).collect())
+    };
+    assert_eq!(digests(&to, "two")?, digests(&from, "two")?);
+    assert_eq!(to.names("layers").len(), 3, "two frozen layers and the fork's own");
+    // Another daemon finds it all again.
+    to.restart()?;
+    assert_eq!(number_in(&to, "two")?, 2);
+    // It is a snapshot like any other: its children are branched, and what it stands on is needed.
+    let below = store(&to).ancestry(&"two".parse()?)?[1].tag.clone();
+    assert!(to.run(to.engine.remove_snapshot(below.as_str(), false)).is_err());
+    let id = to.fork("two", 1)?.remove(0);
+    keep(&to, &id, 3)?;
+    to.run(async { to.engine.sandbox(&id)?.branch(Some("three".parse()?)).await?.durable().await })?;
+    assert_eq!(number_in(&to, "three")?, 3);
+    Ok(())
+}
+
+#[test]
+fn what_is_here_is_not_brought_again() -> Result<(), Failure> {
+    let from = world()?;
+    let to = World::with_guest(&ticking::elf())?;
+    load(&to, &save(&from, "one")?, None)?;
+    let (snapshots, layers) = (to.names("snapshots").len(), to.names("layers").len());
+    load(&to, &save(&from, "two")?, Some("second"))?;
+    assert_eq!(to.names("snapshots").len(), snapshots + 1);
+    assert_eq!(to.names("layers").len(), layers + 1);
+    assert_eq!((number_in(&to, "one")?, number_in(&to, "second")?), (1, 2));
+    let refused = load(&to, &save(&from, "two")?, Some("one")).unwrap_err();
+    assert!(refused.to_string().contains("there is a snapshot one already"), "{refused}");
+    Ok(())
+}
+
+/// Every part of the file, flipped: nothing of it stays.
+#[test]
+fn a_damaged_file_leaves_nothing() -> Result<(), Failure> {
+    let from = world()?;
+    let file = save(&from, "one")?;
+    let to = World::with_guest(&ticking::elf())?;
+    for part in 0..40 {
+        let mut damaged = file.clone();
+        let at = file.len() * part / 40 + 700;
+        let Some(byte) = damaged.get_mut(at) else { continue };
+        *byte ^= 0x10;
+        match load(&to, &damaged, None) {
+            // Between two files of an archive is nothing that matters.
+            Ok(handle) => {
+                to.run(to.engine.remove_snapshot(handle.tag().as_str(), true))?;
+                for tag in to.names("snapshots") {
+                    to.run(to.engine.remove_snapshot(&tag, true))?;
+                }
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+        assert_eq!(to.names("snapshots"), [""; 0], "byte {at}");
+    }
+    load(&to, &file, None)?;
+    assert_eq!(number_in(&to, "one")?, 1);
+    Ok(())
+}
+
+/// Files of one host stay there.
+#[test]
+fn no_name_of_a_host_travels() -> Result<(), Failure> {
+    let from = world()?;
+    let departure = from.run(from.engine.depart("two"))?;
+    let about = departure.send(|snapshot| serde_json::to_string(snapshot.about))?;
+    let path = from.directory.path().display().to_string();
+    let layers = from.names("layers");
+    for word in layers.iter().chain([&path]) {
+        assert!(!about.contains(word.as_str()), "{word}");
+    }
+    Ok(())
+}

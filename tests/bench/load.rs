@@ -30,10 +30,12 @@ fn main() -> Result<(), Failure> {
     let stored = persist(&store, &mut zygote.control, "base", None, Vec::new())?;
     let persist_ms = begun.elapsed().as_secs_f64() * 1e3;
     let memory = File::open(directory.path().join("base/memory.bin"))?;
+    let mut copy = vec![0; usize::try_from(stored.manifest().memory.size)?];
+    floor(&memory, &mut copy)?;
     let (mut loads, mut forks, mut floors) = (Vec::new(), Vec::new(), Vec::new());
     // In turns: what the host does meanwhile meets both alike.
     for _ in 0..ROUNDS {
-        floors.push(floor(&memory, stored.manifest().memory.size)?);
+        floors.push(floor(&memory, &mut copy)?);
         let begun = Instant::now();
         let (_loaded, mut zygote) = load(&store, "base")?;
         loads.push(begun.elapsed().as_secs_f64() * 1e3);
@@ -60,10 +62,9 @@ fn main() -> Result<(), Failure> {
     }))
 }
 
-/// Copies a file into fresh memory and hashes it, 2 MiB at a time. In milliseconds.
-fn floor(file: &File, length: u64) -> Result<f64, Failure> {
+/// Copies a file into memory that is there already, and hashes it, 2 MiB at a time. In milliseconds.
+fn floor(file: &File, copy: &mut [u8]) -> Result<f64, Failure> {
     let begun = Instant::now();
-    let mut copy = vec![0; usize::try_from(length)?];
     let frames: Vec<_> = (0..).zip(copy.chunks_mut(FRAME)).collect();
     let share = frames.len().div_ceil(THREADS);
     let mut frames = frames.into_iter();

@@ -1,7 +1,6 @@
 //! Snapshots that leave one engine in a file and arrive at another, which has nothing of them.
 
 use std::io::Cursor;
-use std::sync::Arc;
 
 use forkd_engine::{Destination, SnapshotHandle};
 use forkd_hub::layout::{self, Layout};
@@ -31,7 +30,8 @@ fn world() -> Result<World, Failure> {
 }
 
 fn save(world: &World, tag: &str) -> Result<Vec<u8>, Failure> {
-    let departure = world.run(world.engine.depart(tag))?;
+    world.run(world.engine.snapshot(tag)?.durable())?;
+    let departure = world.engine.depart(&tag.parse()?)?;
     let mut file = Vec::new();
     departure.send(|snapshot| layout::write(&mut file, snapshot, Some("latest"), &Silent))?;
     Ok(file)
@@ -42,7 +42,11 @@ fn load(world: &World, file: &[u8], tag: Option<&str>) -> Result<SnapshotHandle,
     let layout = Layout::unpack(Cursor::new(file), spool.path(), 1 << 30, &Silent)?;
     let artifact = layout.open(&first_variant)?;
     let destination = Destination { tag: tag.map(str::parse).transpose()?, owner: None };
-    Ok(world.run(world.engine.arrive(artifact, Arc::new(layout), destination, Arc::new(Silent)))?)
+    let engine = world.engine.clone();
+    let arriving = async {
+        tokio::task::spawn_blocking(move || engine.arrive(&artifact, &layout, &destination, &Silent)).await
+    };
+    Ok(world.run(arriving)??)
 }
 
 /// What a fork has in its memory, which must be what it reads from its disk.
@@ -133,7 +137,7 @@ fn a_damaged_file_leaves_nothing() -> Result<(), Failure> {
 #[test]
 fn no_name_of_a_host_travels() -> Result<(), Failure> {
     let from = world()?;
-    let departure = from.run(from.engine.depart("two"))?;
+    let departure = from.engine.depart(&"two".parse()?)?;
     let about = departure.send(|snapshot| serde_json::to_string(snapshot.about))?;
     let path = from.directory.path().display().to_string();
     let layers = from.names("layers");

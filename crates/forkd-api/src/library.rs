@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::error::ErrorBody;
+use crate::snapshot::{PushedSnapshot, Snapshot};
 use crate::snapshot::{ReadyProbe, WarmUp};
 
 /// An image, as lists have it.
@@ -287,6 +288,10 @@ pub enum LibraryProgress {
     Image(Box<Image>),
     /// The last line: it is done.
     Kernel(Box<Kernel>),
+    /// The last line: it is here.
+    Snapshot(Box<Snapshot>),
+    /// The last line: it is there.
+    Pushed(PushedSnapshot),
     /// The last line: it failed.
     Error(ErrorBody),
 }

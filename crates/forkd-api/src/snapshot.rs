@@ -8,6 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::token::default_project;
 
 use crate::code::Language;
+use crate::library::Credentials;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -231,4 +232,56 @@ pub struct RemoveSnapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedSnapshots {
     pub removed: Vec<String>,
+}
+
+/// Sends a snapshot to a registry, with all that it stands on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushSnapshot {
+    /// Where to: `registry.example/team/app:tag`.
+    pub reference: String,
+    /// Without them, those of the daemon's Docker config file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+    /// Repositories of the same registry that may have some of it already, without the registry's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mount_from: Vec<String>,
+    /// A snapshot of a sandbox has the memory of whoever used it. It is pushed only with this.
+    #[serde(default)]
+    pub yes: bool,
+}
+
+/// Fetches a snapshot from a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PullSnapshot {
+    /// Where from: `registry.example/team/app:tag`, or with `@sha256:…`.
+    pub reference: String,
+    /// What it is called here. Without one, what its sender calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Without them, those of the daemon's Docker config file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+}
+
+/// How an archive is taken in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LoadSnapshot {
+    /// What it is called here. Without one, what its sender calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+/// What a push has done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushedSnapshot {
+    /// Where it is, by its digest.
+    pub reference: String,
+    /// Bytes that were sent.
+    pub sent_bytes: u64,
+    /// Bytes that the registry had already, or took from another repository.
+    pub present_bytes: u64,
 }

@@ -11,7 +11,7 @@ use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
 use forkd_engine::{CallError, CgroupError, ProcessError};
-use forkd_engine::{EngineError, Refusal, Who};
+use forkd_engine::{EngineError, Refusal, TravelError, Who};
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
 use forkd_store::{RemoveError, WriteError};
@@ -39,6 +39,10 @@ impl From<&EngineError> for ApiError {
             EngineError::NameTaken(_) | EngineError::Write(WriteError::Exists { .. }) => {
                 ApiError::new(Code::NameTaken, text).hint(HintCode::ChooseTag)
             }
+            EngineError::Travel(TravelError::OldFormat { .. }) => ApiError::new(Code::WrongState, text),
+            EngineError::Travel(TravelError::Fetch(_)) => ApiError::new(Code::UpstreamFailed, chain(error)),
+            EngineError::Travel(_) | EngineError::Receive(_) => ApiError::new(Code::Malformed, chain(error)),
+            EngineError::NoRoom(_) => ApiError::new(Code::NoDisk, text),
             EngineError::HasDependents { .. } | EngineError::Remove(RemoveError::Needed { .. }) => {
                 ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveDependents)
             }

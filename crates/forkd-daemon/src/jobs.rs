@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
 use forkd_api::library::{Image, Kernel, LibraryProgress};
+use forkd_api::snapshot::{PushedSnapshot, Snapshot};
 use forkd_image::Progress;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, mpsc};
@@ -54,6 +55,8 @@ impl Place {
 pub enum Made {
     Image(Box<Image>),
     Kernel(Box<Kernel>),
+    Snapshot(Box<Snapshot>),
+    Pushed(PushedSnapshot),
 }
 
 /// Does work in a thread, and answers with what it has come to: as one JSON document, or at the end of a stream.
@@ -61,7 +64,7 @@ pub async fn answer(
     app: &Shared,
     place: Place,
     headers: &HeaderMap,
-    work: impl FnOnce(&dyn Progress) -> Answer<Made> + Send + 'static,
+    work: impl FnOnce(&(dyn Progress + Sync)) -> Answer<Made> + Send + 'static,
 ) -> Answer<Response> {
     let (told, mut heard) = mpsc::channel(QUEUE);
     let telling = Telling { told, app: app.clone() };
@@ -78,6 +81,8 @@ pub async fn answer(
         return Ok(match made? {
             Made::Image(image) => (StatusCode::CREATED, Json(image)).into_response(),
             Made::Kernel(kernel) => (StatusCode::CREATED, Json(kernel)).into_response(),
+            Made::Snapshot(snapshot) => (StatusCode::CREATED, Json(snapshot)).into_response(),
+            Made::Pushed(pushed) => (StatusCode::CREATED, Json(pushed)).into_response(),
         });
     }
     let app = app.clone();
@@ -93,6 +98,8 @@ pub async fn answer(
         let last = match made {
             Ok(Made::Image(image)) => LibraryProgress::Image(image),
             Ok(Made::Kernel(kernel)) => LibraryProgress::Kernel(kernel),
+            Ok(Made::Snapshot(snapshot)) => LibraryProgress::Snapshot(snapshot),
+            Ok(Made::Pushed(pushed)) => LibraryProgress::Pushed(pushed),
             Err(error) => {
                 app.metrics.failed(error.code());
                 LibraryProgress::Error(error.logged())

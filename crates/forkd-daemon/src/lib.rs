@@ -34,6 +34,7 @@ mod ndjson;
 mod openapi;
 pub mod operations;
 mod passage;
+mod pipe;
 pub mod protocol;
 mod proxy;
 pub mod request_id;

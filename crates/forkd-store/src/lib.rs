@@ -58,6 +58,7 @@ mod page;
 mod page_map;
 mod parallel;
 mod prefault;
+mod pushed;
 mod receive;
 mod remove;
 mod seal;

@@ -54,7 +54,11 @@ impl Progress {
             LibraryProgress::Detail(detail) => self.detail(&plain(detail)),
             LibraryProgress::Output(line) => self.line(&format!("  {}", plain(line))),
             LibraryProgress::Warning(warning) => self.warn(&plain(warning)),
-            LibraryProgress::Image(_) | LibraryProgress::Kernel(_) | LibraryProgress::Error(_) => {}
+            LibraryProgress::Image(_)
+            | LibraryProgress::Kernel(_)
+            | LibraryProgress::Snapshot(_)
+            | LibraryProgress::Pushed(_)
+            | LibraryProgress::Error(_) => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! Snapshots.
 
 pub(crate) mod create;
+mod travel;
 
 use axum::Extension;
 use axum::extract::State;
@@ -25,7 +26,21 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         OpenApiRouter::new().routes(routes!(create::create)).route_layer(from_fn(idempotency::once));
     let publishing =
         OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, remove)).merge(creating).merge(publishing)
+    let loading =
+        OpenApiRouter::new().routes(routes!(travel::load)).route_layer(from_fn(auth::require(Scope::Admin)));
+    let transferring = OpenApiRouter::new()
+        .routes(routes!(travel::pull))
+        .routes(routes!(travel::push))
+        .route_layer(from_fn(idempotency::once))
+        .route_layer(from_fn(auth::require(Scope::Admin)));
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, remove))
+        .routes(routes!(travel::save))
+        .merge(creating)
+        .merge(publishing)
+        .merge(loading)
+        .merge(transferring)
 }
 
 /// A snapshot as the API says it, with what only the others and the disk know.

@@ -205,6 +205,7 @@ impl Arrival<'_> {
         self.record_layers();
         let link = stored.link();
         self.prefetch(stage, &link);
+        self.remember(stage, &link);
         if let Some(name) = name {
             self.published.push((record.clone(), name));
         }
@@ -338,6 +339,15 @@ impl Arrival<'_> {
         let Ok(list) = serde_json::from_slice::<Prefault>(&bytes) else { return };
         // One that names memory which the snapshot does not have is not used: whoever reads it looks.
         let _ = self.shared.store.keep_prefault(&link.tag, &link.digest, &list);
+    }
+
+    /// Whoever pushes it from here sends the blobs that it came in.
+    fn remember(&self, stage: &Stage, link: &Link) {
+        let layers: Vec<String> =
+            stage.sealed.manifest.disk_layers.iter().map(|entry| entry.digest.to_string()).collect();
+        let its = |stream: &&Stream| stream.name == stage.name() || layers.contains(&stream.name);
+        let its: Vec<&Stream> = self.artifact.streams().iter().filter(its).collect();
+        let _ = self.shared.store.keep_pushed(&link.tag, &link.digest, &its);
     }
 
     fn stream(&self, role: Role, name: &str) -> Result<&Stream, TravelError> {

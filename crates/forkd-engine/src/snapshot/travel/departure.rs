@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use forkd_hub::{About, Annotations, ByteSource, Outgoing, Role, Snapshot};
+use forkd_hub::{About, Annotations, ByteSource, FrameTable, Outgoing, Role, Snapshot, Stream};
 use forkd_image::images::ImageError;
-use forkd_store::{Content, Digest, PackedFile, PageMap, Stored, Tag};
+use forkd_store::{ChainError, Content, Digest, Link, PackedFile, PageMap, Stored, Tag};
 
 use crate::engine::Shared;
 use crate::error::EngineError;
@@ -24,6 +24,8 @@ pub struct Departure {
     about: About,
     annotations: Annotations,
     streams: Vec<OpenStream>,
+    /// What is sent, from the base to the head, and the names of its layers.
+    chain: Vec<(Link, Vec<String>)>,
 }
 
 #[derive(Debug)]
@@ -31,13 +33,33 @@ struct OpenStream {
     role: Role,
     name: String,
     source: Source,
+    /// Of its frames.
     known: Option<Vec<blake3::Hash>>,
+    /// How it was sent before.
+    remembered: Option<FrameTable>,
 }
 
 impl OpenStream {
+    fn new(role: Role, name: &str, source: Source) -> OpenStream {
+        OpenStream { role, name: name.to_owned(), source, known: None, remembered: None }
+    }
+
+    /// Names are digests of contents, so a table of the same name and size has the digests of these very frames.
+    fn remember(&mut self, tables: &BTreeMap<(Role, String), FrameTable>) {
+        let table = tables.get(&(self.role, self.name.clone())).filter(|_| self.role != Role::Prefetch);
+        let Some(table) = table.filter(|table| self.source.length().is_ok_and(|size| size == table.size()))
+        else {
+            return;
+        };
+        let digests: Vec<blake3::Hash> = table.frame_digests().collect();
+        if self.known.get_or_insert_with(|| digests.clone()) == &digests {
+            self.remembered = Some(table.clone());
+        }
+    }
+
     fn outgoing(&self) -> Outgoing<'_> {
-        let OpenStream { role, name, source, known } = self;
-        Outgoing { role: *role, name, source, known: known.as_deref(), remembered: None }
+        let OpenStream { role, name, source, known, remembered } = self;
+        Outgoing { role: *role, name, source, known: known.as_deref(), remembered: remembered.as_ref() }
     }
 }
 
@@ -84,9 +106,25 @@ impl Departure {
             image = of_disks(shared, stored, &mut disks)?;
         }
         streams.extend(disks.into_values().flatten());
+        let tables = remembered(shared, &chain)?;
+        streams.iter_mut().for_each(|stream| stream.remember(&tables));
         let itinerary = Itinerary { version: VERSION, name: tag.to_string(), manifests, image };
         let annotations = Annotations::from_iter([(TITLE.to_owned(), tag.to_string())]);
-        Ok(Departure { about: itinerary.to_about()?, annotations, streams })
+        let layers =
+            |stored: &Stored| stored.disk_layers().map(|(_, entry)| entry.digest.to_string()).collect();
+        let chain = chain.iter().map(|stored| (stored.link(), layers(stored))).collect();
+        Ok(Departure { about: itinerary.to_about()?, annotations, streams, chain })
+    }
+
+    /// Keeps how it was sent, so that none of it has to be sent again.
+    pub(crate) fn keep(&self, shared: &Shared, sent: &[Stream]) {
+        for (link, layers) in &self.chain {
+            let digest = link.digest.to_string();
+            let its = |stream: &&Stream| stream.name == digest || layers.contains(&stream.name);
+            let its: Vec<&Stream> = sent.iter().filter(its).collect();
+            // Without it everything is compressed again, and nothing worse.
+            let _ = shared.store.keep_pushed(&link.tag, &link.digest, &its);
+        }
     }
 
     /// What is sent, for as long as it takes.
@@ -94,6 +132,20 @@ impl Departure {
         let streams: Vec<Outgoing<'_>> = self.streams.iter().map(OpenStream::outgoing).collect();
         send(Snapshot { streams: &streams, about: &self.about, annotations: &self.annotations })
     }
+}
+
+/// How the parts of a chain were sent before.
+fn remembered(
+    shared: &Shared,
+    chain: &[Stored],
+) -> Result<BTreeMap<(Role, String), FrameTable>, EngineError> {
+    let mut tables = BTreeMap::new();
+    for stored in chain {
+        let streams: Option<Vec<Stream>> = shared.store.pushed(&stored.tag).map_err(ChainError::from)?;
+        let streams = streams.unwrap_or_default().into_iter();
+        tables.extend(streams.map(|stream| ((stream.role, stream.name), stream.table)));
+    }
+    Ok(tables)
 }
 
 /// A file of a snapshot's directory.
@@ -115,21 +167,20 @@ fn of_memory(shared: &Shared, stored: &Stored) -> Result<Vec<OpenStream>, Engine
     let frames =
         PageMap::parse(&map).map_err(|error| EngineError::io("read a page map")(io::Error::other(error)))?;
     let known = frames.frames().map(|frames| frames.iter().map(hash).collect());
-    let stream = |role, source, known| OpenStream { role, name: name.clone(), source, known };
+    let stream = |role, source| OpenStream::new(role, &name, source);
+    let memory = stream(Role::Memory, Source::File(open(shared, stored, "memory.bin")?));
     let mut streams = vec![
-        stream(Role::State, Source::File(open(shared, stored, "state.bin")?), None),
-        stream(Role::MemoryMap, Source::Bytes(map), None),
-        stream(Role::Memory, Source::File(open(shared, stored, "memory.bin")?), known),
+        stream(Role::State, Source::File(open(shared, stored, "state.bin")?)),
+        stream(Role::MemoryMap, Source::Bytes(map)),
+        OpenStream { known, ..memory },
     ];
     // What children use first: without it they begin slower, and it is learned again.
     if let Ok(Some(kept)) = shared.store.prefault(&stored.tag)
         && let Some(list) = kept.list
     {
-        streams.push(stream(
-            Role::Prefetch,
-            Source::Bytes(serde_json::to_vec(&list).map_err(TravelError::from)?),
-            None,
-        ));
+        let list = serde_json::to_vec(&list).map_err(TravelError::from)?;
+        // It is learned anew now and then, so its name says nothing of its contents.
+        streams.push(stream(Role::Prefetch, Source::Bytes(list)));
     }
     Ok(streams)
 }
@@ -167,7 +218,7 @@ fn of_disks(
         };
         let packed = PackedFile::pack(file).map_err(EngineError::io("read a disk layer"))?;
         let map = Source::Bytes(packed.map().encode());
-        let stream = |role, source| OpenStream { role, name: name.clone(), source, known: None };
+        let stream = |role, source| OpenStream::new(role, &name, source);
         disks.insert(name.clone(), [stream(Role::DiskMap, map), stream(Role::Disk, Source::Packed(packed))]);
     }
     Ok(image)

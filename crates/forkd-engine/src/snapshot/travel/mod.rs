@@ -13,11 +13,10 @@ pub mod arrival;
 pub mod departure;
 
 use std::io;
-use std::sync::Arc;
 
-use forkd_hub::{About, Artifact, Progress};
+use forkd_hub::{About, Artifact, Progress, Stream};
 use forkd_image::images::Config;
-use forkd_store::{Digest, Manifest, ManifestError, SealedManifest};
+use forkd_store::{Digest, Manifest, ManifestError, SealedManifest, Tag};
 use serde::{Deserialize, Serialize};
 
 use self::arrival::{Destination, Origin};
@@ -31,34 +30,27 @@ use crate::snapshot::SnapshotHandle;
 const VERSION: u32 = 1;
 
 impl Engine {
-    /// Opens a snapshot to be sent elsewhere, when it is on disk.
-    pub async fn depart(&self, tag: &str) -> Result<Departure, EngineError> {
-        let handle = self.snapshot(tag)?;
-        handle.durable().await?;
-        let shared = Arc::clone(&self.shared);
-        off_workers(move || Departure::open(&shared, &handle.tag())).await
+    /// Opens a snapshot that is on disk, to be sent elsewhere. Blocks.
+    pub fn depart(&self, tag: &Tag) -> Result<Departure, EngineError> {
+        Departure::open(&self.shared, tag)
     }
 
-    /// Takes in a snapshot from elsewhere. It can be forked from when this returns. Given up when `progress` says so; until then it goes
-    /// on, also when nobody waits for it any more.
-    pub async fn arrive(
+    /// Keeps how a snapshot was sent, so that none of it is sent again. Blocks.
+    pub fn departed(&self, departure: &Departure, sent: &[Stream]) {
+        departure.keep(&self.shared, sent);
+    }
+
+    /// Takes in a snapshot from elsewhere. It can be forked from when this returns. Blocks until then, or until `progress` says that
+    /// nobody wants it; called within a tokio runtime, off its workers.
+    pub fn arrive(
         &self,
-        artifact: Artifact,
-        origin: Arc<dyn Origin + Send>,
-        destination: Destination,
-        progress: Arc<dyn Progress + Send>,
+        artifact: &Artifact,
+        origin: &dyn Origin,
+        destination: &Destination,
+        progress: &dyn Progress,
     ) -> Result<SnapshotHandle, EngineError> {
-        let shared = Arc::clone(&self.shared);
-        off_workers(move || arrival::receive(&shared, &artifact, &*origin, &destination, &*progress)).await
+        arrival::receive(&self.shared, artifact, origin, destination, progress)
     }
-}
-
-/// Does what blocks for long.
-async fn off_workers<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
-) -> Result<T, EngineError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| EngineError::io("finish a task")(io::Error::other(error)))?
 }
 
 /// What a receiver must know before it fetches anything.

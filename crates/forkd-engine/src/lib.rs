@@ -71,5 +71,7 @@ pub use sandbox::laps::{BranchStep, CreateStep, Lap, Laps, StepTimes, by_step};
 pub use sandbox::lifetime::{Expiry, OnExpiry};
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::evict::Trimmed;
+pub use snapshot::history::{HistoryEntry, SnapshotKind};
 pub use snapshot::make::{NewSnapshot, Step, Steps};
+pub use snapshot::verify::{Damage, Verified};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

@@ -11,12 +11,14 @@
 
 pub(crate) mod evict;
 mod fault_trace;
+pub(crate) mod history;
 pub(crate) mod make;
 pub(crate) mod once;
 pub(crate) mod persist;
 pub(crate) mod prefault;
 pub(crate) mod remove;
 pub(crate) mod retention;
+pub(crate) mod verify;
 mod writer;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! Snapshots.
 
 pub(crate) mod create;
+mod history;
+mod verify;
 
 use axum::Extension;
 use axum::extract::State;
@@ -25,7 +27,13 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         OpenApiRouter::new().routes(routes!(create::create)).route_layer(from_fn(idempotency::once));
     let publishing =
         OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, remove)).merge(creating).merge(publishing)
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get, remove))
+        .routes(routes!(history::history))
+        .routes(routes!(verify::verify))
+        .merge(creating)
+        .merge(publishing)
 }
 
 /// A snapshot as the API says it, with what only the others and the disk know.

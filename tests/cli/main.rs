@@ -7,6 +7,7 @@
 //! against a stand-in (`stand_in.rs`) that answers as the API says.
 
 mod bench;
+mod chains;
 mod copy;
 mod doctor;
 mod errors;

@@ -2,6 +2,7 @@
 //! to be had through the API: an engine in the test makes it, and the daemon finds it.
 
 mod bench;
+mod chains;
 mod client;
 mod documented;
 mod e2b;

@@ -1,5 +1,6 @@
 //! The engine's sandboxes and snapshots on this host's own /dev/kvm, with a guest that halts.
 
+mod chains;
 mod deadlines;
 mod disks;
 mod lifecycle;

@@ -218,6 +218,73 @@ pub struct SnapshotList {
     pub snapshots: Vec<Snapshot>,
 }
 
+/// A snapshot, those it is based on and those that are based on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotHistory {
+    /// The snapshot that was asked for.
+    pub tag: String,
+    /// Its chain from the base up, itself, then its dependents, each directly behind its parent or a sibling's dependents. Snapshots that
+    /// the caller may not see are left out.
+    pub snapshots: Vec<SnapshotHistoryEntry>,
+}
+
+/// A snapshot in a history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotHistoryEntry {
+    pub tag: String,
+    pub status: SnapshotStatus,
+    pub kind: SnapshotKind,
+    /// How many snapshots it is based on, directly or not.
+    pub depth: u32,
+    pub created_at_unix: u64,
+    /// The snapshot that it is based on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// The snapshots that are directly based on it.
+    pub dependents: Vec<String>,
+    /// Bytes on disk that only it and its dependents use: its memory, its state, and the disk layers that came with it.
+    pub own_bytes: u64,
+    /// Bytes on disk that it uses of others: the memory of the snapshots it is based on, their disk layers, and the image.
+    pub shared_bytes: u64,
+}
+
+/// Whether a snapshot has all of its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// All of its memory.
+    Full,
+    /// Only the memory that differs from its parent's.
+    Diff,
+}
+
+/// Every file of a snapshot, and of what it is based on, was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotVerification {
+    pub tag: String,
+    /// Whether all files are as they were written.
+    pub intact: bool,
+    /// How many snapshots were read: itself and those it is based on.
+    pub snapshots: u32,
+    /// How many disk layers were read, the image included.
+    pub disk_layers: u32,
+    /// How many bytes were read. Of a disk layer, also its holes.
+    pub bytes: u64,
+    /// The first damaged file, if there is one. What comes behind it was not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<SnapshotDamage>,
+}
+
+/// A file that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotDamage {
+    /// The file, below the daemon's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
 /// How a snapshot is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

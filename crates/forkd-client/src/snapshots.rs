@@ -2,7 +2,9 @@
 
 use forkd_api::library::Publish;
 use forkd_api::named::Named;
-use forkd_api::snapshot::{CreateSnapshot, Progress, RemovedSnapshots, Snapshot, SnapshotList};
+use forkd_api::snapshot::{
+    CreateSnapshot, Progress, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
+};
 use hyper::Method;
 
 use crate::error::ClientError;
@@ -33,6 +35,16 @@ impl Client {
 
     pub async fn snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
         self.ask(Request::get(format!("/v1/snapshots/{}", part(tag)))).await
+    }
+
+    /// What a snapshot is based on, and what is based on it.
+    pub async fn snapshot_history(&self, tag: &str) -> Result<SnapshotHistory, ClientError> {
+        self.ask(Request::get(format!("/v1/snapshots/{}/history", part(tag)))).await
+    }
+
+    /// Reads and checks every file of a snapshot and of what it is based on. Giving up ends it.
+    pub async fn verify_snapshot(&self, tag: &str) -> Result<SnapshotVerification, ClientError> {
+        self.ask(Request::post(format!("/v1/snapshots/{}/verify", part(tag)))).await
     }
 
     /// What a name means: a snapshot, or else a sandbox.

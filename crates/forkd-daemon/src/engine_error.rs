@@ -117,6 +117,7 @@ impl From<&EngineError> for ApiError {
             | EngineError::Remove(_)
             | EngineError::LayerKept(_)
             | EngineError::Merge(_)
+            | EngineError::Background(_)
             | EngineError::Persist(_) => ApiError::internal(error),
         }
     }

@@ -1,4 +1,4 @@
-//! Long work on the library: in a thread that may wait, told about line by line, and ended when nobody wants it.
+//! Long work, most of it on the library: in a thread that may wait, told about line by line, and ended when nobody wants it.
 //!
 //! ```text
 //!   request ──▶ Place ──▶ (upload to a file without a name) ──▶ thread ──▶ answer, or lines and then the answer
@@ -43,7 +43,8 @@ pub struct Place {
 impl Place {
     pub async fn take(app: &Shared) -> Answer<Place> {
         let permit = app.jobs.clone().try_acquire_owned().map_err(|_| {
-            let text = "as many images and kernels are being made as this daemon makes at once";
+            let text =
+                "the daemon runs as many long jobs (images, kernels, checks of snapshots) as it may at once";
             ApiError::new(ErrorCode::TooMany, text).hint(HintCode::TryLater)
         })?;
         Ok(Place { _permit: permit, _busy: app.busy().await })

@@ -76,7 +76,8 @@ impl App {
         views
     }
 
-    fn sees(&self, caller: &Caller, view: &SnapshotView) -> bool {
+    /// Whether the caller may fork from it.
+    pub fn sees(&self, caller: &Caller, view: &SnapshotView) -> bool {
         caller.owns(&view.record.project) || self.sharing.is_public(&view.record)
     }
 

@@ -4,10 +4,12 @@ use forkd_api::event::What;
 use forkd_api::sandbox::{
     EndReason, Ended, KvmStats, Limits, NetworkStats, OnExpiry, Sandbox, SandboxState, SandboxStats,
 };
-use forkd_api::snapshot::{Cpu, Snapshot, SnapshotMemory, SnapshotSize, SnapshotStatus};
+use forkd_api::snapshot::{
+    Cpu, Snapshot, SnapshotHistoryEntry, SnapshotKind, SnapshotMemory, SnapshotSize, SnapshotStatus,
+};
 use forkd_engine as seen;
 use forkd_engine::record::{SandboxRecord, Shape};
-use forkd_engine::{End, Engine, Happened, SandboxView, SnapshotView, StoredSize, Usage};
+use forkd_engine::{End, Engine, Happened, HistoryEntry, SandboxView, SnapshotView, StoredSize, Usage};
 use forkd_net::Counters;
 use forkd_proto::control::CpuModel;
 
@@ -93,6 +95,25 @@ pub(crate) fn snapshot(
         }),
         loaded: *loaded,
         error: error.clone(),
+    }
+}
+
+/// A snapshot in a history, without its relatives.
+pub(crate) fn history_entry(entry: &HistoryEntry) -> SnapshotHistoryEntry {
+    let SnapshotView { record, status, .. } = &entry.view;
+    SnapshotHistoryEntry {
+        tag: record.tag.to_string(),
+        status: snapshot_status(*status),
+        kind: match entry.kind {
+            seen::SnapshotKind::Full => SnapshotKind::Full,
+            seen::SnapshotKind::Diff => SnapshotKind::Diff,
+        },
+        depth: entry.depth,
+        created_at_unix: seconds(record.created_unix_ms),
+        parent: None,
+        dependents: Vec::new(),
+        own_bytes: entry.own_bytes,
+        shared_bytes: entry.shared_bytes,
     }
 }
 

@@ -8,6 +8,7 @@ use forkd_proto::control::Reply;
 use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
 
 use crate::agent::AgentError;
+use crate::background::BackgroundError;
 use crate::boot::BootError;
 use crate::bring_up::BringUpError;
 use crate::ids::LayerId;
@@ -101,6 +102,8 @@ pub enum EngineError {
     Remove(#[from] RemoveError),
     #[error("the snapshot was not written")]
     Persist(#[from] PersistError),
+    #[error("the work cannot be done in the background")]
+    Background(#[from] BackgroundError),
     /// Its owner is gone, which happens when it is removed meanwhile.
     #[error("it was removed meanwhile")]
     Removed,

@@ -18,10 +18,19 @@ impl Store {
     /// Opens the files of the snapshot `tag` and of its ancestors: the base first, the head last. Only manifests are read,
     /// so this is quick; [`Chain::open`](crate::Chain::open) checks everything, in a process that needs no paths.
     pub fn open_chain(&self, tag: &Tag) -> Result<Vec<SnapshotFiles>, ChainError> {
+        self.open_chain_with(tag, false)
+    }
+
+    /// The same with the states of the ancestors, if they are wanted.
+    pub(crate) fn open_chain_with(
+        &self,
+        tag: &Tag,
+        all_states: bool,
+    ) -> Result<Vec<SnapshotFiles>, ChainError> {
         let mut files = Vec::new();
         for ancestor in ancestry(self, tag)? {
             // The head comes first here.
-            let with_state = files.is_empty();
+            let with_state = all_states || files.is_empty();
             files.push(ancestor.directory.files(ancestor.stored.manifest(), with_state)?);
         }
         files.reverse();

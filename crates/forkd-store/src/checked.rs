@@ -49,7 +49,7 @@ pub(crate) fn check_image(path: &Path, file: &File, size: u64, expected: Digest)
     check_digest(path, found, expected)
 }
 
-fn check_digest(path: &Path, found: Digest, expected: Digest) -> Result<(), OpenError> {
+pub(crate) fn check_digest(path: &Path, found: Digest, expected: Digest) -> Result<(), OpenError> {
     if found == expected {
         return Ok(());
     }

@@ -72,11 +72,20 @@ impl Digest {
 
 /// The digest of a file of `length` bytes, on all cores.
 pub(crate) fn of_file(file: &File, length: u64) -> io::Result<Digest> {
+    of_file_unless(file, length, &|| false)
+}
+
+/// The same, which fails soon after it is cancelled.
+pub(crate) fn of_file_unless(
+    file: &File,
+    length: u64,
+    is_cancelled: &(dyn Fn() -> bool + Sync),
+) -> io::Result<Digest> {
     if length > MAX_IMAGE {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     let data = data_blocks(file, length);
-    let hashed = hash_blocks(file, length, &data)?;
+    let hashed = hash_blocks(file, length, &data, is_cancelled)?;
     let mut hasher = ImageHasher::new();
     let mut next = 0;
     for (block, digest) in data.into_iter().zip(hashed) {
@@ -110,12 +119,20 @@ fn data_blocks(file: &File, length: u64) -> Vec<u64> {
 }
 
 /// The digests of `blocks`, in their order.
-fn hash_blocks(file: &File, length: u64, blocks: &[u64]) -> io::Result<Vec<Digest>> {
+fn hash_blocks(
+    file: &File,
+    length: u64,
+    blocks: &[u64],
+    is_cancelled: &(dyn Fn() -> bool + Sync),
+) -> io::Result<Vec<Digest>> {
     let buffer = usize::try_from(length.min(BLOCK_BYTES)).map_err(io::Error::other)?;
     parallel::for_each(
         blocks.len(),
         || vec![0; buffer],
         |buffer, index| {
+            if is_cancelled() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
             let offset = blocks[index] * BLOCK_BYTES;
             let size = usize::try_from((length - offset).min(BLOCK_BYTES)).map_err(io::Error::other)?;
             file.read_exact_at(&mut buffer[..size], offset)?;

@@ -33,6 +33,7 @@
 //! - Writing: `write.rs` has the order of the steps; [`Store::write`] does both halves in one process.
 //! - Reading: [`Chain::load`] does both halves. The depth of a chain is paid for here, once, and by no child.
 //! - From elsewhere: [`Store::receive`]; disks travel as a [`PackedFile`].
+//! - Verifying: `verify.rs` reads every byte, also what a load does not use.
 //! - Sealing: `seal.rs`. What was sealed is not hashed as a whole again.
 //! - Formats: [`Manifest`], [`Local`], [`StateHeader`], [`PageMap`], each drawn in its own file.
 
@@ -71,6 +72,7 @@ mod state;
 mod store;
 mod tag;
 mod temporary;
+mod verify;
 mod write;
 
 #[cfg(test)]
@@ -99,4 +101,5 @@ pub use stamp::Stamp;
 pub use state::{MAX_STATE, StateError, StateHeader, VmState};
 pub use store::{Listed, Store, StoreError, Stored};
 pub use tag::{Tag, TagError};
+pub use verify::{IsCancelled, VerifyError};
 pub use write::{Base, NewSnapshot, Observer, Step, WriteError};

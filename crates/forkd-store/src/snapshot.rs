@@ -64,6 +64,30 @@ pub enum OpenError {
     NotListed { path: PathBuf },
 }
 
+impl OpenError {
+    /// The file or directory that cannot be used.
+    pub fn path(&self) -> &Path {
+        match self {
+            OpenError::Io { path, .. }
+            | OpenError::Manifest { path, .. }
+            | OpenError::State { path, .. }
+            | OpenError::Map { path, .. }
+            | OpenError::Truncated { path, .. }
+            | OpenError::TooLong { path, .. }
+            | OpenError::Digest { path, .. }
+            | OpenError::Frame { path, .. }
+            | OpenError::Pages { path, .. }
+            | OpenError::Local { path, .. }
+            | OpenError::Tag { path, .. }
+            | OpenError::OtherTag { path, .. }
+            | OpenError::ZeroRuns { path }
+            | OpenError::NoFrames { path }
+            | OpenError::NotGiven { path }
+            | OpenError::NotListed { path } => path,
+        }
+    }
+}
+
 /// This host cannot run the snapshot.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequirementError {

@@ -43,9 +43,12 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
     match arguments.command {
         Command::Run(options) => commands::run::run(&options),
         Command::Snapshot(options) => match &options.command {
-            None => commands::snapshot::create::run(&options.create),
+            None => commands::snapshot::make::run(&options.create),
+            Some(SnapshotCommand::Make(options)) => commands::snapshot::make::run(options),
             Some(SnapshotCommand::Ls(options)) => commands::snapshot::ls::run(options),
             Some(SnapshotCommand::Inspect(options)) => commands::snapshot::inspect::run(options),
+            Some(SnapshotCommand::History(options)) => commands::snapshot::history::run(options),
+            Some(SnapshotCommand::Verify(options)) => commands::snapshot::verify::run(options),
             Some(SnapshotCommand::Share(options)) => commands::snapshot::share::run(options),
             Some(SnapshotCommand::Rm(options)) => commands::snapshot::rm::run(options),
         },

@@ -149,7 +149,7 @@ fn layers_of(shared: &Shared, tag: &Tag) -> Vec<LayerId> {
 }
 
 /// Bytes that a file has on the disk. One that is gone has none.
-fn allocated(path: &Path) -> u64 {
+pub(crate) fn allocated(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.blocks() * BLOCK)
 }
 

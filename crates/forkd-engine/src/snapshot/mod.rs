@@ -11,6 +11,7 @@
 
 pub(crate) mod evict;
 mod fault_trace;
+pub(crate) mod history;
 pub(crate) mod make;
 pub(crate) mod once;
 pub(crate) mod persist;
@@ -18,6 +19,7 @@ pub(crate) mod prefault;
 pub(crate) mod remove;
 pub(crate) mod retention;
 pub mod travel;
+pub(crate) mod verify;
 mod writer;
 
 use std::fs;

@@ -18,10 +18,16 @@ pub struct SnapshotOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
+    /// Make a snapshot of an image or of a sandbox. `forkd snapshot IMAGE` is short for it.
+    Make(Box<SnapshotCreateOptions>),
     /// List the snapshots.
     Ls(SnapshotLsOptions),
     /// Show what is known of a snapshot.
     Inspect(SnapshotInspectOptions),
+    /// Show the snapshots that a snapshot is based on and those based on it, with their sizes on disk.
+    History(SnapshotInspectOptions),
+    /// Read and check every file of a snapshot and of what it is based on. Exits with 1 if one is damaged.
+    Verify(SnapshotInspectOptions),
     /// Let every project fork from a snapshot. Without it, only its own does.
     Share(SnapshotShareOptions),
     /// Remove snapshots. Sandboxes that were forked from them go on.

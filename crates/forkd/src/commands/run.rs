@@ -91,8 +91,8 @@ async fn snapshot_of(client: &Client, options: &RunOptions) -> Result<String, Cl
         Err(error) => return Err(error.into()),
     }
     let image = image_of(client, options).await?;
-    let wanted = CreateSnapshot { wait: false, ..snapshot::create::of_image(&image, shape) };
-    Ok(snapshot::create::make(client, &wanted).await?.tag)
+    let wanted = CreateSnapshot { wait: false, ..snapshot::make::of_image(&image, shape) };
+    Ok(snapshot::make::make(client, &wanted).await?.tag)
 }
 
 fn shape_is_given(shape: &SnapshotShape) -> bool {

@@ -82,11 +82,16 @@ __all__ = [
     "SetBandwidth",
     "SetTtl",
     "Signal",
+    "SnapshotDamage",
+    "SnapshotHistory",
+    "SnapshotHistoryEntry",
     "SnapshotInfo",
+    "SnapshotKind",
     "SnapshotList",
     "SnapshotMemory",
     "SnapshotSize",
     "SnapshotStatus",
+    "SnapshotVerification",
     "StepTiming",
     "TerminalSize",
     "Version",
@@ -213,6 +218,9 @@ HintCode = Literal[
 
 # What happens to a sandbox when its time is over.
 OnExpiry = Literal["end", "pause"]
+
+# Whether a snapshot has all of its memory.
+SnapshotKind = Literal["full", "diff"]
 
 # Why something was dropped.
 DropReason = Literal["refused", "spoofed", "over_limit"]
@@ -1268,6 +1276,58 @@ class SnapshotInfo(Model):
 
 
 @dataclass(frozen=True)
+class SnapshotDamage(Model):
+    """A file that is not as it was written."""
+
+    problem: str
+    """What is wrong with it."""
+
+    file: Optional[str] = None
+    """The file, below the daemon's directory."""
+
+
+@dataclass(frozen=True)
+class SnapshotHistory(Model):
+    """A snapshot, those it is based on and those that are based on it."""
+
+    snapshots: list[SnapshotHistoryEntry]
+    """Its chain from the base up, itself, then its dependents, each directly behind its parent or a sibling's dependents.
+    Snapshots that the caller may not see are left out.
+    """
+
+    tag: str
+    """The snapshot that was asked for."""
+
+
+@dataclass(frozen=True)
+class SnapshotHistoryEntry(Model):
+    """A snapshot in a history."""
+
+    created_at_unix: int
+
+    dependents: list[str]
+    """The snapshots that are directly based on it."""
+
+    depth: int
+    """How many snapshots it is based on, directly or not."""
+
+    kind: SnapshotKind
+
+    own_bytes: int
+    """Bytes on disk that only it and its dependents use: its memory, its state, and the disk layers that came with it."""
+
+    shared_bytes: int
+    """Bytes on disk that it uses of others: the memory of the snapshots it is based on, their disk layers, and the image."""
+
+    status: SnapshotStatus
+
+    tag: str
+
+    parent: Optional[str] = None
+    """The snapshot that it is based on."""
+
+
+@dataclass(frozen=True)
 class SnapshotList(Model):
     """The answer's type SnapshotList."""
 
@@ -1292,6 +1352,28 @@ class SnapshotSize(Model):
     disk_bytes: int
 
     memory_bytes: int
+
+
+@dataclass(frozen=True)
+class SnapshotVerification(Model):
+    """Every file of a snapshot, and of what it is based on, was read."""
+
+    bytes: int
+    """How many bytes were read. Of a disk layer, also its holes."""
+
+    disk_layers: int
+    """How many disk layers were read, the image included."""
+
+    intact: bool
+    """Whether all files are as they were written."""
+
+    snapshots: int
+    """How many snapshots were read: itself and those it is based on."""
+
+    tag: str
+
+    damage: Optional[SnapshotDamage] = None
+    """The first damaged file, if there is one. What comes behind it was not read."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 //! Snapshots.
 
 pub(crate) mod create;
+mod history;
 mod travel;
+mod verify;
 
 use axum::Extension;
 use axum::extract::State;
@@ -36,6 +38,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(get, remove))
+        .routes(routes!(history::history))
+        .routes(routes!(verify::verify))
         .routes(routes!(travel::save))
         .merge(creating)
         .merge(publishing)

@@ -361,7 +361,7 @@ async fn cold_boots(client: &Client, plan: Plan<'_>) -> Result<Spread, CliError>
     let mut times = Vec::new();
     for count in 0..plan.cold_boots {
         let tag = Some(format!("bench-cold-{}-{count}", std::process::id()));
-        let wanted = CreateSnapshot { tag, wait: false, ..snapshot::create::of_image(&image, &shape) };
+        let wanted = CreateSnapshot { tag, wait: false, ..snapshot::make::of_image(&image, &shape) };
         let (mut begun, mut ready) = (None, None);
         let made = client.create_snapshot(&wanted, |told| match told {
             Told::Step(step) if step == "boot" => begun = Some(Instant::now()),

@@ -157,10 +157,10 @@ async fn parent(client: &Client, image: &str) -> Result<(Snapshot, Option<f64>),
         warm_up: vec![WarmUp { language: Language::Python, code: "import numpy".to_owned() }],
         // It can be forked from at once; it is written to disk meanwhile, when nobody else wants the CPU.
         wait: false,
-        ..snapshot::create::of_image(image, &shape)
+        ..snapshot::make::of_image(image, &shape)
     };
     let begun = Instant::now();
-    let made = snapshot::create::make(client, &wanted).await?;
+    let made = snapshot::make::make(client, &wanted).await?;
     Ok((made, Some(api::ms(begun.elapsed()))))
 }
 

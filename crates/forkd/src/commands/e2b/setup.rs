@@ -60,7 +60,7 @@ fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliE
     };
     asynchronously(async {
         let client = daemon::find_or_start(&options.daemon).await?;
-        let of_image = snapshot::create::of_image(&image, &options.shape);
+        let of_image = snapshot::make::of_image(&image, &options.shape);
         let wanted = CreateSnapshot {
             tag: Some(TAG.to_owned()),
             memory_mib: of_image.memory_mib.or(Some(MEMORY_MIB)),
@@ -68,6 +68,6 @@ fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliE
             warm_up: vec![WarmUp { language: Language::Python, code: WARM_UP.to_owned() }],
             ..of_image
         };
-        snapshot::create::make(&client, &wanted).await
+        snapshot::make::make(&client, &wanted).await
     })
 }

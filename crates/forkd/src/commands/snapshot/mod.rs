@@ -1,7 +1,9 @@
 //! `forkd snapshot …`, and `images` and `rmi`, which are its `ls` and `rm`.
 
-pub mod create;
+pub mod history;
 pub mod inspect;
 pub mod ls;
+pub mod make;
 pub mod rm;
 pub mod share;
+pub mod verify;

@@ -1,4 +1,4 @@
-//! `forkd snapshot IMAGE`, `forkd snapshot --from SANDBOX`.
+//! `forkd snapshot make`, and `forkd snapshot IMAGE`, which is short for it.
 
 use forkd_api::sandbox::BranchSandbox;
 use forkd_api::snapshot::{CreateSnapshot, Progress as Told, ReadyProbe, Snapshot};

@@ -1,0 +1,64 @@
+//! Chains of snapshots through the API.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use forkd_api::error::ErrorCode;
+use forkd_api::snapshot::{Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
+use forkd_tests::engine::process::Failure;
+use serde_json::json;
+
+use crate::world::World;
+
+/// A branch of a new sandbox of a snapshot, on disk.
+fn branch(world: &World, parent: &str, tag: &str) -> Result<Snapshot, Failure> {
+    let id = world.fork(parent, 1)?.remove(0).id;
+    world.tell(&format!("POST /v1/sandboxes/{id}/branch"), json!({ "tag": tag, "wait": true }))?.parsed(201)
+}
+
+#[test]
+fn a_history_is_a_tree() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "middle")?;
+    branch(&world, "base", "sibling")?;
+    branch(&world, "middle", "one")?;
+    branch(&world, "middle", "two")?;
+    let history: SnapshotHistory = world.ask("GET /v1/snapshots/middle/history")?.parsed(200)?;
+    assert_eq!(history.tag, "middle");
+    let seen: Vec<_> = history
+        .snapshots
+        .iter()
+        .map(|entry| (entry.tag.as_str(), entry.parent.as_deref(), entry.depth, entry.kind))
+        .collect();
+    let expected = [
+        ("base", None, 0, SnapshotKind::Full),
+        ("middle", Some("base"), 1, SnapshotKind::Diff),
+        ("one", Some("middle"), 2, SnapshotKind::Diff),
+        ("two", Some("middle"), 2, SnapshotKind::Diff),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(history.snapshots[1].dependents, ["one", "two"]);
+    assert!(history.snapshots[1].shared_bytes >= history.snapshots[0].own_bytes);
+    world.ask("GET /v1/snapshots/none/history")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}
+
+#[test]
+fn a_damaged_snapshot_is_found_by_verifying_it() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "head")?;
+    let verify = || world.ask("POST /v1/snapshots/head/verify")?.parsed::<SnapshotVerification>(200);
+    let intact = verify()?;
+    assert!(intact.intact && intact.damage.is_none() && intact.snapshots == 2, "{intact:?}");
+    let file = File::options().read(true).write(true).open(world.root().join("snapshots/base/memory.bin"))?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 5000)?;
+    file.write_all_at(&[!byte[0]], 5000)?;
+    let damaged = verify()?;
+    let damage = damaged.damage.ok_or("nobody has noticed")?;
+    assert_eq!((damaged.intact, damage.file.as_deref()), (false, Some("snapshots/base/memory.bin")));
+    file.write_all_at(&byte, 5000)?;
+    assert_eq!(verify()?, intact);
+    world.ask("POST /v1/snapshots/none/verify")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}

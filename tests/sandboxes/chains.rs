@@ -1,0 +1,90 @@
+//! Chains of snapshots: their history, and every byte of them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use forkd_engine::{SnapshotHandle, SnapshotKind, Verified};
+use forkd_store::Tag;
+use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::ticking::{self, Words};
+use forkd_tests::engine::tiny::PATIENCE;
+
+use crate::world::World;
+
+/// A snapshot of a sandbox of another one. The guest has written a number to its disk, if it is one that does.
+fn derive(world: &World, parent: &str, tag: &str, number: Option<u64>) -> Result<SnapshotHandle, Failure> {
+    let sandbox = world.engine.sandbox(&world.fork(parent, 1)?.remove(0))?;
+    if let Some(number) = number {
+        Words::of(sandbox.view().pid, PATIENCE)?.keep(number, PATIENCE)?;
+    }
+    let branch = world.run(sandbox.branch(Some(tag.parse()?)))?;
+    world.run(branch.durable())?;
+    Ok(branch)
+}
+
+#[test]
+fn a_history_has_the_chain_and_the_dependents() -> Result<(), Failure> {
+    let world = World::with_guest(&ticking::elf())?;
+    world.run(world.make("base")?.durable())?;
+    derive(&world, "base", "middle", Some(1))?;
+    derive(&world, "base", "sibling", Some(2))?;
+    derive(&world, "middle", "head", Some(3))?;
+    let history = world.run(world.engine.history(&"middle".parse::<Tag>()?))?;
+    let seen: Vec<_> =
+        history.iter().map(|entry| (entry.view.record.tag.to_string(), entry.depth, entry.kind)).collect();
+    let expected = [
+        ("base".to_owned(), 0, SnapshotKind::Full),
+        ("middle".to_owned(), 1, SnapshotKind::Diff),
+        ("head".to_owned(), 2, SnapshotKind::Diff),
+    ];
+    assert_eq!(seen, expected);
+    assert!(history.iter().all(|entry| entry.own_bytes > 0), "{history:?}");
+    let shared: Vec<u64> = history.iter().map(|entry| entry.shared_bytes).collect();
+    assert_eq!(shared[0], 0);
+    assert!(shared[1] >= history[0].own_bytes && shared[2] > shared[1], "{shared:?}");
+    let missing = world.run(world.engine.history(&"none".parse::<Tag>()?));
+    assert!(missing.is_err());
+    Ok(())
+}
+
+fn flip(path: &Path, at: u64) -> Result<(), Failure> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at)?;
+    Ok(file.write_all_at(&[!byte[0]], at)?)
+}
+
+#[test]
+fn every_byte_of_a_chain_is_verified() -> Result<(), Failure> {
+    let world = World::with_guest(&ticking::elf())?;
+    world.run(world.make("base")?.durable())?;
+    let head = derive(&world, "base", "head", Some(7))?;
+    let verify =
+        || -> Result<Verified, Failure> { Ok(world.run(world.engine.verify(&"head".parse::<Tag>()?, ()))?) };
+    let intact = verify()?;
+    assert_eq!((intact.snapshots, intact.layers, &intact.damage), (2, 1, &None));
+    assert!(intact.bytes > 0);
+    let layer = head.view().record.disks[0].last().ok_or("no layer")?.as_str().to_owned();
+    let layer = format!("layers/{layer}");
+    let last = fs::read(world.directory.path().join(&layer))?.iter().rposition(|byte| *byte != 0);
+    let last = u64::try_from(last.ok_or("nothing in it")?)?;
+    for (name, at) in [
+        ("snapshots/base/memory.bin", 5000),
+        ("snapshots/base/memory.map", 70),
+        ("snapshots/base/state.bin", 100),
+        ("snapshots/base/manifest.json", 40),
+        ("snapshots/head/memory.map", 70),
+        ("snapshots/head/state.bin", 100),
+        (layer.as_str(), last),
+    ] {
+        let path = world.directory.path().join(name);
+        flip(&path, at)?;
+        let damage = verify()?.damage.ok_or_else(|| format!("{name} is damaged, and nobody has noticed"))?;
+        assert_eq!(damage.file.as_deref(), Some(Path::new(name)), "{damage:?}");
+        assert!(damage.problem.starts_with(name), "{damage:?}");
+        flip(&path, at)?;
+    }
+    assert_eq!(verify()?, intact);
+    Ok(())
+}

@@ -30,5 +30,6 @@ mod sdk;
 mod snapshots;
 mod soak;
 mod traces;
+mod travel;
 mod unreadable;
 mod world;

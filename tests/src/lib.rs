@@ -4,6 +4,7 @@ pub mod alone;
 pub mod api_speed;
 pub mod binaries;
 pub mod daemon;
+pub mod docker_registry;
 pub mod engine;
 pub mod fake_agent;
 pub mod host;

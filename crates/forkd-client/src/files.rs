@@ -13,7 +13,7 @@ pub(crate) const BYTES: &str = "application/octet-stream";
 
 /// A file or an archive as it comes.
 #[derive(Debug)]
-pub struct Download(Streamed);
+pub struct Download(pub(crate) Streamed);
 
 impl Download {
     /// The next piece; nothing at the end.

@@ -1,14 +1,17 @@
 //! Snapshots.
 
-use forkd_api::library::Publish;
+use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    CreateSnapshot, Progress, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
+    CreateSnapshot, LoadSnapshot, Progress, PullSnapshot, PushSnapshot, PushedSnapshot, RemovedSnapshots,
+    Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
 };
 use hyper::Method;
 
+use crate::body::{Body, Upload};
 use crate::error::ClientError;
 use crate::exchange::{Client, Request, part, query};
+use crate::files::{BYTES, Download};
 
 impl Client {
     /// Makes a snapshot of an image. What is done is told as it is done; giving up ends it.
@@ -52,6 +55,45 @@ impl Client {
         self.ask(Request::get(format!("/v1/names/{}", part(name)))).await
     }
 
+    /// A snapshot as an archive, with all that it stands on. What breaks off is not whole.
+    pub async fn save_snapshot(&self, tag: &str) -> Result<Download, ClientError> {
+        let answer = self.exchange(Request::get(format!("/v1/snapshots/{}/archive", part(tag)))).await?;
+        Ok(Download(answer.streamed()))
+    }
+
+    /// Sends an archive that becomes a snapshot. Where its size is known, the daemon can say at once that it has no room.
+    pub async fn load_snapshot(
+        &self,
+        wanted: &LoadSnapshot,
+        archive: Upload,
+        size: Option<u64>,
+        tell: impl FnMut(LibraryProgress),
+    ) -> Result<Snapshot, ClientError> {
+        let query = query([("tag", wanted.tag.clone())]);
+        let request = Request::post(format!("/v1/snapshots/load{query}"));
+        self.make(request.body(BYTES, Body::stream(archive, size)), tell, arrived).await
+    }
+
+    /// Fetches a snapshot from a registry. What is done is told as it is done; giving up ends it.
+    pub async fn pull_snapshot(
+        &self,
+        wanted: &PullSnapshot,
+        tell: impl FnMut(LibraryProgress),
+    ) -> Result<Snapshot, ClientError> {
+        self.make(Request::post("/v1/snapshots/pull".into()).json(wanted), tell, arrived).await
+    }
+
+    /// Sends a snapshot to a registry, as [`Client::pull_snapshot`] fetches one.
+    pub async fn push_snapshot(
+        &self,
+        tag: &str,
+        wanted: &PushSnapshot,
+        tell: impl FnMut(LibraryProgress),
+    ) -> Result<PushedSnapshot, ClientError> {
+        let request = Request::post(format!("/v1/snapshots/{}/push", part(tag)));
+        self.make(request.json(wanted), tell, pushed).await
+    }
+
     /// Lets every project fork from a snapshot, or only its own.
     pub async fn publish_snapshot(&self, tag: &str, public: bool) -> Result<Snapshot, ClientError> {
         let path = format!("/v1/snapshots/{}/public", part(tag));
@@ -62,5 +104,19 @@ impl Client {
     pub async fn remove_snapshot(&self, tag: &str, cascade: bool) -> Result<RemovedSnapshots, ClientError> {
         let query = query([("cascade", cascade.then(|| "true".into()))]);
         self.ask(Request::new(Method::DELETE, format!("/v1/snapshots/{}{query}", part(tag)))).await
+    }
+}
+
+fn arrived(progress: LibraryProgress) -> Result<Snapshot, LibraryProgress> {
+    match progress {
+        LibraryProgress::Snapshot(snapshot) => Ok(*snapshot),
+        other => Err(other),
+    }
+}
+
+fn pushed(progress: LibraryProgress) -> Result<PushedSnapshot, LibraryProgress> {
+    match progress {
+        LibraryProgress::Pushed(pushed) => Ok(pushed),
+        other => Err(other),
     }
 }

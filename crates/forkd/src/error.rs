@@ -70,6 +70,10 @@ pub enum CliError {
     ImageNeeded { image: String, users: String },
     #[error("cannot read {}", path.display())]
     Send { path: PathBuf, source: io::Error },
+    #[error("cannot write {}", path.display())]
+    Save { path: PathBuf, source: io::Error },
+    #[error("an archive is not written to a terminal; redirect standard output or name a file with -o")]
+    ArchiveToTerminal,
     #[error(transparent)]
     RegistryAuth(#[from] forkd_source::credentials::AuthError),
     #[error(transparent)]

@@ -1,5 +1,7 @@
 //! `forkd snapshot …`.
 
+use std::path::PathBuf;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use forkd_api::snapshot::{Cpu, WarmUp};
@@ -28,6 +30,16 @@ pub enum SnapshotCommand {
     History(SnapshotInspectOptions),
     /// Read and check every file of a snapshot and of what it is based on. Exits with 1 if one is damaged.
     Verify(SnapshotInspectOptions),
+    /// Write a snapshot, with everything it is based on, to a file.
+    #[command(alias = "pack")]
+    Save(SnapshotSaveOptions),
+    /// Read a snapshot from a file that `save` has written.
+    #[command(alias = "unpack")]
+    Load(SnapshotLoadOptions),
+    /// Push a snapshot, with everything it is based on, to a registry.
+    Push(SnapshotPushOptions),
+    /// Pull a snapshot from a registry.
+    Pull(SnapshotPullOptions),
     /// Let every project fork from a snapshot. Without it, only its own does.
     Share(SnapshotShareOptions),
     /// Remove snapshots. Sandboxes that were forked from them go on.
@@ -109,6 +121,61 @@ pub struct SnapshotLsOptions {
     /// Print tags only.
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotSaveOptions {
+    /// The snapshot's tag.
+    pub tag: String,
+    /// The file to write, or - for standard output.
+    #[arg(long = "output-file", short = 'o', value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotLoadOptions {
+    /// The file to read, or - for standard input.
+    pub file: PathBuf,
+    /// The snapshot's name here [default: the name it was saved under].
+    #[arg(long, short)]
+    pub tag: Option<String>,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotPushOptions {
+    /// The snapshot's tag.
+    pub tag: String,
+    /// Where to push it: registry.example/team/app:tag.
+    pub reference: String,
+    /// Take blobs that this repository of the same registry has from there, such as team/base.
+    #[arg(long, value_name = "REPOSITORY")]
+    pub mount_from: Vec<String>,
+    /// Push a snapshot of a sandbox, which contains the memory of whoever used it.
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotPullOptions {
+    /// Where to pull it from: registry.example/team/app:tag.
+    pub reference: String,
+    /// The snapshot's name here [default: the name it was pushed under].
+    #[arg(long, short)]
+    pub tag: Option<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

@@ -71,6 +71,9 @@ __all__ = [
     "PrunedImages",
     "Publish",
     "PullImage",
+    "PullSnapshot",
+    "PushSnapshot",
+    "PushedSnapshot",
     "ReadyProbe",
     "RemovedImage",
     "RemovedSnapshots",
@@ -917,6 +920,12 @@ class LibraryProgress(Model):
     kernel: Optional[Kernel] = None
     """The last line: it is done."""
 
+    snapshot: Optional[SnapshotInfo] = None
+    """The last line: it is here."""
+
+    pushed: Optional[PushedSnapshot] = None
+    """The last line: it is there."""
+
     error: Optional[ErrorBody] = None
     """The last line: it failed."""
 
@@ -1065,6 +1074,51 @@ class PullImage(Model):
 
     size_mib: Optional[int] = None
     """The least size of the file system."""
+
+
+@dataclass(frozen=True)
+class PullSnapshot(Model):
+    """Fetches a snapshot from a registry."""
+
+    reference: str
+    """Where from: `registry.example/team/app:tag`, or with `@sha256:…`."""
+
+    credentials: Optional[Credentials] = None
+    """Without them, those of the daemon's Docker config file."""
+
+    tag: Optional[str] = None
+    """What it is called here. Without one, what its sender calls it."""
+
+
+@dataclass(frozen=True)
+class PushSnapshot(Model):
+    """Sends a snapshot to a registry, with all that it stands on."""
+
+    reference: str
+    """Where to: `registry.example/team/app:tag`."""
+
+    credentials: Optional[Credentials] = None
+    """Without them, those of the daemon's Docker config file."""
+
+    mount_from: list[str] = field(default_factory=list)
+    """Repositories of the same registry that may have some of it already, without the registry's name."""
+
+    yes: bool = False
+    """A snapshot of a sandbox has the memory of whoever used it. It is pushed only with this."""
+
+
+@dataclass(frozen=True)
+class PushedSnapshot(Model):
+    """What a push has done."""
+
+    present_bytes: int
+    """Bytes that the registry had already, or took from another repository."""
+
+    reference: str
+    """Where it is, by its digest."""
+
+    sent_bytes: int
+    """Bytes that were sent."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,12 @@
 
 pub mod history;
 pub mod inspect;
+pub mod load;
 pub mod ls;
 pub mod make;
+pub mod pull;
+pub mod push;
 pub mod rm;
+pub mod save;
 pub mod share;
 pub mod verify;

@@ -1,0 +1,81 @@
+//! Debian's docker-registry on loopback, with its files in a directory of its own.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::engine::process::Failure;
+
+/// How long it may take to listen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The port is free a moment before; should somebody take it, another is tried.
+const TRIES: u32 = 5;
+
+/// A registry that ends with the test.
+#[derive(Debug)]
+pub struct DockerRegistry {
+    process: Child,
+    /// `127.0.0.1:PORT`
+    pub address: String,
+    directory: tempfile::TempDir,
+}
+
+impl DockerRegistry {
+    pub fn start() -> Result<DockerRegistry, Failure> {
+        let directory = tempfile::tempdir()?;
+        let config = directory.path().join("config.yml");
+        for _ in 0..TRIES {
+            let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+            let storage = directory.path().join("storage");
+            let text = format!(
+                "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {address}\n",
+                storage.display()
+            );
+            fs::write(&config, text)?;
+            let mut process = Command::new("docker-registry")
+                .arg("serve")
+                .arg(&config)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .map_err(|error| {
+                    format!("docker-registry does not start ({error}); scripts/setup installs it")
+                })?;
+            let begun = Instant::now();
+            while begun.elapsed() < PATIENCE && process.try_wait()?.is_none() {
+                if TcpStream::connect(&address).is_ok() {
+                    return Ok(DockerRegistry { process, address, directory });
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            process.kill()?;
+            process.wait()?;
+        }
+        Err("the registry does not listen".into())
+    }
+
+    /// Bytes of all that was pushed to it.
+    pub fn stored_bytes(&self) -> Result<u64, Failure> {
+        let mut bytes = 0;
+        let mut directories: Vec<PathBuf> = vec![self.directory.path().join("storage")];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory)?.flatten() {
+                let metadata = entry.metadata()?;
+                match metadata.is_dir() {
+                    true => directories.push(entry.path()),
+                    false => bytes += metadata.len(),
+                }
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for DockerRegistry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

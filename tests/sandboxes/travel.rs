@@ -4,8 +4,8 @@ use std::io::Cursor;
 
 use forkd_engine::{Destination, SnapshotHandle};
 use forkd_hub::layout::{self, Layout};
-use forkd_hub::{Silent, first_variant};
-use forkd_store::Store;
+use forkd_hub::{Annotations, Outgoing, Role, Silent, Snapshot, first_variant};
+use forkd_store::{Cpu, Manifest, Store};
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
@@ -144,5 +144,35 @@ fn no_name_of_a_host_travels() -> Result<(), Failure> {
     for word in layers.iter().chain([&path]) {
         assert!(!about.contains(word.as_str()), "{word}");
     }
+    Ok(())
+}
+
+/// What this host cannot run is refused before anything of it is fetched, and what is lacking is named.
+#[test]
+fn a_snapshot_of_another_cpu_is_refused_at_once() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    let about = world.engine.depart(&"base".parse()?)?.send(|snapshot| snapshot.about.clone());
+    let refused = |change: &dyn Fn(&mut Cpu), words: &str| -> Result<(), Failure> {
+        let text = about["manifests"][0].as_str().ok_or("no manifest")?;
+        let mut manifest = Manifest::parse(text.as_bytes())?.manifest;
+        change(&mut manifest.cpu);
+        let mut about = about.clone();
+        about["manifests"][0] = String::from_utf8(manifest.seal()?.1)?.into();
+        // None of its streams is there, so whoever fetched would fail of that.
+        let source = b"something else".to_vec();
+        let stream =
+            Outgoing { role: Role::State, name: "none", source: &source, known: None, remembered: None };
+        let snapshot = Snapshot { streams: &[stream], about: &about, annotations: &Annotations::new() };
+        let mut file = Vec::new();
+        layout::write(&mut file, snapshot, None, &Silent)?;
+        let error = load(&world, &file, Some("other")).map(drop).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        Ok(())
+    };
+    refused(&|cpu| cpu.features.push("zz_unknown".into()), "does not have: zz_unknown")?;
+    refused(&|cpu| cpu.vendor = Some("NobodysOwnXX".into()), "a CPU of NobodysOwnXX")?;
+    refused(&|_| {}, "there is no stream with")?;
+    assert_eq!(world.names("snapshots"), ["base"]);
     Ok(())
 }

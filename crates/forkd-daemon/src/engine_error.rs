@@ -39,7 +39,9 @@ impl From<&EngineError> for ApiError {
             EngineError::NameTaken(_) | EngineError::Write(WriteError::Exists { .. }) => {
                 ApiError::new(Code::NameTaken, text).hint(HintCode::ChooseTag)
             }
-            EngineError::Travel(TravelError::OldFormat { .. }) => ApiError::new(Code::WrongState, text),
+            EngineError::Travel(
+                TravelError::OldFormat { .. } | TravelError::Host { .. } | TravelError::Memory { .. },
+            ) => ApiError::new(Code::WrongState, text),
             EngineError::Travel(TravelError::Fetch(_)) => ApiError::new(Code::UpstreamFailed, chain(error)),
             EngineError::Travel(_) | EngineError::Receive(_) => ApiError::new(Code::Malformed, chain(error)),
             EngineError::NoRoom(_) => ApiError::new(Code::NoDisk, text),

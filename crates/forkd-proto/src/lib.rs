@@ -5,6 +5,7 @@ pub mod causes;
 pub mod channel;
 pub mod checked;
 pub mod control;
+pub mod host_cpu;
 pub mod one_or_many;
 pub mod page_runs;
 pub mod passes;

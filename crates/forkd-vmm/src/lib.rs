@@ -3,6 +3,7 @@
 
 mod boot;
 pub mod floor;
+pub mod host_cpu;
 pub mod probe;
 mod process;
 mod snapshot;

@@ -1,13 +1,13 @@
 //! `forkd-vmm`: the process that owns a microVM. The daemon and the CLI start it; people do not.
 //!
 //! `run` owns a VM and does what its control socket says. `probe` tries whether this host's KVM can run a stock Linux
-//! kernel. `floor` measures the least that a fork can cost here.
+//! kernel. `cpu` prints what guests from elsewhere may need of this one. `floor` measures the least that a fork can cost here.
 
-use forkd_vmm::{ControlError, Options, floor, probe};
+use forkd_vmm::{ControlError, Options, floor, host_cpu, probe};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: forkd-vmm run [--uid ID] [--file-bytes N] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm floor CHILDREN MEMORY-MIB";
+const USAGE: &str = "usage: forkd-vmm run [--uid ID] [--file-bytes N] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm cpu\n       forkd-vmm floor CHILDREN MEMORY-MIB";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -41,14 +41,20 @@ fn run(arguments: &[String]) -> Result<ExitCode, RunError> {
             floor::print(number(children)?, memory_bytes).map_err(RunError::Output)?;
             Ok(ExitCode::SUCCESS)
         }
-        Some((role, options)) if role == "probe" => {
-            let report = probe::probe(&probe_options(options)?);
-            let line = serde_json::to_string(&report).map_err(io::Error::from).map_err(RunError::Output)?;
-            writeln!(io::stdout(), "{line}").map_err(RunError::Output)?;
-            Ok(ExitCode::SUCCESS)
+        Some((role, [])) if role == "cpu" => {
+            let host = host_cpu::look().map_err(|error| RunError::Output(io::Error::other(error)))?;
+            print(&host)
         }
+        Some((role, options)) if role == "probe" => print(&probe::probe(&probe_options(options)?)),
         _ => Err(RunError::Usage),
     }
+}
+
+/// Prints a line of JSON.
+fn print(report: &impl serde::Serialize) -> Result<ExitCode, RunError> {
+    let line = serde_json::to_string(report).map_err(io::Error::from).map_err(RunError::Output)?;
+    writeln!(io::stdout(), "{line}").map_err(RunError::Output)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn probe_options(arguments: &[String]) -> Result<probe::Options, RunError> {

@@ -12,12 +12,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use forkd_hub::{Artifact, ByteSink, FetchError, Fetched, Have, Progress, Role, Stream};
 use forkd_image::digest::{Digest as ImageDigest, Hasher};
 use forkd_image::images::BuiltImage;
 use forkd_proto::control::Prefault;
+use forkd_proto::host_cpu::{GuestCpu, HostCpu};
 use forkd_store::{Digest, LayerEntry, Link, Local, PackedFile, PageMap, Tag};
 
 use crate::disk::merge::Unrecorded;
@@ -90,6 +92,7 @@ pub(crate) fn receive(
 ) -> Result<SnapshotHandle, EngineError> {
     let itinerary = Itinerary::from_about(artifact.about())?;
     let chain = itinerary.chain()?;
+    check_host(shared, &chain)?;
     let tag: Tag = match &destination.tag {
         Some(tag) => tag.clone(),
         None => itinerary.name.parse()?,
@@ -119,6 +122,22 @@ pub(crate) fn receive(
             Err(error)
         }
     }
+}
+
+/// Refuses what this host cannot run, before anything is fetched. Who cannot be asked is asked again by whoever loads it.
+fn check_host(shared: &Shared, chain: &[Stage]) -> Result<(), EngineError> {
+    let Some(head) = chain.last() else { return Ok(()) };
+    let asked = Command::new(&shared.program).arg("cpu").stdin(Stdio::null()).output();
+    let output = asked.map_err(EngineError::io("ask for this host's CPU"))?;
+    let Ok(host) = serde_json::from_slice::<HostCpu>(&output.stdout) else { return Ok(()) };
+    let cpu = &head.sealed.manifest.cpu;
+    let guest = GuestCpu { vendor: cpu.vendor.as_deref(), features: &cpu.features, tsc_khz: cpu.tsc_khz };
+    host.check(guest).map_err(|lacking| TravelError::Host { lacking })?;
+    let (needed, available) = (head.sealed.manifest.layout.size(), shared.limits.memory_bytes);
+    if needed > available {
+        return Err(TravelError::Memory { needed, available }.into());
+    }
+    Ok(())
 }
 
 struct Arrival<'a> {

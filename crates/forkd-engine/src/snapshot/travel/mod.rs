@@ -16,6 +16,7 @@ use std::io;
 
 use forkd_hub::{About, Artifact, Progress, Stream};
 use forkd_image::images::Config;
+use forkd_proto::host_cpu::Lacking;
 use forkd_store::{Digest, Manifest, ManifestError, SealedManifest, Tag};
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,10 @@ pub enum TravelError {
     Count { found: usize },
     #[error("the manifests are not a chain: number {index} is not the parent that the next one names")]
     NoChain { index: usize },
+    #[error("the snapshot cannot run on this host: {lacking}")]
+    Host { lacking: Lacking },
+    #[error("the snapshot needs {} MiB of memory, {} MiB are available", needed.div_ceil(1 << 20), available >> 20)]
+    Memory { needed: u64, available: u64 },
     #[error("there is no stream with {what} {name}")]
     NoStream { what: &'static str, name: String },
     #[error("{what} {name} has {found} bytes, expected {expected}")]

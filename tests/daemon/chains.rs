@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use forkd_api::error::ErrorCode;
-use forkd_api::snapshot::{Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
+use forkd_api::snapshot::{RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
 use forkd_tests::engine::process::Failure;
 use serde_json::json;
 
@@ -60,5 +60,37 @@ fn a_damaged_snapshot_is_found_by_verifying_it() -> Result<(), Failure> {
     file.write_all_at(&byte, 5000)?;
     assert_eq!(verify()?, intact);
     world.ask("POST /v1/snapshots/none/verify")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_has_several_names() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "head")?;
+    let named: Snapshot = world.ask("PUT /v1/snapshots/base/names/latest")?.parsed(200)?;
+    assert_eq!((named.tag.as_str(), &named.names[..]), ("base", &["latest".to_owned()][..]));
+    assert_eq!(world.snapshot("latest")?.tag, "base");
+    assert_eq!(world.fork("latest", 1)?[0].snapshot_tag, "base");
+    let history: SnapshotHistory = world.ask("GET /v1/snapshots/latest/history")?.parsed(200)?;
+    assert_eq!((history.tag.as_str(), &history.snapshots[0].names[..]), ("base", &["latest".to_owned()][..]));
+    world.ask("PUT /v1/snapshots/base/names/A%20B")?.error(ErrorCode::Malformed)?;
+    world.ask("PUT /v1/snapshots/base/names/head?force=true")?.error(ErrorCode::NameTaken)?;
+    let taken = world.ask("PUT /v1/snapshots/head/names/latest")?.error(ErrorCode::NameTaken)?;
+    assert!(taken.hint.is_some_and(|hint| hint.contains("force")));
+    let moved: Snapshot = world.ask("PUT /v1/snapshots/head/names/latest?force=true")?.parsed(200)?;
+    assert_eq!((moved.tag.as_str(), world.snapshot("base")?.names.len()), ("head", 0));
+    // What has other names is not removed by mistake.
+    let refused = world.ask("DELETE /v1/snapshots/base?cascade=true")?.error(ErrorCode::HasDependents)?;
+    assert!(refused.error.contains("head has other names: latest"), "{refused:?}");
+    let removed: RemovedSnapshots = world.ask("DELETE /v1/snapshots/latest")?.parsed(200)?;
+    assert_eq!((removed.removed.len(), &removed.names[..]), (0, &["latest".to_owned()][..]));
+    world.ask("PUT /v1/snapshots/head/names/one")?.parsed::<Snapshot>(200)?;
+    world.ask("DELETE /v1/snapshots/base/names/one")?.error(ErrorCode::NotFound)?;
+    world.ask("DELETE /v1/snapshots/head/names/one")?.parsed::<Snapshot>(200)?;
+    world.ask("PUT /v1/snapshots/head/names/two")?.parsed::<Snapshot>(200)?;
+    let removed: RemovedSnapshots =
+        world.ask("DELETE /v1/snapshots/base?cascade=true&all_names=true")?.parsed(200)?;
+    assert_eq!(removed.removed, ["head", "base"]);
+    world.ask("GET /v1/snapshots/two")?.error(ErrorCode::NotFound)?;
     Ok(())
 }

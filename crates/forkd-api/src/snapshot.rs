@@ -13,6 +13,9 @@ use crate::code::Language;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub tag: String,
+    /// Its other names. Each can be used in the place of the tag.
+    #[serde(default)]
+    pub names: Vec<String>,
     /// The project that it belongs to.
     #[serde(default = "default_project")]
     pub project: String,
@@ -231,6 +234,9 @@ pub struct SnapshotHistory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotHistoryEntry {
     pub tag: String,
+    /// Its other names.
+    #[serde(default)]
+    pub names: Vec<String>,
     pub status: SnapshotStatus,
     pub kind: SnapshotKind,
     /// How many snapshots it is based on, directly or not.
@@ -292,10 +298,26 @@ pub struct RemoveSnapshot {
     /// Whether those that are changes of it go, too.
     #[serde(default)]
     pub cascade: bool,
+    /// Whether its other names go, too. Without this, a snapshot that has any is not removed.
+    #[serde(default)]
+    pub all_names: bool,
+}
+
+/// How a snapshot gets another name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct NameSnapshot {
+    /// Whether the name is moved if another snapshot has it.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What was removed, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedSnapshots {
     pub removed: Vec<String>,
+    /// The name that was removed, if what was named is not the tag of a snapshot but another of its names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
 }

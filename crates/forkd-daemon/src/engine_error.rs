@@ -39,6 +39,12 @@ impl From<&EngineError> for ApiError {
             EngineError::NameTaken(_) | EngineError::Write(WriteError::Exists { .. }) => {
                 ApiError::new(Code::NameTaken, text).hint(HintCode::ChooseTag)
             }
+            EngineError::NameInUse { .. } => ApiError::new(Code::NameTaken, text).hint(HintCode::MoveName),
+            EngineError::NoName { .. } => ApiError::new(Code::NotFound, text).hint(HintCode::ListNames),
+            EngineError::TooManyNames { .. } => ApiError::new(Code::TooMany, text).hint(HintCode::ListNames),
+            EngineError::HasNames { .. } => {
+                ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveNames)
+            }
             EngineError::HasDependents { .. } | EngineError::Remove(RemoveError::Needed { .. }) => {
                 ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveDependents)
             }

@@ -17,7 +17,7 @@ use forkd_api::snapshot::Progress;
 use forkd_engine::bring_up::WarmUp;
 use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_engine::project::Project;
-use forkd_engine::{EngineError, SnapshotHandle, SnapshotStatus};
+use forkd_engine::{EngineError, Removal, SnapshotHandle, SnapshotStatus};
 use forkd_image::digest::Digest;
 use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
@@ -181,7 +181,7 @@ pub(super) async fn remove(
     };
     let tag = snapshot.tag();
     let template = app.e2b.names.template_of(&tag);
-    app.remove_snapshot(&caller, tag.as_str(), false).await?;
+    app.remove_snapshot(&caller, tag.as_str(), Removal::default()).await?;
     let e2b = Arc::clone(&app.e2b);
     look(&app, move |_| Ok(e2b.names.removed(&tag)?)).await?;
     if let Some(template) = template {

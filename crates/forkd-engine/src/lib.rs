@@ -73,5 +73,6 @@ pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
 pub use snapshot::evict::Trimmed;
 pub use snapshot::history::{HistoryEntry, SnapshotKind};
 pub use snapshot::make::{NewSnapshot, Step, Steps};
+pub use snapshot::remove::Removal;
 pub use snapshot::verify::{Damage, Verified};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

@@ -94,6 +94,7 @@ pub(crate) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
             name.fill(snapshot::own_stored(shared, record));
         }
     }
+    shared.names.load(&shared.snapshots, unreadable.is_empty() && recovered.mute.is_empty());
     let sandboxes = list(&shared.places.sandboxes(), &mut unreadable);
     let groups = promised_groups(&shared.places, &sandboxes);
     promise_groups(&sandboxes, &groups)?;

@@ -13,6 +13,7 @@ pub(crate) mod evict;
 mod fault_trace;
 pub(crate) mod history;
 pub(crate) mod make;
+pub(crate) mod names;
 pub(crate) mod once;
 pub(crate) mod persist;
 pub(crate) mod prefault;
@@ -455,6 +456,7 @@ impl Snapshot {
         }
         self.end_process().await;
         self.shared.snapshots.remove(&self.record.tag);
+        in_place(|| self.shared.names.forget(&self.record));
         self.happened(Happened::SnapshotRemoved(self.record.tag.clone()));
     }
 

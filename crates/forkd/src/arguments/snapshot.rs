@@ -28,6 +28,8 @@ pub enum SnapshotCommand {
     History(SnapshotInspectOptions),
     /// Read and check every file of a snapshot and of what it is based on. Exits with 1 if one is damaged.
     Verify(SnapshotInspectOptions),
+    /// Give a snapshot another name, which can be used in the place of its tag. `forkd snapshot rm NAME` removes the name.
+    Tag(SnapshotTagOptions),
     /// Let every project fork from a snapshot. Without it, only its own does.
     Share(SnapshotShareOptions),
     /// Remove snapshots. Sandboxes that were forked from them go on.
@@ -139,13 +141,31 @@ pub struct SnapshotShareOptions {
 }
 
 #[derive(Debug, Args)]
+pub struct SnapshotTagOptions {
+    /// The snapshot.
+    pub tag: String,
+    /// The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit.
+    pub name: String,
+    /// Move the name if another snapshot has it.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
 pub struct SnapshotRmOptions {
-    /// Snapshots.
+    /// Snapshots, or other names of snapshots. Of a snapshot with another name, only that name is removed.
     #[arg(value_name = "TAG", required = true)]
     pub tags: Vec<String>,
-    /// Also those that are changes of them.
+    /// Also remove the snapshots based on them.
     #[arg(long)]
     pub cascade: bool,
+    /// Also remove their other names. Without this, a snapshot that has any is not removed.
+    #[arg(long)]
+    pub all_names: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

@@ -6,4 +6,5 @@ pub mod ls;
 pub mod make;
 pub mod rm;
 pub mod share;
+pub mod tag;
 pub mod verify;

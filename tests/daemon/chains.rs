@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::{RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
@@ -92,5 +93,64 @@ fn a_snapshot_has_several_names() -> Result<(), Failure> {
         world.ask("DELETE /v1/snapshots/base?cascade=true&all_names=true")?.parsed(200)?;
     assert_eq!(removed.removed, ["head", "base"]);
     world.ask("GET /v1/snapshots/two")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}
+
+fn derive(run: &[&str]) -> serde_json::Value {
+    json!({ "snapshot": "base", "tag": "derived", "run": run, "wait": true })
+}
+
+#[test]
+fn a_snapshot_is_made_of_another_one() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let derived: Snapshot = world.tell("POST /v1/snapshots", derive(&["one", "two"]))?.parsed(201)?;
+    assert_eq!(
+        (derived.parent.as_deref(), derived.branched_from, derived.pause_us),
+        (Some("base"), None, None)
+    );
+    assert_eq!(world.sandboxes("")?.len(), 0);
+    world.until_none_is_lost()?;
+    world.fork("derived", 2)?;
+    assert_eq!(world.snapshot("base")?.children, ["derived"]);
+    world.refuses(ErrorCode::NameTaken, "POST /v1/snapshots", derive(&[]))?;
+    Ok(())
+}
+
+#[test]
+fn a_command_that_fails_ends_the_making_of_a_snapshot() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let says = world.refuses(ErrorCode::BuildFailed, "POST /v1/snapshots", derive(&["one", "fail 3"]))?;
+    assert!(says.contains("\"fail 3\" exited with 3") && says.ends_with("it is\nbroken"), "{says}");
+    for (body, part) in [
+        (json!({ "snapshot": "base", "run": ["one"] }), "needs a tag"),
+        (json!({ "snapshot": "base", "tag": "t", "image": "i" }), "image can be given"),
+        (json!({ "snapshot": "base", "tag": "t", "memory_mib": 64 }), "memory_mib can be given"),
+        (json!({ "snapshot": "base", "tag": "t", "run": [""] }), "a command of run"),
+        (json!({ "tag": "t" }), "one of image and snapshot"),
+    ] {
+        let says = world.refuses(ErrorCode::Malformed, "POST /v1/snapshots", body)?;
+        assert!(says.contains(part), "{says}");
+    }
+    world.refuses(ErrorCode::NotFound, "POST /v1/snapshots", json!({ "snapshot": "none", "tag": "t" }))?;
+    world.until_none_is_lost()?;
+    assert_eq!((world.snapshots()?.len(), world.sandboxes("")?.len()), (1, 0));
+    Ok(())
+}
+
+/// Also when the caller goes away, or the daemon is killed, while a command runs.
+#[test]
+fn what_is_not_made_to_its_end_leaves_nothing() -> Result<(), Failure> {
+    let (mut world, _agents) = World::with_agents(&[])?;
+    let patience = Duration::from_secs(2);
+    world.abandon("POST /v1/snapshots", &derive(&["stall"]), patience)?;
+    world.until_none_is_lost()?;
+    let mut lines =
+        world.lines_of("accept: application/x-ndjson\r\n", "POST /v1/snapshots", &derive(&["stall"]))?;
+    while lines.next()?.ok_or("the stream ended")? != json!({ "step": "run" }) {}
+    world.end(rustix::process::Signal::KILL)?;
+    world.start(&[])?;
+    world.until_none_is_lost()?;
+    assert_eq!((world.snapshots()?.len(), world.sandboxes("")?.len()), (1, 0));
+    world.tell("POST /v1/snapshots", derive(&[]))?.parsed::<Snapshot>(201)?;
     Ok(())
 }

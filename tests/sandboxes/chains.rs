@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forkd_engine::{SnapshotHandle, SnapshotKind, Verified};
+use forkd_engine::{EngineError, NewDerived, SnapshotHandle, SnapshotKind, Verified};
 use forkd_store::Tag;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
+
+use tokio::sync::mpsc;
 
 use crate::world::World;
 
@@ -86,5 +88,52 @@ fn every_byte_of_a_chain_is_verified() -> Result<(), Failure> {
         flip(&path, at)?;
     }
     assert_eq!(verify()?, intact);
+    Ok(())
+}
+
+/// The guest has no agent, so nothing runs in it.
+fn derived(world: &World, parent: &str, tag: &str, run: &[&str]) -> Result<SnapshotHandle, EngineError> {
+    let new = NewDerived {
+        tag: tag.parse()?,
+        source: world.engine.snapshot(parent)?,
+        run: run.iter().map(ToString::to_string).collect(),
+        warm_up: Vec::new(),
+    };
+    let (steps, _told) = mpsc::channel(16);
+    world.run(world.engine.derive(new, None, &steps))
+}
+
+#[test]
+fn a_derived_snapshot_is_a_diff_and_no_branch_and_leaves_no_sandbox() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    let made = derived(&world, "base", "derived", &[])?;
+    assert_eq!((world.engine.sandboxes().len(), world.names("sandboxes").len()), (0, 0));
+    let record = world.run(made.durable())?.record;
+    assert_eq!(record.parent.as_ref().map(|parent| parent.as_str()), Some("base"));
+    assert_eq!((record.branched_from, record.pause_us, record.owner), (None, None, None));
+    let history = world.run(world.engine.history(&"derived".parse::<Tag>()?))?;
+    assert_eq!(
+        history.iter().map(|entry| entry.kind).collect::<Vec<_>>(),
+        [SnapshotKind::Full, SnapshotKind::Diff]
+    );
+    assert!(world.run(made.evict()));
+    world.fork("derived", 2)?;
+    let second = derived(&world, "derived", "second", &[])?;
+    world.run(second.durable())?;
+    world.restart()?;
+    world.fork("second", 1)?;
+    Ok(())
+}
+
+#[test]
+fn a_derivation_that_cannot_be_leaves_nothing() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    assert!(matches!(derived(&world, "base", "base", &[]), Err(EngineError::NameTaken(_))));
+    assert!(matches!(derived(&world, "base", "x", &["true"]), Err(EngineError::WrongState(_))));
+    assert!(world.engine.snapshot("x").is_err());
+    assert_eq!((world.names("sandboxes").len(), world.names("zygotes").len()), (0, 1));
+    derived(&world, "base", "x", &[])?;
     Ok(())
 }

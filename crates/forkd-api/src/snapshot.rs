@@ -120,7 +120,7 @@ pub struct SnapshotMemory {
 /// The first part of the tags of snapshots that are named after what they are made of.
 pub const UNNAMED_PREFIX: &str = "run-";
 
-/// Boots an image, warms it up and freezes it.
+/// Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
@@ -129,7 +129,12 @@ pub struct CreateSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// A name or an id of an image.
-    pub image: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of the other
+    /// fields, only `run`, `warm_up` and `wait` can be given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// A name of a kernel; without one, the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
@@ -153,6 +158,9 @@ pub struct CreateSnapshot {
     pub start: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyProbe>,
+    /// Commands to run, one after another, as root with `sh -c`, before `warm_up`. One that fails ends it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run: Vec<String>,
     /// Code to run, one after another, before the guest is frozen.
     #[serde(default)]
     pub warm_up: Vec<WarmUp>,

@@ -10,7 +10,7 @@ use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
-use forkd_engine::{CallError, CgroupError, ProcessError};
+use forkd_engine::{CallError, CgroupError, CommandError, ProcessError};
 use forkd_engine::{EngineError, Refusal, Who};
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
@@ -97,6 +97,7 @@ impl From<&EngineError> for ApiError {
             EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
                 ApiError::new(Code::GuestFailed, shortened(error.to_string())).hint(HintCode::TryCode)
             }
+            EngineError::BringUp(BringUpError::Command(error)) => of_command(error),
             EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(source),
             EngineError::Call(error) => of_call(error),
             EngineError::Timeout => ApiError::new(Code::GuestTimeout, text).hint(HintCode::TryAgainOrRemove),
@@ -146,16 +147,20 @@ impl From<EvalError> for ApiError {
 
 impl From<ExecError> for ApiError {
     fn from(error: ExecError) -> ApiError {
-        match error {
-            ExecError::Agent(error) => of_agent(&error),
-            // No such program, directory or user: what the guest says of the request.
-            ExecError::Refused(text) => ApiError::new(ErrorCode::Malformed, shortened(text)),
-            ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
-            ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
-                ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                    .hint(HintCode::TryAgain)
-                    .detail(chain(&error))
-            }
+        of_exec(&error)
+    }
+}
+
+fn of_exec(error: &ExecError) -> ApiError {
+    match error {
+        ExecError::Agent(error) => of_agent(error),
+        // No such program, directory or user: what the guest says of the request.
+        ExecError::Refused(text) => ApiError::new(ErrorCode::Malformed, shortened(text.clone())),
+        ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
+        ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
+            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                .hint(HintCode::TryAgain)
+                .detail(chain(error))
         }
     }
 }
@@ -215,6 +220,15 @@ fn of_agent(error: &AgentError) -> ApiError {
                 .hint(HintCode::TryAgain)
                 .detail(chain(error))
         }
+    }
+}
+
+/// A command that failed is at fault itself.
+fn of_command(error: &CommandError) -> ApiError {
+    match error {
+        CommandError::Exec { source, .. } => of_exec(source),
+        CommandError::Exited { .. } => ApiError::new(ErrorCode::BuildFailed, shortened(error.to_string())),
+        CommandError::TimedOut { .. } => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
     }
 }
 

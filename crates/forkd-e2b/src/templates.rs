@@ -141,6 +141,7 @@ async fn make_once(app: &App, caller: &Caller, tag: &Tag, image: &str) -> Answer
         env: std::collections::BTreeMap::new(),
         start: None,
         ready: None,
+        run: Vec::new(),
         warm_up: vec![WarmUp { language: "python".into(), code: WARM_UP.into(), required: false }],
         account: Some(DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs: false,

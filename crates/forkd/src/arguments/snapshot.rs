@@ -18,7 +18,7 @@ pub struct SnapshotOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Make a snapshot of an image or of a sandbox. `forkd snapshot IMAGE` is short for it.
+    /// Make a snapshot of an image, of another snapshot or of a sandbox. `forkd snapshot IMAGE` is short for it.
     Make(Box<SnapshotCreateOptions>),
     /// List the snapshots.
     Ls(SnapshotLsOptions),
@@ -38,8 +38,8 @@ pub enum SnapshotCommand {
 
 #[derive(Debug, Args)]
 pub struct SnapshotCreateOptions {
-    /// The image to boot, by name or id.
-    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    /// The image to boot, by name or id. If there is no such image: the snapshot to base the new one on, as with --snapshot.
+    #[arg(required_unless_present_any = ["from", "snapshot"], conflicts_with_all = ["from", "snapshot"])]
     pub image: Option<String>,
     /// The snapshot's name [default: the image's name; with --from, one that is free].
     #[arg(long, short)]
@@ -47,6 +47,13 @@ pub struct SnapshotCreateOptions {
     /// Instead of an image, make a snapshot of this sandbox, which goes on: the same as `forkd branch`.
     #[arg(long, alias = "from-sandbox", value_name = "SANDBOX")]
     pub from: Option<String>,
+    /// Instead of an image, base the new snapshot on this one: it is forked, --run and --warm-up run in the fork, and only what differs
+    /// is written.
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from", requires = "tag")]
+    pub snapshot: Option<String>,
+    /// Run this command as root with `sh -c` before --warm-up. May be given several times. One that fails ends it.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "from")]
+    pub run: Vec<String>,
     #[command(flatten)]
     pub shape: SnapshotShape,
     /// Add this to the guest's environment, and to that of its sandboxes.

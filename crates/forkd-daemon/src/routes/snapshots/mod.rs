@@ -1,6 +1,7 @@
 //! Snapshots.
 
 pub(crate) mod create;
+mod derive;
 mod history;
 mod names;
 mod verify;

@@ -131,3 +131,30 @@ child
     );
     Ok(())
 }
+
+#[test]
+fn a_snapshot_is_compacted() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(&["snapshot", "make", "--from", &world.fork("base")?, "--tag", "child"])?;
+    assert_data_eq!(
+        world.run(&["snapshot", "compact", "child"])?,
+        str![[r#"
+exit: 0
+--- stderr
+Snapshot child is full: [..] of memory on disk.
+
+"#]]
+    );
+    world.run(&["snapshot", "make", "--from", &world.fork("child")?, "--tag", "next"])?;
+    assert_data_eq!(
+        world.run(&["snapshot", "compact", "child"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: snapshot child is the parent of next
+hint: compact or remove them first
+
+"#]]
+    );
+    Ok(())
+}

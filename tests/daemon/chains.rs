@@ -154,3 +154,19 @@ fn what_is_not_made_to_its_end_leaves_nothing() -> Result<(), Failure> {
     world.tell("POST /v1/snapshots", derive(&[]))?.parsed::<Snapshot>(201)?;
     Ok(())
 }
+
+#[test]
+fn a_snapshot_is_compacted() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "middle")?;
+    branch(&world, "middle", "head")?;
+    let refused = world.ask("POST /v1/snapshots/middle/compact")?.error(ErrorCode::HasDependents)?;
+    assert!(refused.error.contains("head"), "{refused:?}");
+    let full: Snapshot = world.ask("POST /v1/snapshots/head/compact")?.parsed(200)?;
+    assert_eq!(full.parent, None);
+    world.ask("DELETE /v1/snapshots/base?cascade=true")?.parsed::<RemovedSnapshots>(200)?;
+    assert_eq!(world.snapshots()?.len(), 1);
+    world.fork("head", 1)?;
+    world.ask("POST /v1/snapshots/none/compact")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}

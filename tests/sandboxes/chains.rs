@@ -137,3 +137,56 @@ fn a_derivation_that_cannot_be_leaves_nothing() -> Result<(), Failure> {
     derived(&world, "base", "x", &[])?;
     Ok(())
 }
+
+#[test]
+fn a_compacted_snapshot_needs_nobody_and_is_forked_meanwhile() -> Result<(), Failure> {
+    let mut world = World::with_guest(&ticking::elf())?;
+    world.run(world.make("base")?.durable())?;
+    derive(&world, "base", "middle", Some(1))?;
+    let head = derive(&world, "middle", "head", Some(2))?;
+    let compact = |world: &World, tag: &str| -> Result<(), EngineError> {
+        world.run(world.engine.compact(&tag.parse::<Tag>()?, ()))
+    };
+    let refused = compact(&world, "middle").unwrap_err();
+    assert_eq!(refused.to_string(), "snapshot middle is the parent of head");
+    let layers = head.view().record.disks;
+    let (engine, tag) = (world.engine.clone(), "head".parse::<Tag>()?);
+    let compacting = async move { engine.compact(&tag, ()).await };
+    let created = world.engine.create(crate::world::request(world.source("head")?, 3));
+    let (compacted, created) = world.run(async { tokio::join!(compacting, created) });
+    compacted?;
+    assert_eq!(created?.sandboxes.len(), 3);
+    assert_eq!((head.view().record.parent, &head.view().record.disks), (None, &layers));
+    compact(&world, "head")?;
+    for tag in ["middle", "base"] {
+        world.run(world.engine.remove_snapshot(tag, false))?;
+    }
+    let verified = world.run(world.engine.verify(&"head".parse::<Tag>()?, ()))?;
+    assert_eq!((verified.snapshots, verified.layers, verified.damage), (1, layers[0].len(), None));
+    assert!(world.run(head.evict()));
+    world.fork("head", 1)?;
+    world.restart()?;
+    assert_eq!(world.engine.snapshot("head")?.view().record.parent, None);
+    derive(&world, "head", "next", Some(3))?;
+    assert!(compact(&world, "head").is_err());
+    Ok(())
+}
+
+/// A branch that is being written as a diff of what its parent was comes to the disk all the same.
+#[test]
+fn branches_and_compaction_do_not_hurt_each_other() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    derive(&world, "base", "head", None)?;
+    let sandbox = world.engine.sandbox(&world.fork("head", 1)?.remove(0))?;
+    for round in 0..5 {
+        let tag: Tag = format!("branch-{round}").parse()?;
+        let (engine, head) = (world.engine.clone(), "head".parse::<Tag>()?);
+        let compacting = async move { engine.compact(&head, ()).await };
+        let branching = async { sandbox.branch(Some(tag)).await?.durable().await };
+        let (_either, branched) = world.run(async { tokio::join!(compacting, branching) });
+        branched?;
+        world.fork(&format!("branch-{round}"), 1)?;
+    }
+    Ok(())
+}

@@ -48,6 +48,11 @@ impl Client {
         self.ask(Request::post(format!("/v1/snapshots/{}/verify", part(tag)))).await
     }
 
+    /// Makes a snapshot one that needs no other. Giving up ends it.
+    pub async fn compact_snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
+        self.ask(Request::post(format!("/v1/snapshots/{}/compact", part(tag)))).await
+    }
+
     /// What a name means: a snapshot, or else a sandbox.
     pub async fn named(&self, name: &str) -> Result<Named, ClientError> {
         self.ask(Request::get(format!("/v1/names/{}", part(name)))).await

@@ -48,6 +48,12 @@ impl From<&EngineError> for ApiError {
             EngineError::HasDependents { .. } | EngineError::Remove(RemoveError::Needed { .. }) => {
                 ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveDependents)
             }
+            EngineError::IsParent { .. } => {
+                ApiError::new(Code::HasDependents, text).hint(HintCode::CompactDependents)
+            }
+            EngineError::Damaged(_) => {
+                ApiError::new(Code::WrongState, shortened(text)).hint(HintCode::VerifySnapshot)
+            }
             EngineError::NotItsBranch { .. } => {
                 ApiError::new(Code::WrongState, text).hint(HintCode::ListBranches)
             }

@@ -5,7 +5,7 @@ use std::io;
 use forkd_image::images::ImageError;
 use forkd_net::NetError;
 use forkd_proto::control::Reply;
-use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
+use forkd_store::{AssembleError, ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
 
 use crate::agent::AgentError;
 use crate::background::BackgroundError;
@@ -40,6 +40,10 @@ pub enum EngineError {
     TooManyNames { tag: Tag, most: usize },
     #[error("snapshot {tag} has other names: {}", listed(names))]
     HasNames { tag: Tag, names: Vec<Tag> },
+    #[error("snapshot {tag} is the parent of {}", dependents.join(", "))]
+    IsParent { tag: Tag, dependents: Vec<String> },
+    #[error("the memory of the snapshot cannot be read")]
+    Damaged(#[source] AssembleError),
     #[error("snapshot {tag} is needed by {}", dependents.join(", "))]
     HasDependents { tag: Tag, dependents: Vec<String> },
     #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]

@@ -41,6 +41,7 @@ fn in_words_of_verbs(code: HintCode) -> Option<&'static str> {
         HintCode::ListBranches => "forkd inspect shows those it can go back to",
         HintCode::RemoveDependents => "remove them first, or all with --cascade",
         HintCode::RemoveNames => "remove those names first (forkd snapshot rm NAME), or all with --all-names",
+        HintCode::VerifySnapshot => "forkd snapshot verify names the damaged file",
         HintCode::MoveName => "choose another name, or move it with --force",
         HintCode::ListNames => "forkd snapshot inspect shows its names",
         HintCode::ChooseKernel => "choose another first (forkd kernel default), or remove it with --force",

@@ -49,6 +49,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             Some(SnapshotCommand::Inspect(options)) => commands::snapshot::inspect::run(options),
             Some(SnapshotCommand::History(options)) => commands::snapshot::history::run(options),
             Some(SnapshotCommand::Verify(options)) => commands::snapshot::verify::run(options),
+            Some(SnapshotCommand::Compact(options)) => commands::snapshot::compact::run(options),
             Some(SnapshotCommand::Tag(options)) => commands::snapshot::tag::run(options),
             Some(SnapshotCommand::Share(options)) => commands::snapshot::share::run(options),
             Some(SnapshotCommand::Rm(options)) => commands::snapshot::rm::run(options),

@@ -9,6 +9,7 @@
 //! A live snapshot becomes a file by itself, behind everything else that the host has to do, unless somebody waits for it. Until then it
 //! can be forked from all the same; if writing it fails, it stays live.
 
+mod compact;
 pub(crate) mod derive;
 pub(crate) mod evict;
 mod fault_trace;
@@ -41,7 +42,7 @@ use crate::limits::quota::of_zygote;
 use crate::process::VmProcess;
 use crate::process::stop::MUTE;
 use crate::process::users::User;
-use crate::record::ZygoteRecord;
+use crate::record::{self, ZygoteRecord};
 use crate::snapshot::prefault::Learning;
 use crate::snapshot::writer::Awaited;
 
@@ -107,6 +108,8 @@ pub(crate) enum Request {
     /// Gives up the process, if nobody uses it and the snapshot is on disk.
     Evict(oneshot::Sender<bool>),
     Remove(Answer<()>),
+    /// Its files need no other snapshot any more.
+    Compacted(Answer<()>),
 }
 
 /// The way to a snapshot's owner.
@@ -302,6 +305,9 @@ impl Snapshot {
                     Some(Request::Evict(answer)) => {
                         let _ = answer.send(self.evict().await);
                     }
+                    Some(Request::Compacted(answer)) => {
+                        let _ = answer.send(self.compacted());
+                    }
                     Some(Request::Remove(answer)) => {
                         match self.remove_files().await {
                             Ok(()) => {
@@ -430,6 +436,18 @@ impl Snapshot {
         let _ = in_place(|| fs::remove_dir_all(self.shared.places.zygote(&self.record.tag)));
         self.shared.kill_all(&cgroup);
         self.shared.leave(cgroup).await;
+    }
+
+    /// It is no change of another one any more.
+    fn compacted(&mut self) -> Result<(), EngineError> {
+        self.record.parent = None;
+        self.show();
+        if let Some(zygote) = &self.zygote {
+            // A daemon that finds the process looks at the files, too, so this may be lost.
+            let record = ZygoteRecord { parent: None, ..zygote.record.clone() };
+            record::write(&self.shared.places.zygote(&record.tag), &record)?;
+        }
+        Ok(())
     }
 
     /// Takes it from the disk, where it may be about to appear.

@@ -28,6 +28,8 @@ pub enum SnapshotCommand {
     History(SnapshotInspectOptions),
     /// Read and check every file of a snapshot and of what it is based on. Exits with 1 if one is damaged.
     Verify(SnapshotInspectOptions),
+    /// Make a snapshot one that needs no other: all of its memory is written, and those it is based on can be removed.
+    Compact(SnapshotInspectOptions),
     /// Give a snapshot another name, which can be used in the place of its tag. `forkd snapshot rm NAME` removes the name.
     Tag(SnapshotTagOptions),
     /// Let every project fork from a snapshot. Without it, only its own does.

@@ -1,5 +1,6 @@
 //! Snapshots.
 
+mod compact;
 pub(crate) mod create;
 mod derive;
 mod history;
@@ -34,6 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(get, remove))
         .routes(routes!(history::history))
         .routes(routes!(verify::verify))
+        .routes(routes!(compact::compact))
         .routes(routes!(names::add, names::remove))
         .merge(creating)
         .merge(publishing)

@@ -5,6 +5,7 @@ mod bench;
 mod branches;
 mod build;
 mod busy;
+mod derived;
 mod docs;
 mod files;
 mod identity;
@@ -26,6 +27,7 @@ const CORE: &[Test] = &[
 /// Part of `make test-all`.
 const REST: &[Test] = &[
     ("files::go_in_and_come_out", files::go_in_and_come_out),
+    ("derived::a_snapshot_has_what_a_command_left", derived::a_snapshot_has_what_a_command_left),
     ("identity::a_server_sees_nothing_of_its_parent", identity::a_server_sees_nothing_of_its_parent),
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),

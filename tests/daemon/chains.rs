@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use forkd_api::error::ErrorCode;
-use forkd_api::snapshot::{Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
+use forkd_api::snapshot::{RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
 use forkd_tests::engine::process::Failure;
 use serde_json::json;
 
@@ -60,5 +61,112 @@ fn a_damaged_snapshot_is_found_by_verifying_it() -> Result<(), Failure> {
     file.write_all_at(&byte, 5000)?;
     assert_eq!(verify()?, intact);
     world.ask("POST /v1/snapshots/none/verify")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_has_several_names() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "head")?;
+    let named: Snapshot = world.ask("PUT /v1/snapshots/base/names/latest")?.parsed(200)?;
+    assert_eq!((named.tag.as_str(), &named.names[..]), ("base", &["latest".to_owned()][..]));
+    assert_eq!(world.snapshot("latest")?.tag, "base");
+    assert_eq!(world.fork("latest", 1)?[0].snapshot_tag, "base");
+    let history: SnapshotHistory = world.ask("GET /v1/snapshots/latest/history")?.parsed(200)?;
+    assert_eq!((history.tag.as_str(), &history.snapshots[0].names[..]), ("base", &["latest".to_owned()][..]));
+    world.ask("PUT /v1/snapshots/base/names/A%20B")?.error(ErrorCode::Malformed)?;
+    world.ask("PUT /v1/snapshots/base/names/head?force=true")?.error(ErrorCode::NameTaken)?;
+    let taken = world.ask("PUT /v1/snapshots/head/names/latest")?.error(ErrorCode::NameTaken)?;
+    assert!(taken.hint.is_some_and(|hint| hint.contains("force")));
+    let moved: Snapshot = world.ask("PUT /v1/snapshots/head/names/latest?force=true")?.parsed(200)?;
+    assert_eq!((moved.tag.as_str(), world.snapshot("base")?.names.len()), ("head", 0));
+    // What has other names is not removed by mistake.
+    let refused = world.ask("DELETE /v1/snapshots/base?cascade=true")?.error(ErrorCode::HasDependents)?;
+    assert!(refused.error.contains("head has other names: latest"), "{refused:?}");
+    let removed: RemovedSnapshots = world.ask("DELETE /v1/snapshots/latest")?.parsed(200)?;
+    assert_eq!((removed.removed.len(), &removed.names[..]), (0, &["latest".to_owned()][..]));
+    world.ask("PUT /v1/snapshots/head/names/one")?.parsed::<Snapshot>(200)?;
+    world.ask("DELETE /v1/snapshots/base/names/one")?.error(ErrorCode::NotFound)?;
+    world.ask("DELETE /v1/snapshots/head/names/one")?.parsed::<Snapshot>(200)?;
+    world.ask("PUT /v1/snapshots/head/names/two")?.parsed::<Snapshot>(200)?;
+    let removed: RemovedSnapshots =
+        world.ask("DELETE /v1/snapshots/base?cascade=true&all_names=true")?.parsed(200)?;
+    assert_eq!(removed.removed, ["head", "base"]);
+    world.ask("GET /v1/snapshots/two")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}
+
+fn derive(run: &[&str]) -> serde_json::Value {
+    json!({ "snapshot": "base", "tag": "derived", "run": run, "wait": true })
+}
+
+#[test]
+fn a_snapshot_is_made_of_another_one() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let derived: Snapshot = world.tell("POST /v1/snapshots", derive(&["one", "two"]))?.parsed(201)?;
+    assert_eq!(
+        (derived.parent.as_deref(), derived.branched_from, derived.pause_us),
+        (Some("base"), None, None)
+    );
+    assert_eq!(world.sandboxes("")?.len(), 0);
+    world.until_none_is_lost()?;
+    world.fork("derived", 2)?;
+    assert_eq!(world.snapshot("base")?.children, ["derived"]);
+    world.refuses(ErrorCode::NameTaken, "POST /v1/snapshots", derive(&[]))?;
+    Ok(())
+}
+
+#[test]
+fn a_command_that_fails_ends_the_making_of_a_snapshot() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let says = world.refuses(ErrorCode::BuildFailed, "POST /v1/snapshots", derive(&["one", "fail 3"]))?;
+    assert!(says.contains("\"fail 3\" exited with 3") && says.ends_with("it is\nbroken"), "{says}");
+    for (body, part) in [
+        (json!({ "snapshot": "base", "run": ["one"] }), "needs a tag"),
+        (json!({ "snapshot": "base", "tag": "t", "image": "i" }), "image can be given"),
+        (json!({ "snapshot": "base", "tag": "t", "memory_mib": 64 }), "memory_mib can be given"),
+        (json!({ "snapshot": "base", "tag": "t", "run": [""] }), "a command of run"),
+        (json!({ "tag": "t" }), "one of image and snapshot"),
+    ] {
+        let says = world.refuses(ErrorCode::Malformed, "POST /v1/snapshots", body)?;
+        assert!(says.contains(part), "{says}");
+    }
+    world.refuses(ErrorCode::NotFound, "POST /v1/snapshots", json!({ "snapshot": "none", "tag": "t" }))?;
+    world.until_none_is_lost()?;
+    assert_eq!((world.snapshots()?.len(), world.sandboxes("")?.len()), (1, 0));
+    Ok(())
+}
+
+/// Also when the caller goes away, or the daemon is killed, while a command runs.
+#[test]
+fn what_is_not_made_to_its_end_leaves_nothing() -> Result<(), Failure> {
+    let (mut world, _agents) = World::with_agents(&[])?;
+    let patience = Duration::from_secs(2);
+    world.abandon("POST /v1/snapshots", &derive(&["stall"]), patience)?;
+    world.until_none_is_lost()?;
+    let mut lines =
+        world.lines_of("accept: application/x-ndjson\r\n", "POST /v1/snapshots", &derive(&["stall"]))?;
+    while lines.next()?.ok_or("the stream ended")? != json!({ "step": "run" }) {}
+    world.end(rustix::process::Signal::KILL)?;
+    world.start(&[])?;
+    world.until_none_is_lost()?;
+    assert_eq!((world.snapshots()?.len(), world.sandboxes("")?.len()), (1, 0));
+    world.tell("POST /v1/snapshots", derive(&[]))?.parsed::<Snapshot>(201)?;
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_is_compacted() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "middle")?;
+    branch(&world, "middle", "head")?;
+    let refused = world.ask("POST /v1/snapshots/middle/compact")?.error(ErrorCode::HasDependents)?;
+    assert!(refused.error.contains("head"), "{refused:?}");
+    let full: Snapshot = world.ask("POST /v1/snapshots/head/compact")?.parsed(200)?;
+    assert_eq!(full.parent, None);
+    world.ask("DELETE /v1/snapshots/base?cascade=true")?.parsed::<RemovedSnapshots>(200)?;
+    assert_eq!(world.snapshots()?.len(), 1);
+    world.fork("head", 1)?;
+    world.ask("POST /v1/snapshots/none/compact")?.error(ErrorCode::NotFound)?;
     Ok(())
 }

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forkd_engine::{SnapshotHandle, SnapshotKind, Verified};
+use forkd_engine::{EngineError, NewDerived, SnapshotHandle, SnapshotKind, Verified};
 use forkd_store::Tag;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
+
+use tokio::sync::mpsc;
 
 use crate::world::World;
 
@@ -86,5 +88,105 @@ fn every_byte_of_a_chain_is_verified() -> Result<(), Failure> {
         flip(&path, at)?;
     }
     assert_eq!(verify()?, intact);
+    Ok(())
+}
+
+/// The guest has no agent, so nothing runs in it.
+fn derived(world: &World, parent: &str, tag: &str, run: &[&str]) -> Result<SnapshotHandle, EngineError> {
+    let new = NewDerived {
+        tag: tag.parse()?,
+        source: world.engine.snapshot(parent)?,
+        run: run.iter().map(ToString::to_string).collect(),
+        warm_up: Vec::new(),
+    };
+    let (steps, _told) = mpsc::channel(16);
+    world.run(world.engine.derive(new, None, &steps))
+}
+
+#[test]
+fn a_derived_snapshot_is_a_diff_and_no_branch_and_leaves_no_sandbox() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    let made = derived(&world, "base", "derived", &[])?;
+    assert_eq!((world.engine.sandboxes().len(), world.names("sandboxes").len()), (0, 0));
+    let record = world.run(made.durable())?.record;
+    assert_eq!(record.parent.as_ref().map(|parent| parent.as_str()), Some("base"));
+    assert_eq!((record.branched_from, record.pause_us, record.owner), (None, None, None));
+    let history = world.run(world.engine.history(&"derived".parse::<Tag>()?))?;
+    assert_eq!(
+        history.iter().map(|entry| entry.kind).collect::<Vec<_>>(),
+        [SnapshotKind::Full, SnapshotKind::Diff]
+    );
+    assert!(world.run(made.evict()));
+    world.fork("derived", 2)?;
+    let second = derived(&world, "derived", "second", &[])?;
+    world.run(second.durable())?;
+    world.restart()?;
+    world.fork("second", 1)?;
+    Ok(())
+}
+
+#[test]
+fn a_derivation_that_cannot_be_leaves_nothing() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    assert!(matches!(derived(&world, "base", "base", &[]), Err(EngineError::NameTaken(_))));
+    assert!(matches!(derived(&world, "base", "x", &["true"]), Err(EngineError::WrongState(_))));
+    assert!(world.engine.snapshot("x").is_err());
+    assert_eq!((world.names("sandboxes").len(), world.names("zygotes").len()), (0, 1));
+    derived(&world, "base", "x", &[])?;
+    Ok(())
+}
+
+#[test]
+fn a_compacted_snapshot_needs_nobody_and_is_forked_meanwhile() -> Result<(), Failure> {
+    let mut world = World::with_guest(&ticking::elf())?;
+    world.run(world.make("base")?.durable())?;
+    derive(&world, "base", "middle", Some(1))?;
+    let head = derive(&world, "middle", "head", Some(2))?;
+    let compact = |world: &World, tag: &str| -> Result<(), EngineError> {
+        world.run(world.engine.compact(&tag.parse::<Tag>()?, ()))
+    };
+    let refused = compact(&world, "middle").unwrap_err();
+    assert_eq!(refused.to_string(), "snapshot middle is the parent of head");
+    let layers = head.view().record.disks;
+    let (engine, tag) = (world.engine.clone(), "head".parse::<Tag>()?);
+    let compacting = async move { engine.compact(&tag, ()).await };
+    let created = world.engine.create(crate::world::request(world.source("head")?, 3));
+    let (compacted, created) = world.run(async { tokio::join!(compacting, created) });
+    compacted?;
+    assert_eq!(created?.sandboxes.len(), 3);
+    assert_eq!((head.view().record.parent, &head.view().record.disks), (None, &layers));
+    compact(&world, "head")?;
+    for tag in ["middle", "base"] {
+        world.run(world.engine.remove_snapshot(tag, false))?;
+    }
+    let verified = world.run(world.engine.verify(&"head".parse::<Tag>()?, ()))?;
+    assert_eq!((verified.snapshots, verified.layers, verified.damage), (1, layers[0].len(), None));
+    assert!(world.run(head.evict()));
+    world.fork("head", 1)?;
+    world.restart()?;
+    assert_eq!(world.engine.snapshot("head")?.view().record.parent, None);
+    derive(&world, "head", "next", Some(3))?;
+    assert!(compact(&world, "head").is_err());
+    Ok(())
+}
+
+/// A branch that is being written as a diff of what its parent was comes to the disk all the same.
+#[test]
+fn branches_and_compaction_do_not_hurt_each_other() -> Result<(), Failure> {
+    let world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    derive(&world, "base", "head", None)?;
+    let sandbox = world.engine.sandbox(&world.fork("head", 1)?.remove(0))?;
+    for round in 0..5 {
+        let tag: Tag = format!("branch-{round}").parse()?;
+        let (engine, head) = (world.engine.clone(), "head".parse::<Tag>()?);
+        let compacting = async move { engine.compact(&head, ()).await };
+        let branching = async { sandbox.branch(Some(tag)).await?.durable().await };
+        let (_either, branched) = world.run(async { tokio::join!(compacting, branching) });
+        branched?;
+        world.fork(&format!("branch-{round}"), 1)?;
+    }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod deadlines;
 mod disks;
 mod lifecycle;
 mod merge;
+mod names;
 mod recovery;
 mod snapshots;
 mod travel;

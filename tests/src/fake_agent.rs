@@ -143,8 +143,17 @@ pub(crate) fn serve(client: UnixStream) -> io::Result<()> {
                 )?;
             }
             "/process.Process/Start" => {
-                let words = [&body["process"]["cmd"], &body["process"]["args"][0]];
-                let [what, how_much] = words.map(|word| word.as_str().unwrap_or_default().to_owned());
+                let [command, first, second] =
+                    [&body["process"]["cmd"], &body["process"]["args"][0], &body["process"]["args"][1]]
+                        .map(|word| word.as_str().unwrap_or_default().to_owned());
+                // What a shell is given is a program, too.
+                let (what, how_much) = match (command.as_str(), first.as_str()) {
+                    ("sh", "-c") => {
+                        let (what, how_much) = second.split_once(' ').unwrap_or((&second, "0"));
+                        (what.to_owned(), how_much.to_owned())
+                    }
+                    _ => (command, first),
+                };
                 return misbehave(&mut writer, &what, how_much.parse().unwrap_or(0), &Exec);
             }
             "/execute" => {
@@ -189,7 +198,7 @@ fn answer(writer: &mut impl Write, body: &Value) -> io::Result<()> {
 trait Says {
     fn begin(&self) -> Vec<u8>;
     fn output(&self, bytes: &[u8]) -> Vec<u8>;
-    fn end(&self) -> Vec<u8>;
+    fn end(&self, exit_code: usize) -> Vec<u8>;
     /// The beginning of something that never ends.
     fn endless(&self) -> Vec<u8>;
 }
@@ -212,8 +221,9 @@ impl Says for Exec {
         envelope(0, &json!({ "event": { "data": { "stdout": STANDARD.encode(bytes) } } }))
     }
 
-    fn end(&self) -> Vec<u8> {
-        let end = json!({ "event": { "end": { "exitCode": 0, "exited": true, "status": "exit status 0" } } });
+    fn end(&self, exit_code: usize) -> Vec<u8> {
+        let status = format!("exit status {exit_code}");
+        let end = json!({ "event": { "end": { "exitCode": exit_code, "exited": true, "status": status } } });
         [envelope(0, &end), envelope(2, &json!({}))].concat()
     }
 
@@ -232,7 +242,7 @@ impl Says for Eval {
         format!("{}\n", json!({ "type": "stdout", "text": text, "timestamp": 0 })).into_bytes()
     }
 
-    fn end(&self) -> Vec<u8> {
+    fn end(&self, _: usize) -> Vec<u8> {
         format!("{}\n", json!({ "type": "end_of_execution" })).into_bytes()
     }
 
@@ -262,6 +272,10 @@ fn misbehave(writer: &mut impl Write, what: &str, how_much: usize, says: &dyn Sa
             std::thread::sleep(SILENCE);
             Ok(())
         }
+        "fail" => {
+            writer.write_all(&says.output(b"it is\nbroken\n"))?;
+            writer.write_all(&says.end(how_much))
+        }
         "endless" => {
             writer.write_all(&says.endless())?;
             loop {
@@ -273,8 +287,8 @@ fn misbehave(writer: &mut impl Write, what: &str, how_much: usize, says: &dyn Sa
             for _ in 0..(how_much << 20) / PIECE {
                 writer.write_all(&piece)?;
             }
-            writer.write_all(&says.end())
+            writer.write_all(&says.end(0))
         }
-        _ => writer.write_all(&says.end()),
+        _ => writer.write_all(&says.end(0)),
     }
 }

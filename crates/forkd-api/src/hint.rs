@@ -28,6 +28,16 @@ pub enum HintCode {
     ChooseTag,
     /// Remove what depends on it, or everything together.
     RemoveDependents,
+    /// Remove the other names of the snapshot, or everything together.
+    RemoveNames,
+    /// Compact or remove what depends on it.
+    CompactDependents,
+    /// Look for the damaged file.
+    VerifySnapshot,
+    /// Move the name.
+    MoveName,
+    /// Look at the names of the snapshot.
+    ListNames,
     /// Remove what uses it.
     RemoveUsers,
     /// Remove some of the sandbox's branches.
@@ -133,6 +143,11 @@ impl HintCode {
             HintCode::NameTemplate => "name a snapshot (forkd snapshot ls) or an image (forkd image ls)",
             HintCode::ChooseTag => "choose another tag, or remove the snapshot first",
             HintCode::RemoveDependents => "remove them first, or all with ?cascade=true",
+            HintCode::RemoveNames => "remove those names first, or all with ?all_names=true",
+            HintCode::CompactDependents => "compact or remove them first",
+            HintCode::VerifySnapshot => "POST /v1/snapshots/{tag}/verify names the damaged file",
+            HintCode::MoveName => "choose another name, or move it with ?force=true",
+            HintCode::ListNames => "`names` of a snapshot has its other names",
             HintCode::RemoveUsers => "remove them first",
             HintCode::RemoveBranches => "remove some of its branches first",
             HintCode::RemoveSandboxes => "remove some sandboxes first",

@@ -14,6 +14,9 @@ use crate::library::Credentials;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub tag: String,
+    /// Its other names. Each can be used in the place of the tag.
+    #[serde(default)]
+    pub names: Vec<String>,
     /// The project that it belongs to.
     #[serde(default = "default_project")]
     pub project: String,
@@ -118,7 +121,7 @@ pub struct SnapshotMemory {
 /// The first part of the tags of snapshots that are named after what they are made of.
 pub const UNNAMED_PREFIX: &str = "run-";
 
-/// Boots an image, warms it up and freezes it.
+/// Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
@@ -127,7 +130,12 @@ pub struct CreateSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// A name or an id of an image.
-    pub image: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of the other
+    /// fields, only `run`, `warm_up` and `wait` can be given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
     /// A name of a kernel; without one, the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
@@ -151,6 +159,9 @@ pub struct CreateSnapshot {
     pub start: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyProbe>,
+    /// Commands to run, one after another, as root with `sh -c`, before `warm_up`. One that fails ends it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run: Vec<String>,
     /// Code to run, one after another, before the guest is frozen.
     #[serde(default)]
     pub warm_up: Vec<WarmUp>,
@@ -232,6 +243,9 @@ pub struct SnapshotHistory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotHistoryEntry {
     pub tag: String,
+    /// Its other names.
+    #[serde(default)]
+    pub names: Vec<String>,
     pub status: SnapshotStatus,
     pub kind: SnapshotKind,
     /// How many snapshots it is based on, directly or not.
@@ -293,12 +307,28 @@ pub struct RemoveSnapshot {
     /// Whether those that are changes of it go, too.
     #[serde(default)]
     pub cascade: bool,
+    /// Whether its other names go, too. Without this, a snapshot that has any is not removed.
+    #[serde(default)]
+    pub all_names: bool,
+}
+
+/// How a snapshot gets another name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct NameSnapshot {
+    /// Whether the name is moved if another snapshot has it.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What was removed, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedSnapshots {
     pub removed: Vec<String>,
+    /// The name that was removed, if what was named is not the tag of a snapshot but another of its names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
 }
 
 /// Sends a snapshot to a registry, with all that it stands on.

@@ -3,8 +3,8 @@
 use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    CreateSnapshot, LoadSnapshot, Progress, PullSnapshot, PushSnapshot, PushedSnapshot, RemovedSnapshots,
-    Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
+    CreateSnapshot, LoadSnapshot, Progress, PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot,
+    RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
 };
 use hyper::Method;
 
@@ -48,6 +48,11 @@ impl Client {
     /// Reads and checks every file of a snapshot and of what it is based on. Giving up ends it.
     pub async fn verify_snapshot(&self, tag: &str) -> Result<SnapshotVerification, ClientError> {
         self.ask(Request::post(format!("/v1/snapshots/{}/verify", part(tag)))).await
+    }
+
+    /// Makes a snapshot one that needs no other. Giving up ends it.
+    pub async fn compact_snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
+        self.ask(Request::post(format!("/v1/snapshots/{}/compact", part(tag)))).await
     }
 
     /// What a name means: a snapshot, or else a sandbox.
@@ -100,9 +105,26 @@ impl Client {
         self.ask(Request::new(Method::PUT, path).json(&Publish { public })).await
     }
 
-    /// Removes a snapshot, with those that are changes of it if they shall go too.
-    pub async fn remove_snapshot(&self, tag: &str, cascade: bool) -> Result<RemovedSnapshots, ClientError> {
-        let query = query([("cascade", cascade.then(|| "true".into()))]);
+    /// Gives a snapshot another name; with `force`, also one that another snapshot has.
+    pub async fn add_snapshot_name(
+        &self,
+        tag: &str,
+        name: &str,
+        force: bool,
+    ) -> Result<Snapshot, ClientError> {
+        let query = query([("force", force.then(|| "true".into()))]);
+        let path = format!("/v1/snapshots/{}/names/{}{query}", part(tag), part(name));
+        self.ask(Request::new(Method::PUT, path)).await
+    }
+
+    /// Removes a snapshot, or another name of one.
+    pub async fn remove_snapshot(
+        &self,
+        tag: &str,
+        removal: RemoveSnapshot,
+    ) -> Result<RemovedSnapshots, ClientError> {
+        let flag = |name, is_set: bool| (name, is_set.then(|| "true".into()));
+        let query = query([flag("cascade", removal.cascade), flag("all_names", removal.all_names)]);
         self.ask(Request::new(Method::DELETE, format!("/v1/snapshots/{}{query}", part(tag)))).await
     }
 }

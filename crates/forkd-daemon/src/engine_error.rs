@@ -10,7 +10,7 @@ use forkd_engine::eval::EvalError;
 use forkd_engine::exec::ExecError;
 use forkd_engine::files::FileError;
 use forkd_engine::library::LibraryError;
-use forkd_engine::{CallError, CgroupError, ProcessError};
+use forkd_engine::{CallError, CgroupError, CommandError, ProcessError};
 use forkd_engine::{EngineError, Refusal, TravelError, Who};
 use forkd_net::NetError;
 use forkd_proto::control::RefusalCode;
@@ -45,8 +45,20 @@ impl From<&EngineError> for ApiError {
             EngineError::Travel(TravelError::Fetch(_)) => ApiError::new(Code::UpstreamFailed, chain(error)),
             EngineError::Travel(_) | EngineError::Receive(_) => ApiError::new(Code::Malformed, chain(error)),
             EngineError::NoRoom(_) => ApiError::new(Code::NoDisk, text),
+            EngineError::NameInUse { .. } => ApiError::new(Code::NameTaken, text).hint(HintCode::MoveName),
+            EngineError::NoName { .. } => ApiError::new(Code::NotFound, text).hint(HintCode::ListNames),
+            EngineError::TooManyNames { .. } => ApiError::new(Code::TooMany, text).hint(HintCode::ListNames),
+            EngineError::HasNames { .. } => {
+                ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveNames)
+            }
             EngineError::HasDependents { .. } | EngineError::Remove(RemoveError::Needed { .. }) => {
                 ApiError::new(Code::HasDependents, text).hint(HintCode::RemoveDependents)
+            }
+            EngineError::IsParent { .. } => {
+                ApiError::new(Code::HasDependents, text).hint(HintCode::CompactDependents)
+            }
+            EngineError::Damaged(_) => {
+                ApiError::new(Code::WrongState, shortened(text)).hint(HintCode::VerifySnapshot)
             }
             EngineError::NotItsBranch { .. } => {
                 ApiError::new(Code::WrongState, text).hint(HintCode::ListBranches)
@@ -97,6 +109,7 @@ impl From<&EngineError> for ApiError {
             EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
                 ApiError::new(Code::GuestFailed, shortened(error.to_string())).hint(HintCode::TryCode)
             }
+            EngineError::BringUp(BringUpError::Command(error)) => of_command(error),
             EngineError::BringUp(BringUpError::Eval { source, .. }) => of_eval(source),
             EngineError::Call(error) => of_call(error),
             EngineError::Timeout => ApiError::new(Code::GuestTimeout, text).hint(HintCode::TryAgainOrRemove),
@@ -146,16 +159,20 @@ impl From<EvalError> for ApiError {
 
 impl From<ExecError> for ApiError {
     fn from(error: ExecError) -> ApiError {
-        match error {
-            ExecError::Agent(error) => of_agent(&error),
-            // No such program, directory or user: what the guest says of the request.
-            ExecError::Refused(text) => ApiError::new(ErrorCode::Malformed, shortened(text)),
-            ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
-            ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
-                ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                    .hint(HintCode::TryAgain)
-                    .detail(chain(&error))
-            }
+        of_exec(&error)
+    }
+}
+
+fn of_exec(error: &ExecError) -> ApiError {
+    match error {
+        ExecError::Agent(error) => of_agent(error),
+        // No such program, directory or user: what the guest says of the request.
+        ExecError::Refused(text) => ApiError::new(ErrorCode::Malformed, shortened(text.clone())),
+        ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
+        ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
+            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                .hint(HintCode::TryAgain)
+                .detail(chain(error))
         }
     }
 }
@@ -215,6 +232,15 @@ fn of_agent(error: &AgentError) -> ApiError {
                 .hint(HintCode::TryAgain)
                 .detail(chain(error))
         }
+    }
+}
+
+/// A command that failed is at fault itself.
+fn of_command(error: &CommandError) -> ApiError {
+    match error {
+        CommandError::Exec { source, .. } => of_exec(source),
+        CommandError::Exited { .. } => ApiError::new(ErrorCode::BuildFailed, shortened(error.to_string())),
+        CommandError::TimedOut { .. } => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
     }
 }
 

@@ -14,8 +14,9 @@ use std::collections::BTreeSet;
 use forkd_api::library as seen;
 use forkd_api::token::TokenLimits;
 use forkd_engine::project::Project;
+use forkd_engine::record::ZygoteRecord;
 use forkd_engine::{
-    Allowance, EngineError, Owner, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView, Source,
+    Allowance, EngineError, Owner, Removal, SandboxHandle, SandboxView, SnapshotHandle, SnapshotView, Source,
 };
 use forkd_image::images::{Image, ImageError};
 use forkd_store::Tag;
@@ -82,13 +83,40 @@ impl App {
     }
 
     /// Removes a snapshot of the caller's.
-    pub async fn remove_snapshot(&self, caller: &Caller, name: &str, cascade: bool) -> Answer<Vec<Tag>> {
-        let snapshot = self.own_snapshot(caller, name)?;
-        let tag = snapshot.tag();
-        Ok(match caller.sees_all() {
-            true => self.engine.remove_snapshot(tag.as_str(), cascade).await?,
-            false => self.engine.remove_snapshot_of(&caller.project, tag.as_str(), cascade).await?,
-        })
+    pub async fn remove_snapshot(&self, caller: &Caller, name: &str, removal: Removal) -> Answer<Vec<Tag>> {
+        let tag = self.own_snapshot(caller, name)?.tag();
+        let project = (!caller.sees_all()).then_some(&caller.project);
+        Ok(self.engine.remove_snapshot_of(project, tag.as_str(), removal).await?)
+    }
+
+    /// Removes a name of a snapshot of the caller's, which stays. `None` if it is not one of its other names.
+    pub async fn remove_name(&self, caller: &Caller, name: &str) -> Answer<Option<Tag>> {
+        if !self.engine.is_name(name) {
+            return Ok(None);
+        }
+        let tag = self.own_snapshot(caller, name)?.tag();
+        let name: Tag = name.parse().map_err(EngineError::Tag)?;
+        self.engine.remove_name(&tag, name.clone()).await?;
+        Ok(Some(name))
+    }
+
+    /// Gives a snapshot of the caller's another name. One that another snapshot has is moved only if that is the caller's, too.
+    pub async fn add_name(
+        &self,
+        caller: &Caller,
+        snapshot: &SnapshotHandle,
+        name: Tag,
+        force: bool,
+    ) -> Answer<()> {
+        if let Ok(other) = self.engine.snapshot(name.as_str())
+            && !self.sees(caller, &other.view())
+        {
+            // Of what is another's, not even its tag.
+            return Err(EngineError::NameTaken(name).into());
+        }
+        let caller = caller.clone();
+        let may_move = move |other: &ZygoteRecord| force && caller.owns(&other.project);
+        Ok(self.engine.add_name(snapshot, name, may_move).await?)
     }
 
     /// An image that the caller may use, by a name, an id or its beginning. Blocks.

@@ -12,6 +12,7 @@ use forkd_engine::record::{SandboxRecord, Shape};
 use forkd_engine::{End, Engine, Happened, HistoryEntry, SandboxView, SnapshotView, StoredSize, Usage};
 use forkd_net::Counters;
 use forkd_proto::control::CpuModel;
+use forkd_store::Tag;
 
 use crate::egress;
 
@@ -65,6 +66,7 @@ fn cpu(model: CpuModel) -> Cpu {
 /// A snapshot among all that the caller sees.
 pub(crate) fn snapshot(
     view: &SnapshotView,
+    names: &[Tag],
     public: bool,
     size: StoredSize,
     all: &[SnapshotView],
@@ -74,6 +76,7 @@ pub(crate) fn snapshot(
     let children = all.iter().filter(|other| other.record.parent.as_ref() == Some(&record.tag));
     Snapshot {
         tag: record.tag.to_string(),
+        names: names.iter().map(ToString::to_string).collect(),
         project: record.project.to_string(),
         public,
         status: snapshot_status(*status),
@@ -103,6 +106,7 @@ pub(crate) fn history_entry(entry: &HistoryEntry) -> SnapshotHistoryEntry {
     let SnapshotView { record, status, .. } = &entry.view;
     SnapshotHistoryEntry {
         tag: record.tag.to_string(),
+        names: entry.names.iter().map(ToString::to_string).collect(),
         status: snapshot_status(*status),
         kind: match entry.kind {
             seen::SnapshotKind::Full => SnapshotKind::Full,

@@ -17,7 +17,7 @@ use forkd_api::snapshot::Progress;
 use forkd_engine::bring_up::WarmUp;
 use forkd_engine::library::{DefaultAccount, Recipe};
 use forkd_engine::project::Project;
-use forkd_engine::{EngineError, SnapshotHandle, SnapshotStatus};
+use forkd_engine::{EngineError, Removal, SnapshotHandle, SnapshotStatus};
 use forkd_image::digest::Digest;
 use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
@@ -141,6 +141,7 @@ async fn make_once(app: &App, caller: &Caller, tag: &Tag, image: &str) -> Answer
         env: std::collections::BTreeMap::new(),
         start: None,
         ready: None,
+        run: Vec::new(),
         warm_up: vec![WarmUp { language: "python".into(), code: WARM_UP.into(), required: false }],
         account: Some(DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs: false,
@@ -181,7 +182,7 @@ pub(super) async fn remove(
     };
     let tag = snapshot.tag();
     let template = app.e2b.names.template_of(&tag);
-    app.remove_snapshot(&caller, tag.as_str(), false).await?;
+    app.remove_snapshot(&caller, tag.as_str(), Removal::default()).await?;
     let e2b = Arc::clone(&app.e2b);
     look(&app, move |_| Ok(e2b.names.removed(&tag)?)).await?;
     if let Some(template) = template {

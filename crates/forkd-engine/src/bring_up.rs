@@ -12,6 +12,7 @@ use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, St
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
+use crate::commands::{self, CommandError};
 use crate::eval::{Code, EvalError, Printed, eval_aloud};
 use crate::identity::{Identity, give};
 use crate::{host_environment, trust};
@@ -28,7 +29,9 @@ pub struct ImageConfig {
     pub start: Option<Vec<String>>,
     /// When that is ready.
     pub ready: Option<Ready>,
-    /// Code to run in the default contexts of its languages, in this order.
+    /// Commands to run, in this order: as root, with `sh -c`.
+    pub run: Vec<String>,
+    /// Code to run behind them in the default contexts of its languages, in this order.
     pub warm_up: Vec<WarmUp>,
     /// What the guest sees of the host, if that was asked for.
     pub host: Option<HostEnvironment>,
@@ -53,6 +56,7 @@ impl ImageConfig {
             account: None,
             start: recipe.start,
             ready,
+            run: Vec::new(),
             warm_up: warm_up.collect(),
             host: None,
         }
@@ -78,6 +82,8 @@ impl WarmUp {
 pub enum BringUpError {
     #[error(transparent)]
     Agent(#[from] AgentError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
     #[error("the warm-up in {language}")]
     Eval { language: String, source: EvalError },
     #[error("the warm-up in {language} failed: {error}")]
@@ -99,7 +105,7 @@ pub async fn bring_up(
     bring_up_aloud(agent, config, hostname, limit, None).await
 }
 
-/// The same, and what its warm-up prints is handed on.
+/// The same, and what its commands and its warm-up print is handed on.
 pub async fn bring_up_aloud(
     agent: &Agent,
     config: &ImageConfig,
@@ -107,7 +113,8 @@ pub async fn bring_up_aloud(
     limit: Duration,
     printed: Option<&Printed>,
 ) -> Result<(), BringUpError> {
-    let ImageConfig { mut env, user, workdir, account, start, ready, warm_up, host } = config.clone();
+    let ImageConfig { mut env, user, workdir, account, start, ready, run, warm_up: code, host } =
+        config.clone();
     // Before anything of the image runs: whatever it starts finds them.
     if let Some(host) = &host {
         host_environment::place(agent, host).await?;
@@ -125,8 +132,21 @@ pub async fn bring_up_aloud(
         ..Identity::default()
     };
     give(agent, &identity, CALL).await?;
-    for WarmUp { language, code, required } in warm_up {
-        match run(agent, language, &code, limit, printed).await {
+    for command in &run {
+        commands::run(agent, command, printed).await?;
+    }
+    warm_up(agent, &code, limit, printed).await
+}
+
+/// Runs code that a guest is warmed up with.
+pub(crate) async fn warm_up(
+    agent: &Agent,
+    code: &[WarmUp],
+    limit: Duration,
+    printed: Option<&Printed>,
+) -> Result<(), BringUpError> {
+    for WarmUp { language, code, required } in code {
+        match evaluate(agent, language.clone(), code, limit, printed).await {
             Err(BringUpError::Eval { .. } | BringUpError::WarmUp { .. }) if !required => {}
             ran => ran?,
         }
@@ -134,7 +154,7 @@ pub async fn bring_up_aloud(
     Ok(())
 }
 
-async fn run(
+async fn evaluate(
     agent: &Agent,
     language: String,
     code: &str,

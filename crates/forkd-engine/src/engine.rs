@@ -39,6 +39,7 @@ use crate::recovery::recover::{Recovered, recover};
 use crate::registry::Registry;
 use crate::sandbox::leftovers::Clearing;
 use crate::sandbox::{SandboxHandle, SandboxState, SandboxView};
+use crate::snapshot::names::Names;
 use crate::snapshot::once::BeingMade;
 use crate::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     /// Names of VMs that are nobody's and will never be: see `snapshot/prefault.rs`.
     pub(crate) unlisted: Registry<SandboxId, SandboxHandle>,
     pub(crate) snapshots: Registry<Tag, SnapshotHandle>,
+    /// Further names of snapshots.
+    pub(crate) names: Names,
     pub(crate) happened: broadcast::Sender<Told>,
     /// Turns for sandboxes that are forked and take their identities. All of a thousand at once would share the host's CPUs until
     /// none of them has answered in time.
@@ -147,6 +150,7 @@ impl Engine {
         let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
         let project_quotas = ProjectQuotas::find(&places.layers(), users);
         let store = Store::new(places.snapshots());
+        let names = Names::new(places.names());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
         let shared = Arc::new(Shared {
@@ -164,6 +168,7 @@ impl Engine {
             sandboxes,
             unlisted: Registry::default(),
             snapshots,
+            names,
             happened,
             coming_up: Arc::new(Semaphore::new(at_once())),
             preparing: Semaphore::new(at_once()),
@@ -193,6 +198,7 @@ impl Engine {
         self.shared.sandboxes.all().iter().map(SandboxHandle::view).collect()
     }
 
+    /// A snapshot, by its tag or another of its names.
     pub fn snapshot(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
         self.shared.snapshot(tag)
     }
@@ -226,7 +232,8 @@ impl Shared {
     pub(crate) fn snapshot(&self, tag: &str) -> Result<SnapshotHandle, EngineError> {
         let unknown = || EngineError::NoSnapshot(tag.chars().take(80).collect());
         let tag: Tag = tag.parse().map_err(|_| unknown())?;
-        self.snapshots.get(&tag).ok_or_else(unknown)
+        let named = || self.names.get(&self.snapshots, &tag);
+        self.snapshots.get(&tag).or_else(named).ok_or_else(unknown)
     }
 
     /// The number of a use that is now.

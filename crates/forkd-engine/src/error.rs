@@ -5,7 +5,7 @@ use std::io;
 use forkd_image::images::ImageError;
 use forkd_net::NetError;
 use forkd_proto::control::Reply;
-use forkd_store::{ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
+use forkd_store::{AssembleError, ChainError, RemoveError, StoreError, Tag, TagError, WriteError};
 
 use crate::agent::AgentError;
 use crate::background::BackgroundError;
@@ -38,6 +38,18 @@ pub enum EngineError {
     NoRoom(#[from] forkd_host::disk::DiskError),
     #[error("there is a snapshot {0} already")]
     NameTaken(Tag),
+    #[error("the name {name} is in use: it is a name of snapshot {snapshot}")]
+    NameInUse { name: Tag, snapshot: Tag },
+    #[error("snapshot {snapshot} does not have the name {name}")]
+    NoName { name: Tag, snapshot: Tag },
+    #[error("snapshot {tag} has {most} names, and no room for another")]
+    TooManyNames { tag: Tag, most: usize },
+    #[error("snapshot {tag} has other names: {}", listed(names))]
+    HasNames { tag: Tag, names: Vec<Tag> },
+    #[error("snapshot {tag} is the parent of {}", dependents.join(", "))]
+    IsParent { tag: Tag, dependents: Vec<String> },
+    #[error("the memory of the snapshot cannot be read")]
+    Damaged(#[source] AssembleError),
     #[error("snapshot {tag} is needed by {}", dependents.join(", "))]
     HasDependents { tag: Tag, dependents: Vec<String> },
     #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]
@@ -111,6 +123,17 @@ pub enum EngineError {
     Stopping,
 }
 
+/// Names that are told in an error.
+const MAX_LISTED: usize = 10;
+
+fn listed(names: &[Tag]) -> String {
+    let some: Vec<&str> = names.iter().take(MAX_LISTED).map(Tag::as_str).collect();
+    match names.len().saturating_sub(MAX_LISTED) {
+        0 => some.join(", "),
+        more => format!("{} and {more} more", some.join(", ")),
+    }
+}
+
 impl From<BootError> for EngineError {
     fn from(error: BootError) -> EngineError {
         match error {
@@ -130,5 +153,19 @@ impl From<BootError> for EngineError {
 impl EngineError {
     pub(crate) fn io(verb: &'static str) -> impl FnOnce(io::Error) -> EngineError {
         move |source| EngineError::Io { verb, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_some_of_many_names_are_told() {
+        let names = |count: usize| (0..count).map(|number| format!("n{number}").parse().unwrap()).collect();
+        let text =
+            |count| EngineError::HasNames { tag: "t".parse().unwrap(), names: names(count) }.to_string();
+        assert_eq!(text(2), "snapshot t has other names: n0, n1");
+        assert!(text(2000).ends_with("n9 and 1990 more"));
     }
 }

@@ -80,6 +80,8 @@ pub struct Recipe {
     pub env: BTreeMap<String, String>,
     pub start: Option<Vec<String>>,
     pub ready: Option<Ready>,
+    /// Commands that run as root before the warm-up.
+    pub run: Vec<String>,
     /// After the image's own.
     pub warm_up: Vec<WarmUp>,
     /// A user that the guest has, and who runs what names nobody.
@@ -103,10 +105,15 @@ impl Recipe {
     /// means, have different ones, and so have those of different projects.
     pub fn tag_of_contents(&self, prefix: &str, image: &Digest, project: &Project) -> Result<Tag, TagError> {
         let Recipe { tag: _, image: name, kernel, vcpus, memory_mib, disk_mib, cpu, env, .. } = self;
-        let Recipe { start, ready, warm_up, account, host_certs, network, .. } = self;
+        let Recipe { start, ready, run, warm_up, account, host_certs, network, .. } = self;
         let shape = (kernel, vcpus, memory_mib, disk_mib, cpu, network);
         let contents = (image.hex(), project, shape, env, start, ready, warm_up, account, host_certs);
-        let digest = Digest::of(format!("{contents:?}").as_bytes()).hex();
+        let mut contents = format!("{contents:?}");
+        // Recipes without any keep the tags that they have had.
+        if !run.is_empty() {
+            contents += &format!("{run:?}");
+        }
+        let digest = Digest::of(contents.as_bytes()).hex();
         let plain = |character: char| match character.to_ascii_lowercase() {
             character @ ('a'..='z' | '0'..='9' | '.') => character,
             _ => '-',
@@ -197,6 +204,7 @@ fn config(recipe: Recipe, image: &Image) -> ImageConfig {
         env: own.env.into_iter().chain(recipe.env).collect(),
         start: recipe.start.or(own.start),
         ready: recipe.ready.or(own.ready),
+        run: recipe.run,
         warm_up: own.warm_up.into_iter().chain(recipe.warm_up).collect(),
         ..own
     }
@@ -223,6 +231,7 @@ mod tests {
             env: BTreeMap::from([("A".into(), "recipe".into())]),
             start: None,
             ready: None,
+            run: Vec::new(),
             warm_up: Vec::new(),
             account: None,
             host_certs: false,
@@ -313,6 +322,7 @@ mod tests {
             other(|recipe| recipe.disk_mib = Some(1024)),
             other(|recipe| recipe.cpu = CpuModel::V2),
             other(|recipe| recipe.network = false),
+            other(|recipe| recipe.run = vec!["true".into()]),
             other(|recipe| drop(recipe.env.insert("C".into(), "d".into()))),
             other(|recipe| recipe.warm_up = vec![WarmUp::new("python", "1".into())]),
             python.tag_of_contents("run-", &Digest::of(b"another"), &project).unwrap(),

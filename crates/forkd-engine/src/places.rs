@@ -3,6 +3,7 @@
 //! ```text
 //! ROOT/
 //!   snapshots/           a store of `forkd-store`
+//!   names/NAME           further names of snapshots
 //!   layers/ID            what VMs have written to their disks; a frozen one may be under many VMs
 //!   run/BOOT/            what ends with the host
 //!     sandboxes/ID/      record.json  control  vsock  console.log
@@ -52,9 +53,14 @@ impl Places {
         let boot: String = boot.chars().take(BOOT_DIGITS).collect();
         let runs = root.join("run");
         let places = Places { root: root.into(), run: runs.join(&boot) };
-        for directory in
-            [places.snapshots(), places.layers(), places.sandboxes(), places.zygotes(), places.promises()]
-        {
+        for directory in [
+            places.snapshots(),
+            places.names(),
+            places.layers(),
+            places.sandboxes(),
+            places.zygotes(),
+            places.promises(),
+        ] {
             fs::create_dir_all(&directory).map_err(PlaceError::at("create", &directory))?;
         }
         match fs::remove_dir_all(places.passing()) {
@@ -78,6 +84,10 @@ impl Places {
 
     pub fn snapshots(&self) -> PathBuf {
         self.root.join("snapshots")
+    }
+
+    pub fn names(&self) -> PathBuf {
+        self.root.join("names")
     }
 
     pub fn layers(&self) -> PathBuf {

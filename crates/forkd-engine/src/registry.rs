@@ -103,6 +103,12 @@ impl<K: Ord + Clone, V> Reservation<K, V> {
     }
 }
 
+impl<K: Ord + Clone + fmt::Debug, V> fmt::Debug for Reservation<K, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Reservation").field(&self.name).finish()
+    }
+}
+
 impl<K: Ord + Clone, V> Drop for Reservation<K, V> {
     fn drop(&mut self) {
         let mut entries = lock(&self.entries);

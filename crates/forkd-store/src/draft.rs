@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::ancestry::ancestry;
 use crate::chain::MAX_CHAIN;
 use crate::contents::{NewFiles, write_file};
+use crate::digest::Digest;
 use crate::files;
 use crate::layout::Layout;
 use crate::manifest::{About, Cpu, LayerEntry, Link, check_cpu, check_layer_count};
@@ -21,6 +22,8 @@ pub struct Draft {
     store: Store,
     tag: Tag,
     parent: Option<(Link, Layout)>,
+    /// The digest of the snapshot that it takes the place of.
+    instead_of: Option<Digest>,
     /// Until it is settled.
     files: Option<NewFiles>,
     directory: TemporaryDirectory,
@@ -66,6 +69,21 @@ impl Store {
         // Again at the end, with the store locked; here it saves the work.
         let parent = self.check_place(tag, parent)?;
         let parent = parent.map(|parent| (parent.link(), parent.sealed.manifest.layout));
+        self.begin(tag, parent, None)
+    }
+
+    /// Begins a full snapshot that takes the place of another one. Refused if a diff depends on that.
+    pub(crate) fn draft_instead(&self, of: &Stored) -> Result<Draft, WriteError> {
+        self.check_replaced(&of.tag, of.sealed.digest)?;
+        self.begin(&of.tag, None, Some(of.sealed.digest))
+    }
+
+    fn begin(
+        &self,
+        tag: &Tag,
+        parent: Option<(Link, Layout)>,
+        instead_of: Option<Digest>,
+    ) -> Result<Draft, WriteError> {
         let directory = TemporaryDirectory::new(self)?;
         let create = |name| {
             let path = directory.path().join(name);
@@ -76,7 +94,17 @@ impl Store {
             memory: create(files::MEMORY)?,
             runs: create(files::RUNS)?,
         };
-        Ok(Draft { store: self.clone(), tag: tag.clone(), parent, files: Some(files), directory })
+        let (store, tag, files) = (self.clone(), tag.clone(), Some(files));
+        Ok(Draft { store, tag, parent, instead_of, files, directory })
+    }
+
+    /// Checks that a snapshot is still the one that is to be replaced, and that no diff depends on it.
+    fn check_replaced(&self, tag: &Tag, digest: Digest) -> Result<(), WriteError> {
+        let found = self.get(tag).map_err(|error| WriteError::Parent(error.into()))?;
+        match found.map(|found| found.sealed.digest) {
+            Some(found) if found == digest => Ok(self.check_dependents(tag).map_err(Box::new)?),
+            _ => Err(WriteError::Replaced { tag: tag.clone() }),
+        }
     }
 
     /// Checks that the name is free and that the parent is there. Returns the parent.
@@ -161,8 +189,13 @@ impl Draft {
     pub(crate) fn rename(self) -> Result<(), WriteError> {
         let store = self.store;
         let _lock = store.lock()?;
-        store.check_place(&self.tag, self.parent.map(|(link, _)| link).as_ref())?;
         let path = store.path(&self.tag);
+        if let Some(digest) = self.instead_of {
+            store.check_replaced(&self.tag, digest)?;
+            self.directory.exchange(&path).map_err(StoreError::at("replace", &path))?;
+            return Ok(());
+        }
+        store.check_place(&self.tag, self.parent.map(|(link, _)| link).as_ref())?;
         self.directory.rename(&path).map_err(StoreError::at("create", &path))?;
         files::sync_directory(store.directory()).map_err(StoreError::at("sync", store.directory()))?;
         Ok(())

@@ -33,6 +33,7 @@
 //! - Writing: `write.rs` has the order of the steps; [`Store::write`] does both halves in one process.
 //! - Reading: [`Chain::load`] does both halves. The depth of a chain is paid for here, once, and by no child.
 //! - From elsewhere: [`Store::receive`]; disks travel as a [`PackedFile`].
+//! - Compacting: `compact.rs` makes a diff a full snapshot, in its place.
 //! - Verifying: `verify.rs` reads every byte, also what a load does not use.
 //! - Sealing: `seal.rs`. What was sealed is not hashed as a whole again.
 //! - Formats: [`Manifest`], [`Local`], [`StateHeader`], [`PageMap`], each drawn in its own file.
@@ -41,6 +42,7 @@ mod ancestry;
 mod assemble;
 mod chain;
 mod checked;
+mod compact;
 mod contents;
 mod data_ranges;
 mod digest;
@@ -80,6 +82,7 @@ mod testing;
 
 pub use assemble::AssembleError;
 pub use chain::{Chain, ChainError, MAX_CHAIN};
+pub use compact::CompactError;
 pub use contents::{NewContents, NewFiles, write_contents};
 pub use digest::{Digest, DigestError};
 pub use draft::{Description, DiskLayer, Draft};

@@ -45,7 +45,7 @@ impl Store {
         aside.remove().map_err(RemoveError::Store)
     }
 
-    fn check_dependents(&self, tag: &Tag) -> Result<(), RemoveError> {
+    pub(crate) fn check_dependents(&self, tag: &Tag) -> Result<(), RemoveError> {
         let mut dependents = Vec::new();
         let digest = match self.get(tag) {
             Ok(stored) => stored.map(|stored| stored.sealed.digest),

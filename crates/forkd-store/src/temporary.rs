@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::files::{DirectoryLock, TEMPORARY};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::files::{DirectoryLock, TEMPORARY, sync_directory};
 use crate::store::{Store, StoreError};
 
 /// Two sweeps in a row that both meet the same new directory before it is locked are unlikely; eight are a fault.
@@ -55,6 +57,17 @@ impl TemporaryDirectory {
         }
         fs::rename(self.directory.path(), path)?;
         let _renamed = self.directory.keep();
+        Ok(())
+    }
+
+    /// Puts the directory in the place of another one, and removes that. The caller holds the store's lock.
+    pub fn exchange(self, path: &Path) -> io::Result<()> {
+        let own = self.directory.path();
+        renameat_with(CWD, own, CWD, path, RenameFlags::EXCHANGE)?;
+        // Before the other one is removed: a loss of power must not leave neither.
+        sync_directory(path.parent().unwrap_or(path))?;
+        // The other one has this one's name now. What cannot be removed is left for the sweep, which does not find it locked.
+        let _ = self.directory.close();
         Ok(())
     }
 

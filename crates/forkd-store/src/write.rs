@@ -23,6 +23,7 @@ use crate::local::LocalError;
 use crate::manifest::{About, Cpu, Link, ManifestError};
 use crate::page::PageSource;
 use crate::page_map::PageMapError;
+use crate::remove::RemoveError;
 use crate::state::{MAX_STATE, StateError};
 use crate::store::{Store, StoreError, Stored};
 use crate::tag::Tag;
@@ -85,6 +86,10 @@ pub enum WriteError {
     WrongParent { tag: Tag, found: Digest, expected: Digest },
     #[error("the chain of {tag} has {MAX_CHAIN} snapshots already; write a full one")]
     TooDeep { tag: Tag },
+    #[error("snapshot {tag} was removed or replaced meanwhile")]
+    Replaced { tag: Tag },
+    #[error(transparent)]
+    Dependents(#[from] Box<RemoveError>),
     #[error("the memory has other regions than its base")]
     OtherMemory,
     #[error("the VM state has {found} bytes, expected at most {MAX_STATE} with its header")]

@@ -40,6 +40,10 @@ fn in_words_of_verbs(code: HintCode) -> Option<&'static str> {
         HintCode::ListKernels => "forkd kernel ls lists those there are",
         HintCode::ListBranches => "forkd inspect shows those it can go back to",
         HintCode::RemoveDependents => "remove them first, or all with --cascade",
+        HintCode::RemoveNames => "remove those names first (forkd snapshot rm NAME), or all with --all-names",
+        HintCode::VerifySnapshot => "forkd snapshot verify names the damaged file",
+        HintCode::MoveName => "choose another name, or move it with --force",
+        HintCode::ListNames => "forkd snapshot inspect shows its names",
         HintCode::ChooseKernel => "choose another first (forkd kernel default), or remove it with --force",
         HintCode::FitDisk => {
             "ask for less with --disk-limit, or make the snapshot with a larger disk (--disk)"

@@ -102,6 +102,7 @@ impl World {
             env: BTreeMap::new(),
             start: None,
             ready: None,
+            run: Vec::new(),
             warm_up: vec![WarmUp::new("python", python.into())],
             account: None,
             host_certs: false,

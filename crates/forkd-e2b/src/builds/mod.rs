@@ -309,6 +309,7 @@ async fn snapshot(
         env: Default::default(),
         start: filled(start).map(|command| steps::shell(&command)),
         ready: filled(ready).map(|command| Ready { probe: steps::probe(&command), timeout_ms: READY_MS }),
+        run: Vec::new(),
         warm_up: Vec::new(),
         account: Some(DefaultAccount { account: Account::e2b(), keeps_image_user: true }),
         host_certs: false,

@@ -94,6 +94,7 @@ pub(crate) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
             name.fill(snapshot::own_stored(shared, record));
         }
     }
+    shared.names.load(&shared.snapshots, unreadable.is_empty() && recovered.mute.is_empty());
     let sandboxes = list(&shared.places.sandboxes(), &mut unreadable);
     let groups = promised_groups(&shared.places, &sandboxes);
     promise_groups(&sandboxes, &groups)?;
@@ -232,8 +233,12 @@ pub(crate) async fn settle_sandbox(
 const ANSWER: Duration = Duration::from_secs(6);
 
 fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, stored: &[ZygoteRecord]) {
-    let on_disk = stored.iter().any(|stored| stored.tag == record.tag);
-    let status = if on_disk { SnapshotStatus::Ready } else { SnapshotStatus::Live };
+    let on_disk = stored.iter().find(|stored| stored.tag == record.tag);
+    // It may have been compacted since its process was made.
+    if let Some(stored) = on_disk {
+        record.parent.clone_from(&stored.parent);
+    }
+    let status = if on_disk.is_some() { SnapshotStatus::Ready } else { SnapshotStatus::Live };
     let (mut process, events) = found.process;
     shared.find_cgroup_of_zygote(&mut record, process.pid);
     process.user = record.user.map(|user| shared.users.found(user));

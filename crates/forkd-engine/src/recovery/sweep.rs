@@ -88,6 +88,9 @@ impl Shared {
                 name.fill(snapshot::own_stored(self, record));
             }
         }
+        if !swept.zygotes.is_empty() || !swept.stored.is_empty() {
+            self.names.load(&self.snapshots, false);
+        }
         let sandboxes = list(&self.places.sandboxes(), &mut swept.unreadable);
         let nobody_s =
             |path: &&PathBuf| is_old(path, MAKING) && !name(path).is_some_and(|name| is_sandbox(&name));

@@ -83,6 +83,7 @@ impl Shared {
 
     /// Stores the list of unreadable files for [`Engine::unreadable`], sorted and without duplicates.
     pub(crate) fn note_unreadable(&self, mut unreadable: Vec<Unreadable>) -> Vec<Unreadable> {
+        unreadable.extend(self.names.unreadable());
         unreadable.sort_by(|one, other| one.path.cmp(&other.path));
         unreadable.dedup_by(|one, other| one.path == other.path);
         *self.unreadable.lock().unwrap_or_else(PoisonError::into_inner) = unreadable.clone();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
+use forkd_net::Policy;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
 
@@ -31,8 +32,20 @@ pub struct BranchOrder {
     pub owner: Option<Owner>,
     /// Whether the sandbox can be taken back to it. One that is only for copies is removed when they are there.
     pub kept: bool,
+    /// If it is a snapshot of its own, and not a branch.
+    pub derived: Option<Derived>,
     /// Since it was asked for.
     pub laps: Laps<BranchStep>,
+}
+
+/// What a snapshot is that was made with a sandbox of another one.
+#[derive(Debug)]
+pub struct Derived {
+    pub name: Reservation<Tag, SnapshotHandle>,
+    /// Who has asked for it.
+    pub maker: Option<String>,
+    /// What its children may reach: that of the snapshot it is based on.
+    pub policy: Option<Policy>,
 }
 
 /// What came of it.
@@ -55,12 +68,17 @@ impl Sandbox {
         self.forget_removed_branches()?;
         self.check_depth().await?;
         let shared = Arc::clone(&self.shared);
-        let (tag, name) = match order.tag {
-            Some(tag) => {
+        let mut own = None;
+        let (tag, name) = match (order.derived, order.tag) {
+            (Some(Derived { name, maker, policy }), _) => {
+                own = Some((maker, policy));
+                (name.get().clone(), name)
+            }
+            (None, Some(tag)) => {
                 let name = shared.snapshots.reserve(&tag);
                 (tag.clone(), name.ok_or(EngineError::NameTaken(tag))?)
             }
-            None => self.free_name()?,
+            (None, None) => self.free_name()?,
         };
         let frozen_bytes = self.own_memory().await;
         let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes, order.kept).await?;
@@ -68,7 +86,7 @@ impl Sandbox {
         laps.end(BranchStep::Admit);
         let directory = shared.places.zygote(&tag);
         in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
-        let branched = self.branch_into(&tag, owner, frozen_bytes, &mut laps).await;
+        let branched = self.branch_into(&tag, owner, own, frozen_bytes, &mut laps).await;
         let (record, process) = match branched {
             Ok(branched) => branched,
             Err(error) => {
@@ -118,6 +136,7 @@ impl Sandbox {
         &mut self,
         tag: &Tag,
         owner: Option<String>,
+        derived: Option<(Option<String>, Option<Policy>)>,
         frozen_bytes: u64,
         laps: &mut Laps<BranchStep>,
     ) -> Result<(ZygoteRecord, WithEvents), EngineError> {
@@ -158,6 +177,12 @@ impl Sandbox {
             layers_unsealed: false,
             promised: false,
         };
+        let is_derived = derived.is_some();
+        if let Some((maker, policy)) = derived {
+            // As one that was booted.
+            let (branched_from, owner, frozen_bytes) = (None, None, 0);
+            record = ZygoteRecord { branched_from, owner, maker, policy, frozen_bytes, ..record };
+        }
         in_place(|| {
             record::write(&directory, &record)?;
             self.save()
@@ -183,7 +208,7 @@ impl Sandbox {
             Ok((Reply::Branched { pid, pause_us, disk_layers }, mut pidfds))
                 if disk_layers.len() >= next.len() =>
             {
-                record.pause_us = Some(pause_us);
+                record.pause_us = (!is_derived).then_some(pause_us);
                 for ((disk, next), is_frozen) in self.record.disks.iter_mut().zip(next).zip(&disk_layers) {
                     *disk = DiskRecord { files: next.files(*is_frozen), instead: Vec::new() };
                     record.disks.push(disk.files.frozen.clone());

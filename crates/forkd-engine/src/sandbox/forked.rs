@@ -246,6 +246,14 @@ impl Forked {
         Ok(given)
     }
 
+    /// Gives it its owner, and nobody else its name: it stays nobody's.
+    pub fn own(mut self, state: SandboxState) -> Result<(SandboxHandle, Name), EngineError> {
+        let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
+            return Err(EngineError::Removed);
+        };
+        Ok((sandbox::own(&self.shared, self.record.clone(), process, state), name))
+    }
+
     /// Gives it its owner, and its name to everybody: it is promised with its group.
     pub async fn promise(mut self, promise: &Arc<Promise>) -> Result<(SandboxView, Laps), EngineError> {
         self.laps.end(CreateStep::Ready);

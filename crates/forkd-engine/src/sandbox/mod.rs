@@ -49,7 +49,7 @@ use crate::process::control::CallError;
 use crate::process::descriptors::{SERIAL_LOG, VSOCK};
 use crate::process::{COUNTED, VmProcess, WithEvents};
 use crate::record::{self, SandboxRecord};
-use crate::sandbox::branch::{BranchOrder, Branched};
+use crate::sandbox::branch::{BranchOrder, Branched, Derived};
 use crate::sandbox::end::is_ending;
 use crate::sandbox::laps::Laps;
 use crate::sandbox::leftovers::Leftovers;
@@ -184,13 +184,21 @@ impl SandboxHandle {
 
     /// The same for somebody, within what that one may have.
     pub async fn branch_for(&self, tag: Option<Tag>, owner: Option<Owner>) -> Result<Branched, EngineError> {
-        let laps = Laps::since(Instant::now());
-        self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept: true, laps }, answer)).await
+        let (kept, derived, laps) = (true, None, Laps::since(Instant::now()));
+        self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept, derived, laps }, answer)).await
     }
 
     /// Makes a branch that is not listed among the sandbox's own.
     pub(crate) async fn branch_for_copies(&self, owner: Option<Owner>) -> Result<Branched, EngineError> {
-        let order = BranchOrder { tag: None, owner, kept: false, laps: Laps::since(Instant::now()) };
+        let (kept, derived, laps) = (false, None, Laps::since(Instant::now()));
+        let order = BranchOrder { tag: None, owner, kept, derived, laps };
+        self.ask(|answer| Request::Branch(order, answer)).await
+    }
+
+    /// Makes a snapshot that is not a branch of the sandbox's.
+    pub(crate) async fn branch_derived(&self, derived: Derived) -> Result<Branched, EngineError> {
+        let (kept, derived, laps) = (false, Some(derived), Laps::since(Instant::now()));
+        let order = BranchOrder { tag: None, owner: None, kept, derived, laps };
         self.ask(|answer| Request::Branch(order, answer)).await
     }
 
@@ -586,8 +594,11 @@ impl Sandbox {
         self.process.end().await;
         fault::place("remove.ended");
         let Sandbox { shared, record, process, promise, .. } = self;
-        shared.sandboxes.remove(&record.id);
-        shared.tell(&record.project, Happened::SandboxRemoved(record.id.clone()));
+        // Nobody has been told of one that is not listed.
+        if shared.sandboxes.has(&record.id) {
+            shared.sandboxes.remove(&record.id);
+            shared.tell(&record.project, Happened::SandboxRemoved(record.id.clone()));
+        }
         Leftovers { record, promise, _user: process.user.clone() }.clear_later(&shared);
     }
 }

@@ -30,6 +30,8 @@ pub enum SnapshotKind {
 #[derive(Debug, Clone)]
 pub struct HistoryEntry {
     pub view: SnapshotView,
+    /// Its other names.
+    pub names: Vec<Tag>,
     pub kind: SnapshotKind,
     /// How many snapshots it is based on.
     pub depth: u32,
@@ -144,6 +146,7 @@ fn measure(shared: &Shared, family: &Family<'_>, view: &SnapshotView) -> History
     }
     HistoryEntry {
         view: view.clone(),
+        names: shared.names.of(tag),
         kind,
         depth: u32::try_from(chain.len() - 1).unwrap_or(u32::MAX),
         own_bytes: files(shared, tag) + bytes(&own),

@@ -1,7 +1,7 @@
 //! Make: a snapshot from a kernel and an image, by booting them.
 //!
 //! ```text
-//!   boot ─▶ agent answers ─▶ image's start is ready ─▶ warm-up ─▶ gate closed, programs frozen ─▶ freeze ─▶ a live snapshot
+//!   boot ─▶ agent answers ─▶ image's start is ready ─▶ commands ─▶ warm-up ─▶ gate closed, programs frozen ─▶ freeze ─▶ a live snapshot
 //! ```
 
 use std::collections::BTreeSet;
@@ -53,14 +53,14 @@ pub struct NewSnapshot {
 pub enum Step {
     /// What begins now.
     Begins(String),
-    /// What the warm-up prints, as it comes: pieces, not lines.
+    /// What commands and the warm-up print, as it comes: pieces, not lines.
     Printed(String),
 }
 
 pub type Steps = mpsc::Sender<Step>;
 
 /// Pieces of what is printed that wait to be told.
-const QUEUE: usize = 4;
+pub(super) const QUEUE: usize = 4;
 
 impl Engine {
     /// Boots, and freezes what came up. The snapshot can be forked from when this returns, and is on disk later.
@@ -182,10 +182,7 @@ impl Making {
             // Closed here, it is closed in every child: none serves anybody as its parent, and none of its programs runs as
             // the parent's.
             if let Some(problem) = identity::close(&agent, new.limit).await? {
-                let warning = format!(
-                    "warning: programs of this snapshot may run in a child before it is a new one: {problem}\n"
-                );
-                let _ = steps.send(Step::Printed(warning)).await;
+                warn(steps, &problem).await;
             }
         }
         step(steps, "freeze").await;
@@ -247,7 +244,14 @@ async fn bring_up_telling(agent: &Agent, new: &NewSnapshot, steps: &Steps) -> Re
     Ok(up?)
 }
 
+/// Programs that are not frozen run in a child before it has its identity.
+pub(super) async fn warn(steps: &Steps, problem: &str) {
+    let warning =
+        format!("warning: programs of this snapshot may run in a child before it is a new one: {problem}\n");
+    let _ = steps.send(Step::Printed(warning)).await;
+}
+
 /// Tells of a step. Whoever asked may not listen.
-async fn step(steps: &Steps, name: &'static str) {
+pub(super) async fn step(steps: &Steps, name: &'static str) {
     let _ = steps.send(Step::Begins(name.to_owned())).await;
 }

@@ -9,10 +9,13 @@
 //! A live snapshot becomes a file by itself, behind everything else that the host has to do, unless somebody waits for it. Until then it
 //! can be forked from all the same; if writing it fails, it stays live.
 
+mod compact;
+pub(crate) mod derive;
 pub(crate) mod evict;
 mod fault_trace;
 pub(crate) mod history;
 pub(crate) mod make;
+pub(crate) mod names;
 pub(crate) mod once;
 pub(crate) mod persist;
 pub(crate) mod prefault;
@@ -40,7 +43,7 @@ use crate::limits::quota::of_zygote;
 use crate::process::VmProcess;
 use crate::process::stop::MUTE;
 use crate::process::users::User;
-use crate::record::ZygoteRecord;
+use crate::record::{self, ZygoteRecord};
 use crate::snapshot::prefault::Learning;
 use crate::snapshot::writer::Awaited;
 
@@ -106,6 +109,8 @@ pub(crate) enum Request {
     /// Gives up the process, if nobody uses it and the snapshot is on disk.
     Evict(oneshot::Sender<bool>),
     Remove(Answer<()>),
+    /// Its files need no other snapshot any more.
+    Compacted(Answer<()>),
 }
 
 /// The way to a snapshot's owner.
@@ -301,6 +306,9 @@ impl Snapshot {
                     Some(Request::Evict(answer)) => {
                         let _ = answer.send(self.evict().await);
                     }
+                    Some(Request::Compacted(answer)) => {
+                        let _ = answer.send(self.compacted());
+                    }
                     Some(Request::Remove(answer)) => {
                         match self.remove_files().await {
                             Ok(()) => {
@@ -431,6 +439,18 @@ impl Snapshot {
         self.shared.leave(cgroup).await;
     }
 
+    /// It is no change of another one any more.
+    fn compacted(&mut self) -> Result<(), EngineError> {
+        self.record.parent = None;
+        self.show();
+        if let Some(zygote) = &self.zygote {
+            // A daemon that finds the process looks at the files, too, so this may be lost.
+            let record = ZygoteRecord { parent: None, ..zygote.record.clone() };
+            record::write(&self.shared.places.zygote(&record.tag), &record)?;
+        }
+        Ok(())
+    }
+
     /// Takes it from the disk, where it may be about to appear.
     async fn remove_files(&mut self) -> Result<(), EngineError> {
         self.learning = None;
@@ -456,6 +476,7 @@ impl Snapshot {
         }
         self.end_process().await;
         self.shared.snapshots.remove(&self.record.tag);
+        in_place(|| self.shared.names.forget(&self.record));
         self.happened(Happened::SnapshotRemoved(self.record.tag.clone()));
     }
 

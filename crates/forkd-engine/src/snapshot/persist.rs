@@ -12,7 +12,7 @@ use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{Command, Descriptor, Event, Load, Persist, Persisted, Reply, SnapshotParts};
 use forkd_store::{
     ChainError, Content, Cpu, Description, Digest, DiskLayer, Draft, LayerEntry, Layout, LayoutError, Region,
-    SettledDraft, SnapshotFiles, Stored, Tag,
+    SettledDraft, SnapshotFiles, Stored, Tag, WriteError,
 };
 
 use tokio::sync::oneshot;
@@ -64,7 +64,22 @@ pub(super) async fn persist(
     shared: &Arc<Shared>,
     zygote: &Zygote,
     awaited: &Awaited,
-    unwanted: oneshot::Receiver<()>,
+    mut unwanted: oneshot::Receiver<()>,
+) -> Result<(), EngineError> {
+    match write_once(shared, zygote, awaited, &mut unwanted).await {
+        // The parent was compacted meanwhile: it has the same memory, under another digest.
+        Err(EngineError::Write(WriteError::WrongParent { .. })) => {
+            write_once(shared, zygote, awaited, &mut unwanted).await
+        }
+        written => written,
+    }
+}
+
+async fn write_once(
+    shared: &Arc<Shared>,
+    zygote: &Zygote,
+    awaited: &Awaited,
+    unwanted: &mut oneshot::Receiver<()>,
 ) -> Result<(), EngineError> {
     let prepared = async {
         tokio::select! {

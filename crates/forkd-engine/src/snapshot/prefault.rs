@@ -84,8 +84,7 @@ pub(crate) async fn tell_known(shared: &Shared, zygote: &Zygote) -> bool {
 /// branch, programs run from the first moment, and a child of it that nobody asked for would do again what its parent does. A guest
 /// without an agent is never ready.
 fn can_have_list(record: &ZygoteRecord) -> bool {
-    let was_made = record.branched_from.is_none() && record.parent.is_none();
-    was_made && record.shape.devices.vsock.is_some()
+    record.branched_from.is_none() && record.shape.devices.vsock.is_some()
 }
 
 /// Begins to learn a list, or to tell the one that is known, of a snapshot that is on disk.

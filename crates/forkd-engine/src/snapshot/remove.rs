@@ -9,43 +9,52 @@ use crate::error::EngineError;
 use crate::project::Project;
 use crate::snapshot::SnapshotHandle;
 
+/// What goes with a snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// Those that are based on it. Without this, it is refused if there are any.
+    pub cascade: bool,
+    /// Its other names, and theirs. Without this, it is refused if there are any.
+    pub all_names: bool,
+}
+
 impl Engine {
-    /// Removes a snapshot. Those that are changes of it go first with `cascade`, and are named otherwise. Sandboxes that were
+    /// Removes a snapshot with its other names. Those that are changes of it go first with `cascade`, and are named otherwise. Sandboxes that were
     /// forked from it go on: their memory is their own.
     pub async fn remove_snapshot(&self, tag: &str, cascade: bool) -> Result<Vec<Tag>, EngineError> {
-        self.remove_within(None, tag, cascade).await
+        self.remove_snapshot_of(None, tag, Removal { cascade, all_names: true }).await
     }
 
     /// The same for somebody who may only remove what is a project's. What others have made of it keeps it, also with `cascade`.
     pub async fn remove_snapshot_of(
         &self,
-        project: &Project,
-        tag: &str,
-        cascade: bool,
-    ) -> Result<Vec<Tag>, EngineError> {
-        self.remove_within(Some(project), tag, cascade).await
-    }
-
-    async fn remove_within(
-        &self,
         project: Option<&Project>,
         tag: &str,
-        cascade: bool,
+        removal: Removal,
     ) -> Result<Vec<Tag>, EngineError> {
         let is_own =
             |handle: &SnapshotHandle| project.is_none_or(|project| handle.view().record.project == *project);
-        let snapshot = self.snapshot(tag)?;
+        // By its tag only: another name of it is not what is removed.
+        let unknown = || EngineError::NoSnapshot(tag.chars().take(80).collect());
+        let exact: Tag = tag.parse().map_err(|_| unknown())?;
+        let snapshot = self.shared.snapshots.get(&exact).ok_or_else(unknown)?;
         if !is_own(&snapshot) {
             return Err(EngineError::NoSnapshot(tag.into()));
         }
         let mut doomed = self.with_descendants(snapshot);
         let (own, others): (Vec<_>, Vec<_>) = doomed.iter().skip(1).partition(|handle| is_own(handle));
-        if !others.is_empty() || (!own.is_empty() && !cascade) {
+        if !others.is_empty() || (!own.is_empty() && !removal.cascade) {
             let mut dependents: Vec<_> = own.iter().map(|handle| handle.tag().to_string()).collect();
             if !others.is_empty() {
                 dependents.push("snapshots of other projects".into());
             }
             return Err(EngineError::HasDependents { tag: doomed.swap_remove(0).tag(), dependents });
+        }
+        for snapshot in &doomed {
+            let names = self.names_of(&snapshot.tag());
+            if !removal.all_names && !names.is_empty() {
+                return Err(EngineError::HasNames { tag: snapshot.tag(), names });
+            }
         }
         // The youngest first: a parent is needed until its last child is gone.
         doomed.reverse();

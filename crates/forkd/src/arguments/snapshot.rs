@@ -20,7 +20,7 @@ pub struct SnapshotOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Make a snapshot of an image or of a sandbox. `forkd snapshot IMAGE` is short for it.
+    /// Make a snapshot of an image, of another snapshot or of a sandbox. `forkd snapshot IMAGE` is short for it.
     Make(Box<SnapshotCreateOptions>),
     /// List the snapshots.
     Ls(SnapshotLsOptions),
@@ -40,6 +40,10 @@ pub enum SnapshotCommand {
     Push(SnapshotPushOptions),
     /// Pull a snapshot from a registry.
     Pull(SnapshotPullOptions),
+    /// Make a snapshot one that needs no other: all of its memory is written, and those it is based on can be removed.
+    Compact(SnapshotInspectOptions),
+    /// Give a snapshot another name, which can be used in the place of its tag. `forkd snapshot rm NAME` removes the name.
+    Tag(SnapshotTagOptions),
     /// Let every project fork from a snapshot. Without it, only its own does.
     Share(SnapshotShareOptions),
     /// Remove snapshots. Sandboxes that were forked from them go on.
@@ -48,8 +52,8 @@ pub enum SnapshotCommand {
 
 #[derive(Debug, Args)]
 pub struct SnapshotCreateOptions {
-    /// The image to boot, by name or id.
-    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    /// The image to boot, by name or id. If there is no such image: the snapshot to base the new one on, as with --snapshot.
+    #[arg(required_unless_present_any = ["from", "snapshot"], conflicts_with_all = ["from", "snapshot"])]
     pub image: Option<String>,
     /// The snapshot's name [default: the image's name; with --from, one that is free].
     #[arg(long, short)]
@@ -57,6 +61,13 @@ pub struct SnapshotCreateOptions {
     /// Instead of an image, make a snapshot of this sandbox, which goes on: the same as `forkd branch`.
     #[arg(long, alias = "from-sandbox", value_name = "SANDBOX")]
     pub from: Option<String>,
+    /// Instead of an image, base the new snapshot on this one: it is forked, --run and --warm-up run in the fork, and only what differs
+    /// is written.
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from", requires = "tag")]
+    pub snapshot: Option<String>,
+    /// Run this command as root with `sh -c` before --warm-up. May be given several times. One that fails ends it.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "from")]
+    pub run: Vec<String>,
     #[command(flatten)]
     pub shape: SnapshotShape,
     /// Add this to the guest's environment, and to that of its sandboxes.
@@ -206,13 +217,31 @@ pub struct SnapshotShareOptions {
 }
 
 #[derive(Debug, Args)]
+pub struct SnapshotTagOptions {
+    /// The snapshot.
+    pub tag: String,
+    /// The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit.
+    pub name: String,
+    /// Move the name if another snapshot has it.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
 pub struct SnapshotRmOptions {
-    /// Snapshots.
+    /// Snapshots, or other names of snapshots. Of a snapshot with another name, only that name is removed.
     #[arg(value_name = "TAG", required = true)]
     pub tags: Vec<String>,
-    /// Also those that are changes of them.
+    /// Also remove the snapshots based on them.
     #[arg(long)]
     pub cascade: bool,
+    /// Also remove their other names. Without this, a snapshot that has any is not removed.
+    #[arg(long)]
+    pub all_names: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

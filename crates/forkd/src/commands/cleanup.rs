@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use forkd_api::sandbox::{ListSandboxes, Sandbox, SandboxState};
-use forkd_api::snapshot::{Snapshot, SnapshotStatus, UNNAMED_PREFIX};
+use forkd_api::snapshot::{RemoveSnapshot, Snapshot, SnapshotStatus, UNNAMED_PREFIX};
 use serde::Serialize;
 
 use super::{print, print_json, say, with_daemon};
@@ -38,7 +38,7 @@ pub fn run(options: &CleanupOptions) -> Result<Exit, CliError> {
                 tell(client.remove_sandbox(id).await);
             }
             for tag in &found.snapshots {
-                tell(client.remove_snapshot(tag, false).await.map(|_| ()));
+                tell(client.remove_snapshot(tag, RemoveSnapshot::default()).await.map(|_| ()));
             }
         }
         if options.output.json {

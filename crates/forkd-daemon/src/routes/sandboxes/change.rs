@@ -142,7 +142,8 @@ pub(super) async fn rollback(
     Json(wanted): Json<Rollback>,
 ) -> Answer<Json<Sandbox>> {
     let sandbox = app.sandbox(&caller, &id)?;
-    let tag: Tag = wanted.tag.parse().map_err(EngineError::Tag)?;
+    let named: Tag = wanted.tag.parse().map_err(EngineError::Tag)?;
+    let tag = app.snapshot(&caller, named.as_str()).map_or(named, |snapshot| snapshot.tag());
     if let Err(error) = sandbox.rollback(tag.clone()).await {
         // Of what is another's, not even that it is not a branch.
         if matches!(error, EngineError::NotItsBranch { .. }) {

@@ -1,4 +1,4 @@
-//! Snapshots are made of images.
+//! Snapshots are made of images, or of other snapshots (`derive.rs`).
 //!
 //! Whoever goes away before it is done ends it, and nothing of it is left. With an idempotency key and without a stream, it
 //! goes on.
@@ -8,12 +8,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorBody;
+use forkd_api::snapshot as seen;
 use forkd_api::snapshot::{Cpu, CreateSnapshot, Progress, ReadyProbe, Snapshot, UNNAMED_PREFIX};
 use forkd_api::token::Scope;
 use forkd_engine::bring_up::WarmUp;
 use forkd_engine::library::{DefaultAccount, Recipe, UNNAMED};
 use forkd_engine::project::Project;
-use forkd_engine::{EngineError, Step};
+use forkd_engine::{EngineError, SnapshotHandle, Step, Steps};
 use forkd_image::digest::Digest;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{Probe, Ready};
@@ -28,6 +29,7 @@ use crate::extract::Json;
 use crate::ndjson;
 use crate::routes::checks::{self, malformed, within};
 use crate::routes::images::look;
+use crate::routes::snapshots::derive::{self, Derivation};
 use crate::routes::snapshots::describe;
 use crate::trace::{Phases, RequestTrace};
 
@@ -36,6 +38,9 @@ const MAX_VCPUS: u8 = 32;
 const MAX_MIB: u64 = 1 << 20;
 const MIN_MEMORY_MIB: u64 = 64;
 const MAX_WARM_UP: usize = 64;
+const MAX_RUN: usize = 64;
+/// Less than the kernel allows for one argument.
+const MAX_COMMAND: usize = 100 << 10;
 const READY_SECS: u64 = 60;
 const MAX_READY_SECS: u64 = 3600;
 /// A line of what a warm-up prints that has no end yet.
@@ -45,9 +50,9 @@ const WRITE: &str = "write";
 /// What is told and not read yet.
 const QUEUE: usize = 16;
 
-type Told = mpsc::Sender<Progress>;
+pub(super) type Told = mpsc::Sender<Progress>;
 
-/// Boots an image of the library, warms it up and freezes it.
+/// Makes a snapshot: of an image of the library, which is booted, or of another snapshot, which is forked.
 ///
 /// With `application/x-ndjson` among what is accepted, the answer is a stream of Progress with status 200, whose last line is
 /// the snapshot or the error.
@@ -61,8 +66,9 @@ type Told = mpsc::Sender<Progress>;
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = Progress, content_type = "application/x-ndjson"),
         (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
-        (status = 404, description = "There is no such image or kernel", body = ErrorBody),
+        (status = 404, description = "There is no such image, snapshot or kernel", body = ErrorBody),
         (status = 409, description = "The tag is in use", body = ErrorBody),
+        (status = 422, description = "A command failed; the error has its exit code and its last lines of output", body = ErrorBody),
         (status = 429, description = "The project or the token has too many snapshots, or too little room for the guest", body = ErrorBody),
         (status = 502, description = "The guest did not come up, or its warm-up failed", body = ErrorBody),
         (status = 504, description = "The guest was not ready in time", body = ErrorBody),
@@ -81,11 +87,14 @@ pub(super) async fn create(
     }
     let wait = wanted.wait;
     let how = if wanted.tag.is_some() { How::New } else { How::OnceByContents };
-    let recipe = convert(wanted)?;
+    let wanted = match wanted.snapshot {
+        Some(_) => Wanted::Derived(Box::new(derive::convert(&app, &caller, wanted)?)),
+        None => Wanted::Booted(Box::new(convert(wanted)?), how),
+    };
     let (told, mut heard) = mpsc::channel(QUEUE);
     if !ndjson::is_wanted(&headers) {
         let unheard = async { while heard.recv().await.is_some() {} };
-        let (made, ()) = tokio::join!(make(&app, &caller, recipe, how, wait, told), unheard);
+        let (made, ()) = tokio::join!(make_wanted(&app, &caller, wanted, wait, told), unheard);
         return Ok((StatusCode::CREATED, Json(made?)).into_response());
     }
     Ok(ndjson::answer(move |lines| async move {
@@ -96,7 +105,7 @@ pub(super) async fn create(
                 }
             }
         };
-        let (made, ()) = tokio::join!(make(&app, &caller, recipe, how, wait, told), tell);
+        let (made, ()) = tokio::join!(make_wanted(&app, &caller, wanted, wait, told), tell);
         let last = match made {
             Ok(snapshot) => Progress::Snapshot(Box::new(snapshot)),
             Err(error) => {
@@ -107,6 +116,25 @@ pub(super) async fn create(
         // Who has gone does not need it.
         let _ = lines.write(&last).await;
     }))
+}
+
+/// What is asked for.
+enum Wanted {
+    Booted(Box<Recipe>, How),
+    Derived(Box<Derivation>),
+}
+
+async fn make_wanted(
+    app: &Shared,
+    caller: &Caller,
+    wanted: Wanted,
+    wait: bool,
+    told: Told,
+) -> Answer<Snapshot> {
+    match wanted {
+        Wanted::Booted(recipe, how) => make(app, caller, *recipe, how, wait, told).await,
+        Wanted::Derived(wanted) => derive::make(app, caller, *wanted, wait, told).await,
+    }
 }
 
 /// Whether a snapshot is made anew.
@@ -138,6 +166,25 @@ pub async fn make(
     });
     let recipe = recipe.await?;
     let owner = app.own(caller);
+    make_telling(app, caller, wait, told, async move |steps| match how {
+        How::New => Ok(app.engine.make_of(&app.library, recipe, &owner, &steps).await?),
+        How::Once | How::OnceByContents => {
+            let work = app.clone();
+            let once = async move { work.engine.make_once(&work.library, recipe, &owner, &steps).await };
+            app.to_its_end(once).await?.map_err(|error| ApiError::from(&*error))
+        }
+    })
+    .await
+}
+
+/// Makes a snapshot in some way, and tells its steps.
+pub(super) async fn make_telling(
+    app: &Shared,
+    caller: &Caller,
+    wait: bool,
+    told: Told,
+    making: impl AsyncFnOnce(Steps) -> Answer<SnapshotHandle>,
+) -> Answer<Snapshot> {
     let (steps, mut taken) = mpsc::channel(QUEUE);
     let mut phases = Phases::begin();
     let telling = async {
@@ -154,17 +201,7 @@ pub async fn make(
         }
         say(&told, output.finish()).await;
     };
-    let making = async move {
-        match how {
-            How::New => Ok(app.engine.make_of(&app.library, recipe, &owner, &steps).await?),
-            How::Once | How::OnceByContents => {
-                let work = app.clone();
-                let once = async move { work.engine.make_once(&work.library, recipe, &owner, &steps).await };
-                app.to_its_end(once).await?.map_err(|error| ApiError::from(&*error))
-            }
-        }
-    };
-    let (made, ()) = tokio::join!(making, telling);
+    let (made, ()) = tokio::join!(making(steps), telling);
     let view = match made {
         Ok(made) if wait => {
             phases.next(WRITE);
@@ -236,19 +273,21 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         env,
         start,
         ready,
+        run,
         warm_up,
         host_certs,
         e2b,
         network,
+        snapshot: _,
         wait: _,
     } = wanted;
+    let image = image.ok_or_else(|| malformed("one of image and snapshot is needed"))?;
     checks::env(&env)?;
     if let Some(start) = &start {
         checks::command("start", start)?;
     }
-    if warm_up.len() > MAX_WARM_UP {
-        return Err(malformed(format!("warm_up has at most {MAX_WARM_UP} entries")));
-    }
+    check_run(&run)?;
+    let warm_up = convert_warm_up(warm_up)?;
     let mib = |name, least| move |mib| within(name, mib, least..=MAX_MIB);
     Ok(Recipe {
         tag: tag.as_deref().unwrap_or(UNNAMED).parse().map_err(EngineError::Tag)?,
@@ -265,11 +304,30 @@ fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         env,
         start,
         ready: ready.map(convert_ready).transpose()?,
-        warm_up: warm_up.into_iter().map(|one| WarmUp::new(one.language.name(), one.code)).collect(),
+        run,
+        warm_up,
         account: e2b.then(|| DefaultAccount { account: Account::e2b(), keeps_image_user: false }),
         host_certs,
         network,
     })
+}
+
+/// Refuses commands that cannot be run.
+pub(super) fn check_run(run: &[String]) -> Answer<()> {
+    if run.len() > MAX_RUN {
+        return Err(malformed(format!("run has at most {MAX_RUN} commands")));
+    }
+    match run.iter().find(|command| command.trim().is_empty() || command.len() > MAX_COMMAND) {
+        Some(_) => Err(malformed(format!("a command of run has 1 to {MAX_COMMAND} bytes"))),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn convert_warm_up(warm_up: Vec<seen::WarmUp>) -> Answer<Vec<WarmUp>> {
+    if warm_up.len() > MAX_WARM_UP {
+        return Err(malformed(format!("warm_up has at most {MAX_WARM_UP} entries")));
+    }
+    Ok(warm_up.into_iter().map(|one| WarmUp::new(one.language.name(), one.code)).collect())
 }
 
 fn convert_ready(ready: ReadyProbe) -> Answer<Ready> {
@@ -348,11 +406,14 @@ mod tests {
             (r#", "ready": {"command": [""]}"#, "ready.command begins with"),
             (r#", "ready": {"port": 1, "timeout_secs": 0}"#, "ready.timeout_secs is 0"),
             (r#", "env": {"": "x"}"#, "env has"),
+            (r#", "run": [" "]"#, "a command of run has"),
         ] {
             let error = convert_json(json).unwrap_err();
             assert_eq!(error.code().status(), 400, "{json}");
             assert!(error.to_string().contains(says), "{json}: {error}");
         }
+        let nothing: CreateSnapshot = serde_json::from_str(r#"{"tag": "t"}"#).unwrap();
+        assert!(convert(nothing).unwrap_err().to_string().contains("one of image and snapshot"));
         let wrong: CreateSnapshot = serde_json::from_str(r#"{"tag": "A B", "image": "i"}"#).unwrap();
         assert!(convert(wrong).unwrap_err().to_string().contains("is not a tag"));
     }

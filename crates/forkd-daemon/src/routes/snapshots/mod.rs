@@ -1,7 +1,10 @@
 //! Snapshots.
 
+mod compact;
 pub(crate) mod create;
+mod derive;
 mod history;
+mod names;
 mod travel;
 mod verify;
 
@@ -12,7 +15,7 @@ use forkd_api::error::ErrorBody;
 use forkd_api::library::Publish;
 use forkd_api::snapshot::{RemoveSnapshot, RemovedSnapshots, Snapshot, SnapshotList};
 use forkd_api::token::Scope;
-use forkd_engine::SnapshotView;
+use forkd_engine::{Removal, SnapshotView};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -41,6 +44,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(history::history))
         .routes(routes!(verify::verify))
         .routes(routes!(travel::save))
+        .routes(routes!(compact::compact))
+        .routes(routes!(names::add, names::remove))
         .merge(creating)
         .merge(publishing)
         .merge(loading)
@@ -52,7 +57,8 @@ pub(super) async fn describe(app: &App, caller: &Caller, view: SnapshotView) -> 
     let sizes = app.engine.stored_sizes(vec![view.clone()]).await?;
     let size = sizes.into_iter().next().unwrap_or_default();
     let public = app.sharing.is_public(&view.record);
-    Ok(views::snapshot(&view, public, size, &app.snapshots(caller)))
+    let names = app.engine.names_of(&view.record.tag);
+    Ok(views::snapshot(&view, &names, public, size, &app.snapshots(caller)))
 }
 
 /// The snapshots, by tag.
@@ -67,7 +73,8 @@ async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
     let all = app.snapshots(&caller);
     let sizes = app.engine.stored_sizes(all.clone()).await?;
     let show = |(view, size): (&SnapshotView, _)| {
-        views::snapshot(view, app.sharing.is_public(&view.record), size, &all)
+        let names = app.engine.names_of(&view.record.tag);
+        views::snapshot(view, &names, app.sharing.is_public(&view.record), size, &all)
     };
     Ok(Json(SnapshotList { snapshots: all.iter().zip(sizes).map(show).collect() }))
 }
@@ -120,7 +127,7 @@ async fn publish(
     Ok(Json(describe(&app, &caller, view).await?))
 }
 
-/// Removes a snapshot. Sandboxes that were forked from it go on.
+/// Removes a snapshot, or another name of one. Sandboxes that were forked from it go on.
 #[utoipa::path(
     delete,
     path = "/v1/snapshots/{tag}",
@@ -131,7 +138,7 @@ async fn publish(
         (status = 200, description = "It is gone, with those that were removed with it", body = RemovedSnapshots),
         (status = 403, description = "It is public, and another project's", body = ErrorBody),
         (status = 404, description = "There is none with this tag", body = ErrorBody),
-        (status = 409, description = "Others are changes of it; the error names them", body = ErrorBody),
+        (status = 409, description = "Others are changes of it, or it has other names; the error names them", body = ErrorBody),
     )
 )]
 async fn remove(
@@ -140,6 +147,11 @@ async fn remove(
     Path(tag): Path<String>,
     Query(wanted): Query<RemoveSnapshot>,
 ) -> Answer<Json<RemovedSnapshots>> {
-    let removed = app.remove_snapshot(&caller, &tag, wanted.cascade).await?;
-    Ok(Json(RemovedSnapshots { removed: removed.iter().map(ToString::to_string).collect() }))
+    if let Some(name) = app.remove_name(&caller, &tag).await? {
+        return Ok(Json(RemovedSnapshots { removed: Vec::new(), names: vec![name.to_string()] }));
+    }
+    let removal = Removal { cascade: wanted.cascade, all_names: wanted.all_names };
+    let removed = app.remove_snapshot(&caller, &tag, removal).await?;
+    let removed = removed.iter().map(ToString::to_string).collect();
+    Ok(Json(RemovedSnapshots { removed, names: Vec::new() }))
 }

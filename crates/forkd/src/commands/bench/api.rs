@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use forkd_api::code::{Eval, Language};
 use forkd_api::percentile::percentile;
 use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, KvmStats, SandboxStats, StepTiming};
-use forkd_api::snapshot::{CreateSnapshot, Progress as Told};
+use forkd_api::snapshot::{CreateSnapshot, Progress as Told, RemoveSnapshot};
 use forkd_client::Client;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -339,7 +339,7 @@ async fn pause(client: &Client, plan: Plan<'_>, signals: &mut Signals) -> Result
     fork::remove(client, &sandbox.id).await;
     // The latest first: each is a change of the one before.
     for tag in tags.iter().rev() {
-        client.remove_snapshot(tag, false).await?;
+        client.remove_snapshot(tag, RemoveSnapshot::default()).await?;
     }
     measured
 }
@@ -369,7 +369,7 @@ async fn cold_boots(client: &Client, plan: Plan<'_>) -> Result<Spread, CliError>
             _ => {}
         });
         let made = made.await?;
-        client.remove_snapshot(&made.tag, false).await?;
+        client.remove_snapshot(&made.tag, RemoveSnapshot::default()).await?;
         times.extend(begun.zip(ready).map(|(begun, ready)| ready.duration_since(begun)));
     }
     Ok(Spread::of(times))

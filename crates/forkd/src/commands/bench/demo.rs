@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forkd_api::code::Language;
 use forkd_api::sandbox::{BranchSandbox, CreateSandboxes};
-use forkd_api::snapshot::{CreateSnapshot, Snapshot, WarmUp};
+use forkd_api::snapshot::{CreateSnapshot, RemoveSnapshot, Snapshot, WarmUp};
 use forkd_client::Client;
 use serde::Serialize;
 
@@ -199,7 +199,7 @@ async fn mid_computation(client: &Client) -> Result<MidComputation, CliError> {
     }
     fork::remove(client, &original).await;
     if let Some(tag) = tag {
-        client.remove_snapshot(&tag, false).await?;
+        client.remove_snapshot(&tag, RemoveSnapshot::default()).await?;
     }
     let seen = seen?;
     let goes_on = |[soon, later]: [u64; 2]| seen.before <= soon && soon < later;

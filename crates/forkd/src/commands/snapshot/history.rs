@@ -10,6 +10,9 @@ use crate::exit::Exit;
 use crate::moment::{ago, bytes};
 use crate::table::{Side, Table};
 
+/// Names in a row.
+const MAX_NAMES: usize = 3;
+
 pub fn run(options: &SnapshotInspectOptions) -> Result<Exit, CliError> {
     let history =
         with_daemon(&options.daemon, async |client| Ok(client.snapshot_history(&options.tag).await?))?;
@@ -27,6 +30,7 @@ fn render(history: &SnapshotHistory) -> String {
         ("DEPTH", Side::Right),
         ("OWN", Side::Right),
         ("SHARED", Side::Right),
+        ("NAMES", Side::Left),
     ]);
     for (entry, branch) in history.snapshots.iter().zip(branches(&history.snapshots)) {
         let mark = if entry.tag == history.tag { " *" } else { "" };
@@ -38,9 +42,19 @@ fn render(history: &SnapshotHistory) -> String {
             entry.depth.to_string(),
             bytes(entry.own_bytes),
             bytes(entry.shared_bytes),
+            some(&entry.names),
         ]);
     }
     table.render()
+}
+
+/// The first few: there may be thousands.
+fn some(names: &[String]) -> String {
+    let shown = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMES) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 fn kind(kind: SnapshotKind) -> &'static str {
@@ -86,6 +100,7 @@ mod tests {
     fn entry(tag: &str, parent: Option<&str>, dependents: &[&str]) -> SnapshotHistoryEntry {
         SnapshotHistoryEntry {
             tag: tag.into(),
+            names: Vec::new(),
             status: SnapshotStatus::Ready,
             kind: SnapshotKind::Diff,
             depth: 0,

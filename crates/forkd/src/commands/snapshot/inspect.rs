@@ -21,6 +21,7 @@ pub fn show(snapshot: &Snapshot, output: &Output) -> Result<(), CliError> {
     }
     print(&sheet(&[
         ("tag", Some(snapshot.tag.clone())),
+        ("names", (!snapshot.names.is_empty()).then(|| snapshot.names.join(", "))),
         ("status", Some(status(snapshot.status).into())),
         ("error", snapshot.error.clone()),
         ("created", Some(at(snapshot.created_at_unix))),

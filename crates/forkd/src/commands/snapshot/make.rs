@@ -1,8 +1,9 @@
 //! `forkd snapshot make`, and `forkd snapshot IMAGE`, which is short for it.
 
+use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::BranchSandbox;
 use forkd_api::snapshot::{CreateSnapshot, Progress as Told, ReadyProbe, Snapshot};
-use forkd_client::Client;
+use forkd_client::{Client, ClientError};
 use forkd_machine::Progress as _;
 
 use crate::arguments::{SnapshotCreateOptions, SnapshotShape};
@@ -13,12 +14,16 @@ use crate::progress::Progress;
 
 pub fn run(options: &SnapshotCreateOptions) -> Result<Exit, CliError> {
     with_daemon(&options.daemon, async |client| {
-        let snapshot = match (&options.from, &options.image) {
+        let source = match (&options.snapshot, &options.image) {
+            (None, Some(name)) => source(&client, name).await?,
+            (snapshot, _) => snapshot.clone().map(Source::Snapshot),
+        };
+        let snapshot = match (&options.from, source) {
             (Some(sandbox), _) => {
                 let wanted = BranchSandbox { tag: options.tag.clone(), wait: !options.no_wait };
                 client.branch(sandbox, &wanted).await?
             }
-            (None, Some(image)) => make(&client, &wanted(options, image)).await?,
+            (None, Some(source)) => make(&client, &wanted(options, &source)).await?,
             // The grammar asks for one of them.
             (None, None) => return Ok(Exit::Failure),
         };
@@ -27,14 +32,40 @@ pub fn run(options: &SnapshotCreateOptions) -> Result<Exit, CliError> {
     })
 }
 
-fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
+/// What a snapshot is made of.
+enum Source {
+    Image(String),
+    Snapshot(String),
+}
+
+/// What a name means: an image, or else a snapshot. If it is neither, the daemon says that there is no such image.
+async fn source(client: &Client, name: &str) -> Result<Option<Source>, CliError> {
+    let image = || Source::Image(name.to_owned());
+    match client.image(name).await {
+        Err(ClientError::Refused(refusal)) if refusal.code == Some(ErrorCode::NotFound) => {
+            let is_snapshot = client.snapshot(name).await.is_ok();
+            Ok(Some(if is_snapshot { Source::Snapshot(name.to_owned()) } else { image() }))
+        }
+        _ => Ok(Some(image())),
+    }
+}
+
+fn wanted(options: &SnapshotCreateOptions, source: &Source) -> CreateSnapshot {
     let ready = (options.ready_port.is_some() || options.ready_command.is_some()).then(|| ReadyProbe {
         port: options.ready_port,
         command: options.ready_command.as_ref().map(|words| words.0.clone()),
         timeout_secs: options.ready_timeout,
     });
+    let (name, of_source) = match source {
+        Source::Image(image) => (image, of_image(image, &options.shape)),
+        Source::Snapshot(snapshot) => {
+            let of_image = of_image(snapshot, &options.shape);
+            (snapshot, CreateSnapshot { image: None, snapshot: Some(snapshot.clone()), ..of_image })
+        }
+    };
     CreateSnapshot {
-        tag: Some(options.tag.clone().unwrap_or_else(|| slug(image))),
+        tag: Some(options.tag.clone().unwrap_or_else(|| slug(name))),
+        run: options.run.clone(),
         env: options.env.iter().cloned().collect(),
         start: options.start.as_ref().map(|words| words.0.clone()),
         ready,
@@ -42,7 +73,7 @@ fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
         host_certs: options.host_certs,
         e2b: options.e2b,
         wait: !options.no_wait,
-        ..of_image(image, &options.shape)
+        ..of_source
     }
 }
 
@@ -50,7 +81,9 @@ fn wanted(options: &SnapshotCreateOptions, image: &str) -> CreateSnapshot {
 pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
     CreateSnapshot {
         tag: None,
-        image: image.to_owned(),
+        image: Some(image.to_owned()),
+        snapshot: None,
+        run: Vec::new(),
         kernel: shape.kernel.clone(),
         vcpus: shape.vcpus,
         memory_mib: shape.memory,
@@ -70,7 +103,7 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
 /// Makes a snapshot and shows how far it is.
 pub async fn make(client: &Client, wanted: &CreateSnapshot) -> Result<Snapshot, CliError> {
     let progress = Progress::new();
-    let name = wanted.tag.as_ref().unwrap_or(&wanted.image);
+    let name = wanted.tag.as_deref().or(wanted.image.as_deref()).unwrap_or_default();
     let made = client.create_snapshot(wanted, |told| match told {
         Told::Step(step) => progress.step(&format!("snapshot {name}: {step}")),
         Told::Output(line) => progress.detail(&crate::table::plain(&line)),

@@ -1,5 +1,6 @@
 //! `forkd snapshot …`, and `images` and `rmi`, which are its `ls` and `rm`.
 
+pub mod compact;
 pub mod history;
 pub mod inspect;
 pub mod load;
@@ -10,4 +11,5 @@ pub mod push;
 pub mod rm;
 pub mod save;
 pub mod share;
+pub mod tag;
 pub mod verify;

@@ -1,0 +1,42 @@
+//! A snapshot becomes one that needs no other.
+
+use axum::Extension;
+use axum::extract::State;
+use forkd_api::error::ErrorBody;
+use forkd_api::snapshot::Snapshot;
+
+use crate::app::Shared;
+use crate::auth::Caller;
+use crate::error::Answer;
+use crate::extract::{Json, Path};
+use crate::jobs::Place;
+use crate::routes::snapshots::describe;
+
+/// Writes all memory of a snapshot, so that it no longer needs those it is based on. Its disk layers stay as they are.
+///
+/// A snapshot that is full already stays as it is. Sandboxes can be forked from it meanwhile.
+#[utoipa::path(
+    post,
+    path = "/v1/snapshots/{tag}/compact",
+    tag = "snapshots",
+    operation_id = "compact_snapshot",
+    params(("tag" = String, Path)),
+    responses(
+        (status = 200, description = "The snapshot, which has no parent", body = Snapshot),
+        (status = 403, description = "It is public, and another project's", body = ErrorBody),
+        (status = 404, description = "There is none with this tag", body = ErrorBody),
+        (status = 409, description = "Others are based on it, or its memory is damaged", body = ErrorBody),
+        (status = 429, description = "The daemon runs as many long jobs as it may at once", body = ErrorBody),
+        (status = 507, description = "This host has too little disk space", body = ErrorBody),
+    )
+)]
+pub(super) async fn compact(
+    State(app): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(tag): Path<String>,
+) -> Answer<Json<Snapshot>> {
+    let snapshot = app.own_snapshot(&caller, &tag)?;
+    let place = Place::take(&app).await?;
+    app.engine.compact(&snapshot.tag(), place).await?;
+    Ok(Json(describe(&app, &caller, snapshot.view()).await?))
+}

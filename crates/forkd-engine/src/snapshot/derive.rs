@@ -1,0 +1,201 @@
+//! Derive: a snapshot of another one with more in it.
+//!
+//! ```text
+//!   fork ─▶ commands ─▶ warm-up ─▶ gate closed, programs frozen ─▶ branch ─▶ the sandbox goes ─▶ a live snapshot, a diff
+//! ```
+//!
+//! The sandbox is nobody's: it has a name that is not listed, and is promised to nobody. So it goes when the caller goes away, and when the
+//! daemon is killed, the next one removes it. What comes of it is as clean as a snapshot that was booted: every child begins with taking an
+//! identity.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forkd_store::Tag;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::bring_up::{self, WarmUp};
+use crate::commands;
+use crate::engine::{Engine, Shared};
+use crate::error::EngineError;
+use crate::identity;
+use crate::ids::SandboxId;
+use crate::limits::admission::Wanted;
+use crate::limits::owner::{Holding, Owner};
+use crate::limits::quota::WantedLimits;
+use crate::network::NetworkOrder;
+use crate::sandbox::branch::Derived;
+use crate::sandbox::create::{NewSandboxes, Source};
+use crate::sandbox::forked::{Forked, Name, Prepared};
+use crate::sandbox::laps::Laps;
+use crate::sandbox::lifetime::OnExpiry;
+use crate::sandbox::{SandboxHandle, SandboxState};
+use crate::snapshot::SnapshotHandle;
+use crate::snapshot::make::{QUEUE, Step, Steps, step, warn};
+
+/// How long a warm-up may take, and the closing of the gate: as for one that is booted.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A snapshot to be made of another one.
+#[derive(Debug, Clone)]
+pub struct NewDerived {
+    pub tag: Tag,
+    pub source: SnapshotHandle,
+    /// Commands, which a shell runs as root.
+    pub run: Vec<String>,
+    /// Code to run behind them.
+    pub warm_up: Vec<WarmUp>,
+}
+
+impl Engine {
+    /// Makes a snapshot of a sandbox of another one in which commands and code have run. Whoever goes away before it is done ends it. While
+    /// it is made, the sandbox counts against what its owner may have.
+    pub async fn derive(
+        &self,
+        new: NewDerived,
+        owner: Option<&Owner>,
+        steps: &Steps,
+    ) -> Result<SnapshotHandle, EngineError> {
+        let shared = &self.shared;
+        let record = new.source.view().record;
+        if record.shape.devices.vsock.is_none() && !(new.run.is_empty() && new.warm_up.is_empty()) {
+            return Err(EngineError::WrongState("one without an agent"));
+        }
+        let name =
+            shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
+        let claim = match owner {
+            Some(owner) => {
+                Some(shared.claim(owner, Holding { snapshots: 1, ..Holding::of(&record.shape) }).await?)
+            }
+            None => None,
+        };
+        let network = NetworkOrder::default();
+        shared.networks.admit(&network, &record.shape.devices)?;
+        let wanted = Wanted { sandboxes: 0, memory_bytes: record.shape.memory_bytes };
+        shared.admit(wanted, Some(&record.tag)).await?;
+        step(steps, "fork").await;
+        let forking = fork(Arc::clone(shared), new.source.clone(), owner.cloned(), network);
+        // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
+        let sandbox = tokio::spawn(forking).await.map_err(|_| EngineError::Stopping)??;
+        tokio::select! {
+            prepared = prepare(&sandbox.handle, &new, steps) => prepared?,
+            reason = sandbox.handle.end() => return Err(EngineError::EndedMeanwhile(reason)),
+        }
+        step(steps, "freeze").await;
+        let derived = Derived { name, maker: owner.map(|owner| owner.name.clone()), policy: record.policy };
+        let (told, outcome) = oneshot::channel();
+        let engine = self.clone();
+        // Neither is this: what nobody waits for any more is removed when it is there.
+        tokio::spawn(async move {
+            let _claim = claim;
+            let branched = sandbox.handle.branch_derived(derived).await;
+            sandbox.remove().await;
+            if let Err(Ok(unwanted)) = told.send(branched.map(|branched| branched.snapshot)) {
+                let _ = engine.remove_snapshot(unwanted.tag().as_str(), false).await;
+            }
+        });
+        outcome.await.map_err(|_| EngineError::Stopping)?
+    }
+}
+
+/// The commands, the warm-up, and the closing of the gate.
+async fn prepare(sandbox: &SandboxHandle, new: &NewDerived, steps: &Steps) -> Result<(), EngineError> {
+    if sandbox.view().record.shape.devices.vsock.is_none() {
+        return Ok(());
+    }
+    let agent = sandbox.agent();
+    let (printed, mut pieces) = mpsc::channel(QUEUE);
+    let work = async move {
+        for command in &new.run {
+            step(steps, "run").await;
+            commands::run(agent, command, Some(&printed)).await.map_err(bring_up::BringUpError::from)?;
+        }
+        if !new.warm_up.is_empty() {
+            step(steps, "warm-up").await;
+        }
+        bring_up::warm_up(agent, &new.warm_up, LIMIT, Some(&printed)).await?;
+        Ok::<_, EngineError>(())
+    };
+    let telling = async {
+        while let Some(piece) = pieces.recv().await {
+            let _ = steps.send(Step::Printed(piece)).await;
+        }
+    };
+    tokio::join!(work, telling).0?;
+    if let Some(problem) = identity::close(agent, LIMIT).await? {
+        warn(steps, &problem).await;
+    }
+    Ok(())
+}
+
+/// A sandbox that is nobody's. Dropped, it goes.
+struct Temporary {
+    handle: SandboxHandle,
+    /// Until it is gone.
+    name: Option<Name>,
+}
+
+impl Temporary {
+    async fn remove(mut self) {
+        let name = self.name.take();
+        let _ = self.handle.remove().await;
+        drop(name);
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let (handle, name) = (self.handle.clone(), self.name.take());
+        if name.is_none() {
+            return;
+        }
+        // Without a runtime there is no daemon any more, and the next one removes it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _ = handle.remove().await;
+                drop(name);
+            });
+        }
+    }
+}
+
+async fn fork(
+    shared: Arc<Shared>,
+    source: SnapshotHandle,
+    owner: Option<Owner>,
+    network: NetworkOrder,
+) -> Result<Temporary, EngineError> {
+    let zygote = source.lease().await?;
+    let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;
+    let name = shared.unlisted.reserve(&id).ok_or(EngineError::Removed)?;
+    let new = NewSandboxes {
+        source: Source::Snapshot(source),
+        count: 1,
+        partial: false,
+        ttl: None,
+        on_expiry: OnExpiry::default(),
+        wake_on_traffic: false,
+        metadata: BTreeMap::new(),
+        about: serde_json::Map::new(),
+        env: BTreeMap::new(),
+        account: None,
+        network,
+        limits: WantedLimits::default(),
+        counted: false,
+        owner,
+    };
+    let laps = Laps::since(Instant::now());
+    let mut prepared = Prepared::make(shared, &zygote, new, None, name, laps).await?;
+    let _turn = prepared.turn().await;
+    let mut forked = prepared.start(&zygote).await?;
+    if forked.record.shape.devices.vsock.is_some() {
+        forked.identify(0, BTreeMap::new(), None).await?;
+    }
+    own(forked)
+}
+
+fn own(forked: Forked) -> Result<Temporary, EngineError> {
+    let (handle, name) = forked.own(SandboxState::Running)?;
+    Ok(Temporary { handle, name: Some(name) })
+}

@@ -169,6 +169,11 @@ HintCode = Literal[
     "name_template",
     "choose_tag",
     "remove_dependents",
+    "remove_names",
+    "compact_dependents",
+    "verify_snapshot",
+    "move_name",
+    "list_names",
     "remove_users",
     "remove_branches",
     "remove_sandboxes",
@@ -318,10 +323,7 @@ class CreateSandboxes(Model):
 
 @dataclass(frozen=True)
 class CreateSnapshot(Model):
-    """Boots an image, warms it up and freezes it."""
-
-    image: str
-    """A name or an id of an image."""
+    """Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`."""
 
     cpu: Optional[Cpu] = None
     """What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level."""
@@ -342,6 +344,9 @@ class CreateSnapshot(Model):
     scope admin.
     """
 
+    image: Optional[str] = None
+    """A name or an id of an image."""
+
     kernel: Optional[str] = None
     """A name of a kernel; without one, the default."""
 
@@ -353,6 +358,14 @@ class CreateSnapshot(Model):
     """
 
     ready: Optional[ReadyProbe] = None
+
+    run: list[str] = field(default_factory=list)
+    """Commands to run, one after another, as root with `sh -c`, before `warm_up`. One that fails ends it."""
+
+    snapshot: Optional[str] = None
+    """A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of
+    the other fields, only `run`, `warm_up` and `wait` can be given.
+    """
 
     start: Optional[list[str]] = None
     """A program that runs from the start."""
@@ -1102,6 +1115,9 @@ class RemovedSnapshots(Model):
 
     removed: list[str]
 
+    names: list[str] = field(default_factory=list)
+    """The name that was removed, if what was named is not the tag of a snapshot but another of its names."""
+
 
 @dataclass(frozen=True)
 class Rollback(Model):
@@ -1256,6 +1272,9 @@ class SnapshotInfo(Model):
     image: Optional[str] = None
     """The image that it was booted from."""
 
+    names: list[str] = field(default_factory=list)
+    """Its other names. Each can be used in the place of the tag."""
+
     network: bool = False
     """Whether its sandboxes have a network."""
 
@@ -1322,6 +1341,9 @@ class SnapshotHistoryEntry(Model):
     status: SnapshotStatus
 
     tag: str
+
+    names: list[str] = field(default_factory=list)
+    """Its other names."""
 
     parent: Optional[str] = None
     """The snapshot that it is based on."""

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use forkd_api::error::ErrorCode;
 use forkd_api::library::ImageList;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox, SandboxList};
-use forkd_api::snapshot::{Snapshot, SnapshotList};
+use forkd_api::snapshot::{Snapshot, SnapshotHistory, SnapshotList};
 use forkd_tests::check;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::fake_agent::FakeAgents;
@@ -46,14 +46,21 @@ fn classified(operation: &str) -> Option<About> {
         "eval" => Sandbox("", r#"{"language":"python","code":"1"}"#),
         "exec" => Sandbox("", r#"{"args":["true"]}"#),
         "read_file" | "write_file" | "remove_file" | "file_info" | "list_files" => Sandbox("?path=/x", ""),
-        "get_snapshot" | "remove_snapshot" => Snapshot,
+        "get_snapshot"
+        | "remove_snapshot"
+        | "snapshot_history"
+        | "verify_snapshot"
+        | "compact_snapshot"
+        | "add_snapshot_name"
+        | "remove_snapshot_name"
+        | "save_snapshot" => Snapshot,
         "get_image" => Image,
         "create_sandboxes" | "create_snapshot" | "resolve_name" => Body,
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems" | "build_image" | "debian_image" | "import_image" | "prune_images" | "pull_image"
         | "remove_image" | "publish_image" | "publish_snapshot" | "add_kernel" | "choose_kernel"
-        | "import_kernel" | "remove_kernel" => Admin,
+        | "import_kernel" | "remove_kernel" | "load_snapshot" | "pull_snapshot" | "push_snapshot" => Admin,
         _ => return None,
     })
 }
@@ -163,7 +170,10 @@ fn nothing_of_another_project_is_there() -> Result<(), Failure> {
                     check!(!hidden, "{request}: {owners:?}");
                 }
             }
-            About::Snapshot => tenants.hides(&request.replace("{tag}", "NAME"), tags, "", 404)?,
+            About::Snapshot => {
+                let request = request.replace("{tag}", "NAME").replace("{name}", "other");
+                tenants.hides(&request, tags, "", 404)?;
+            }
             About::Image => {
                 tenants.hides(&request.replace("{image}", "NAME"), ("empty", "other"), "", 404)?
             }
@@ -185,10 +195,24 @@ fn nothing_of_another_project_is_there() -> Result<(), Failure> {
         ("GET /v1/names/NAME", "", tags),
         ("POST /v1/snapshots", r#"{"image":"NAME"}"#, ("empty", "other")),
         ("POST /v1/snapshots", r#"{"tag":"x","image":"NAME"}"#, ("empty", "other")),
+        ("POST /v1/snapshots", r#"{"tag":"x","snapshot":"NAME"}"#, tags),
         (&format!("POST /v1/sandboxes/{}/rollback", own.id), r#"{"tag":"NAME"}"#, tags),
     ] {
         tenants.hides(request, names, body, 404)?;
     }
+
+    // A name of another project's snapshot is in use, and nothing else is said of it.
+    world.ask("PUT /v1/snapshots/theirs/names/nickname")?.parsed::<Snapshot>(200)?;
+    tenants.ask(TWO, "GET /v1/snapshots/nickname", "")?.error(ErrorCode::NotFound)?;
+    tenants.ask(TWO, "DELETE /v1/snapshots/nickname", "")?.error(ErrorCode::NotFound)?;
+    let take = "PUT /v1/snapshots/own-branch/names/nickname?force=true";
+    let taken = tenants.ask(TWO, take, "")?.error(ErrorCode::NameTaken)?;
+    check!(!taken.error.contains("theirs"), "{taken:?}");
+    // Nor of a snapshot that its own is based on.
+    let history: SnapshotHistory =
+        tenants.ask(TWO, "GET /v1/snapshots/own-branch/history", "")?.parsed(200)?;
+    let [only] = &history.snapshots[..] else { return Err(format!("{history:?}").into()) };
+    assert_eq!((only.tag.as_str(), &only.parent, only.depth), ("own-branch", &None, 1));
 
     for (who, ids, tags, images) in [
         (DEFAULT, vec![], vec!["base"], 1),

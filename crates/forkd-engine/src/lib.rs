@@ -4,7 +4,8 @@
 //!
 //! ```text
 //!   Engine ──┬─ sandbox/     create, branch, rollback, end         each sandbox has a task that owns it
-//!            ├─ snapshot/    make, persist, load, evict, remove    each snapshot too
+//!            ├─ snapshot/    make, derive, persist, load, evict,   each snapshot too
+//!            │               compact, verify, history, names, remove
 //!            ├─ disk/        layers, merges, quotas
 //!            ├─ limits/      admission, owners, cgroups, usage
 //!            ├─ network      leases of forkd-net

@@ -76,6 +76,30 @@ def test_branches_and_forks(real: Controller, base: Sandbox) -> None:
         kept.refresh()
 
 
+def test_chains(real: Controller, base: Sandbox) -> None:
+    tag = f"chain-{uuid.uuid4().hex[:8]}"
+    head = base.branch(tag, wait=True)
+    history = head.history()
+    assert [(entry.tag, entry.kind) for entry in history] == [("base", "full"), (tag, "diff")]
+    verified = head.verify()
+    assert (verified.intact, verified.snapshots, verified.damage) == (True, 2, None)
+    name = f"name-{tag}"
+    assert head.add_name(name).names == [name]
+    with pytest.raises(forkd.ConflictError) as taken:
+        real.add_snapshot_name("base", name)
+    assert "force=True" in str(taken.value.hint)
+    with pytest.raises(forkd.ConflictError):
+        head.delete()
+    assert Snapshot.get(name, controller=real).tag == tag
+    assert head.remove_name(name).names == []
+    assert head.compact().parent is None
+    with pytest.raises(forkd.InvalidArgumentError):
+        real.create_snapshot(forkd.models.CreateSnapshot(snapshot="base", tag="new", vcpus=2))
+    assert real.add_snapshot_name(tag, name).names == [name]
+    assert real.delete_snapshot(name) == [name]
+    assert head.delete() == [tag]
+
+
 def test_refusals(real: Controller, base: Sandbox) -> None:
     with pytest.raises(forkd.NotFoundError) as missing:
         Sandbox.create("no-such-tag", controller=real)

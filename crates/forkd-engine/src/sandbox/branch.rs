@@ -33,7 +33,7 @@ pub struct BranchOrder {
     /// Whether the sandbox can be taken back to it. One that is only for copies is removed when they are there.
     pub kept: bool,
     /// If it is a snapshot of its own, and not a branch.
-    pub derived: Option<Derived>,
+    pub derived: Option<Box<Derived>>,
     /// Since it was asked for.
     pub laps: Laps<BranchStep>,
 }
@@ -70,7 +70,8 @@ impl Sandbox {
         let shared = Arc::clone(&self.shared);
         let mut own = None;
         let (tag, name) = match (order.derived, order.tag) {
-            (Some(Derived { name, maker, policy }), _) => {
+            (Some(derived), _) => {
+                let Derived { name, maker, policy } = *derived;
                 own = Some((maker, policy));
                 (name.get().clone(), name)
             }

@@ -197,7 +197,7 @@ impl SandboxHandle {
 
     /// Makes a snapshot that is not a branch of the sandbox's.
     pub(crate) async fn branch_derived(&self, derived: Derived) -> Result<Branched, EngineError> {
-        let (kept, derived, laps) = (false, Some(derived), Laps::since(Instant::now()));
+        let (kept, derived, laps) = (false, Some(Box::new(derived)), Laps::since(Instant::now()));
         let order = BranchOrder { tag: None, owner: None, kept, derived, laps };
         self.ask(|answer| Request::Branch(order, answer)).await
     }
@@ -514,6 +514,10 @@ impl Sandbox {
     }
 
     pub(crate) fn tell(&self, what: Happened) {
+        // Nobody knows of one that is not listed.
+        if self.shared.unlisted.has(&self.record.id) {
+            return;
+        }
         self.shared.tell(&self.record.project, what);
     }
 

@@ -49,7 +49,11 @@ impl Engine {
         let tag = tag.clone();
         let measured = blocking(move || {
             let family = Family::new(&all);
-            Ok(family.around(&tag).iter().map(|one| measure(&shared, &family, one)).collect::<Vec<_>>())
+            let around = family.around(&tag);
+            // Each once: they are looked up again for all that are based on them.
+            let stored: BTreeMap<&Tag, Stored> =
+                around.iter().map(|one| (&one.record.tag, Stored::of(&shared, one))).collect();
+            Ok(around.iter().map(|one| measure(&shared, &family, &stored, one)).collect::<Vec<_>>())
         });
         let entries = measured.await.map_err(EngineError::io("look at files"))?;
         if entries.is_empty() {
@@ -120,10 +124,32 @@ impl<'a> Family<'a> {
     }
 }
 
-fn measure(shared: &Shared, family: &Family<'_>, view: &SnapshotView) -> HistoryEntry {
+/// What the files of a snapshot are, and what they take.
+#[derive(Clone, Copy)]
+struct Stored {
+    kind: SnapshotKind,
+    bytes: u64,
+}
+
+impl Stored {
+    fn of(shared: &Shared, view: &SnapshotView) -> Stored {
+        Stored { kind: kind(shared, view), bytes: files(shared, &view.record.tag) }
+    }
+}
+
+/// `stored` has all of the chain.
+fn measure(
+    shared: &Shared,
+    family: &Family<'_>,
+    stored: &BTreeMap<&Tag, Stored>,
+    view: &SnapshotView,
+) -> HistoryEntry {
     let tag = &view.record.tag;
     let chain = family.chain(tag);
-    let kind = kind(shared, view);
+    let of = |view: &SnapshotView| {
+        stored.get(&view.record.tag).copied().unwrap_or_else(|| Stored::of(shared, view))
+    };
+    let Stored { kind, bytes: own_files } = of(view);
     let layers: BTreeSet<&LayerId> = view.record.disks.iter().flatten().collect();
     let (own, others): (Vec<&LayerId>, Vec<_>) =
         layers.into_iter().partition(|layer| family.is_own(tag, layer));
@@ -136,8 +162,9 @@ fn measure(shared: &Shared, family: &Family<'_>, view: &SnapshotView) -> History
         if below == SnapshotKind::Full {
             break;
         }
-        shared_bytes += files(shared, &ancestor.record.tag);
-        below = self::kind(shared, ancestor);
+        let ancestor = of(ancestor);
+        shared_bytes += ancestor.bytes;
+        below = ancestor.kind;
     }
     if let Some(image) = &view.record.shape.image
         && let Ok(Some(image)) = shared.images.get(*image)
@@ -149,7 +176,7 @@ fn measure(shared: &Shared, family: &Family<'_>, view: &SnapshotView) -> History
         names: shared.names.of(tag),
         kind,
         depth: u32::try_from(chain.len() - 1).unwrap_or(u32::MAX),
-        own_bytes: files(shared, tag) + bytes(&own),
+        own_bytes: own_files + bytes(&own),
         shared_bytes,
     }
 }

@@ -141,8 +141,30 @@ def get_snapshot(tag: str) -> Call[models.SnapshotInfo]:
     return get(f"/v1/snapshots/{part(tag)}", model(models.SnapshotInfo))
 
 
-def remove_snapshot(tag: str, cascade: bool) -> Call[models.RemovedSnapshots]:
-    return delete(f"/v1/snapshots/{part(tag)}", model(models.RemovedSnapshots), cascade=cascade or None)
+def remove_snapshot(tag: str, cascade: bool, all_names: bool = False) -> Call[models.RemovedSnapshots]:
+    values = {"cascade": cascade or None, "all_names": all_names or None}
+    return delete(f"/v1/snapshots/{part(tag)}", model(models.RemovedSnapshots), **values)
+
+
+def snapshot_history(tag: str) -> Call[models.SnapshotHistory]:
+    return get(f"/v1/snapshots/{part(tag)}/history", model(models.SnapshotHistory))
+
+
+def verify_snapshot(tag: str) -> Call[models.SnapshotVerification]:
+    return post(f"/v1/snapshots/{part(tag)}/verify", model(models.SnapshotVerification)).within(math.inf)
+
+
+def compact_snapshot(tag: str) -> Call[models.SnapshotInfo]:
+    return post(f"/v1/snapshots/{part(tag)}/compact", model(models.SnapshotInfo)).within(math.inf)
+
+
+def add_snapshot_name(tag: str, name: str, force: bool) -> Call[models.SnapshotInfo]:
+    path = f"/v1/snapshots/{part(tag)}/names/{part(name)}" + query({"force": force or None})
+    return Call("PUT", path, model(models.SnapshotInfo), repeatable=True)
+
+
+def remove_snapshot_name(tag: str, name: str) -> Call[models.SnapshotInfo]:
+    return delete(f"/v1/snapshots/{part(tag)}/names/{part(name)}", model(models.SnapshotInfo))
 
 
 def list_images() -> Call[models.ImageList]:

@@ -234,6 +234,9 @@ HINTS = {
     "list_kernels": "list_kernels() lists those there are",
     "needs_token": TOKEN_HINT,
     "remove_dependents": "remove them first, or all with cascade=True",
+    "remove_names": "remove those names first, or all with all_names=True",
+    "move_name": "choose another name, or move it with force=True",
+    "verify_snapshot": "verify_snapshot() names the damaged file",
 }
 
 

@@ -227,7 +227,7 @@ class Controller:
     def create_snapshot(
         self, body: models.CreateSnapshot, on_progress: Optional[io.Handler[models.Progress]] = None
     ) -> models.SnapshotInfo:
-        """Boots an image, warms it up and freezes it."""
+        """Boots an image, or forks a snapshot, runs commands and code in it, and freezes it."""
         last = self._followed(_api.create_snapshot(body), models.Progress, on_progress)
         return last.snapshot or _nothing()
 
@@ -239,9 +239,33 @@ class Controller:
         """A snapshot."""
         return self.transport.send(_api.get_snapshot(tag))
 
-    def delete_snapshot(self, tag: str, *, cascade: bool = False) -> list[str]:
-        """Removes a snapshot; with `cascade`, also those that are changes of it. What was removed, in this order."""
-        return (self.transport.send(_api.remove_snapshot(tag, cascade))).removed
+    def delete_snapshot(self, tag: str, *, cascade: bool = False, all_names: bool = False) -> list[str]:
+        """Removes a snapshot, or another name of one. What was removed, in this order.
+
+        With `cascade`, also the snapshots based on it. One that has other names is removed only with `all_names`.
+        """
+        removed = self.transport.send(_api.remove_snapshot(tag, cascade, all_names))
+        return [*removed.removed, *removed.names]
+
+    def snapshot_history(self, tag: str) -> models.SnapshotHistory:
+        """What a snapshot is based on, and what is based on it, with sizes on disk."""
+        return self.transport.send(_api.snapshot_history(tag))
+
+    def verify_snapshot(self, tag: str) -> models.SnapshotVerification:
+        """Reads and checks every file of a snapshot and of what it is based on."""
+        return self.transport.send(_api.verify_snapshot(tag))
+
+    def compact_snapshot(self, tag: str) -> models.SnapshotInfo:
+        """Makes a snapshot one that needs no other."""
+        return self.transport.send(_api.compact_snapshot(tag))
+
+    def add_snapshot_name(self, tag: str, name: str, *, force: bool = False) -> models.SnapshotInfo:
+        """Gives a snapshot another name; with `force`, also one that another snapshot has."""
+        return self.transport.send(_api.add_snapshot_name(tag, name, force))
+
+    def remove_snapshot_name(self, tag: str, name: str) -> models.SnapshotInfo:
+        """Takes a name from a snapshot, which stays."""
+        return self.transport.send(_api.remove_snapshot_name(tag, name))
 
     def list_images(self) -> list[models.ImageSummary]:
         """All images."""

@@ -38,6 +38,7 @@ class Snapshot:
         tag: str,
         image: str,
         *,
+        run: Sequence[str] = (),
         warm_up: Union[str, Sequence[models.WarmUp]] = (),
         start: Optional[Sequence[str]] = None,
         ready: Optional[models.ReadyProbe] = None,
@@ -51,16 +52,17 @@ class Snapshot:
         on_progress: Optional[io.Handler[models.Progress]] = None,
         controller: Optional[Controller] = None,
     ) -> Snapshot:
-        """Boots an image, warms it up and freezes it.
+        """Boots an image, runs commands and code in it, and freezes it.
 
-        `warm_up` is code that has run when sandboxes begin: a text is Python. `on_progress` is told each step and what it
-        prints. `wait` is whether the snapshot is on disk when this returns; it can be forked from before that.
+        `run` are commands for a shell, run as root before `warm_up`; one that fails ends it. `warm_up` is code that has run
+        when sandboxes begin: a text is Python. `on_progress` is told each step and what it prints. `wait` is whether the
+        snapshot is on disk when this returns; it can be forked from before that.
         """
-        codes = [models.WarmUp(code=warm_up, language="python")] if isinstance(warm_up, str) else list(warm_up)
         body = models.CreateSnapshot(
             image=image,
             tag=tag,
-            warm_up=codes,
+            run=list(run),
+            warm_up=_codes(warm_up),
             start=None if start is None else list(start),
             ready=ready,
             env=envs or {},
@@ -125,6 +127,50 @@ class Snapshot:
         created = self.controller.create_sandboxes(body)
         return [Sandbox(self.controller, info) for info in created.sandboxes]
 
-    def delete(self, *, cascade: bool = False) -> builtins.list[str]:
-        """Removes it; with `cascade`, also the snapshots that are changes of it. What was removed, in this order."""
-        return self.controller.delete_snapshot(self.tag, cascade=cascade)
+    def derive(
+        self,
+        tag: str,
+        *,
+        run: Sequence[str] = (),
+        warm_up: Union[str, Sequence[models.WarmUp]] = (),
+        wait: bool = True,
+        on_progress: Optional[io.Handler[models.Progress]] = None,
+    ) -> Snapshot:
+        """A new snapshot based on this one, in which commands and code have run; the arguments are those of `create`."""
+        body = models.CreateSnapshot(snapshot=self.tag, tag=tag, run=list(run), warm_up=_codes(warm_up), wait=wait)
+        return type(self)(self.controller, self.controller.create_snapshot(body, on_progress))
+
+    def history(self) -> builtins.list[models.SnapshotHistoryEntry]:
+        """The snapshots it is based on, from the base up, itself, and those based on it."""
+        return (self.controller.snapshot_history(self.tag)).snapshots
+
+    def verify(self) -> models.SnapshotVerification:
+        """Reads and checks every file of it and of what it is based on."""
+        return self.controller.verify_snapshot(self.tag)
+
+    def compact(self) -> models.SnapshotInfo:
+        """Makes it one that needs no other."""
+        self.info = self.controller.compact_snapshot(self.tag)
+        return self.info
+
+    def add_name(self, name: str, *, force: bool = False) -> models.SnapshotInfo:
+        """Gives it another name; with `force`, also one that another snapshot has."""
+        self.info = self.controller.add_snapshot_name(self.tag, name, force=force)
+        return self.info
+
+    def remove_name(self, name: str) -> models.SnapshotInfo:
+        """Takes a name from it."""
+        self.info = self.controller.remove_snapshot_name(self.tag, name)
+        return self.info
+
+    def delete(self, *, cascade: bool = False, all_names: bool = False) -> builtins.list[str]:
+        """Removes it; with `cascade`, also the snapshots based on it. What was removed, in this order.
+
+        One that has other names is removed only with `all_names`.
+        """
+        return self.controller.delete_snapshot(self.tag, cascade=cascade, all_names=all_names)
+
+
+def _codes(warm_up: Union[str, Sequence[models.WarmUp]]) -> builtins.list[models.WarmUp]:
+    """A text is Python."""
+    return [models.WarmUp(code=warm_up, language="python")] if isinstance(warm_up, str) else list(warm_up)

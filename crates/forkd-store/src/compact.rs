@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The contents stay the same, so the disk layers, the time and everything else that the manifest says do, too. Its digest does not: it no
-//! longer has a parent. So nothing may be based on it.
+//! longer has a parent. So nothing may be based on it. A full snapshot of version 1 becomes one of today's format.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -18,7 +18,7 @@ use crate::chain::{Chain, ChainError};
 use crate::contents::{NewContents, failed, write_contents};
 use crate::draft::{Description, DiskLayer};
 use crate::files;
-use crate::manifest::About;
+use crate::manifest::{About, Content};
 use crate::overlay::Origin;
 use crate::page::PageSink;
 use crate::snapshot::OpenError;
@@ -69,21 +69,23 @@ impl PageSink for Check<'_> {
 }
 
 impl Store {
-    /// Makes the snapshot `tag` one that needs no other, with `local` beside it instead of what is there. Returns it, or `None` if it is
-    /// full already. Refused if another snapshot is based on it.
+    /// Makes the snapshot `tag` one that needs no other, with `about` in its manifest and `local` beside it instead of what is there. Returns
+    /// it, or `None` if it is full already, and of today's format. Refused if another snapshot is based on it.
     pub fn compact(
         &self,
         tag: &Tag,
+        about: About,
         local: About,
         is_cancelled: &IsCancelled<'_>,
     ) -> Result<Option<Stored>, CompactError> {
         let observe = |_| if is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        self.compact_in_steps(tag, local, is_cancelled, &mut { observe })
+        self.compact_in_steps(tag, about, local, is_cancelled, &mut { observe })
     }
 
     pub(crate) fn compact_in_steps(
         &self,
         tag: &Tag,
+        about: About,
         local: About,
         is_cancelled: &IsCancelled<'_>,
         observe: &mut Observer<'_>,
@@ -91,7 +93,7 @@ impl Store {
         let missing =
             || ChainError::Missing { tag: tag.clone(), store: self.directory().display().to_string() };
         let stored = self.get(tag)?.ok_or_else(missing)?;
-        if stored.manifest().parent.is_none() {
+        if stored.manifest().parent.is_none() && matches!(stored.manifest().content, Content::Framed { .. }) {
             return Ok(None);
         }
         // Refused again at the end, with the store locked; here it saves the work.
@@ -106,7 +108,7 @@ impl Store {
             AssembleError::Sink { .. } => CompactError::Cancelled,
             error => CompactError::Memory(error),
         })?;
-        let description = describe(&stored, local);
+        let description = describe(&stored, about, local);
         let contents = NewContents {
             state_version: chain.state().version(),
             state: chain.state().payload(),
@@ -119,14 +121,14 @@ impl Store {
     }
 }
 
-fn describe(stored: &Stored, local: About) -> Description {
+fn describe(stored: &Stored, about: About, local: About) -> Description {
     let manifest = stored.manifest();
     let layers = stored.disk_layers().map(|(id, entry)| DiskLayer { id: id.clone(), entry });
     Description {
         created_unix_ms: manifest.created_unix_ms,
         cpu: manifest.cpu.clone(),
         layout: manifest.layout.clone(),
-        about: manifest.about.clone(),
+        about,
         local,
         disk_layers: layers.collect(),
     }
@@ -153,7 +155,7 @@ mod tests {
     }
 
     fn compact(store: &TestStore, name: &str) -> Result<Option<Stored>, CompactError> {
-        store.compact(&tag(name), About::new(), &|| false)
+        store.compact(&tag(name), About::new(), About::new(), &|| false)
     }
 
     fn chain() -> (TestStore, Memory) {
@@ -163,6 +165,23 @@ mod tests {
         let content = memory(&[1, 0, 3, 0, 6]);
         store.diff("head", &middle, &content);
         (store, content)
+    }
+
+    #[test]
+    fn snapshots_of_version_1_become_ones_of_today() {
+        let (store, [base, head]) = TestStore::of_version_1();
+        let about = About::from_iter([("vcpus".to_owned(), 1.into())]);
+        let compact = |name: &str| store.compact(&tag(name), about.clone(), About::new(), &|| false);
+        assert!(compact("base").is_err(), "something is based on it");
+        for (name, expected) in [("head", head), ("base", base)] {
+            let stored = compact(name).unwrap().unwrap();
+            assert!(matches!(stored.manifest().content, Content::Framed { .. }), "{name}");
+            assert_eq!(stored.manifest().about, about);
+            let found = Memory::of_regions(&[3, 2]);
+            Chain::load(&store, &tag(name)).unwrap().assemble(&found).unwrap();
+            assert_eq!(found.received(), expected, "{name}");
+            assert!(compact(name).unwrap().is_none(), "{name}");
+        }
     }
 
     #[test]
@@ -217,7 +236,7 @@ mod tests {
                 steps += 1;
                 if steps > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            let done = store.compact_in_steps(&tag("head"), About::new(), &|| false, observe);
+            let done = store.compact_in_steps(&tag("head"), About::new(), About::new(), &|| false, observe);
             assert_eq!(content(&store, "head", 5), expected, "step {stop}");
             store.sweep().unwrap();
             assert_eq!(fs::read_dir(store.path()).unwrap().count(), 3);
@@ -241,7 +260,7 @@ mod tests {
             }
             ControlFlow::Continue(())
         };
-        let refused = store.compact_in_steps(&tag("head"), About::new(), &|| false, observe);
+        let refused = store.compact_in_steps(&tag("head"), About::new(), About::new(), &|| false, observe);
         assert_eq!(
             refused.unwrap_err().to_string(),
             "snapshot head is the parent of late; remove them first"

@@ -12,7 +12,7 @@ use crate::background::behind;
 use crate::blocking::in_place;
 use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
-use crate::record::{self, ZygoteRecord};
+use crate::record::{self, PortableRecord, ZygoteRecord};
 use crate::snapshot::SnapshotHandle;
 use crate::snapshot::verify::Cancel;
 
@@ -68,8 +68,8 @@ fn compact(shared: &Shared, tag: &Tag, is_cancelled: &(dyn Fn() -> bool + Sync))
     let stored = shared.store.get(tag).map_err(ChainError::from)?.ok_or(EngineError::Removed)?;
     // Again: it is the last moment before the work.
     shared.refuse_dependents(tag)?;
-    let local = local(&stored).map_err(|reason| EngineError::Failed { tag: tag.clone(), reason })?;
-    match shared.store.compact(tag, local, is_cancelled) {
+    let (about, local) = notes(&stored).map_err(|reason| EngineError::Failed { tag: tag.clone(), reason })?;
+    match shared.store.compact(tag, about, local, is_cancelled) {
         Ok(_) => Ok(()),
         Err(CompactError::Cancelled) => Err(EngineError::Stopping),
         Err(CompactError::Write(WriteError::Replaced { .. })) => Err(EngineError::Removed),
@@ -86,14 +86,18 @@ fn compact(shared: &Shared, tag: &Tag, is_cancelled: &(dyn Fn() -> bool + Sync))
     }
 }
 
-/// What is beside its manifest, for one without a parent.
-fn local(stored: &Stored) -> Result<About, String> {
+/// What is in its manifest and what is beside that, for one without a parent.
+fn notes(stored: &Stored) -> Result<(About, About), String> {
     let record: ZygoteRecord = record::from_object(stored.local.about.clone())?;
     // Of a manifest of version 1, its writer says what its layers are; that must not be believed because it is sealed again.
     let is_sealed = matches!(stored.manifest().content, Content::Framed { .. });
     let layers_unsealed = record.layers_unsealed || !is_sealed;
-    record::to_object(&ZygoteRecord { parent: None, layers_unsealed, ..record })
-        .map_err(|error| error.to_string())
+    let written = |error: serde_json::Error| error.to_string();
+    // Version 1 has none.
+    let about = record::to_object(&PortableRecord::of(&record)).map_err(written)?;
+    let local =
+        record::to_object(&ZygoteRecord { parent: None, layers_unsealed, ..record }).map_err(written)?;
+    Ok((about, local))
 }
 
 impl SnapshotHandle {

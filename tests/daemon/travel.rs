@@ -5,10 +5,12 @@ use std::path::PathBuf;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::{PushedSnapshot, Snapshot, SnapshotStatus};
+use forkd_tests::binaries;
 use forkd_tests::docker_registry::DockerRegistry;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::world::World;
@@ -100,5 +102,28 @@ fn a_snapshot_goes_through_a_registry() -> Result<(), Failure> {
     to.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", none)?;
     to.refuses(ErrorCode::Malformed, "POST /v1/snapshots/pull", json!({ "reference": "no reference" }))?;
     to.refuses(ErrorCode::NotFound, "POST /v1/snapshots/none/push", json!({ "reference": reference("x") }))?;
+    Ok(())
+}
+
+/// What a token may have holds for what arrives, too.
+#[test]
+fn a_snapshot_that_arrives_counts() -> Result<(), Failure> {
+    let (from, mut to) = (sender()?, World::new()?);
+    let path = file(&from);
+    let path = path.to_str().ok_or("no path")?;
+    from.forkd(&["snapshot", "save", "one", "-o", path])?;
+    let token = to.token_with("few", &["--scope", "admin", "--max-snapshots", "1"])?;
+    to.end(Signal::TERM)?;
+    to.start(&["--listen", "127.0.0.1:0"])?;
+    let address = format!("http://{}", to.address()?);
+    let load = |tag: &str| {
+        let arguments = ["snapshot", "load", path, "--tag", tag, "--address", &address];
+        binaries::forkd(to.home(), &arguments).env("FORKD_TOKEN", &token).output()
+    };
+    let first = load("first")?;
+    assert!(first.status.success(), "{}", binaries::transcript(&first));
+    let second = binaries::transcript(&load("second")?);
+    assert!(second.contains("snapshots"), "{second}");
+    assert!(to.snapshot("second").is_err());
     Ok(())
 }

@@ -44,7 +44,6 @@ impl From<&EngineError> for ApiError {
             ) => ApiError::new(Code::WrongState, text),
             EngineError::Travel(TravelError::Fetch(_)) => ApiError::new(Code::UpstreamFailed, chain(error)),
             EngineError::Travel(_) | EngineError::Receive(_) => ApiError::new(Code::Malformed, chain(error)),
-            EngineError::NoRoom(_) => ApiError::new(Code::NoDisk, text),
             EngineError::NameInUse { .. } => ApiError::new(Code::NameTaken, text).hint(HintCode::MoveName),
             EngineError::NoName { .. } => ApiError::new(Code::NotFound, text).hint(HintCode::ListNames),
             EngineError::TooManyNames { .. } => ApiError::new(Code::TooMany, text).hint(HintCode::ListNames),

@@ -34,8 +34,6 @@ pub enum EngineError {
     Travel(#[from] crate::snapshot::travel::TravelError),
     #[error(transparent)]
     Receive(#[from] forkd_store::ReceiveError),
-    #[error(transparent)]
-    NoRoom(#[from] forkd_host::disk::DiskError),
     #[error("there is a snapshot {0} already")]
     NameTaken(Tag),
     #[error("the name {name} is in use: it is a name of snapshot {snapshot}")]

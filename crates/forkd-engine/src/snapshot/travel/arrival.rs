@@ -36,8 +36,6 @@ use crate::snapshot::{self, SnapshotHandle};
 
 /// The largest of the small streams, which are read into memory.
 const MAX_SMALL: u64 = 64 << 20;
-/// What is left free on the disk.
-const SPARE: u64 = 256 << 20;
 
 /// Where an artifact comes from.
 pub trait Origin: Sync {
@@ -98,8 +96,6 @@ pub(crate) fn receive(
         None => itinerary.name.parse()?,
     };
     let name = shared.snapshots.reserve(&tag).ok_or_else(|| EngineError::NameTaken(tag.clone()))?;
-    let needed = artifact.raw_size().saturating_add(SPARE);
-    forkd_host::disk::require(shared.places.root(), needed, "a snapshot")?;
     let mut arrival = Arrival {
         shared,
         artifact,

@@ -24,6 +24,7 @@ use self::arrival::{Destination, Origin};
 use self::departure::Departure;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::limits::owner::Holding;
 use crate::record::{self, PortableRecord};
 use crate::snapshot::SnapshotHandle;
 
@@ -50,6 +51,14 @@ impl Engine {
         destination: &Destination,
         progress: &dyn Progress,
     ) -> Result<SnapshotHandle, EngineError> {
+        self.admit_bytes(self.root(), artifact.raw_size())?;
+        let _claim = match &destination.owner {
+            Some(owner) => {
+                let claim = self.shared.claim(owner, Holding { snapshots: 1, ..Holding::default() });
+                Some(tokio::runtime::Handle::current().block_on(claim)?)
+            }
+            None => None,
+        };
         arrival::receive(&self.shared, artifact, origin, destination, progress)
     }
 }

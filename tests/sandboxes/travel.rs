@@ -1,14 +1,18 @@
 //! Snapshots that leave one engine in a file and arrive at another, which has nothing of them.
 
+use std::fs::{self, File};
 use std::io::Cursor;
+use std::os::unix::fs::FileExt;
 
 use forkd_engine::{Destination, SnapshotHandle};
 use forkd_hub::layout::{self, Layout};
 use forkd_hub::{Annotations, Outgoing, Role, Silent, Snapshot, first_variant};
+use forkd_image::images::ImageStore;
 use forkd_store::{Cpu, Manifest, Store};
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
+use forkd_tests::tiny_library;
 
 use super::world::World;
 
@@ -174,5 +178,44 @@ fn a_snapshot_of_another_cpu_is_refused_at_once() -> Result<(), Failure> {
     refused(&|cpu| cpu.vendor = Some("NobodysOwnXX".into()), "a CPU of NobodysOwnXX")?;
     refused(&|_| {}, "there is no stream with")?;
     assert_eq!(world.names("snapshots"), ["base"]);
+    Ok(())
+}
+
+/// The image below a disk comes along, and is known by what it has: what its sender calls it means nothing here.
+#[test]
+fn the_image_below_a_disk_comes_along() -> Result<(), Failure> {
+    let from = World::with_guest(&ticking::elf())?;
+    tiny_library::fill(from.directory.path())?;
+    let images = ImageStore::new(from.directory.path());
+    let image = images.find("empty")?;
+    let base = File::options().read(true).write(true).open(image.base())?;
+    base.set_len(16 << 20)?;
+    base.write_all_at(b"what only this image has", 5 << 20)?;
+    let id = image.id();
+    from.make_with("base", |shape| {
+        shape.image = Some(id);
+        shape.devices.disks[0].base = true;
+    })?;
+    let sandbox = from.fork("base", 1)?.remove(0);
+    keep(&from, &sandbox, 4)?;
+    let branch = from.run(from.engine.sandbox(&sandbox)?.branch(Some("one".parse()?)))?;
+    from.run(branch.durable())?;
+
+    let mut to = World::with_guest(&ticking::elf())?;
+    let arrived = load(&to, &save(&from, "one")?, None)?;
+    let found = arrived.view().record.shape.image.ok_or("no image")?;
+    assert_ne!(found, id, "a name that anybody could have given it");
+    let images = ImageStore::new(to.directory.path());
+    let contents = fs::read(images.get(found)?.ok_or("no image")?.base())?;
+    let expected = fs::read(image.base())?;
+    assert!(contents == expected, "{} and {} bytes", contents.len(), expected.len());
+    assert_eq!(number_in(&to, "one")?, 4);
+    // Another snapshot of the same image brings it not again, also not to the next daemon.
+    to.restart()?;
+    load(&to, &save(&from, "base")?, Some("again"))?;
+    assert_eq!(images.list()?.len(), 1);
+    number_in(&to, "again")?;
+    let left = fs::read_dir(images.directory())?.flatten();
+    assert_eq!(left.filter(|entry| entry.file_name().to_string_lossy().starts_with(".tmp")).count(), 0);
     Ok(())
 }

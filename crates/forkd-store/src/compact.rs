@@ -117,7 +117,9 @@ impl Store {
         };
         let new_files = draft.new_files().map_err(failed(files::MEMORY))?;
         write_contents(new_files, &contents, &mut data(&chain), observe)?;
-        Ok(Some(draft.settle()?.publish_in_steps(description, observe)?))
+        let draft = draft.settle()?;
+        let hashed = draft.unhashed()?.hash()?;
+        Ok(Some(draft.publish_in_steps(description, hashed, observe)?))
     }
 }
 

@@ -96,7 +96,7 @@ pub use page_map::{PageMap, PageMapError, Run, RunKind};
 pub use prefault::{KeepError, Kept};
 pub use receive::{ReceiveError, Received};
 pub use remove::RemoveError;
-pub use seal::SettledDraft;
+pub use seal::{Hashed, SettledDraft, Unhashed};
 pub use snapshot::{OpenError, RequirementError, Snapshot};
 pub use snapshot_files::SnapshotFiles;
 pub use sparse_file::{PackedFile, SparseError};

@@ -1,9 +1,10 @@
 //! Sealing: the owner of the store reads what a process has written, once, and says what it is.
 //!
 //! ```text
-//!   Draft::settle      the owner has the files open for reading only, and asks the kernel who else can write to them
-//!   Settled::publish   state.bin, memory.runs checked ─▶ frames of memory.bin hashed, on all cores ─▶ memory.map
-//!                      ─▶ local.json ─▶ manifest.json ─▶ sync directory ─▶ rename to TAG ─▶ sync store
+//!   Draft::settle           the owner has the files open for reading only, and asks the kernel who else can write to them
+//!   Unhashed::hash          the frames of memory.bin, on all cores; whoever has time does it
+//!   SettledDraft::publish   state.bin and memory.runs checked ─▶ memory.map ─▶ local.json ─▶ manifest.json
+//!                           ─▶ sync directory ─▶ rename to TAG ─▶ sync store
 //! ```
 //!
 //! The process that wrote them is a clone of one that may have been taken over by its guest, so nothing that it says of its files is
@@ -36,6 +37,28 @@ pub struct SettledDraft {
     state: File,
     memory: File,
     runs: File,
+}
+
+/// The memory of a draft that is settled. It can be hashed while the draft is somewhere else, and be given up with it.
+#[derive(Debug)]
+pub struct Unhashed {
+    memory: File,
+    size: u64,
+}
+
+/// The digests of the frames of so many bytes of memory.
+#[derive(Debug)]
+pub struct Hashed {
+    size: u64,
+    frames: Vec<Digest>,
+}
+
+impl Unhashed {
+    /// Reads all of it.
+    pub fn hash(&self) -> Result<Hashed, WriteError> {
+        let frames = frame::digests(&self.memory, self.size).map_err(failed(files::MEMORY))?;
+        Ok(Hashed { size: self.size, frames })
+    }
 }
 
 impl Draft {
@@ -75,26 +98,34 @@ impl SettledDraft {
         Ok(())
     }
 
+    /// Its memory, to be hashed when nobody can write to it any more.
+    pub fn unhashed(&self) -> Result<Unhashed, WriteError> {
+        let memory = self.memory.try_clone().map_err(failed(files::MEMORY))?;
+        let size = files::length(&memory).map_err(failed(files::MEMORY))?;
+        Ok(Unhashed { memory, size })
+    }
+
     /// Seals the files, writes the manifest and gives the snapshot its name: all of it appears at once, or none of it.
     ///
     /// `description` may come from a process that is not trusted. What it says is checked against the limits of a manifest and the
     /// parent's memory.
     ///
     /// If only the last sync of the store's directory fails, the snapshot is there and the error says so.
-    pub fn publish(self, description: Description) -> Result<Stored, WriteError> {
-        self.publish_in_steps(description, &mut |_| ControlFlow::Continue(()))
+    pub fn publish(self, description: Description, hashed: Hashed) -> Result<Stored, WriteError> {
+        self.publish_in_steps(description, hashed, &mut |_| ControlFlow::Continue(()))
     }
 
     pub(crate) fn publish_in_steps(
         mut self,
         mut description: Description,
+        hashed: Hashed,
         observe: &mut Observer<'_>,
     ) -> Result<Stored, WriteError> {
         description.check()?;
         self.draft.check_memory(&description.layout)?;
         let state = self.check_state()?;
         let map = self.check_runs(&description.layout)?;
-        let (memory, map) = self.hash_memory(map)?;
+        let (memory, map) = self.seal_memory(map, hashed)?;
         let map = self.write_map(&map)?;
         step(observe, Step::MemorySealed)?;
         let parent = self.draft.parent().cloned();
@@ -174,9 +205,13 @@ impl SettledDraft {
         Ok(map)
     }
 
-    fn hash_memory(&self, map: PageMap) -> Result<(FileEntry, PageMap), WriteError> {
+    fn seal_memory(&self, map: PageMap, hashed: Hashed) -> Result<(FileEntry, PageMap), WriteError> {
         let size = map.data_pages() * PAGE_BYTES;
-        let frames = frame::digests(&self.memory, size).map_err(failed(files::MEMORY))?;
+        let frames = match hashed {
+            Hashed { size: hashed, frames } if hashed == size => frames,
+            // It was packed since.
+            _ => self.unhashed()?.hash()?.frames,
+        };
         // Whoever wrote it may have said that it is on disk.
         self.memory.sync_all().map_err(failed(files::MEMORY))?;
         self.state.sync_all().map_err(failed(files::STATE))?;

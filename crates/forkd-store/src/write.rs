@@ -147,7 +147,9 @@ impl Store {
         step(observe, Step::Begun)?;
         let files = draft.new_files().map_err(failed(files::MEMORY))?;
         write_contents(files, &contents, candidates, observe)?;
-        draft.settle()?.publish_in_steps(description, observe)
+        let draft = draft.settle()?;
+        let hashed = draft.unhashed()?.hash()?;
+        draft.publish_in_steps(description, hashed, observe)
     }
 }
 

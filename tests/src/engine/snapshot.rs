@@ -48,7 +48,9 @@ pub fn persist_with(
     drop(theirs);
     match writer.event()? {
         Event::Persisted(persisted) => {
-            Ok(draft.settle()?.publish(description(&persisted, disk_layers()?)?)?)
+            let draft = draft.settle()?;
+            let hashed = draft.unhashed()?.hash()?;
+            Ok(draft.publish(description(&persisted, disk_layers()?)?, hashed)?)
         }
         other => Err(format!("the writer says {other:?}").into()),
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use forkd_proto::channel::{Channel, ChannelError};
 use forkd_proto::control::{Command, Descriptor, Event, Load, Persist, Persisted, Reply, SnapshotParts};
 use forkd_store::{
-    ChainError, Content, Cpu, Description, Digest, DiskLayer, Draft, LayerEntry, Layout, LayoutError, Region,
-    SettledDraft, SnapshotFiles, Stored, Tag, WriteError,
+    ChainError, Content, Cpu, Description, Digest, DiskLayer, Draft, Hashed, LayerEntry, Layout, LayoutError,
+    Region, SettledDraft, SnapshotFiles, Stored, Tag, WriteError,
 };
 
 use tokio::sync::oneshot;
@@ -52,6 +52,8 @@ pub enum PersistError {
     Read(#[source] io::Error),
     #[error("what was written cannot be read again")]
     Background(#[from] BackgroundError),
+    #[error("a task of the writing")]
+    Task(#[from] tokio::task::JoinError),
     #[error("its writer has closed none of its files for {} s", GIVING_UP.as_secs())]
     Kept,
     #[error("what is known of it cannot be written or read")]
@@ -88,13 +90,13 @@ async fn write_once(
         }
         prepare(shared, zygote, awaited).await
     };
-    let (draft, description) = tokio::select! {
+    let (draft, description, hashed) = tokio::select! {
         prepared = prepared => prepared?,
         _ = unwanted => return Err(EngineError::Removed),
     };
     fault::place("persist.written");
-    // Hashes all of it, and syncs files.
-    let published = behind(awaited.wanted(), move || draft.publish(description));
+    // Syncs files. Not in a thread of its own, which would outlive this engine's runtime.
+    let published = tokio::task::spawn_blocking(move || draft.publish(description, hashed));
     published.await.map_err(PersistError::from)??;
     fault::place("persist.published");
     Ok(())
@@ -105,7 +107,7 @@ async fn prepare(
     shared: &Arc<Shared>,
     zygote: &Zygote,
     awaited: &Awaited,
-) -> Result<(SettledDraft, Description), EngineError> {
+) -> Result<(SettledDraft, Description, Hashed), EngineError> {
     let record = &zygote.record;
     let parent = match &record.parent {
         Some(parent) => parent_on_disk(shared, parent, awaited).await,
@@ -142,8 +144,10 @@ async fn prepare(
         written => written?,
     };
     let draft = settle(draft).await?;
+    let unhashed = draft.unhashed()?;
+    let hashed = behind(awaited.wanted(), move || unhashed.hash()).await.map_err(PersistError::from)??;
     let description = describe(shared, record, &persisted, sealed, awaited).await?;
-    Ok((draft, description))
+    Ok((draft, description, hashed))
 }
 
 /// Waits until nobody can write to what was written.

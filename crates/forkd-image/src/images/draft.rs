@@ -133,7 +133,22 @@ impl BuiltImage {
     }
 }
 
+/// A directory on the store's disk for files that are on their way. It goes with this value; what a process that was killed has left is
+/// removed by the next one that makes one.
+#[derive(Debug)]
+pub struct Scratch(Temporary);
+
+impl Scratch {
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
 impl ImageStore {
+    pub fn scratch(&self) -> Result<Scratch, ImageError> {
+        Ok(Scratch(Temporary::new(&self.directory)?))
+    }
+
     /// The image of a build if it is there already; under its new name too.
     pub fn find_built(&self, built: &BuiltImage) -> Result<Option<Image>, ImageError> {
         known(self, built.id()?, built.name.as_ref())

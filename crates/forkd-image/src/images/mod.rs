@@ -19,7 +19,7 @@ mod draft;
 mod ext4;
 mod metadata;
 
-pub use draft::{BuiltImage, Draft, Finish};
+pub use draft::{BuiltImage, Draft, Finish, Scratch};
 pub use ext4::Ext4Error;
 pub use forkd_source::name::{Name, NameError};
 pub use metadata::{Config, Image, Metadata, Source, default_user, image_id};

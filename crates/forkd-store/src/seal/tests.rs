@@ -26,6 +26,13 @@ fn process(files: &NewFiles, memory: &Memory, base: Option<&dyn PageSource>) {
     write_contents(files, &new, candidates, &mut |_| ControlFlow::Continue(())).unwrap();
 }
 
+/// Seals what was written, and gives it its name.
+fn publish(draft: Draft, description: Description) -> Result<Stored, WriteError> {
+    let draft = draft.settle()?;
+    let hashed = draft.unhashed()?.hash()?;
+    draft.publish(description, hashed)
+}
+
 fn count(store: &TestStore) -> usize {
     fs::read_dir(store.path()).unwrap().count()
 }
@@ -47,7 +54,7 @@ fn the_halves_make_a_snapshot_that_appears_when_it_is_published() {
     let (store, after, draft, _) = written_diff();
     assert_eq!(store.list().unwrap().len(), 1);
     assert_eq!(store.sweep().unwrap(), 0);
-    let stored = draft.settle().unwrap().publish(description(&after)).unwrap();
+    let stored = publish(draft, description(&after)).unwrap();
     assert_eq!(count(&store), 2);
     assert_eq!(store.stored("head"), stored);
     assert_eq!(stored.manifest().about["vcpus"], 2);
@@ -76,7 +83,7 @@ fn what_a_process_wrote_is_not_believed() {
         let (store, after, draft, files) = written_diff();
         let mut description = description(&after);
         lie(&files, &mut description);
-        let error = draft.settle().unwrap().publish(description).unwrap_err();
+        let error = publish(draft, description).unwrap_err();
         assert_eq!(count(&store), 1, "{error}");
         error
     };
@@ -123,7 +130,7 @@ fn a_full_snapshot_has_no_pages_that_became_zero() {
     map.push(1, RunKind::Data).unwrap();
     files.memory.set_len(PAGE_BYTES).unwrap();
     files.runs.write_all_at(&map.encode(), 0).unwrap();
-    let error = draft.settle().unwrap().publish(description(&content)).unwrap_err();
+    let error = publish(draft, description(&content)).unwrap_err();
     assert!(matches!(error, WriteError::ZeroRuns), "{error}");
 }
 
@@ -133,7 +140,7 @@ fn the_digests_are_those_of_the_files() {
     let (store, after, draft, files) = written_diff();
     files.memory.write_all_at(&[9; PAGE_SIZE], 0).unwrap();
     drop(files);
-    draft.settle().unwrap().publish(description(&after)).unwrap();
+    publish(draft, description(&after)).unwrap();
     let found = Memory::of_regions(&[3]);
     Chain::load(&store, &tag("head")).unwrap().assemble(&found).unwrap();
     assert!(found.received() == memory(&[1, 9, 0]));
@@ -142,7 +149,7 @@ fn the_digests_are_those_of_the_files() {
 #[test]
 fn a_change_after_it_was_sealed_is_found_by_whoever_reads() {
     let (store, after, draft, kept) = written_diff();
-    draft.settle().unwrap().publish(description(&after)).unwrap();
+    publish(draft, description(&after)).unwrap();
     let chain = Chain::load(&store, &tag("head")).unwrap();
     kept.memory.write_all_at(b"x", 77).unwrap();
     assert!(chain.assemble(&Memory::of_regions(&[3])).is_err());
@@ -159,7 +166,8 @@ fn copies_are_the_store_s_own() {
     for file in [&kept.state, &kept.memory, &kept.runs] {
         file.write_all_at(&[0xaa; 4096], 0).unwrap();
     }
-    settled.publish(description(&after)).unwrap();
+    let hashed = settled.unhashed().unwrap().hash().unwrap();
+    settled.publish(description(&after), hashed).unwrap();
     let found = Memory::of_regions(&[3]);
     Chain::load(&store, &tag("head")).unwrap().assemble(&found).unwrap();
     assert!(found.received() == after);
@@ -184,7 +192,7 @@ fn memory_that_was_written_sparse_is_packed() {
         files.memory.write_all_at(&content.bytes[at..at + PAGE_SIZE], page * PAGE_BYTES).unwrap();
     }
     files.runs.set_len(0).unwrap();
-    let stored = draft.settle().unwrap().publish(Description { layout, ..description(&content) }).unwrap();
+    let stored = publish(draft, Description { layout, ..description(&content) }).unwrap();
     assert_eq!(stored.manifest().memory.size, 7 * PAGE_BYTES);
     let found = Memory::of_regions(&[700, 5]);
     Chain::load(&store, &tag("new")).unwrap().assemble(&found).unwrap();
@@ -195,7 +203,7 @@ fn memory_that_was_written_sparse_is_packed() {
 fn the_name_and_the_parent_are_checked_again_when_it_is_published() {
     let (store, after, draft, _) = written_diff();
     store.full("head", &memory(&[5]));
-    let error = draft.settle().unwrap().publish(description(&after)).unwrap_err();
+    let error = publish(draft, description(&after)).unwrap_err();
     assert!(matches!(error, WriteError::Exists { .. }), "{error}");
 
     for replaced in [false, true] {
@@ -204,7 +212,7 @@ fn the_name_and_the_parent_are_checked_again_when_it_is_published() {
         if replaced {
             store.full("base", &memory(&[9, 9, 9]));
         }
-        let error = draft.settle().unwrap().publish(description(&after)).unwrap_err();
+        let error = publish(draft, description(&after)).unwrap_err();
         match replaced {
             false => assert!(matches!(error, WriteError::Parent(ChainError::Missing { .. })), "{error}"),
             true => assert!(matches!(error, WriteError::WrongParent { .. }), "{error}"),

@@ -106,7 +106,7 @@ pub(super) async fn load(
     jobs::answer(&app, place, &headers, move |progress| {
         progress.step("reading the archive");
         let moving = Moving::new(progress);
-        let spool = tempfile::tempdir_in(shared.engine.root()).map_err(|error| ApiError::internal(&error))?;
+        let spool = shared.library.images.scratch()?;
         let layout = Layout::unpack(file, spool.path(), limit, &moving).map_err(refused)?;
         let artifact = layout.open(&first_variant).map_err(refused)?;
         arrive(&shared, &caller, &artifact, &layout, tag, progress)

@@ -10,7 +10,7 @@
 //! What fails leaves nothing: snapshots that came whole before it failed are removed again, and so are their layers.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,6 @@ use crate::engine::{Shared, unix_ms};
 use crate::error::EngineError;
 use crate::ids::LayerId;
 use crate::limits::owner::Owner;
-use crate::places::PlaceError;
 use crate::process::descriptors::create;
 use crate::record::{self, Shape, ZygoteRecord};
 use crate::registry::Reservation;
@@ -319,11 +318,8 @@ impl Arrival<'_> {
         if let Some(image) = self.shared.images.find_built(&built)? {
             return Ok(image.id());
         }
-        let directory = self.shared.images.directory().to_owned();
-        fs::create_dir_all(&directory).map_err(PlaceError::at("create", &directory))?;
-        let temporary = tempfile::Builder::new().prefix(".tmp-arrival-").tempdir_in(&directory);
-        let temporary = temporary.map_err(PlaceError::at("create", &directory))?;
-        let path = temporary.path().join("base.ext4");
+        let scratch = self.shared.images.scratch()?;
+        let path = scratch.path().join("base.ext4");
         self.unpack(entry, create(&path)?)?;
         let image = self.shared.images.adopt(&path, built)?;
         self.shared.known_layers.add([(image.id().hex().parse()?, entry)]);

@@ -4,7 +4,7 @@ use crate::chain::{ChainError, MAX_CHAIN, check_parent};
 use crate::digest::Digest;
 use crate::snapshot::OpenError;
 use crate::snapshot_files::{SnapshotDirectory, SnapshotFiles};
-use crate::store::{Listed, Store, Stored};
+use crate::store::{Store, Stored};
 use crate::tag::Tag;
 
 /// A snapshot in a chain: its manifest was read, its other files not yet.
@@ -79,10 +79,8 @@ fn open_parent(store: &Store, child: &Stored, digest: Digest) -> Result<Ancestor
         // Just looked at.
         return named.ok_or_else(|| missing_parent(store, child, digest));
     }
-    let listed = store.list().map_err(ChainError::Store)?;
-    let same = |listed: &Listed| listed.stored.as_ref().is_ok_and(|stored| stored.sealed.digest == digest);
-    match listed.into_iter().find(same) {
-        Some(listed) => open(store, &listed.tag)?.ok_or_else(|| missing_parent(store, child, digest)),
+    match store.find(&digest).map_err(ChainError::Store)? {
+        Some(found) => open(store, &found.tag)?.ok_or_else(|| missing_parent(store, child, digest)),
         // The caller says what is wrong with the one of that name.
         None => named.ok_or_else(|| missing_parent(store, child, digest)),
     }

@@ -11,7 +11,7 @@
 //! longer has a parent. So nothing may be based on it. A full snapshot of version 1 becomes one of today's format.
 
 use std::io;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 
 use crate::assemble::AssembleError;
 use crate::chain::{Chain, ChainError};
@@ -19,7 +19,6 @@ use crate::contents::{NewContents, failed, write_contents};
 use crate::draft::{Description, DiskLayer};
 use crate::files;
 use crate::manifest::{About, Content};
-use crate::overlay::Origin;
 use crate::page::PageSink;
 use crate::snapshot::OpenError;
 use crate::store::{Store, Stored};
@@ -116,7 +115,7 @@ impl Store {
             base: None,
         };
         let new_files = draft.new_files().map_err(failed(files::MEMORY))?;
-        write_contents(new_files, &contents, &mut data(&chain), observe)?;
+        write_contents(new_files, &contents, &mut chain.data_ranges(), observe)?;
         let draft = draft.settle()?;
         let hashed = draft.unhashed()?.hash()?;
         Ok(Some(draft.publish_in_steps(description, hashed, observe)?))
@@ -134,12 +133,6 @@ fn describe(stored: &Stored, about: About, local: About) -> Description {
         local,
         disk_layers: layers.collect(),
     }
-}
-
-/// The pages that may not be zero.
-fn data(chain: &Chain) -> impl Iterator<Item = Range<u64>> {
-    let data = chain.extents().iter().filter(|extent| extent.origin != Origin::Zero);
-    data.map(|extent| extent.first..extent.end())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::digest::Digest;
 use crate::files::{DirectoryLock, TEMPORARY};
 use crate::local::Local;
 use crate::manifest::{LayerEntry, Link, Manifest, SealedManifest};
@@ -100,6 +101,12 @@ impl Store {
     /// One snapshot. `None` if there is no such snapshot.
     pub fn get(&self, tag: &Tag) -> Result<Option<Stored>, OpenError> {
         Ok(SnapshotDirectory::open(&self.path(tag))?.map(|(_, stored)| stored))
+    }
+
+    /// A snapshot with this digest, under whatever name. `None` if there is none that can be read.
+    pub fn find(&self, digest: &Digest) -> Result<Option<Stored>, StoreError> {
+        let mut readable = self.list()?.into_iter().filter_map(|listed| listed.stored.ok());
+        Ok(readable.find(|stored| stored.sealed.digest == *digest))
     }
 
     /// Removes what writers and removers that were killed have left. Those that live keep their directories locked.

@@ -158,8 +158,8 @@ impl Arrival<'_> {
         let mut head = None;
         for (index, stage) in chain.iter().enumerate() {
             let is_head = index + 1 == chain.len();
-            if !is_head && let Some(here) = self.here(stage)? {
-                parent = Some(here);
+            if !is_head && let Some(here) = self.shared.store.find(&stage.sealed.digest)? {
+                parent = Some(here.link());
                 continue;
             }
             let (record, link) =
@@ -169,14 +169,6 @@ impl Arrival<'_> {
         }
         // There is at least one.
         head.ok_or_else(|| TravelError::Count { found: 0 }.into())
-    }
-
-    /// A snapshot of this store with the same manifest.
-    fn here(&self, stage: &Stage) -> Result<Option<Link>, EngineError> {
-        let listed = self.shared.store.list()?;
-        let same = listed.into_iter().filter_map(|listed| listed.stored.ok());
-        let mut same = same.filter(|stored| stored.sealed.digest == stage.sealed.digest);
-        Ok(same.next().map(|stored| stored.link()))
     }
 
     /// One snapshot of the chain.

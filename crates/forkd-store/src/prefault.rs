@@ -84,6 +84,18 @@ impl Store {
 
     /// Keeps a list with the snapshot that has this digest, in the place of what was there.
     pub fn keep_prefault(&self, tag: &Tag, digest: &Digest, list: &Prefault) -> Result<(), KeepError> {
+        let encoded = encode(digest, list).map_err(StoreError::at("write", &self.path(tag).join(FILE)))?;
+        self.keep_beside(tag, digest, FILE, &encoded)
+    }
+
+    /// Writes a small file beside the manifest of the snapshot that has this digest, in the place of what was there.
+    pub(crate) fn keep_beside(
+        &self,
+        tag: &Tag,
+        digest: &Digest,
+        name: &str,
+        bytes: &[u8],
+    ) -> Result<(), KeepError> {
         // Nothing is removed meanwhile.
         let _lock = self.lock()?;
         let directory = self.path(tag);
@@ -91,8 +103,7 @@ impl Store {
             Some((_, stored)) if stored.sealed.digest == *digest => {}
             _ => return Err(KeepError::Gone { tag: tag.clone(), digest: *digest }),
         }
-        let encoded = encode(digest, list).map_err(StoreError::at("write", &directory.join(FILE)))?;
-        Ok(side_file::replace(&directory, FILE, &encoded)?)
+        Ok(side_file::replace(&directory, name, bytes)?)
     }
 }
 

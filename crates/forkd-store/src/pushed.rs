@@ -35,15 +35,8 @@ impl Store {
 
     /// Keeps it with the snapshot that has this digest, in the place of what was there.
     pub fn keep_pushed(&self, tag: &Tag, digest: &Digest, what: &impl Serialize) -> Result<(), KeepError> {
-        // Nothing is removed meanwhile.
-        let _lock = self.lock()?;
-        let directory = self.path(tag);
-        match SnapshotDirectory::open(&directory)? {
-            Some((_, stored)) if stored.sealed.digest == *digest => {}
-            _ => return Err(KeepError::Gone { tag: tag.clone(), digest: *digest }),
-        }
-        let encoded = side_file::encode(what).map_err(StoreError::at("write", &directory.join(FILE)))?;
-        Ok(side_file::replace(&directory, FILE, &encoded)?)
+        let encoded = side_file::encode(what).map_err(StoreError::at("write", &self.path(tag).join(FILE)))?;
+        self.keep_beside(tag, digest, FILE, &encoded)
     }
 }
 

@@ -30,7 +30,7 @@ use crate::limits::owner::Owner;
 use crate::process::descriptors::create;
 use crate::record::{self, Shape, ZygoteRecord};
 use crate::registry::Reservation;
-use crate::snapshot::travel::{ImageNotes, Itinerary, Stage, TravelError};
+use crate::snapshot::travel::{ImageNotes, Itinerary, Stage, TravelError, keep_tables, layer_names};
 use crate::snapshot::{self, SnapshotHandle};
 
 /// The largest of the small streams, which are read into memory.
@@ -211,7 +211,8 @@ impl Arrival<'_> {
         self.record_layers();
         let link = stored.link();
         self.prefetch(stage, &link);
-        self.remember(stage, &link);
+        // Whoever pushes it from here sends the blobs that it came in.
+        keep_tables(self.shared, &link, &layer_names(&stage.sealed.manifest), self.artifact.streams());
         if let Some(name) = name {
             self.published.push((record.clone(), name));
         }
@@ -342,15 +343,6 @@ impl Arrival<'_> {
         let Ok(list) = serde_json::from_slice::<Prefault>(&bytes) else { return };
         // One that names memory which the snapshot does not have is not used: whoever reads it looks.
         let _ = self.shared.store.keep_prefault(&link.tag, &link.digest, &list);
-    }
-
-    /// Whoever pushes it from here sends the blobs that it came in.
-    fn remember(&self, stage: &Stage, link: &Link) {
-        let layers: Vec<String> =
-            stage.sealed.manifest.disk_layers.iter().map(|entry| entry.digest.to_string()).collect();
-        let its = |stream: &&Stream| stream.name == stage.name() || layers.contains(&stream.name);
-        let its: Vec<&Stream> = self.artifact.streams().iter().filter(its).collect();
-        let _ = self.shared.store.keep_pushed(&link.tag, &link.digest, &its);
     }
 
     fn stream(&self, role: Role, name: &str) -> Result<&Stream, TravelError> {

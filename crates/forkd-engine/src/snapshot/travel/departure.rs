@@ -13,7 +13,7 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};
-use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION};
+use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION, keep_tables, layer_names};
 
 /// The title that tools show of an artifact.
 const TITLE: &str = "org.opencontainers.image.title";
@@ -110,20 +110,14 @@ impl Departure {
         streams.iter_mut().for_each(|stream| stream.remember(&tables));
         let itinerary = Itinerary { version: VERSION, name: tag.to_string(), manifests, image };
         let annotations = Annotations::from_iter([(TITLE.to_owned(), tag.to_string())]);
-        let layers =
-            |stored: &Stored| stored.disk_layers().map(|(_, entry)| entry.digest.to_string()).collect();
-        let chain = chain.iter().map(|stored| (stored.link(), layers(stored))).collect();
+        let chain = chain.iter().map(|stored| (stored.link(), layer_names(stored.manifest()))).collect();
         Ok(Departure { about: itinerary.to_about()?, annotations, streams, chain })
     }
 
     /// Keeps how it was sent, so that none of it has to be sent again.
     pub(crate) fn keep(&self, shared: &Shared, sent: &[Stream]) {
         for (link, layers) in &self.chain {
-            let digest = link.digest.to_string();
-            let its = |stream: &&Stream| stream.name == digest || layers.contains(&stream.name);
-            let its: Vec<&Stream> = sent.iter().filter(its).collect();
-            // Without it everything is compressed again, and nothing worse.
-            let _ = shared.store.keep_pushed(&link.tag, &link.digest, &its);
+            keep_tables(shared, link, layers, sent);
         }
     }
 

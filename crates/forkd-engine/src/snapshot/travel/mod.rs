@@ -17,12 +17,12 @@ use std::io;
 use forkd_hub::{About, Artifact, Progress, Stream};
 use forkd_image::images::Config;
 use forkd_proto::host_cpu::Lacking;
-use forkd_store::{Digest, Manifest, ManifestError, SealedManifest, Tag};
+use forkd_store::{Digest, Link, Manifest, ManifestError, SealedManifest, Tag};
 use serde::{Deserialize, Serialize};
 
 use self::arrival::{Destination, Origin};
 use self::departure::Departure;
-use crate::engine::Engine;
+use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::limits::owner::Holding;
 use crate::record::{self, PortableRecord};
@@ -61,6 +61,20 @@ impl Engine {
         };
         arrival::receive(&self.shared, artifact, origin, destination, progress)
     }
+}
+
+/// Keeps with a snapshot how it and its disk layers were compressed: those of the streams that are named by their digests. Without it
+/// everything is compressed again, and nothing worse.
+fn keep_tables(shared: &Shared, link: &Link, layers: &[String], streams: &[Stream]) {
+    let digest = link.digest.to_string();
+    let its = |stream: &&Stream| stream.name == digest || layers.contains(&stream.name);
+    let its: Vec<&Stream> = streams.iter().filter(its).collect();
+    let _ = shared.store.keep_pushed(&link.tag, &link.digest, &its);
+}
+
+/// The names of the streams of a manifest's disk layers.
+fn layer_names(manifest: &Manifest) -> Vec<String> {
+    manifest.disk_layers.iter().map(|entry| entry.digest.to_string()).collect()
 }
 
 /// What a receiver must know before it fetches anything.

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use forkd_api::error::ErrorCode;
-use forkd_api::snapshot::{RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification};
+use forkd_api::snapshot::{
+    PrunedSnapshots, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification,
+};
 use forkd_tests::engine::process::Failure;
 use serde_json::json;
 
@@ -152,6 +154,66 @@ fn what_is_not_made_to_its_end_leaves_nothing() -> Result<(), Failure> {
     world.until_none_is_lost()?;
     assert_eq!((world.snapshots()?.len(), world.sandboxes("")?.len()), (1, 0));
     world.tell("POST /v1/snapshots", derive(&[]))?.parsed::<Snapshot>(201)?;
+    Ok(())
+}
+
+#[test]
+fn what_nobody_needs_is_pruned() -> Result<(), Failure> {
+    let world = World::new()?;
+    branch(&world, "base", "middle")?;
+    branch(&world, "middle", "one")?;
+    branch(&world, "middle", "two")?;
+    let used_days_ago = |tag: &str, days: u64| {
+        let directory = File::open(world.root().join("snapshots").join(tag))?;
+        directory.set_modified(SystemTime::now() - Duration::from_secs(days * 24 * 60 * 60))
+    };
+    for (tag, days) in [("base", 50), ("middle", 40), ("one", 30), ("two", 20)] {
+        used_days_ago(tag, days)?;
+    }
+    let prune = |body: serde_json::Value| {
+        let pruned: PrunedSnapshots = world.tell("POST /v1/snapshots/prune", body)?.parsed(200)?;
+        assert_eq!(pruned.freed_bytes, pruned.snapshots.iter().map(|one| one.freed_bytes).sum::<u64>());
+        Ok::<_, Failure>(pruned.snapshots.into_iter().map(|one| one.tag).collect::<Vec<_>>())
+    };
+    let week = 7 * 24 * 60 * 60;
+    // Their sandboxes can be rolled back to them.
+    assert_eq!(prune(json!({ "named": true, "unused_seconds": week }))?, [""; 0]);
+    for sandbox in world.sandboxes("")? {
+        world.ask(&format!("DELETE /v1/sandboxes/{}", sandbox.id))?;
+    }
+    assert_eq!(prune(json!({}))?, [""; 0], "all of them have names");
+    world.tell("POST /v1/snapshots/prune", json!({ "named": true }))?.error(ErrorCode::Malformed)?;
+    world.tell("POST /v1/snapshots/prune", json!({ "project": "A B" }))?.error(ErrorCode::Malformed)?;
+    let all = ["one", "two", "middle", "base"];
+    let unused = |dry_run| json!({ "named": true, "unused_seconds": week, "dry_run": dry_run });
+    assert_eq!(prune(unused(true))?, all);
+    assert_eq!(
+        prune(json!({ "named": true, "unused_seconds": 25 * 24 * 60 * 60, "dry_run": true }))?,
+        ["one"]
+    );
+    assert_eq!(
+        prune(json!({ "named": true, "unused_seconds": 1, "project": "other", "dry_run": true }))?,
+        [""; 0]
+    );
+    assert_eq!(prune(json!({ "named": true, "keep_mib": 1 << 20 }))?, [""; 0]);
+    // A fork is a use, also when the sandbox has gone again.
+    let id = world.fork("two", 1)?.remove(0).id;
+    assert_eq!(prune(unused(true))?, ["one"]);
+    world.ask(&format!("DELETE /v1/sandboxes/{id}"))?;
+    world.until("the use is noted", |_| Ok(prune(unused(true))? == ["one"]))?;
+    world.tell("PUT /v1/snapshots/one/public", json!({ "public": true }))?.parsed::<Snapshot>(200)?;
+    assert_eq!(prune(unused(true))?, [""; 0]);
+    world.tell("PUT /v1/snapshots/one/public", json!({ "public": false }))?.parsed::<Snapshot>(200)?;
+    assert_eq!(prune(unused(false))?, ["one"]);
+    world.ask("GET /v1/snapshots/one")?.error(ErrorCode::NotFound)?;
+    // Nobody has named what is named after what it is.
+    let id = world.fork("two", 1)?.remove(0).id;
+    let unnamed = json!({ "tag": "base-00000000", "wait": true });
+    world.tell(&format!("POST /v1/sandboxes/{id}/branch"), unnamed)?.parsed::<Snapshot>(201)?;
+    assert_eq!(prune(json!({}))?, [""; 0]);
+    world.ask(&format!("DELETE /v1/sandboxes/{id}"))?;
+    assert_eq!(prune(json!({}))?, ["base-00000000"]);
+    assert_eq!(world.fork("two", 1)?[0].snapshot_tag, "two");
     Ok(())
 }
 

@@ -55,7 +55,7 @@ fn classified(operation: &str) -> Option<About> {
         | "remove_snapshot_name"
         | "save_snapshot" => Snapshot,
         "get_image" => Image,
-        "create_sandboxes" | "create_snapshot" | "resolve_name" => Body,
+        "create_sandboxes" | "create_snapshot" | "resolve_name" | "prune_snapshots" => Body,
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems" | "build_image" | "debian_image" | "import_image" | "prune_images" | "pull_image"
@@ -185,6 +185,9 @@ fn nothing_of_another_project_is_there() -> Result<(), Failure> {
             About::Body | About::List | About::Host => {}
         }
     }
+    let prune = r#"{"named":true,"unused_seconds":1,"dry_run":true}"#;
+    let pruned = tenants.ask(TWO, "POST /v1/snapshots/prune", prune)?.body;
+    check!(!pruned.contains("theirs") && !pruned.contains("base"), "{pruned}");
     for (request, body, names) in [
         ("POST /v1/sandboxes", r#"{"snapshot_tag":"NAME"}"#, tags),
         ("POST /v1/sandboxes", r#"{"snapshot_tag":"NAME"}"#, ("base", "nowhere")),
@@ -434,6 +437,13 @@ fn a_project_s_tokens_share_what_it_may_have() -> Result<(), Failure> {
     check!(refused.error == "1 more snapshots beside 1: the project allows 1", "{refused:?}");
     let refused = as_other("POST /v1/snapshots", snapshot)?.error(ErrorCode::TooMany)?;
     check!(refused.error.contains("the project allows"), "{refused:?}");
+    // What they take on disk has a limit of its own.
+    world.forkd(&["project", "limit", "one", "--max-snapshot-disk", "0"])?;
+    let refused = as_other("POST /v1/snapshots", snapshot)?.error(ErrorCode::TooMany)?;
+    let expected = "1 more MiB of snapshots on disk beside 1: the project allows 0";
+    check!(refused.error == expected, "{refused:?}");
+    world.forkd(&["project", "limit", "one", "--max-snapshot-disk", "1M"])?;
+    tenants.branch(ONE, &again.id, "second")?;
     // Others are not concerned.
     tenants.fork(TWO, "base")?;
     Ok(())

@@ -120,6 +120,8 @@ pub struct SnapshotMemory {
 
 /// The first part of the tags of snapshots that are named after what they are made of.
 pub const UNNAMED_PREFIX: &str = "run-";
+/// The first part of the tags of snapshots that came from elsewhere because others are based on them.
+pub const BASE_PREFIX: &str = "base-";
 
 /// Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -310,6 +312,45 @@ pub struct RemoveSnapshot {
     /// Whether its other names go, too. Without this, a snapshot that has any is not removed.
     #[serde(default)]
     pub all_names: bool,
+}
+
+/// Which snapshots are removed that nobody needs. Those that sandboxes were forked from or can be rolled back to, public ones, and those
+/// that others are based on which stay, stay in any case.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PruneSnapshots {
+    /// Those that were not forked for so long.
+    #[serde(default)]
+    pub unused_seconds: u64,
+    /// Stop as soon as what is left takes no more than this on disk; those that were not used for the longest time go first.
+    #[serde(default)]
+    pub keep_mib: u64,
+    /// Whether those that somebody has named go, too, and not only those named after what they are made of. Needs `unused_seconds` or
+    /// `keep_mib`.
+    #[serde(default)]
+    pub named: bool,
+    /// Only those of this project. Without it, all those that the caller may remove.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<String>,
+    /// Only say what would go.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was removed, or would be, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PrunedSnapshots {
+    pub snapshots: Vec<PrunedSnapshot>,
+    /// What the disk has back.
+    pub freed_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PrunedSnapshot {
+    pub tag: String,
+    /// When it was forked last, or made.
+    pub used_at_unix: u64,
+    pub freed_bytes: u64,
 }
 
 /// How a snapshot gets another name.

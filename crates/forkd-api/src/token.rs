@@ -74,6 +74,10 @@ pub struct TokenLimits {
     /// Branches are snapshots, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<u64>,
+    /// What their snapshots take on disk, without what they share with those they are based on. The one that is being made may go beyond
+    /// it; the next is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_mib: Option<u64>,
 }
 
 impl TokenLimits {

@@ -3,8 +3,9 @@
 use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    CreateSnapshot, LoadSnapshot, Progress, PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot,
-    RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
+    CreateSnapshot, LoadSnapshot, Progress, PruneSnapshots, PrunedSnapshots, PullSnapshot, PushSnapshot,
+    PushedSnapshot, RemoveSnapshot, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList,
+    SnapshotVerification,
 };
 use hyper::Method;
 
@@ -53,6 +54,11 @@ impl Client {
     /// Makes a snapshot one that needs no other. Giving up ends it.
     pub async fn compact_snapshot(&self, tag: &str) -> Result<Snapshot, ClientError> {
         self.ask(Request::post(format!("/v1/snapshots/{}/compact", part(tag)))).await
+    }
+
+    /// Removes snapshots that nobody needs, or says which.
+    pub async fn prune_snapshots(&self, wanted: &PruneSnapshots) -> Result<PrunedSnapshots, ClientError> {
+        self.ask(Request::post("/v1/snapshots/prune".into()).json(wanted)).await
     }
 
     /// What a name means: a snapshot, or else a sandbox.

@@ -185,9 +185,10 @@ impl App {
 }
 
 fn allowance(limits: TokenLimits) -> Allowance {
-    let TokenLimits { sandboxes, memory_mib, vcpus, snapshots } = limits;
-    let memory_bytes = memory_mib.map(|mib| mib.saturating_mul(1 << 20));
-    Allowance { sandboxes, memory_bytes, vcpus, snapshots }
+    let TokenLimits { sandboxes, memory_mib, vcpus, snapshots, snapshot_mib } = limits;
+    let bytes = |mib: u64| mib.saturating_mul(1 << 20);
+    let (memory_bytes, snapshot_bytes) = (memory_mib.map(bytes), snapshot_mib.map(bytes));
+    Allowance { sandboxes, memory_bytes, vcpus, snapshots, snapshot_bytes }
 }
 
 fn shown(name: &str) -> String {

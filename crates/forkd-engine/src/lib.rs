@@ -77,6 +77,7 @@ pub use snapshot::derive::NewDerived;
 pub use snapshot::evict::Trimmed;
 pub use snapshot::history::{HistoryEntry, SnapshotKind};
 pub use snapshot::make::{NewSnapshot, Step, Steps};
+pub use snapshot::prune::{Fate, Prunable, Prune};
 pub use snapshot::remove::Removal;
 pub use snapshot::travel::TravelError;
 pub use snapshot::travel::arrival::{Destination, Origin};

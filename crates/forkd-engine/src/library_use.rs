@@ -29,7 +29,7 @@ impl Engine {
         vcpus: u8,
         memory_bytes: u64,
     ) -> Result<Claim, EngineError> {
-        let wanted = Holding { sandboxes: 1, memory_bytes, vcpus: vcpus.into(), snapshots: 0 };
+        let wanted = Holding { sandboxes: 1, memory_bytes, vcpus: vcpus.into(), ..Holding::default() };
         let claim = self.shared.claim(owner, wanted).await?;
         self.shared.admit(Wanted { sandboxes: 0, memory_bytes }, None).await?;
         Ok(claim)

@@ -54,6 +54,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             Some(SnapshotCommand::Push(options)) => commands::snapshot::push::run(options),
             Some(SnapshotCommand::Pull(options)) => commands::snapshot::pull::run(options),
             Some(SnapshotCommand::Compact(options)) => commands::snapshot::compact::run(options),
+            Some(SnapshotCommand::Prune(options)) => commands::snapshot::prune::run(options),
             Some(SnapshotCommand::Tag(options)) => commands::snapshot::tag::run(options),
             Some(SnapshotCommand::Share(options)) => commands::snapshot::share::run(options),
             Some(SnapshotCommand::Rm(options)) => commands::snapshot::rm::run(options),

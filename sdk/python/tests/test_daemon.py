@@ -93,6 +93,7 @@ def test_chains(real: Controller, base: Sandbox) -> None:
     assert Snapshot.get(name, controller=real).tag == tag
     assert head.remove_name(name).names == []
     assert head.compact().parent is None
+    assert real.prune_snapshots(named=True, unused_seconds=3600, dry_run=True).snapshots == []
     with pytest.raises(forkd.InvalidArgumentError):
         real.create_snapshot(forkd.models.CreateSnapshot(snapshot="base", tag="new", vcpus=2))
     assert real.add_snapshot_name(tag, name).names == [name]

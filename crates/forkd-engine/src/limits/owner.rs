@@ -31,6 +31,8 @@ pub struct Allowance {
     pub vcpus: Option<u64>,
     /// In memory or on disk; branches are snapshots.
     pub snapshots: Option<u64>,
+    /// What their snapshots take on disk, without what they share with those they are based on.
+    pub snapshot_bytes: Option<u64>,
 }
 
 /// Whose room it is.
@@ -76,6 +78,15 @@ impl Account<'_> {
         self.allowance.memory_bytes.is_some()
     }
 
+    pub fn has_disk_limit(&self) -> bool {
+        self.allowance.snapshot_bytes.is_some()
+    }
+
+    /// Whether what a snapshot takes on disk counts here.
+    pub fn stores(&self, snapshot: &ZygoteRecord) -> bool {
+        self.has(snapshot.maker.as_deref(), &snapshot.project)
+    }
+
     /// Whether the memory that a branch keeps counts here.
     pub fn keeps(&self, branch: &ZygoteRecord) -> bool {
         match self.who {
@@ -101,8 +112,7 @@ impl Account<'_> {
             sandboxes.iter().filter(|view| view.state != SandboxState::Ended).map(|view| &view.record);
         let own = alive.filter(|record| self.has(record.owner.as_deref(), &record.project));
         let held = own.fold(Holding::default(), |held, record| held.plus(Holding::of(&record.shape)));
-        let made = snapshots.iter().map(|view| &view.record);
-        let made = made.filter(|record| self.has(record.maker.as_deref(), &record.project)).count();
+        let made = snapshots.iter().filter(|view| self.stores(&view.record)).count();
         Holding { snapshots: made as u64, ..held }
     }
 }
@@ -114,12 +124,19 @@ pub(crate) struct Holding {
     pub memory_bytes: u64,
     pub vcpus: u64,
     pub snapshots: u64,
+    pub snapshot_bytes: u64,
 }
 
 impl Holding {
     /// A guest.
     pub fn of(shape: &Shape) -> Holding {
-        Holding { sandboxes: 1, memory_bytes: shape.memory_bytes, vcpus: shape.vcpus.into(), snapshots: 0 }
+        let (memory_bytes, vcpus) = (shape.memory_bytes, shape.vcpus.into());
+        Holding { sandboxes: 1, memory_bytes, vcpus, ..Holding::default() }
+    }
+
+    /// A snapshot that takes so much on disk. Of one that is not written yet, nobody knows: there has to be some room.
+    pub fn snapshot(bytes: Option<u64>) -> Holding {
+        Holding { snapshots: 1, snapshot_bytes: bytes.unwrap_or(1), ..Holding::default() }
     }
 
     pub fn times(self, count: u32) -> Holding {
@@ -129,12 +146,13 @@ impl Holding {
                 memory_bytes: count.into(),
                 vcpus: count.into(),
                 snapshots: count.into(),
+                snapshot_bytes: count.into(),
             },
             u64::saturating_mul,
         )
     }
 
-    fn plus(self, other: Holding) -> Holding {
+    pub fn plus(self, other: Holding) -> Holding {
         self.with(other, u64::saturating_add)
     }
 
@@ -148,6 +166,7 @@ impl Holding {
             memory_bytes: operation(self.memory_bytes, other.memory_bytes),
             vcpus: operation(self.vcpus, other.vcpus),
             snapshots: operation(self.snapshots, other.snapshots),
+            snapshot_bytes: operation(self.snapshot_bytes, other.snapshot_bytes),
         }
     }
 }
@@ -172,22 +191,21 @@ pub(crate) struct Present {
 /// The part of an allowance that branches count against.
 pub(crate) const MEMORY: &str = "MiB of memory";
 
-/// Takes room for what an owner asks for beside what it and its project have. `frozen_bytes` is what the branches of each
-/// account keep.
+/// Takes room for what an owner asks for beside what it and its project have. `measured` is what only the host knows: the memory that
+/// the branches of each account keep, and what its snapshots take on disk.
 pub(crate) fn claim(
     claims: &Claims,
     owner: &Owner,
     present: impl FnOnce() -> Present,
-    frozen_bytes: [u64; 2],
+    measured: [Holding; 2],
     wanted: Holding,
 ) -> Result<Claim, Refusal> {
     let mut making = claims.lock().unwrap_or_else(PoisonError::into_inner);
     // While nobody else can: what was being made is still claimed, or there.
     let Present { sandboxes, snapshots } = present();
-    for (account, memory_bytes) in owner.accounts().into_iter().zip(frozen_bytes) {
+    for (account, measured) in owner.accounts().into_iter().zip(measured) {
         let claimed = making.get(&account.key()).copied().unwrap_or_default();
-        let frozen = Holding { memory_bytes, ..Holding::default() };
-        allow(&account, account.held(&sandboxes, &snapshots).plus(claimed).plus(frozen), wanted)?;
+        allow(&account, account.held(&sandboxes, &snapshots).plus(claimed).plus(measured), wanted)?;
     }
     let accounts = owner.accounts().map(|account| account.key());
     for account in &accounts {
@@ -199,13 +217,14 @@ pub(crate) fn claim(
 
 /// Decides.
 fn allow(account: &Account<'_>, held: Holding, wanted: Holding) -> Result<(), Refusal> {
-    let Allowance { sandboxes, memory_bytes, vcpus, snapshots } = account.allowance;
-    // Each with its unit: memory is compared to the byte, and shown in MiB.
+    let Allowance { sandboxes, memory_bytes, vcpus, snapshots, snapshot_bytes } = account.allowance;
+    // Each with its unit: bytes are compared, and MiB shown.
     for (what, unit, most, held, wanted) in [
         ("sandboxes", 1, sandboxes, held.sandboxes, wanted.sandboxes),
         (MEMORY, 1 << 20, memory_bytes, held.memory_bytes, wanted.memory_bytes),
         ("vCPUs", 1, vcpus, held.vcpus, wanted.vcpus),
         ("snapshots", 1, snapshots, held.snapshots, wanted.snapshots),
+        ("MiB of snapshots on disk", 1 << 20, snapshot_bytes, held.snapshot_bytes, wanted.snapshot_bytes),
     ] {
         if let Some(most) = most
             && wanted > 0
@@ -237,10 +256,21 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    const NO_FROZEN: [u64; 2] = [0, 0];
+    const NO_FROZEN: [Holding; 2] = [of_memory(0), of_memory(0)];
+
+    const fn of_memory(memory_bytes: u64) -> Holding {
+        Holding { sandboxes: 0, memory_bytes, vcpus: 0, snapshots: 0, snapshot_bytes: 0 }
+    }
 
     fn holding(sandboxes: u64) -> Holding {
-        Holding { sandboxes, memory_bytes: sandboxes * 64 * MIB, vcpus: sandboxes * 2, snapshots: sandboxes }
+        let bytes = sandboxes * 64 * MIB;
+        Holding {
+            sandboxes,
+            memory_bytes: bytes,
+            vcpus: sandboxes * 2,
+            snapshots: sandboxes,
+            snapshot_bytes: bytes,
+        }
     }
 
     fn nothing() -> Present {
@@ -262,6 +292,7 @@ mod tests {
             memory_bytes: Some(320 * MIB),
             vcpus: Some(10),
             snapshots: Some(5),
+            snapshot_bytes: Some(320 * MIB),
         };
         assert_eq!(allow(most, holding(3), holding(2)), Ok(()));
         for (allowance, what) in [
@@ -269,6 +300,7 @@ mod tests {
             (Allowance { memory_bytes: Some(319 * MIB), ..most }, "MiB of memory"),
             (Allowance { vcpus: Some(9), ..most }, "vCPUs"),
             (Allowance { snapshots: Some(4), ..most }, "snapshots"),
+            (Allowance { snapshot_bytes: Some(319 * MIB), ..most }, "MiB of snapshots on disk"),
         ] {
             let refused = allow(allowance, holding(3), holding(2));
             assert!(matches!(refused, Err(Refusal::Owner { what: named, .. }) if named == what), "{what}");
@@ -294,8 +326,8 @@ mod tests {
         drop(theirs);
         assert!(claims.lock().unwrap().is_empty());
         let frozen = owner("token:a", Allowance { memory_bytes: Some(128 * MIB), ..Allowance::default() });
-        assert!(claim(&claims, &frozen, nothing, [64 * MIB, 0], holding(1)).is_ok());
-        let refused = claim(&claims, &frozen, nothing, [65 * MIB, 0], holding(1));
+        assert!(claim(&claims, &frozen, nothing, [of_memory(64 * MIB), of_memory(0)], holding(1)).is_ok());
+        let refused = claim(&claims, &frozen, nothing, [of_memory(65 * MIB), of_memory(0)], holding(1));
         assert!(matches!(refused, Err(Refusal::Owner { what: MEMORY, held: 65, .. })), "{refused:?}");
         assert!(claim(&claims, &three, nothing, NO_FROZEN, holding(3)).is_ok());
     }

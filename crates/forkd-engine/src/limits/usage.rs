@@ -131,17 +131,26 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 fn stored_size(shared: &Shared, view: &SnapshotView) -> StoredSize {
-    let files = fs::read_dir(shared.store.path(&view.record.tag));
-    let files = files.into_iter().flatten().flatten();
-    let of_parent = view.record.parent.as_ref().map(|parent| layers_of(shared, parent)).unwrap_or_default();
-    let own = view.record.disks.iter().flatten().filter(|layer| !of_parent.contains(layer));
     let resident = shared.snapshots.get(&view.record.tag).and_then(|handle| handle.resident());
     StoredSize {
-        memory_bytes: files.map(|file| allocated(&file.path())).sum(),
-        disk_bytes: own.map(|layer| allocated(&shared.places.layer(layer))).sum(),
+        memory_bytes: files_of(shared, &view.record.tag),
+        disk_bytes: own_layers(shared, view),
         // A process that has just ended has none.
         resident: resident.and_then(|resident| memory_of_process(resident.pid).ok()),
     }
+}
+
+/// What the files of a snapshot take, its memory above all.
+pub(crate) fn files_of(shared: &Shared, tag: &Tag) -> u64 {
+    let files = fs::read_dir(shared.store.path(tag)).into_iter().flatten().flatten();
+    files.map(|file| allocated(&file.path())).sum()
+}
+
+/// What the layers of disks take that a snapshot has beside its parent's.
+pub(crate) fn own_layers(shared: &Shared, view: &SnapshotView) -> u64 {
+    let of_parent = view.record.parent.as_ref().map(|parent| layers_of(shared, parent)).unwrap_or_default();
+    let own = view.record.disks.iter().flatten().filter(|layer| !of_parent.contains(layer));
+    own.map(|layer| allocated(&shared.places.layer(layer))).sum()
 }
 
 fn layers_of(shared: &Shared, tag: &Tag) -> Vec<LayerId> {

@@ -22,7 +22,7 @@ use crate::ids::SandboxId;
 use crate::limits::admission::{self, Present, Refusal, Wanted};
 use crate::limits::owner::{self, Claim, Holding, Owner};
 use crate::limits::quota::WantedLimits;
-use crate::limits::usage::Usage;
+use crate::limits::usage::{Usage, files_of, own_layers};
 use crate::network::NetworkOrder;
 use crate::places::PlaceError;
 use crate::record;
@@ -321,7 +321,8 @@ impl Shared {
         frozen_bytes: u64,
         kept: bool,
     ) -> Result<Option<Claim>, EngineError> {
-        let wanted = Holding { memory_bytes: frozen_bytes, snapshots: kept.into(), ..Holding::default() };
+        let snapshot = if kept { Holding::snapshot(None) } else { Holding::default() };
+        let wanted = Holding { memory_bytes: frozen_bytes, ..snapshot };
         let claim = match owner {
             Some(owner) => Some(self.claim(owner, wanted).await?),
             None => None,
@@ -339,12 +340,12 @@ impl Shared {
     /// Takes room of an owner's and its project's for what is being made. Branches that are on disk give up their processes for
     /// it.
     pub(crate) async fn claim(&self, owner: &Owner, wanted: Holding) -> Result<Claim, EngineError> {
-        let claim = |frozen| owner::claim(&self.claims, owner, || self.held(), frozen, wanted);
-        match claim(self.frozen_of(owner).await) {
+        let claim = |measured| owner::claim(&self.claims, owner, || self.held(), measured, wanted);
+        match claim(self.measure(owner).await) {
             Err(Refusal::Owner { what: owner::MEMORY, who, .. })
                 if self.evict_branches_of(&owner.account(who)).await =>
             {
-                Ok(claim(self.frozen_of(owner).await)?)
+                Ok(claim(self.measure(owner).await)?)
             }
             claimed => Ok(claimed?),
         }
@@ -357,15 +358,25 @@ impl Shared {
         }
     }
 
-    /// What the branches of an owner's accounts keep. Nobody has to look at processes where memory has no limit.
-    async fn frozen_of(&self, owner: &Owner) -> [u64; 2] {
-        let mut frozen = [0, 0];
-        for (frozen, account) in frozen.iter_mut().zip(owner.accounts()) {
+    /// What the branches of an owner's accounts keep in memory, and its snapshots on disk. Nobody has to look at processes and files where
+    /// they have no limit.
+    async fn measure(&self, owner: &Owner) -> [Holding; 2] {
+        let mut measured = [Holding::default(), Holding::default()];
+        for (measured, account) in measured.iter_mut().zip(owner.accounts()) {
             if account.has_memory_limit() {
-                *frozen = self.frozen_memory_of(&account).await;
+                measured.memory_bytes = self.frozen_memory_of(&account).await;
+            }
+            if account.has_disk_limit() {
+                measured.snapshot_bytes = in_place(|| self.stored_bytes_of(&account));
             }
         }
-        frozen
+        measured
+    }
+
+    fn stored_bytes_of(&self, account: &owner::Account<'_>) -> u64 {
+        let views = self.snapshots.all().into_iter().map(|handle| handle.view());
+        let own = views.filter(|view| account.stores(&view.record));
+        own.map(|view| files_of(self, &view.record.tag) + own_layers(self, &view)).sum()
     }
 
     pub(crate) fn present(&self) -> Result<Present, EngineError> {

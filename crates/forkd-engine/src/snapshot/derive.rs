@@ -66,7 +66,7 @@ impl Engine {
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
         let claim = match owner {
             Some(owner) => {
-                Some(shared.claim(owner, Holding { snapshots: 1, ..Holding::of(&record.shape) }).await?)
+                Some(shared.claim(owner, Holding::snapshot(None).plus(Holding::of(&record.shape))).await?)
             }
             None => None,
         };

@@ -8,7 +8,6 @@
 //! Siblings of T and of its ancestors are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::Arc;
 
 use forkd_store::Tag;
@@ -16,7 +15,7 @@ use forkd_store::Tag;
 use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::ids::LayerId;
-use crate::limits::usage::{allocated, blocking};
+use crate::limits::usage::{allocated, blocking, files_of};
 use crate::snapshot::{SnapshotHandle, SnapshotView};
 
 /// Whether a snapshot has all of its memory, or only what differs from its parent's.
@@ -133,7 +132,7 @@ struct Stored {
 
 impl Stored {
     fn of(shared: &Shared, view: &SnapshotView) -> Stored {
-        Stored { kind: kind(shared, view), bytes: files(shared, &view.record.tag) }
+        Stored { kind: kind(shared, view), bytes: files_of(shared, &view.record.tag) }
     }
 }
 
@@ -188,12 +187,6 @@ fn kind(shared: &Shared, view: &SnapshotView) -> SnapshotKind {
         Ok(None) | Err(_) => view.record.parent.is_some(),
     };
     if is_diff { SnapshotKind::Diff } else { SnapshotKind::Full }
-}
-
-/// What the files of a snapshot take.
-fn files(shared: &Shared, tag: &Tag) -> u64 {
-    let files = fs::read_dir(shared.store.path(tag)).into_iter().flatten().flatten();
-    files.map(|file| allocated(&file.path())).sum()
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Engine {
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
         let _claim = match owner {
             Some(owner) => {
-                Some(shared.claim(owner, Holding { snapshots: 1, ..Holding::of(&new.shape) }).await?)
+                Some(shared.claim(owner, Holding::snapshot(None).plus(Holding::of(&new.shape))).await?)
             }
             None => None,
         };

@@ -19,6 +19,7 @@ pub(crate) mod names;
 pub(crate) mod once;
 pub(crate) mod persist;
 pub(crate) mod prefault;
+pub(crate) mod prune;
 pub(crate) mod remove;
 pub(crate) mod retention;
 pub mod travel;
@@ -51,6 +52,8 @@ use crate::snapshot::writer::Awaited;
 const QUEUE: usize = 64;
 /// Between two looks whether somebody still has it.
 const LEASED: Duration = Duration::from_millis(5);
+/// Between two notes on disk of when it was used last.
+const NOTED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotStatus {
@@ -201,6 +204,8 @@ struct Snapshot {
     zygote: Option<Arc<Zygote>>,
     status: SnapshotStatus,
     error: Option<String>,
+    /// When its last use was noted on disk.
+    noted: Option<Instant>,
     /// The writing of it, while that goes on.
     writing: Option<Writing>,
     /// What its children use first is being learned. Dropped, it is given up.
@@ -255,6 +260,7 @@ fn own_with(
         zygote,
         status,
         error,
+        noted: None,
         writing,
         learning,
         view,
@@ -373,6 +379,7 @@ impl Snapshot {
         if let Some(zygote) = &self.zygote {
             let lease = Arc::clone(zygote);
             self.used();
+            self.note_use();
             return Ok(lease);
         }
         if self.status != SnapshotStatus::Ready {
@@ -388,6 +395,7 @@ impl Snapshot {
             self.learn();
         }
         self.used();
+        self.note_use();
         self.show();
         self.happened(Happened::Loaded(self.record.tag.clone()));
         Ok(zygote)
@@ -401,6 +409,15 @@ impl Snapshot {
             Residence { zygote: Arc::downgrade(zygote), pid, used }
         });
         self.residence.send_replace(resident.unwrap_or_default());
+    }
+
+    /// Somebody forks from it: that is kept on disk, but not for every fork.
+    fn note_use(&mut self) {
+        if self.noted.is_none_or(|noted| noted.elapsed() >= NOTED) {
+            self.noted = Some(Instant::now());
+            let (shared, tag) = (Arc::clone(&self.shared), self.record.tag.clone());
+            tokio::task::spawn_blocking(move || shared.note_use(&tag));
+        }
     }
 
     /// Whoever asked wants its memory: it has ended when this returns.

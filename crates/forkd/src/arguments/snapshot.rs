@@ -48,6 +48,33 @@ pub enum SnapshotCommand {
     Share(SnapshotShareOptions),
     /// Remove snapshots. Sandboxes that were forked from them go on.
     Rm(SnapshotRmOptions),
+    /// Remove snapshots that nobody needs, the longest unused first.
+    ///
+    /// Snapshots stay that sandboxes were forked from or can be rolled back to, that are public, or that others are based on which stay.
+    Prune(SnapshotPruneOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotPruneOptions {
+    /// Remove only those that were not forked for this long, such as 7d.
+    #[arg(long, value_name = "TIME", value_parser = super::parse_seconds)]
+    pub unused_for: Option<u64>,
+    /// Stop as soon as what is left takes no more than this on disk, such as 20G.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_mib)]
+    pub keep: u64,
+    /// Also remove those that somebody has named, and not only those named after what they are made of. Needs --unused-for or --keep.
+    #[arg(long, short)]
+    pub all: bool,
+    /// Remove only those of this project [default: all those that you may remove].
+    #[arg(long)]
+    pub project: Option<forkd_daemon::auth::Project>,
+    /// Only show what would be removed.
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -48,6 +48,9 @@ pub struct AllowanceOptions {
     /// The most snapshots, branches too.
     #[arg(long, value_name = "COUNT")]
     pub max_snapshots: Option<u64>,
+    /// The most that snapshots may take on disk, branches too. `forkd snapshot prune` makes room.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
+    pub max_snapshot_disk: Option<u64>,
 }
 
 impl From<&AllowanceOptions> for TokenLimits {
@@ -57,6 +60,7 @@ impl From<&AllowanceOptions> for TokenLimits {
             memory_mib: options.max_memory,
             vcpus: options.max_vcpus,
             snapshots: options.max_snapshots,
+            snapshot_mib: options.max_snapshot_disk,
         }
     }
 }

@@ -158,6 +158,10 @@ def compact_snapshot(tag: str) -> Call[models.SnapshotInfo]:
     return post(f"/v1/snapshots/{part(tag)}/compact", model(models.SnapshotInfo)).within(math.inf)
 
 
+def prune_snapshots(body: models.PruneSnapshots) -> Call[models.PrunedSnapshots]:
+    return post("/v1/snapshots/prune", model(models.PrunedSnapshots), body).within(math.inf)
+
+
 def add_snapshot_name(tag: str, name: str, force: bool) -> Call[models.SnapshotInfo]:
     path = f"/v1/snapshots/{part(tag)}/names/{part(name)}" + query({"force": force or None})
     return Call("PUT", path, model(models.SnapshotInfo), repeatable=True)

@@ -68,7 +68,10 @@ __all__ = [
     "ProblemList",
     "Progress",
     "PruneImages",
+    "PruneSnapshots",
     "PrunedImages",
+    "PrunedSnapshot",
+    "PrunedSnapshots",
     "Publish",
     "PullImage",
     "PullSnapshot",
@@ -1053,6 +1056,32 @@ class PruneImages(Model):
 
 
 @dataclass(frozen=True)
+class PruneSnapshots(Model):
+    """Which snapshots are removed that nobody needs. Those that sandboxes were forked from or can be rolled back to,
+    public ones, and those that others are based on which stay, stay in any case.
+    """
+
+    dry_run: bool = False
+    """Only say what would go."""
+
+    keep_mib: Optional[int] = None
+    """Stop as soon as what is left takes no more than this on disk; those that were not used for the longest time go
+    first.
+    """
+
+    named: bool = False
+    """Whether those that somebody has named go, too, and not only those named after what they are made of. Needs
+    `unused_seconds` or `keep_mib`.
+    """
+
+    project: Optional[str] = None
+    """Only those of this project. Without it, all those that the caller may remove."""
+
+    unused_seconds: Optional[int] = None
+    """Those that were not forked for so long."""
+
+
+@dataclass(frozen=True)
 class PrunedImages(Model):
     """The answer's type PrunedImages."""
 
@@ -1061,6 +1090,28 @@ class PrunedImages(Model):
     images: int
 
     steps: int
+
+
+@dataclass(frozen=True)
+class PrunedSnapshot(Model):
+    """The answer's type PrunedSnapshot."""
+
+    freed_bytes: int
+
+    tag: str
+
+    used_at_unix: int
+    """When it was forked last, or made."""
+
+
+@dataclass(frozen=True)
+class PrunedSnapshots(Model):
+    """What was removed, or would be, in this order."""
+
+    freed_bytes: int
+    """What the disk has back."""
+
+    snapshots: list[PrunedSnapshot]
 
 
 @dataclass(frozen=True)

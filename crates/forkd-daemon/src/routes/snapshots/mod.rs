@@ -5,6 +5,7 @@ pub(crate) mod create;
 mod derive;
 mod history;
 mod names;
+mod prune;
 mod travel;
 mod verify;
 
@@ -45,6 +46,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(verify::verify))
         .routes(routes!(travel::save))
         .routes(routes!(compact::compact))
+        .routes(routes!(prune::prune))
         .routes(routes!(names::add, names::remove))
         .merge(creating)
         .merge(publishing)

@@ -15,6 +15,7 @@ use std::io;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use forkd_api::snapshot::BASE_PREFIX;
 use forkd_hub::{Artifact, ByteSink, FetchError, Fetched, Have, Progress, Role, Stream};
 use forkd_image::digest::{Digest as ImageDigest, Hasher};
 use forkd_image::images::BuiltImage;
@@ -183,7 +184,7 @@ impl Arrival<'_> {
         let (tag, name) = match tag {
             Some(tag) => (tag.clone(), None),
             None => {
-                let tag: Tag = format!("base-{}", &stage.name()[..24]).parse()?;
+                let tag: Tag = format!("{BASE_PREFIX}{}", &stage.name()[..24]).parse()?;
                 let name = self.shared.snapshots.reserve(&tag);
                 (tag.clone(), Some(name.ok_or(EngineError::NameTaken(tag))?))
             }

@@ -54,7 +54,7 @@ impl Engine {
         self.admit_bytes(self.root(), artifact.raw_size())?;
         let _claim = match &destination.owner {
             Some(owner) => {
-                let claim = self.shared.claim(owner, Holding { snapshots: 1, ..Holding::default() });
+                let claim = self.shared.claim(owner, Holding::snapshot(Some(artifact.raw_size())));
                 Some(tokio::runtime::Handle::current().block_on(claim)?)
             }
             None => None,

@@ -6,6 +6,7 @@ pub mod inspect;
 pub mod load;
 pub mod ls;
 pub mod make;
+pub mod prune;
 pub mod pull;
 pub mod push;
 pub mod rm;

@@ -26,6 +26,8 @@ pub fn limits(limits: &TokenLimits) -> String {
     let memory = limits.memory_mib.map(|mib| format!("{mib} MiB"));
     let vcpus = limits.vcpus.map(|count| format!("{count} vCPUs"));
     let snapshots = limits.snapshots.map(|count| format!("{count} snapshots"));
-    let all: Vec<String> = [sandboxes, memory, vcpus, snapshots].into_iter().flatten().collect();
+    let snapshot_disk = limits.snapshot_mib.map(|mib| format!("{mib} MiB of snapshots"));
+    let all: Vec<String> =
+        [sandboxes, memory, vcpus, snapshots, snapshot_disk].into_iter().flatten().collect();
     if all.is_empty() { "none".into() } else { all.join(", ") }
 }

@@ -255,6 +255,24 @@ class Controller:
         """Reads and checks every file of a snapshot and of what it is based on."""
         return self.transport.send(_api.verify_snapshot(tag))
 
+    def prune_snapshots(
+        self,
+        *,
+        unused_seconds: Optional[int] = None,
+        keep_mib: Optional[int] = None,
+        named: bool = False,
+        project: Optional[str] = None,
+        dry_run: bool = False,
+    ) -> models.PrunedSnapshots:
+        """Removes snapshots that nobody needs, the longest unused first; with `dry_run`, only says which.
+
+        Those that somebody has named go only with `named`, and with `unused_seconds` or `keep_mib`.
+        """
+        body = models.PruneSnapshots(
+            unused_seconds=unused_seconds, keep_mib=keep_mib, named=named, project=project, dry_run=dry_run
+        )
+        return self.transport.send(_api.prune_snapshots(body))
+
     def compact_snapshot(self, tag: str) -> models.SnapshotInfo:
         """Makes a snapshot one that needs no other."""
         return self.transport.send(_api.compact_snapshot(tag))

@@ -104,6 +104,13 @@ impl From<&EngineError> for ApiError {
             EngineError::Refused(Refusal::Disk { .. }) => {
                 ApiError::new(Code::NoDisk, text).hint(HintCode::FreeDisk)
             }
+            EngineError::NoAgent { source, .. } => {
+                let code = match source {
+                    AgentError::Timeout(_) => Code::GuestTimeout,
+                    _ => Code::GuestFailed,
+                };
+                ApiError::new(code, shortened(text)).detail(chain(source))
+            }
             EngineError::Agent(error) | EngineError::BringUp(BringUpError::Agent(error)) => of_agent(error),
             EngineError::BringUp(error @ BringUpError::WarmUp { .. }) => {
                 ApiError::new(Code::GuestFailed, shortened(error.to_string())).hint(HintCode::TryCode)
@@ -317,6 +324,7 @@ mod tests {
             message: "Context x not found".into(),
         };
         let second = Duration::from_secs(1);
+        let no_agent = EngineError::NoAgent { console: "panic".into(), source: AgentError::Timeout(second) };
         for (error, code, hint) in [
             (EngineError::NoSandbox("x".into()), ErrorCode::NotFound, true),
             (EngineError::NoSnapshot("x".into()), ErrorCode::NotFound, true),
@@ -338,6 +346,7 @@ mod tests {
             (Refusal::Branch { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),
             (Refusal::Disk { free_mib: 0, kept_mib: 1 }.into(), ErrorCode::NoDisk, true),
             (AgentError::Timeout(second).into(), ErrorCode::GuestTimeout, false),
+            (no_agent, ErrorCode::GuestTimeout, false),
             (AgentError::NotReady("x".into()).into(), ErrorCode::GuestFailed, true),
             (warm_up.into(), ErrorCode::GuestFailed, true),
             (eval(EvalError::Protocol("x".into())).into(), ErrorCode::GuestFailed, true),

@@ -134,7 +134,7 @@ pub fn command_line(emulated: bool) -> String {
 }
 
 /// The console's last lines are what one looks at first.
-const CONSOLE_SHOWN: usize = 2000;
+const CONSOLE_SHOWN: usize = 1500;
 
 /// Boots a guest in a process of its own.
 pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {

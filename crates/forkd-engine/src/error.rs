@@ -84,6 +84,8 @@ pub enum EngineError {
     BringUp(#[from] BringUpError),
     #[error("the guest's agent")]
     Agent(#[from] AgentError),
+    #[error("the guest booted, but its agent did not answer; its console ends with:\n{console}")]
+    NoAgent { console: String, source: AgentError },
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("a VM process answers {0:?}")]
@@ -143,7 +145,7 @@ impl From<BootError> for EngineError {
             BootError::Boot(error) => error.into(),
             BootError::Limit(error) => error.into(),
             BootError::Ended(reason) => EngineError::Ended(reason),
-            BootError::Agent { source, .. } => source.into(),
+            BootError::Agent { console, source } => EngineError::NoAgent { console, source },
         }
     }
 }

@@ -3,6 +3,7 @@
 mod chains;
 mod deadlines;
 mod disks;
+mod forged;
 mod lifecycle;
 mod merge;
 mod names;

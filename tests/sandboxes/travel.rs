@@ -21,7 +21,7 @@ fn keep(world: &World, id: &str, number: u64) -> Result<(), Failure> {
 }
 
 /// A world with `base`, and `one` and `two`, branches of a sandbox that has written to its disk before each.
-fn world() -> Result<World, Failure> {
+pub(crate) fn world() -> Result<World, Failure> {
     let world = World::with_guest(&ticking::elf())?;
     world.make("base")?;
     let id = world.fork("base", 1)?.remove(0);
@@ -33,7 +33,7 @@ fn world() -> Result<World, Failure> {
     Ok(world)
 }
 
-fn save(world: &World, tag: &str) -> Result<Vec<u8>, Failure> {
+pub(crate) fn save(world: &World, tag: &str) -> Result<Vec<u8>, Failure> {
     world.run(world.engine.snapshot(tag)?.durable())?;
     let departure = world.engine.depart(&tag.parse()?)?;
     let mut file = Vec::new();
@@ -41,7 +41,7 @@ fn save(world: &World, tag: &str) -> Result<Vec<u8>, Failure> {
     Ok(file)
 }
 
-fn load(world: &World, file: &[u8], tag: Option<&str>) -> Result<SnapshotHandle, Failure> {
+pub(crate) fn load(world: &World, file: &[u8], tag: Option<&str>) -> Result<SnapshotHandle, Failure> {
     let spool = tempfile::tempdir()?;
     let layout = Layout::unpack(Cursor::new(file), spool.path(), 1 << 30, &Silent)?;
     let artifact = layout.open(&first_variant)?;
@@ -54,7 +54,7 @@ fn load(world: &World, file: &[u8], tag: Option<&str>) -> Result<SnapshotHandle,
 }
 
 /// What a fork has in its memory, which must be what it reads from its disk.
-fn number_in(world: &World, tag: &str) -> Result<u64, Failure> {
+pub(crate) fn number_in(world: &World, tag: &str) -> Result<u64, Failure> {
     let id = world.fork(tag, 1)?.remove(0);
     let words = Words::of(world.engine.sandbox(&id)?.view().pid, PATIENCE)?;
     words.round(words.ticks()?, PATIENCE)?;

@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-api bench-branch bench-chain bench-load fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b e2e-hub soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -102,6 +102,9 @@ e2e-isolation: build-tests ## guests that try what they should not be able to
 e2e-e2b: build-tests ## the official E2B clients against a daemon with real guests
 	$(RUN) --test e2b
 
+e2e-hub: build-tests ## two machines and a registry with TLS and passwords: what one pushes, the other forks
+	tests/hub/run
+
 soak: deny build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	FORKD_SOAK=1 $(RUN) --lib many_leases
@@ -121,7 +124,7 @@ sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Py
 	scripts/api-docs
 	sdk/python/with-tools ./generate
 
-bench: bench-fork bench-api bench-branch bench-chain bench-load ## measurements, one JSON object a line
+bench: bench-fork bench-api bench-branch bench-chain bench-load bench-hub ## measurements, one JSON object a line
 	@target/release/bench-machine
 
 bench-fork: build-bench ## children of one zygote, beside the floor (and Firecracker, if on PATH)
@@ -138,6 +141,9 @@ bench-chain: build-bench ## what a child costs, and how fast it reads its disk, 
 
 bench-load: build-bench ## the first fork of a snapshot that is on disk only, beside copying and hashing the same bytes
 	@target/release/bench-load
+
+bench-hub: build-bench ## sending a snapshot's memory to a registry or a file and back, beside zstd and BLAKE3 alone
+	@target/release/bench-hub
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each
 	@cargo fuzz --version 2>/dev/null | grep -qx 'cargo-fuzz $(CARGO_FUZZ_VERSION)' \

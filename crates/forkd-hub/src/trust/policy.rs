@@ -90,6 +90,9 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Bytes of the largest policy.
+    pub const MAX_BYTES: u64 = MAX_TEXT as u64;
+
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         if text.len() > MAX_TEXT {
             return Err(PolicyError::TooLarge { size: text.len() });

@@ -65,7 +65,8 @@ fn main() -> Result<(), Failure> {
     layout::write(&mut File::create(&file)?, snapshot(), None, &Silent)?;
     let layout = Layout::unpack(BufReader::new(File::open(&file)?), directory.path(), 1 << 40, &Silent)?;
     let artifact = layout.open(&first_variant)?;
-    let target = File::create(directory.path().join("target"))?;
+    let target =
+        File::options().read(true).write(true).create_new(true).open(directory.path().join("target"))?;
     let unpack =
         best(|| on_cpu(|| Ok(layout.fetch(&artifact.streams()[0], &|_| false, &target, &Silent)?)))?;
 

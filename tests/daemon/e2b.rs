@@ -459,9 +459,31 @@ fn the_agent_is_for_those_with_the_token() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The signature of a link to a file, made with other means than forkd's, as it stands in a query behind `v1_`.
+fn signed(
+    path: &str,
+    operation: &str,
+    user: &str,
+    token: &str,
+    expiration: Option<u64>,
+) -> Result<String, Failure> {
+    use base64::Engine;
+    let end = expiration.map(|end| format!(":{end}")).unwrap_or_default();
+    let text = format!("{path}:{operation}:{user}:{token}{end}");
+    let mut sha = std::process::Command::new("sha256sum")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    sha.stdin.take().ok_or("no pipe")?.write_all(text.as_bytes())?;
+    let output = String::from_utf8(sha.wait_with_output()?.stdout)?;
+    let bytes: Result<Vec<u8>, _> =
+        (0..32).map(|at| u8::from_str_radix(&output[2 * at..2 * at + 2], 16)).collect();
+    let signature = base64::engine::general_purpose::STANDARD_NO_PAD.encode(bytes?);
+    Ok(signature.replace('+', "%2B").replace('/', "%2F"))
+}
+
 #[test]
 fn links_to_files_are_signed() -> Result<(), Failure> {
-    use base64::Engine;
     let mut world = World::new()?;
     let (id, _agent) = world.real()?;
     let token = get(&world, &id)?["envdAccessToken"].as_str().ok_or("no token")?.to_owned();
@@ -469,21 +491,10 @@ fn links_to_files_are_signed() -> Result<(), Failure> {
     let path = path.to_str().ok_or("no path")?;
     let user = "root";
     let sign = |operation: &str, expiration: Option<u64>| -> Result<String, Failure> {
-        let end = expiration.map(|end| format!(":{end}")).unwrap_or_default();
-        let text = format!("{path}:{operation}:{user}:{token}{end}");
-        let mut sha = std::process::Command::new("sha256sum")
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()?;
-        sha.stdin.take().ok_or("no pipe")?.write_all(text.as_bytes())?;
-        let output = String::from_utf8(sha.wait_with_output()?.stdout)?;
-        let bytes: Result<Vec<u8>, _> =
-            (0..32).map(|at| u8::from_str_radix(&output[2 * at..2 * at + 2], 16)).collect();
-        let signature = base64::engine::general_purpose::STANDARD_NO_PAD.encode(bytes?);
+        let signature = signed(path, operation, user, &token, expiration)?;
         let expiration = expiration.map(|end| format!("&signature_expiration={end}")).unwrap_or_default();
-        let escaped = signature.replace('+', "%2B").replace('/', "%2F");
         let path = path.replace(' ', "%20").replace('ü', "%C3%BC");
-        Ok(format!("/files?path={path}&username={user}&signature=v1_{escaped}{expiration}"))
+        Ok(format!("/files?path={path}&username={user}&signature=v1_{signature}{expiration}"))
     };
     let host = "host: x\r\n";
     let upload = client::upload(
@@ -620,6 +631,63 @@ fn contexts_are_for_those_with_a_token() -> Result<(), Failure> {
     for path in ["/execute", "/%63ontexts", "/contexts-of-mine"] {
         assert_eq!(data(&world, &format!("POST {path}"), &id, 49999, &traffic)?.status, 401, "{path}");
     }
+    Ok(())
+}
+
+/// A sandbox's tokens, as headers.
+fn credentials(sandbox: &Value) -> Result<[String; 2], Failure> {
+    let header = |name: &str, field: &str| -> Result<String, Failure> {
+        Ok(format!("{name}: {}\r\n", sandbox[field].as_str().ok_or("no token")?))
+    };
+    Ok([
+        header("x-access-token", "envdAccessToken")?,
+        header("e2b-traffic-access-token", "trafficAccessToken")?,
+    ])
+}
+
+/// What opened a sandbox opens nothing of its branch's children, wherever they are, and nothing of the daemon that they are with.
+#[test]
+fn a_branch_that_travels_does_not_take_credentials_along() -> Result<(), Failure> {
+    let registry = forkd_tests::docker_registry::DockerRegistry::start()?;
+    let (from, _agents) = World::with_agents(&[])?;
+    let (to, _others) = World::with_agents(&[])?;
+    let private = |tag: &str| json!({ "templateID": tag, "network": {"allowPublicTraffic": false} });
+    let source = create(&from, private("base"))?;
+    let source_id = id_of(&source);
+    let branch = json!({ "tag": "one", "wait": true });
+    from.tell(&format!("POST /v1/sandboxes/{source_id}/branch"), branch)?.parsed::<Value>(201)?;
+    let reference = format!("{}/team/app:one", registry.address);
+    from.forkd(&["snapshot", "push", "one", &reference, "--yes"])?;
+    to.forkd(&["snapshot", "pull", &reference])?;
+
+    let [access, traffic] = credentials(&source)?;
+    let children = [(&from, create(&from, private("one"))?), (&to, create(&to, private("one"))?)];
+    for (world, child) in &children {
+        let id = id_of(child);
+        let [own_access, own_traffic] = credentials(child)?;
+        let (both, own) = (format!("{access}{traffic}"), format!("{own_access}{own_traffic}"));
+        assert_ne!((&access, &traffic), (&own_access, &own_traffic));
+        for (request, port) in [("GET /envs", 49983), ("GET /contexts", 49999), ("GET /x", 8000)] {
+            let refused = data(world, request, &id, port, &both)?.status;
+            assert!(matches!(refused, 401 | 403), "{request}: {refused}");
+            let mixed = data(world, "POST /execute", &id, 49999, &format!("{access}{own_traffic}"))?;
+            assert_eq!(mixed.status, 401, "{}", mixed.body);
+        }
+        assert_eq!(data(world, "GET /envs", &id, 49983, &own_access)?.status, 200);
+        assert_eq!(data(world, "GET /contexts", &id, 49999, &own)?.status, 200);
+        // A link that was signed for the source.
+        let link = "GET /files?path=/x&username=root&signature=v1_";
+        let token = access.trim().rsplit(' ').next().ok_or("no token")?;
+        let signature = signed("/x", "read", "root", token, None)?;
+        assert_eq!(data(world, &format!("{link}{signature}"), &id, 49983, "")?.status, 401);
+    }
+    // The other daemon knows neither the sandbox nor its tokens, and the first one only its own.
+    let asked = |world: &World, headers: &str| raw(world, "GET /envs", &format!("host: x\r\n{headers}"));
+    assert_ne!(asked(&to, &access)?.status, 200);
+    assert_eq!(data(&to, "GET /envs", &source_id, 49983, &access)?.status, 502);
+    let [theirs, _] = credentials(&children[1].1)?;
+    assert_ne!(asked(&from, &theirs)?.status, 200);
+    assert_eq!(asked(&from, &access)?.status, 200, "the source still runs");
     Ok(())
 }
 

@@ -31,5 +31,6 @@ mod snapshots;
 mod soak;
 mod traces;
 mod travel;
+mod trust;
 mod unreadable;
 mod world;

@@ -58,9 +58,24 @@ fn classified(operation: &str) -> Option<About> {
         "create_sandboxes" | "create_snapshot" | "resolve_name" | "prune_snapshots" => Body,
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
-        "problems" | "build_image" | "debian_image" | "import_image" | "prune_images" | "pull_image"
-        | "remove_image" | "publish_image" | "publish_snapshot" | "add_kernel" | "choose_kernel"
-        | "import_kernel" | "remove_kernel" | "load_snapshot" | "pull_snapshot" | "push_snapshot" => Admin,
+        "problems"
+        | "build_image"
+        | "debian_image"
+        | "import_image"
+        | "prune_images"
+        | "pull_image"
+        | "remove_image"
+        | "publish_image"
+        | "publish_snapshot"
+        | "add_kernel"
+        | "choose_kernel"
+        | "import_kernel"
+        | "remove_kernel"
+        | "load_snapshot"
+        | "pull_snapshot"
+        | "push_snapshot"
+        | "resolve_snapshot"
+        | "add_snapshot_signature" => Admin,
         _ => return None,
     })
 }

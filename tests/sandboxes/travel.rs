@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use forkd_engine::{Destination, SnapshotHandle};
 use forkd_hub::layout::{self, Layout};
-use forkd_hub::{Annotations, Outgoing, Role, Silent, Snapshot, first_variant};
+use forkd_hub::{About, Annotations, Outgoing, Role, Silent, Snapshot, first_variant};
 use forkd_image::images::ImageStore;
-use forkd_store::{Cpu, Manifest, Store};
+use forkd_store::{Manifest, Store};
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
@@ -153,15 +153,17 @@ fn no_name_of_a_host_travels() -> Result<(), Failure> {
 
 /// What this host cannot run is refused before anything of it is fetched, and what is lacking is named.
 #[test]
-fn a_snapshot_of_another_cpu_is_refused_at_once() -> Result<(), Failure> {
+fn a_snapshot_that_does_not_fit_is_refused_at_once() -> Result<(), Failure> {
     let world = World::new()?;
     world.run(world.make("base")?.durable())?;
     let about = world.engine.depart(&"base".parse()?)?.send(|snapshot| snapshot.about.clone());
-    let refused = |change: &dyn Fn(&mut Cpu), words: &str| -> Result<(), Failure> {
-        let text = about["manifests"][0].as_str().ok_or("no manifest")?;
+    let text = about["manifests"][0].as_str().ok_or("no manifest")?;
+    // What says nothing of either is of the first version of both: digests stay what they were.
+    assert!(!text.contains("agent_version") && !about.contains_key("state_version"), "{about:?}");
+    let refused = |change: &dyn Fn(&mut Manifest, &mut About), words: &str| -> Result<(), Failure> {
         let mut manifest = Manifest::parse(text.as_bytes())?.manifest;
-        change(&mut manifest.cpu);
         let mut about = about.clone();
+        change(&mut manifest, &mut about);
         about["manifests"][0] = String::from_utf8(manifest.seal()?.1)?.into();
         // None of its streams is there, so whoever fetched would fail of that.
         let source = b"something else".to_vec();
@@ -174,9 +176,17 @@ fn a_snapshot_of_another_cpu_is_refused_at_once() -> Result<(), Failure> {
         assert!(error.contains(words), "{error}");
         Ok(())
     };
-    refused(&|cpu| cpu.features.push("zz_unknown".into()), "does not have: zz_unknown")?;
-    refused(&|cpu| cpu.vendor = Some("NobodysOwnXX".into()), "a CPU of NobodysOwnXX")?;
-    refused(&|_| {}, "there is no stream with")?;
+    refused(&|it, _| it.cpu.features.push("zz_unknown".into()), "does not have: zz_unknown")?;
+    refused(&|it, _| it.cpu.vendor = Some("NobodysOwnXX".into()), "a CPU of NobodysOwnXX")?;
+    for version in [0, 2] {
+        let agent = |it: &mut Manifest, _: &mut About| it.about["shape"]["agent_version"] = version.into();
+        refused(&agent, &format!("speaks version {version}, this forkd 1 to 1"))?;
+        let state = |_: &mut Manifest, about: &mut About| {
+            about.insert("state_version".into(), version.into());
+        };
+        refused(&state, &format!("has version {version}, this forkd takes version 1"))?;
+    }
+    refused(&|_, _| {}, "there is no stream with")?;
     assert_eq!(world.names("snapshots"), ["base"]);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Debian's docker-registry on loopback, with its files in a directory of its own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,8 @@ use crate::engine::process::Failure;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The port is free a moment before; should somebody take it, another is tried.
 const TRIES: u32 = 5;
+/// A line for each request.
+const LOG: &str = "access.log";
 
 /// A registry that ends with the test.
 #[derive(Debug)]
@@ -37,7 +39,7 @@ impl DockerRegistry {
             let mut process = Command::new("docker-registry")
                 .arg("serve")
                 .arg(&config)
-                .stdout(Stdio::null())
+                .stdout(File::create(directory.path().join(LOG))?)
                 .stderr(Stdio::null())
                 .spawn()
                 .map_err(|error| {
@@ -54,6 +56,14 @@ impl DockerRegistry {
             process.wait()?;
         }
         Err("the registry does not listen".into())
+    }
+
+    /// The requests until now, such as `GET /v2/team/app/manifests/v1`, and what was there before.
+    pub fn requests(&self) -> Result<Vec<String>, Failure> {
+        let log = fs::read_to_string(self.directory.path().join(LOG))?;
+        // ADDRESS - - [TIME] "GET /v2/ HTTP/1.1" 200 ...
+        let quoted = log.lines().filter_map(|line| line.split('"').nth(1)?.strip_suffix(" HTTP/1.1"));
+        Ok(quoted.map(str::to_owned).collect())
     }
 
     /// Bytes of all that was pushed to it.

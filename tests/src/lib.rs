@@ -12,6 +12,7 @@ pub mod hostile;
 pub mod library;
 pub mod linked_agents;
 pub mod measure;
+pub mod oci_tools;
 pub mod process;
 pub mod registry;
 pub mod scale;

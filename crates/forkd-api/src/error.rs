@@ -32,6 +32,8 @@ pub enum ErrorCode {
     Forbidden,
     /// 403: the guest does not allow this, for a file of its own.
     PermissionDenied,
+    /// 403: the snapshot is not signed as the daemon's policy or the request demands.
+    NotTrusted,
     /// 404: there is no such thing, or no such path.
     NotFound,
     /// 404: the sandbox has no such file.
@@ -90,7 +92,7 @@ impl ErrorCode {
         match self {
             ErrorCode::Malformed => 400,
             ErrorCode::Unauthorized => 401,
-            ErrorCode::Forbidden | ErrorCode::PermissionDenied => 403,
+            ErrorCode::Forbidden | ErrorCode::PermissionDenied | ErrorCode::NotTrusted => 403,
             ErrorCode::NotFound | ErrorCode::FileNotFound => 404,
             ErrorCode::MethodNotAllowed => 405,
             ErrorCode::RequestTimeout => 408,

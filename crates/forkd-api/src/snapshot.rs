@@ -401,6 +401,9 @@ pub struct PullSnapshot {
     /// Without them, those of the daemon's Docker config file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
+    /// A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// How an archive is taken in.
@@ -422,4 +425,52 @@ pub struct PushedSnapshot {
     pub sent_bytes: u64,
     /// Bytes that the registry had already, or took from another repository.
     pub present_bytes: u64,
+}
+
+/// Asks what a reference to a registry names now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveSnapshot {
+    /// `registry.example/team/app:tag`, or with `@sha256:…`.
+    pub reference: String,
+    /// Without them, those of the daemon's Docker config file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+}
+
+/// A snapshot in a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ResolvedSnapshot {
+    /// Registry and repository, as signatures and policies name them.
+    pub repository: String,
+    /// The digest to sign and to verify: `sha256:…`.
+    pub digest: String,
+}
+
+/// Stores a signature of a snapshot that is in a registry. It is made where the private key is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddSnapshotSignature {
+    /// What was signed, by its digest: `registry.example/team/app@sha256:…`.
+    pub reference: String,
+    /// The JSON that was signed, in the form of cosign's simple signing. At most 64 KiB.
+    pub payload: String,
+    /// ECDSA of the payload's SHA-256, as DER in base64.
+    pub signature: String,
+    /// The public key in PEM (ECDSA P-256). The signature is checked with it.
+    pub key: String,
+    /// Without them, those of the daemon's Docker config file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+}
+
+/// A signature that is in a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotSignature {
+    /// What it is of, by its digest.
+    pub reference: String,
+    /// The first 16 digits of the SHA-256 of the public key's DER form.
+    pub key: String,
+    /// False if this key had signed it before: that signature stays.
+    pub added: bool,
 }

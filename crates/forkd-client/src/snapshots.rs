@@ -3,9 +3,9 @@
 use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    CreateSnapshot, LoadSnapshot, Progress, PruneSnapshots, PrunedSnapshots, PullSnapshot, PushSnapshot,
-    PushedSnapshot, RemoveSnapshot, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList,
-    SnapshotVerification,
+    AddSnapshotSignature, CreateSnapshot, LoadSnapshot, Progress, PruneSnapshots, PrunedSnapshots,
+    PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot, RemovedSnapshots, ResolveSnapshot,
+    ResolvedSnapshot, Snapshot, SnapshotHistory, SnapshotList, SnapshotSignature, SnapshotVerification,
 };
 use hyper::Method;
 
@@ -103,6 +103,19 @@ impl Client {
     ) -> Result<PushedSnapshot, ClientError> {
         let request = Request::post(format!("/v1/snapshots/{}/push", part(tag)));
         self.make(request.json(wanted), tell, pushed).await
+    }
+
+    /// The digest of the snapshot that a reference to a registry names now.
+    pub async fn resolve_snapshot(&self, wanted: &ResolveSnapshot) -> Result<ResolvedSnapshot, ClientError> {
+        self.ask(Request::post("/v1/snapshots/resolve".into()).json(wanted)).await
+    }
+
+    /// Stores a signature of a snapshot that is in a registry. The private key stays with the caller.
+    pub async fn add_snapshot_signature(
+        &self,
+        signature: &AddSnapshotSignature,
+    ) -> Result<SnapshotSignature, ClientError> {
+        self.ask(Request::post("/v1/snapshots/signatures".into()).json(signature)).await
     }
 
     /// Lets every project fork from a snapshot, or only its own.

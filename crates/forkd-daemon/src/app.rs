@@ -18,6 +18,7 @@ use crate::kept::KeptError;
 use crate::metrics::Metrics;
 use crate::protocol::Protocol;
 use crate::sharing::Sharing;
+use crate::snapshot_policy::PolicyFile;
 use crate::trace::{RequestTrace, SpanSink};
 
 /// The state of every handler: `State(app): State<Shared>`.
@@ -38,6 +39,7 @@ pub struct App {
     pub tls: bool,
     pub protocol: Arc<dyn Protocol>,
     pub sharing: Sharing,
+    pub snapshot_policy: PolicyFile,
     pub spans: Option<Arc<dyn SpanSink>>,
     /// Places for long work on the library.
     pub jobs: Arc<Semaphore>,
@@ -88,6 +90,7 @@ impl App {
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             protocol,
             sharing: Sharing::open(&config.home)?,
+            snapshot_policy: PolicyFile::new(config),
             spans: config.spans.clone(),
             jobs: Arc::new(Semaphore::new(config.limits.jobs)),
             stopping: watch::Sender::new(false),

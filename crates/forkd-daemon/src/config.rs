@@ -17,6 +17,8 @@ pub struct Config {
     pub tcp: Option<Tcp>,
     /// The audit log; without one, none is kept.
     pub audit: Option<PathBuf>,
+    /// The policy for snapshots in registries, which must be there; without one, `snapshot-policy.toml` in `home`, if it is there.
+    pub snapshot_policy: Option<PathBuf>,
     pub limits: Limits,
     /// Where the spans of requests go; without one, none are recorded.
     pub spans: Option<Arc<dyn SpanSink>>,

@@ -42,6 +42,7 @@ pub mod routes;
 pub mod server;
 mod sharing;
 pub mod signals;
+pub mod snapshot_policy;
 mod tenancy;
 pub mod trace;
 mod upload;

@@ -5,7 +5,8 @@
 //!   other ports          for everybody who knows the id, unless the sandbox was made with a token for its traffic
 //! ```
 //!
-//! The agent itself asks for no token: whoever gets to it has passed here. A sandbox that stands still is woken if that was
+//! The agent itself asks for no token: whoever gets to it has passed here. Tokens and signatures of links end here, too: none of them
+//! is ever in a guest's memory, so none leaves the host in a snapshot. A sandbox that stands still is woken if that was
 //! asked for, and is not found otherwise.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,10 +23,11 @@ use forkd_envd::connect::{Code, ConnectError};
 use forkd_envd::files::FILES;
 use forkd_envd::interpreter::is_contexts;
 use forkd_envd::port::{ENVD, is_agents};
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::about::About;
-use super::keys::Purpose;
+use super::keys::{Keys, Purpose};
 use super::last_words::with_last_words;
 use super::routing::{self, SANDBOX_ID, SANDBOX_PORT};
 use crate::App;
@@ -85,9 +87,11 @@ async fn pass(
         EngineError::Timeout | EngineError::Call(_) => Refusal::Other(error.into()),
         _ => Refusal::NotFound,
     })?;
-    let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
+    let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+    let is_file = is_agents(port) && request.uri().path() == FILES;
+    let target = if is_file { without_signature(target) } else { target.to_owned() };
     let host = guest_host(port, by_name, &about, request.headers());
-    keep_ours(app, id, request.headers_mut());
+    keep_ours(&app.e2b.keys, request.headers_mut());
     let address = match peer {
         Peer::Tcp { address, .. } => Some(address.ip()),
         Peer::Unix { .. } => None,
@@ -153,16 +157,28 @@ fn guest_host(port: u16, by_name: bool, about: &About, headers: &HeaderMap) -> H
     masked.or(asked).or_else(|| local().ok()).unwrap_or_else(|| HeaderValue::from_static("localhost"))
 }
 
-/// Takes out what is between the client and this daemon.
-fn keep_ours(app: &App, id: &str, headers: &mut HeaderMap) {
+/// Takes out what is between the client and this daemon, whichever sandbox it is for.
+fn keep_ours(keys: &Keys, headers: &mut HeaderMap) {
     auth::keep_tokens(headers);
     for name in [SANDBOX_ID, SANDBOX_PORT, TRAFFIC_TOKEN] {
         headers.remove(name);
     }
-    let ours = |shown: &HeaderValue| app.e2b.keys.is_right(Purpose::Access, id, shown.as_bytes());
-    if headers.get(ACCESS_TOKEN).is_some_and(ours) {
+    let ours =
+        |shown: &HeaderValue| shown.to_str().is_ok_and(|shown| keys.holder(Purpose::Access, shown).is_some());
+    if headers.get_all(ACCESS_TOKEN).iter().any(ours) {
         headers.remove(ACCESS_TOKEN);
     }
+}
+
+/// The target of a link to a file, without what signs it. The rest is as it was written.
+fn without_signature(target: &str) -> String {
+    let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
+    let is_kept = |pair: &&str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        !matches!(&*percent_decode_str(name).decode_utf8_lossy(), "signature" | "signature_expiration")
+    };
+    let kept: Vec<&str> = query.split('&').filter(is_kept).collect();
+    if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) }
 }
 
 /// Whether somebody sits at a browser and waits for a page.
@@ -253,6 +269,39 @@ mod tests {
         let status = response.status().as_u16();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         (status, kind, String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn no_guest_sees_a_token_or_a_signature() {
+        for (target, expected) in [
+            (
+                "/files?path=%2Fa%20b&username=u&signature=v1_x&signature_expiration=9",
+                "/files?path=%2Fa%20b&username=u",
+            ),
+            ("/files?signature=v1_x&path=/a", "/files?path=/a"),
+            ("/files?%73ignature=v1_x", "/files"),
+            ("/files?path=signature", "/files?path=signature"),
+            ("/files", "/files"),
+        ] {
+            assert_eq!(without_signature(target), expected);
+        }
+        let home = tempfile::tempdir().unwrap();
+        let keys = Keys::open(home.path()).unwrap();
+        let left = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+            keep_ours(&keys, &mut headers);
+            !headers.is_empty()
+        };
+        // Also those of another sandbox, which a client shows by mistake.
+        assert!(!left(ACCESS_TOKEN, &keys.token(Purpose::Access, "i1")));
+        assert!(!left(TRAFFIC_TOKEN, &keys.token(Purpose::Traffic, "i1")));
+        assert!(left(ACCESS_TOKEN, "what a program of the guest wants"));
+        let mut twice = HeaderMap::new();
+        twice.append(ACCESS_TOKEN, HeaderValue::from_static("x"));
+        twice.append(ACCESS_TOKEN, HeaderValue::from_str(&keys.token(Purpose::Access, "i2")).unwrap());
+        keep_ours(&keys, &mut twice);
+        assert!(twice.is_empty());
     }
 
     #[tokio::test]

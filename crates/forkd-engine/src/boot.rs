@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkd_proto::agent::VERSION;
 use forkd_proto::control::{Boot, Command, CpuModel, Descriptor, Devices, Disk, Event, Net, Vsock};
 use tokio::sync::mpsc;
 
@@ -159,6 +160,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         cpu: CpuModel::Host,
         devices,
         image: None,
+        agent_version: VERSION,
     };
     let tap = plan.network.as_ref().map(|network| network.tap.try_clone()).transpose();
     let disk = BootDisk {

@@ -10,6 +10,7 @@ use forkd_image::images::{Image, ImageError, ImageStore};
 use forkd_image::kernels::{KernelStore, KernelStoreError};
 use forkd_image::progress::Progress;
 use forkd_net::plan;
+use forkd_proto::agent::VERSION;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
 use forkd_proto::control::{CpuModel, Devices, Disk, Net, Vsock};
@@ -185,6 +186,7 @@ fn shape(recipe: &Recipe, image: &Image) -> Shape {
             ..Devices::default()
         },
         image: Some(image.id()),
+        agent_version: VERSION,
     }
 }
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use forkd_devices::disk::Layer;
 use forkd_image::digest::Digest;
 use forkd_net::{Policy, Slot};
+use forkd_proto::agent::OLDEST_VERSION;
 use forkd_proto::control::{CpuModel, Devices, Disk};
 use forkd_proto::one_or_many;
 use forkd_store::Tag;
@@ -49,6 +50,18 @@ pub struct Shape {
     pub devices: Devices,
     /// The image below the first disk. No other has one.
     pub image: Option<Digest>,
+    /// The version of the messages that its agent speaks. The oldest is not written: snapshots keep their digests.
+    #[serde(default = "oldest_agent", skip_serializing_if = "is_oldest_agent")]
+    pub agent_version: u32,
+}
+
+fn oldest_agent() -> u32 {
+    OLDEST_VERSION
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_oldest_agent(version: &u32) -> bool {
+    *version == OLDEST_VERSION
 }
 
 /// What files may have beside a VM's memory and disk: a console's log, a VM's state.

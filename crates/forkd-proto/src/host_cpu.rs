@@ -16,6 +16,8 @@ pub struct HostCpu {
     pub tsc_khz: u32,
     /// Whether a guest can be given another rate.
     pub scales_tsc: bool,
+    /// The version of saved VMs that this host's VM processes take.
+    pub state_version: u32,
 }
 
 /// What a guest was shown of the CPU that it ran on.
@@ -24,6 +26,8 @@ pub struct GuestCpu<'a> {
     pub vendor: Option<&'a str>,
     pub features: &'a [String],
     pub tsc_khz: Option<u32>,
+    /// The version of its saved state.
+    pub state_version: u32,
 }
 
 /// What a host lacks.
@@ -32,6 +36,7 @@ pub enum Lacking {
     Vendor { guest: String, host: String },
     Features(Vec<String>),
     TscRate { guest: u32, host: u32 },
+    StateVersion { guest: u32, host: u32 },
 }
 
 impl fmt::Display for Lacking {
@@ -47,6 +52,10 @@ impl fmt::Display for Lacking {
                     missing.join(", ")
                 )
             }
+            Lacking::StateVersion { guest, host } => write!(
+                formatter,
+                "the state of its CPUs and devices has version {guest}, this forkd takes version {host}; use the forkd that made it, or one of the same release"
+            ),
             Lacking::TscRate { guest, host } => write!(
                 formatter,
                 "its time stamp counter runs at {guest} kHz, this host's at {host} kHz, and KVM cannot change that here"
@@ -58,6 +67,9 @@ impl fmt::Display for Lacking {
 impl HostCpu {
     /// Whether a guest can go on here. What the guest's snapshot does not say is not compared.
     pub fn check(&self, guest: GuestCpu<'_>) -> Result<(), Lacking> {
+        if guest.state_version != self.state_version {
+            return Err(Lacking::StateVersion { guest: guest.state_version, host: self.state_version });
+        }
         if let (Some(guest), Some(host)) = (guest.vendor, self.vendor.as_deref())
             && guest != host
         {
@@ -91,14 +103,19 @@ mod tests {
             features: vec!["avx".into(), "avx2".into()],
             tsc_khz: 2_400_000,
             scales_tsc: false,
+            state_version: 1,
         }
     }
 
     #[test]
     fn what_is_lacking_is_named() {
         let features = vec!["avx2".to_owned(), "avx512f".into(), "sha_ni".into()];
-        let guest =
-            GuestCpu { vendor: Some("AuthenticAMD"), features: &features[..1], tsc_khz: Some(2_400_100) };
+        let guest = GuestCpu {
+            vendor: Some("AuthenticAMD"),
+            features: &features[..1],
+            tsc_khz: Some(2_400_100),
+            state_version: 1,
+        };
         assert_eq!(host().check(guest), Ok(()));
         let lacking = host().check(GuestCpu { features: &features, ..guest }).unwrap_err();
         assert_eq!(
@@ -110,7 +127,9 @@ mod tests {
         let faster = GuestCpu { tsc_khz: Some(3_000_000), ..guest };
         assert!(matches!(host().check(faster), Err(Lacking::TscRate { guest: 3_000_000, .. })));
         assert_eq!(HostCpu { scales_tsc: true, ..host() }.check(faster), Ok(()));
-        let unsaid = GuestCpu { vendor: None, features: &[], tsc_khz: None };
+        let newer = host().check(GuestCpu { state_version: 2, ..guest }).unwrap_err().to_string();
+        assert!(newer.contains("has version 2, this forkd takes version 1"), "{newer}");
+        let unsaid = GuestCpu { vendor: None, features: &[], tsc_khz: None, state_version: 1 };
         assert_eq!(host().check(unsaid), Ok(()));
     }
 }

@@ -3,6 +3,7 @@
 use forkd_proto::host_cpu::HostCpu;
 use kvm_ioctls::{Cap, Kvm};
 
+use crate::snapshot::PAYLOAD_VERSION;
 use crate::vm::features;
 use crate::vm::hardware::{self, KvmError, failed};
 
@@ -18,5 +19,6 @@ pub fn look() -> Result<HostCpu, KvmError> {
         features: features::of_host(kvm)?.into_iter().collect(),
         tsc_khz: vcpu.get_tsc_khz().map_err(failed("KVM_GET_TSC_KHZ"))?,
         scales_tsc: kvm.check_extension(Cap::TscControl),
+        state_version: PAYLOAD_VERSION,
     })
 }

@@ -72,6 +72,14 @@ pub enum CliError {
     Send { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
     Save { path: PathBuf, source: io::Error },
+    #[error("the key in {} cannot be used", path.display())]
+    Key { path: PathBuf, source: forkd_hub::trust::KeyError },
+    #[error("the daemon did not say which digest {reference} has, so it cannot be signed")]
+    NoDigest { reference: String },
+    #[error("{reference} was asked for, but the registry has {found}; nothing was signed")]
+    OtherDigest { reference: String, found: String },
+    #[error("{reference} was pushed but not signed")]
+    PushedUnsigned { reference: String, source: Box<CliError> },
     #[error("an archive is not written to a terminal; redirect standard output or name a file with -o")]
     ArchiveToTerminal,
     #[error(transparent)]
@@ -163,6 +171,9 @@ impl CliError {
                 "forkd run --pull gets an image from a registry; forkd image pull, build and import make others".into()
             }
             CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
+            CliError::PushedUnsigned { reference, .. } => {
+                format!("sign it with: forkd snapshot sign {reference} --key FILE")
+            }
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,
         })

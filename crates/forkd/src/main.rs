@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use arguments::{
     Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand,
-    ProjectCommand, SnapshotCommand, TokenCommand,
+    ProjectCommand, SnapshotCommand, SnapshotKeyCommand, TokenCommand,
 };
 use clap::Parser;
 use error::CliError;
@@ -53,6 +53,10 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             Some(SnapshotCommand::Load(options)) => commands::snapshot::load::run(options),
             Some(SnapshotCommand::Push(options)) => commands::snapshot::push::run(options),
             Some(SnapshotCommand::Pull(options)) => commands::snapshot::pull::run(options),
+            Some(SnapshotCommand::Sign(options)) => commands::snapshot::sign::run(options),
+            Some(SnapshotCommand::Key(SnapshotKeyCommand::New(options))) => {
+                commands::snapshot::key::new(options)
+            }
             Some(SnapshotCommand::Compact(options)) => commands::snapshot::compact::run(options),
             Some(SnapshotCommand::Prune(options)) => commands::snapshot::prune::run(options),
             Some(SnapshotCommand::Tag(options)) => commands::snapshot::tag::run(options),

@@ -334,6 +334,18 @@ def test_ports_have_addresses(daemon: fake.Fake, controller: Controller) -> None
         Sandbox(other, sandbox.info).proxy_url(80)
 
 
+def test_signatures_are_made_elsewhere(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(answer({"repository": "registry.example/a", "digest": "sha256:00"}))
+    assert controller.resolve_snapshot("registry.example/a:v1").digest == "sha256:00"
+    assert daemon.asked[-1].line == "POST /v1/snapshots/resolve"
+    assert daemon.asked[-1].json == {"reference": "registry.example/a:v1"}
+    reference = "registry.example/a@sha256:00"
+    daemon.says(answer({"reference": reference, "key": "0123", "added": True}, 201))
+    assert controller.add_snapshot_signature(reference, payload="{}", signature="MA==", key="PEM").added
+    assert daemon.asked[-1].line == "POST /v1/snapshots/signatures"
+    assert daemon.asked[-1].json == {"reference": reference, "payload": "{}", "signature": "MA==", "key": "PEM"}
+
+
 def test_the_references_names(daemon: fake.Fake, controller: Controller) -> None:
     daemon.says(answer(CREATED, 201))
     made = controller.spawn_sandboxes("base", 2, per_child_netns=True, memory_limit_mib=64, live_fork=True)

@@ -90,7 +90,14 @@ pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError>
         kernel,
         initramfs: None,
         command_line: String::new(),
-        shape: Shape { vcpus: 1, memory_bytes: MEMORY, cpu: CpuModel::Host, devices, image: None },
+        shape: Shape {
+            vcpus: 1,
+            memory_bytes: MEMORY,
+            cpu: CpuModel::Host,
+            devices,
+            image: None,
+            agent_version: 1,
+        },
         config: Default::default(),
         limit: PATIENCE,
     })

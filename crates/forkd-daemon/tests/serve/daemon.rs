@@ -52,6 +52,7 @@ impl Daemon {
             socket: Some(Socket { path: directory.path().join("s"), group: None }),
             tcp: Some(Tcp { address: SocketAddr::from(([127, 0, 0, 1], 0)), tls: None }),
             audit: Some(directory.path().join("audit.log")),
+            snapshot_policy: None,
             limits: Limits::default(),
             spans: None,
         };

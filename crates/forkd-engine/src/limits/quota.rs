@@ -263,6 +263,7 @@ mod tests {
             cpu: CpuModel::Host,
             devices: Devices::default(),
             image: None,
+            agent_version: 1,
         }
     }
 

@@ -6,7 +6,7 @@ use reqwest::header::LINK;
 use serde::Deserialize;
 
 use super::{RegistryError, Repository, body};
-use crate::manifest::MAX_MANIFEST;
+use crate::artifact::OpenError;
 use crate::progress::Progress;
 
 /// Tags that are asked for at once.
@@ -28,10 +28,9 @@ impl Repository {
     }
 
     /// The digest of what the reference names now, manifest or index.
-    pub fn resolve(&self, progress: &dyn Progress) -> Result<Digest, RegistryError> {
-        self.block_on(progress, RegistryError::Cancelled, |repository| async {
-            let name = repository.reference.digest().or(repository.reference.tag()).unwrap_or("latest");
-            Ok(Digest::of(&repository.get_manifest(name, MAX_MANIFEST).await?))
+    pub fn resolve(&self, progress: &dyn Progress) -> Result<Digest, OpenError> {
+        self.block_on(progress, OpenError::Cancelled, |repository| async {
+            Ok(Digest::of(&repository.get_root(None).await?))
         })
     }
 

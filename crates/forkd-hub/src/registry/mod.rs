@@ -79,6 +79,11 @@ impl Repository {
         format!("{}/{}", self.reference.registry(), self.reference.repository())
     }
 
+    /// The digest in the reference, if it has one.
+    pub fn digest(&self) -> Option<Digest> {
+        self.reference.digest()?.parse().ok()
+    }
+
     /// Sends a snapshot. The tag, if the reference has one, is set last.
     pub fn push(
         &self,
@@ -95,7 +100,19 @@ impl Repository {
 
     /// Gets and checks manifest and config. If the tag has several variants, `select` chooses one.
     pub fn open(&self, select: Selector<'_>, progress: &dyn Progress) -> Result<Artifact, OpenError> {
-        self.block_on(progress, OpenError::Cancelled, |repository| repository.open_artifact(select))
+        self.block_on(progress, OpenError::Cancelled, |repository| repository.open_artifact(None, select))
+    }
+
+    /// The same for what has this digest, whatever the reference names by now: what was verified is what is opened.
+    pub fn open_digest(
+        &self,
+        digest: Digest,
+        select: Selector<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Artifact, OpenError> {
+        self.block_on(progress, OpenError::Cancelled, |repository| {
+            repository.open_artifact(Some(digest), select)
+        })
     }
 
     /// Gives the frames of a stream that the caller does not have to a sink.

@@ -16,17 +16,30 @@ use crate::manifest::MAX_MANIFEST;
 const ACCEPTED: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json";
 
 impl Repository {
-    pub(super) async fn open_artifact(&self, select: Selector<'_>) -> Result<Artifact, OpenError> {
+    /// What the reference names now, or what has this digest: a manifest or an index.
+    pub(super) async fn get_root(&self, digest: Option<Digest>) -> Result<Bytes, OpenError> {
         let failed = |source| OpenError::Read { what: "manifest", source: SourceError::Registry(source) };
-        let name = self.reference.digest().or(self.reference.tag()).unwrap_or("latest");
-        let bytes = self.get_manifest(name, MAX_MANIFEST).await.map_err(failed)?;
-        if let Some(expected) = self.reference.digest().and_then(|digest| digest.parse().ok()) {
-            let found = Digest::of(&bytes);
-            if found != expected {
-                return Err(OpenError::Digest { what: "manifest", found, expected });
+        let expected = digest.or_else(|| self.digest());
+        let name = match expected {
+            Some(digest) => digest.to_string(),
+            None => self.reference.tag().unwrap_or("latest").to_owned(),
+        };
+        let bytes = self.get_manifest(&name, MAX_MANIFEST).await.map_err(failed)?;
+        let found = Digest::of(&bytes);
+        match expected {
+            Some(expected) if expected != found => {
+                Err(OpenError::Digest { what: "manifest", found, expected })
             }
+            _ => Ok(bytes),
         }
-        artifact::open(self, &bytes, select).await
+    }
+
+    pub(super) async fn open_artifact(
+        &self,
+        digest: Option<Digest>,
+        select: Selector<'_>,
+    ) -> Result<Artifact, OpenError> {
+        artifact::open(self, &self.get_root(digest).await?, select).await
     }
 
     /// The bytes of a manifest, which the registry may have made up.

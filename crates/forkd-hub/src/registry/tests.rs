@@ -7,7 +7,7 @@ use super::retry::RetryPolicy;
 use super::*;
 use crate::artifact::{SourceError, Variant, first_variant};
 use crate::config::About;
-use crate::manifest::Annotations;
+use crate::manifest::{Annotations, MANIFEST_TYPE};
 use crate::outgoing::Outgoing;
 use crate::role::Role;
 use crate::table::FrameTable;
@@ -249,7 +249,38 @@ fn a_busy_registry_is_asked_again() {
     let OpenError::Read { source: SourceError::Registry(error), .. } = error else { panic!("{error}") };
     assert!(error.to_string().ends_with("answered 503: TOOMANYREQUESTS: slow down"), "{error}");
     registry.set(Faults { answers: vec![(429, Some("7200"))], ..Faults::default() });
-    assert!(repository.resolve(&Silent).unwrap_err().to_string().contains("wait 7200 s"));
+    assert!(unresolved(&repository).to_string().contains("wait 7200 s"));
+}
+
+fn unresolved(repository: &Repository) -> RegistryError {
+    match repository.resolve(&Silent).unwrap_err() {
+        OpenError::Read { source: SourceError::Registry(error), .. } => error,
+        error => panic!("{error}"),
+    }
+}
+
+/// Between a check of a tag's digest and the fetch, the tag may have been moved.
+#[test]
+fn what_is_opened_by_digest_is_that_whatever_the_tag_names() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    push_memory(&repository, &noise(100));
+    let first = repository.resolve(&Silent).unwrap();
+    push_memory(&repository, &noise(200));
+    let second = repository.resolve(&Silent).unwrap();
+    assert_ne!(first, second);
+    let artifact = repository.open_digest(first, &first_variant, &Silent).unwrap();
+    assert_eq!((artifact.digest(), artifact.raw_size()), (first, 100));
+    // A registry that answers a digest with something else.
+    let lie = registry.manifest("a", &second.to_string()).unwrap();
+    registry.put_manifest("a", &first.to_string(), MANIFEST_TYPE, &lie);
+    let by_digest = Repository::new(&format!("{}/a@{first}", registry.address), None).unwrap();
+    for error in [
+        repository.open_digest(first, &first_variant, &Silent).unwrap_err(),
+        by_digest.resolve(&Silent).unwrap_err(),
+    ] {
+        assert!(matches!(error, OpenError::Digest { what: "manifest", .. }), "{error}");
+    }
 }
 
 #[test]
@@ -307,7 +338,7 @@ fn passwords_are_used_and_wrong_ones_are_refused() {
     push_memory(&with("secret"), &bytes);
     assert!(pull(&with("secret")).unwrap() == bytes);
     for wrong in [with("other"), repository(&registry, "a:v1")] {
-        let error = wrong.resolve(&Silent).unwrap_err();
+        let error = unresolved(&wrong);
         assert!(matches!(error, RegistryError::Unauthorized { .. }), "{error}");
         let error = push(&wrong, &[outgoing(Role::State, &bytes)], &PushOptions::default()).unwrap_err();
         assert!(matches!(error, PushError::Registry { .. }), "{error}");
@@ -488,7 +519,7 @@ fn a_transfer_ends_when_it_is_cancelled() {
 fn a_registry_that_is_not_there_is_told_soon() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let begun = Instant::now();
-    let error = Repository::new(&format!("{address}/a:v1"), None).unwrap().resolve(&Silent).unwrap_err();
+    let error = unresolved(&Repository::new(&format!("{address}/a:v1"), None).unwrap());
     assert!(error.to_string().contains(&format!("GET {address}/v2/a/manifests/v1 failed")), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(5));
 }

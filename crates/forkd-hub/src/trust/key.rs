@@ -31,12 +31,17 @@ pub enum KeyError {
     Private { reason: String },
     #[error("the system's random number generator failed")]
     Random,
+    #[error("what is signed cannot be written: {reason}")]
+    Payload { reason: String },
 }
 
 fn hint(found: &str) -> &'static str {
     match found {
-        "ENCRYPTED SIGSTORE PRIVATE KEY" | "ENCRYPTED COSIGN PRIVATE KEY" | "ENCRYPTED PRIVATE KEY" => {
-            "; keys with a password are not supported"
+        "ENCRYPTED SIGSTORE PRIVATE KEY" | "ENCRYPTED COSIGN PRIVATE KEY" => {
+            "; cosign's keys have a password, which is not supported: sign with cosign sign --key, or make a key with forkd snapshot key new"
+        }
+        "ENCRYPTED PRIVATE KEY" => {
+            "; keys with a password are not supported: remove it with openssl pkcs8 -topk8 -nocrypt"
         }
         "EC PRIVATE KEY" => "; convert it with openssl pkcs8 -topk8 -nocrypt",
         "CERTIFICATE" => "; certificates are not supported",
@@ -165,8 +170,14 @@ mod tests {
         };
         says(SigningKey::from_pem(&public).unwrap_err(), "\"PUBLIC KEY\"");
         says(PublicKey::from_pem("nonsense").unwrap_err(), "-----BEGIN PUBLIC KEY-----");
-        let encrypted = pem::encode("ENCRYPTED SIGSTORE PRIVATE KEY", b"x");
-        says(SigningKey::from_pem(&encrypted).unwrap_err(), "password");
+        for (label, what_to_do) in [
+            ("ENCRYPTED SIGSTORE PRIVATE KEY", "cosign sign --key"),
+            ("ENCRYPTED COSIGN PRIVATE KEY", "forkd snapshot key new"),
+            ("ENCRYPTED PRIVATE KEY", "openssl pkcs8 -topk8 -nocrypt"),
+        ] {
+            let error = SigningKey::from_pem(&pem::encode(label, b"x")).unwrap_err().to_string();
+            assert!(error.contains("password") && error.contains(what_to_do), "{error}");
+        }
         says(SigningKey::from_pem(&pem::encode("EC PRIVATE KEY", b"x")).unwrap_err(), "openssl pkcs8");
         says(SigningKey::from_pem(&pem::encode(PRIVATE, b"x")).unwrap_err(), "PKCS#8");
         for der in [&b""[..], &SPKI, &key.public().to_der()[1..], &[0; 91]] {

@@ -6,6 +6,8 @@
 //! tag sha256-abc….sig ─▶ manifest, one layer a signature: the payload, and the signature in base64 as its annotation
 //! ```
 //!
+//! A [`Signature`] is made where the key is, and stored by whoever can reach the registry; that one never sees the key.
+//!
 //! Signatures with certificates, transparency logs and the bundles of cosign 3 are not supported; bundles are refused by name.
 
 mod key;
@@ -13,6 +15,7 @@ mod payload;
 mod pem;
 mod policy;
 mod sign;
+mod signature;
 mod signatures;
 mod verify;
 
@@ -22,5 +25,6 @@ mod tests;
 pub use key::{KeyError, PublicKey, SigningKey};
 pub use policy::{Policy, PolicyError, Requirement};
 pub use sign::SignError;
+pub use signature::{Signature, SignatureError};
 pub use signatures::SignaturesError;
 pub use verify::VerifyError;

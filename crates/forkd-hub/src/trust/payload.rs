@@ -36,8 +36,8 @@ struct Image {
     digest: Digest,
 }
 
-pub(super) fn payload(repository: &str, digest: Digest) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&Payload {
+pub(super) fn payload(repository: &str, digest: Digest) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&Payload {
         critical: Critical {
             identity: Identity { reference: repository.into() },
             image: Image { digest },
@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn a_payload_is_of_one_manifest() {
         let digest = Digest::of(b"");
-        let bytes = payload("registry.example/a", digest).unwrap();
+        let text = payload("registry.example/a", digest).unwrap();
         let expected = r#"{"critical":{"identity":{"docker-reference":"registry.example/a"},"image":{"docker-manifest-digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},"type":"cosign container image signature"},"optional":null}"#;
-        assert_eq!(String::from_utf8(bytes.clone()).unwrap(), expected);
-        assert!(is_of(&bytes, digest) && !is_of(&bytes, Digest::of(b"x")));
+        assert_eq!(text, expected);
+        assert!(is_of(text.as_bytes(), digest) && !is_of(text.as_bytes(), Digest::of(b"x")));
         assert!(!is_of(expected.replace("cosign container", "other").as_bytes(), digest));
         assert!(!is_of(b"{}", digest) && !is_of(b"", digest));
     }

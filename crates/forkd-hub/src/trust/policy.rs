@@ -78,7 +78,7 @@ pub enum Requirement<'a> {
     /// There is no rule for it, and the default is to refuse.
     Refuse,
     /// A signature by one of these keys.
-    Signed(&'a [PublicKey]),
+    Signed { pattern: &'a str, keys: &'a [PublicKey] },
 }
 
 /// The rules of a host.
@@ -90,6 +90,9 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Bytes of the largest policy.
+    pub const MAX_BYTES: u64 = MAX_TEXT as u64;
+
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         if text.len() > MAX_TEXT {
             return Err(PolicyError::TooLarge { size: text.len() });
@@ -115,6 +118,7 @@ impl Policy {
                 })
             });
             let keys = keys.collect::<Result<Vec<_>, _>>()?;
+            let pattern = canonical(&pattern);
             if rules.contains_key(&pattern) {
                 return Err(PolicyError::Twice { pattern });
             }
@@ -125,19 +129,33 @@ impl Policy {
 
     /// What is required of a repository, named as [`crate::registry::Repository::name`] does.
     pub fn check(&self, repository: &str) -> Requirement<'_> {
-        if let Some(keys) = self.rules.get(repository) {
-            return Requirement::Signed(keys);
+        let repository = canonical(repository);
+        if let Some(signed) = self.rule(&repository) {
+            return signed;
         }
         // From the longest beginning to the shortest.
-        let mut rest = repository;
+        let mut rest = repository.as_str();
         while let Some((beginning, _)) = rest.rsplit_once('/') {
-            if let Some(keys) = self.rules.get(&format!("{beginning}/*")) {
-                return Requirement::Signed(keys);
+            if let Some(signed) = self.rule(&format!("{beginning}/*")) {
+                return signed;
             }
             rest = beginning;
         }
         if self.accepts_others { Requirement::Accept } else { Requirement::Refuse }
     }
+
+    fn rule(&self, pattern: &str) -> Option<Requirement<'_>> {
+        let (pattern, keys) = self.rules.get_key_value(pattern)?;
+        Some(Requirement::Signed { pattern, keys })
+    }
+}
+
+/// The same name for the same registry: host names are of either case, and HTTPS has its port.
+fn canonical(name: &str) -> String {
+    let (registry, rest) = name.split_once('/').unwrap_or((name, ""));
+    let registry = registry.to_ascii_lowercase();
+    let registry = registry.strip_suffix(":443").unwrap_or(&registry);
+    if rest.is_empty() { registry.into() } else { format!("{registry}/{rest}") }
 }
 
 fn is_pattern(pattern: &str) -> bool {
@@ -177,10 +195,15 @@ mod tests {
             ("registry.example/teams/app", Some(0)),
             ("registry.example", None),
             ("registry.example.evil/team/app", None),
+            ("Registry.EXAMPLE:443/team/app", Some(2)),
+            ("registry.example:444/team/app", None),
+            ("registry.example/Team/app", Some(0)),
             ("other.example/team/app", None),
         ] {
             let expected = match expected {
-                Some(index) => Requirement::Signed(std::slice::from_ref(&keys[index])),
+                Some(index) => {
+                    Requirement::Signed { pattern: patterns[index], keys: std::slice::from_ref(&keys[index]) }
+                }
                 None => Requirement::Refuse,
             };
             assert_eq!(policy.check(repository), expected, "{repository}");
@@ -204,6 +227,7 @@ mod tests {
         refused("deafult = \"accept\"", "not valid TOML");
         refused(&rule("a/b", "nonsense"), "key 1 of the rule for \"a/b\"");
         refused(&(rule("a/b", &pem) + &rule("a/b", &pem)), "two rules");
+        refused(&(rule("a:443/b", &pem) + &rule("A/b", &pem)), "two rules");
         refused("[[repository]]\nmatch = \"a/b\"\nkeys = []", "0 keys");
         refused(&"#".repeat(MAX_TEXT + 1), "bytes");
     }

@@ -1,13 +1,11 @@
 //! Adding a signature to those that a manifest has.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use forkd_source::digest::Digest;
 use serde_json::json;
 
 use super::key::{KeyError, SigningKey};
-use super::payload::payload;
+use super::signature::Signature;
 use super::signatures::{self, LAYER_TYPE, MAX_SIGNATURES, SIGNATURE, SignaturesError};
 use crate::manifest::{self, Annotations, Descriptor, MANIFEST_TYPE, Manifest, ManifestError};
 use crate::progress::Progress;
@@ -31,21 +29,28 @@ pub enum SignError {
 }
 
 impl Repository {
-    /// Signs a manifest of this repository. A key that has signed it before does not sign it again. If two sign at the same moment,
-    /// one signature is lost: registries have no compare-and-swap for tags.
+    /// Signs a manifest of this repository.
     pub fn sign(&self, digest: Digest, key: &SigningKey, progress: &dyn Progress) -> Result<(), SignError> {
-        self.block_on(progress, SignError::Cancelled, |repository| add(repository, digest, key))
+        let signature = key.sign_manifest(&self.name(), digest)?;
+        self.add_signature(&signature, progress).map(drop)
+    }
+
+    /// Stores a signature beside those that its manifest has. Of a key that has signed it before, it is not stored again; returns
+    /// whether it was. If two are stored at the same moment, one is lost: registries have no compare-and-swap for tags.
+    pub fn add_signature(&self, signature: &Signature, progress: &dyn Progress) -> Result<bool, SignError> {
+        self.block_on(progress, SignError::Cancelled, |repository| add(repository, signature))
     }
 }
 
-async fn add(repository: &Repository, digest: Digest, key: &SigningKey) -> Result<(), SignError> {
+async fn add(repository: &Repository, signature: &Signature) -> Result<bool, SignError> {
+    let digest = signature.digest();
     let existing = |source| SignError::Existing { digest, source };
     let manifest = signatures::read(repository, digest).await.map_err(existing)?;
     let mut layers = manifest.map(|manifest| manifest.layers).unwrap_or_default();
-    let ours = [key.public()];
+    let its = std::slice::from_ref(signature.key());
     for layer in &layers {
-        if signatures::signer(repository, layer, digest, &ours).await.map_err(existing)?.is_some() {
-            return Ok(());
+        if signatures::signer(repository, layer, digest, its).await.map_err(existing)?.is_some() {
+            return Ok(false);
         }
     }
     if layers.len() >= MAX_SIGNATURES {
@@ -54,12 +59,10 @@ async fn add(repository: &Repository, digest: Digest, key: &SigningKey) -> Resul
     let describe = |source| SignError::Describe { digest, source };
     let store = |source| SignError::Store { digest, source };
 
-    let payload = payload(&repository.name(), digest);
-    let payload = Bytes::from(payload.map_err(|error| describe(ManifestError::Syntax(error)))?);
-    let signature = STANDARD.encode(key.sign(&payload)?);
+    let payload = Bytes::copy_from_slice(signature.payload().as_bytes());
     let stored = repository.upload_small(&payload).await.map_err(store)?;
     layers.push(Descriptor {
-        annotations: [(SIGNATURE.to_owned(), signature)].into_iter().collect(),
+        annotations: [(SIGNATURE.to_owned(), signature.signature().to_owned())].into_iter().collect(),
         ..Descriptor::new(LAYER_TYPE, stored, payload.len() as u64)
     });
 
@@ -74,7 +77,8 @@ async fn add(repository: &Repository, digest: Digest, key: &SigningKey) -> Resul
         annotations: Annotations::new(),
     };
     let manifest = manifest::encode(&manifest).map_err(describe)?;
-    repository.put_manifest(&signatures::tag(digest), MANIFEST_TYPE, &manifest).await.map_err(store)
+    repository.put_manifest(&signatures::tag(digest), MANIFEST_TYPE, &manifest).await.map_err(store)?;
+    Ok(true)
 }
 
 /// The config of an image without files, which is what such a manifest must have.

@@ -16,7 +16,7 @@ pub(super) const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// Signatures on one manifest that are looked at.
 pub(super) const MAX_SIGNATURES: usize = 64;
 /// Base64 digits of the longest signature.
-const MAX_SIGNATURE: usize = 256;
+pub(super) const MAX_SIGNATURE: usize = 256;
 
 /// Signatures could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 /// The version of these messages.
 pub const VERSION: u32 = 1;
 
+/// The oldest that is understood: what agents speak whose snapshots do not say.
+pub const OLDEST_VERSION: u32 = 1;
+
 /// The vsock port at which the agent connects its caller to a port or a socket of the guest.
 pub const DIAL_PORT: u32 = 1;
 

@@ -21,7 +21,7 @@ use crate::vm::devices::{Descriptors, DeviceError, DevicesState};
 use crate::vm::state::VmState;
 
 /// The number of this encoding of [`Payload`]. A process refuses others.
-const PAYLOAD_VERSION: u32 = 1;
+pub(crate) const PAYLOAD_VERSION: u32 = 1;
 
 /// What is in a snapshot's state, as JSON: the structures of KVM are arrays of bytes in it.
 #[derive(Deserialize)]

@@ -32,6 +32,10 @@ pub struct ServeOptions {
     /// Leave a line of JSON in this file for every request.
     #[arg(long, value_name = "PATH")]
     pub audit_log: Option<PathBuf>,
+    /// Which snapshots may be pulled from registries, by who has signed them; read anew for each pull
+    /// [default: snapshot-policy.toml among forkd's files, if it is there].
+    #[arg(long, value_name = "PATH", env = "FORKD_SNAPSHOT_POLICY")]
+    pub snapshot_policy: Option<PathBuf>,
     /// The directory of sandboxes and snapshots [default: engine among forkd's files].
     #[arg(long, value_name = "PATH")]
     pub root: Option<PathBuf>,

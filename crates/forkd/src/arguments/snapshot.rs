@@ -40,6 +40,11 @@ pub enum SnapshotCommand {
     Push(SnapshotPushOptions),
     /// Pull a snapshot from a registry.
     Pull(SnapshotPullOptions),
+    /// Sign a snapshot that is in a registry, as cosign does.
+    Sign(SnapshotSignOptions),
+    /// Keys that snapshots are signed with.
+    #[command(subcommand)]
+    Key(SnapshotKeyCommand),
     /// Make a snapshot one that needs no other: all of its memory is written, and those it is based on can be removed.
     Compact(SnapshotInspectOptions),
     /// Give a snapshot another name, which can be used in the place of its tag. `forkd snapshot rm NAME` removes the name.
@@ -201,6 +206,9 @@ pub struct SnapshotPushOptions {
     /// Push a snapshot of a sandbox, which contains the memory of whoever used it.
     #[arg(long, short)]
     pub yes: bool,
+    /// Sign it with the private key in this file. The key does not leave this host.
+    #[arg(long, value_name = "FILE")]
+    pub sign_key: Option<PathBuf>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]
@@ -214,8 +222,38 @@ pub struct SnapshotPullOptions {
     /// The snapshot's name here [default: the name it was pushed under].
     #[arg(long, short)]
     pub tag: Option<String>,
+    /// Refuse it unless it is signed with the key whose public half is in this file, beside what the daemon's policy demands.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotSignOptions {
+    /// The snapshot: registry.example/team/app:tag, or with @sha256:... what has this digest.
+    pub reference: String,
+    /// Sign with the private key in this file. The key does not leave this host.
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SnapshotKeyCommand {
+    /// Make a key: the private half goes to FILE, which only its owner can read, the public one to FILE.pub.
+    New(SnapshotKeyNewOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotKeyNewOptions {
+    /// The file to write. There must be neither FILE nor FILE.pub yet.
+    pub file: PathBuf,
     #[command(flatten)]
     pub output: Output,
 }

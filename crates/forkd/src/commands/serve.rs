@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use forkd_daemon::build_guests::EngineGuests;
 use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
+use forkd_daemon::snapshot_policy::PolicyFile;
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
 use forkd_e2b::E2b;
 use forkd_engine::library::Library;
@@ -120,6 +121,7 @@ async fn serve(
     let e2b = E2b::open(&config.home).map_err(CliError::of_verb)?;
     let app = App::new(&config, engine, library, Box::new(guests), e2b).map_err(CliError::of_verb)?;
     let server = Server::bind(&config, app.clone()).await.map_err(CliError::of_verb)?;
+    report_policy(&app.snapshot_policy);
     housekeeping::start(&app);
     let signals =
         signals::listen(server.handle()).map_err(|error| CliError::Io("listen to signals", error))?;
@@ -161,6 +163,19 @@ async fn serve(
 fn of_engine(error: EngineError) -> CliError {
     let hint = matches!(error, EngineError::Cgroup(_)).then_some(CGROUP_HINT);
     CliError::of_verb_with(error, hint)
+}
+
+/// Says which snapshots may be pulled. It is read anew for each pull, so one that is damaged now can be repaired.
+fn report_policy(policy: &PolicyFile) {
+    match policy.read() {
+        Ok(None) => {}
+        Ok(Some(_)) => {
+            tracing::info!(policy = %policy.path().display(), "snapshots are pulled by this policy")
+        }
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "no snapshot can be pulled")
+        }
+    }
 }
 
 /// Says what the daemon before this one has left.
@@ -308,6 +323,7 @@ fn config(options: &ServeOptions) -> Result<Config, CliError> {
         socket: Some(Socket { path, group }),
         tcp,
         audit: options.audit_log.clone(),
+        snapshot_policy: options.snapshot_policy.clone(),
         limits: Limits::default(),
         spans: None,
         home,

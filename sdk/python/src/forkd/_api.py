@@ -162,6 +162,15 @@ def prune_snapshots(body: models.PruneSnapshots) -> Call[models.PrunedSnapshots]
     return post("/v1/snapshots/prune", model(models.PrunedSnapshots), body).within(math.inf)
 
 
+def resolve_snapshot(body: models.ResolveSnapshot) -> Call[models.ResolvedSnapshot]:
+    return post("/v1/snapshots/resolve", model(models.ResolvedSnapshot), body, repeatable=True).within(math.inf)
+
+
+def add_snapshot_signature(body: models.AddSnapshotSignature) -> Call[models.SnapshotSignature]:
+    # A key that has signed does not sign again.
+    return post("/v1/snapshots/signatures", model(models.SnapshotSignature), body, repeatable=True).within(math.inf)
+
+
 def add_snapshot_name(tag: str, name: str, force: bool) -> Call[models.SnapshotInfo]:
     path = f"/v1/snapshots/{part(tag)}/names/{part(name)}" + query({"force": force or None})
     return Call("PUT", path, model(models.SnapshotInfo), repeatable=True)

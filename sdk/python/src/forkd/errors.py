@@ -201,6 +201,7 @@ FAMILIES: dict[str, type[ForkdError]] = {
     "range_not_satisfiable": InvalidArgumentError,
     "unauthorized": AuthenticationError,
     "forbidden": ForbiddenError,
+    "not_trusted": ForbiddenError,
     "not_found": NotFoundError,
     "file_not_found": SandboxFileNotFoundError,
     "permission_denied": FileError,

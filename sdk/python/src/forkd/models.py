@@ -15,6 +15,7 @@ from ._names import FileNames, SandboxNames
 
 __all__ = [
     "AddKernel",
+    "AddSnapshotSignature",
     "BranchSandbox",
     "ChooseKernel",
     "Counted",
@@ -80,6 +81,8 @@ __all__ = [
     "ReadyProbe",
     "RemovedImage",
     "RemovedSnapshots",
+    "ResolveSnapshot",
+    "ResolvedSnapshot",
     "Rollback",
     "SandboxInfo",
     "SandboxList",
@@ -95,6 +98,7 @@ __all__ = [
     "SnapshotKind",
     "SnapshotList",
     "SnapshotMemory",
+    "SnapshotSignature",
     "SnapshotSize",
     "SnapshotStatus",
     "SnapshotVerification",
@@ -113,6 +117,7 @@ ErrorCode = Literal[
     "unauthorized",
     "forbidden",
     "permission_denied",
+    "not_trusted",
     "not_found",
     "file_not_found",
     "method_not_allowed",
@@ -248,6 +253,26 @@ class AddKernel(Model):
 
     version: Optional[str] = None
     """Of the host's own kernels, this version; without one, the newest."""
+
+
+@dataclass(frozen=True)
+class AddSnapshotSignature(Model):
+    """Stores a signature of a snapshot that is in a registry. It is made where the private key is."""
+
+    key: str
+    """The public key in PEM (ECDSA P-256). The signature is checked with it."""
+
+    payload: str
+    """The JSON that was signed, in the form of cosign's simple signing. At most 64 KiB."""
+
+    reference: str
+    """What was signed, by its digest: `registry.example/team/app@sha256:…`."""
+
+    signature: str
+    """ECDSA of the payload's SHA-256, as DER in base64."""
+
+    credentials: Optional[Credentials] = None
+    """Without them, those of the daemon's Docker config file."""
 
 
 @dataclass(frozen=True)
@@ -1150,6 +1175,9 @@ class PullSnapshot(Model):
     credentials: Optional[Credentials] = None
     """Without them, those of the daemon's Docker config file."""
 
+    key: Optional[str] = None
+    """A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands."""
+
     tag: Optional[str] = None
     """What it is called here. Without one, what its sender calls it."""
 
@@ -1222,6 +1250,28 @@ class RemovedSnapshots(Model):
 
     names: list[str] = field(default_factory=list)
     """The name that was removed, if what was named is not the tag of a snapshot but another of its names."""
+
+
+@dataclass(frozen=True)
+class ResolveSnapshot(Model):
+    """Asks what a reference to a registry names now."""
+
+    reference: str
+    """`registry.example/team/app:tag`, or with `@sha256:…`."""
+
+    credentials: Optional[Credentials] = None
+    """Without them, those of the daemon's Docker config file."""
+
+
+@dataclass(frozen=True)
+class ResolvedSnapshot(Model):
+    """A snapshot in a registry."""
+
+    digest: str
+    """The digest to sign and to verify: `sha256:…`."""
+
+    repository: str
+    """Registry and repository, as signatures and policies name them."""
 
 
 @dataclass(frozen=True)
@@ -1470,6 +1520,20 @@ class SnapshotMemory(Model):
 
     shared_bytes: int
     """Memory that it shares with sandboxes and other snapshots."""
+
+
+@dataclass(frozen=True)
+class SnapshotSignature(Model):
+    """A signature that is in a registry."""
+
+    added: bool
+    """False if this key had signed it before: that signature stays."""
+
+    key: str
+    """The first 16 digits of the SHA-256 of the public key's DER form."""
+
+    reference: str
+    """What it is of, by its digest."""
 
 
 @dataclass(frozen=True)

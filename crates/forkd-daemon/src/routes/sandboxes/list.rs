@@ -95,6 +95,7 @@ mod tests {
             cpu: CpuModel::Host,
             devices: Devices::default(),
             image: None,
+            agent_version: 1,
         };
         let record = SandboxRecord {
             id: id.parse().unwrap(),

@@ -7,6 +7,7 @@ mod history;
 mod names;
 mod prune;
 mod travel;
+mod trust;
 mod verify;
 
 use axum::Extension;
@@ -34,6 +35,10 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
     let loading =
         OpenApiRouter::new().routes(routes!(travel::load)).route_layer(from_fn(auth::require(Scope::Admin)));
+    let trusting = OpenApiRouter::new()
+        .routes(routes!(trust::resolve))
+        .routes(routes!(trust::add))
+        .route_layer(from_fn(auth::require(Scope::Admin)));
     let transferring = OpenApiRouter::new()
         .routes(routes!(travel::pull))
         .routes(routes!(travel::push))
@@ -52,6 +57,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .merge(publishing)
         .merge(loading)
         .merge(transferring)
+        .merge(trusting)
 }
 
 /// A snapshot as the API says it, with what only the others and the disk know.

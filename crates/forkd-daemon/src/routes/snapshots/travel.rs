@@ -26,7 +26,7 @@ use crate::extract::{Json, Path, Query, Upload};
 use crate::jobs::{self, Made, Place};
 use crate::routes::checks::malformed;
 use crate::routes::responses::LibraryErrors;
-use crate::routes::snapshots::describe;
+use crate::routes::snapshots::{describe, trust};
 use crate::{pipe, upload};
 
 const TAR: &str = "application/x-tar";
@@ -116,7 +116,8 @@ pub(super) async fn load(
 
 /// Fetches a snapshot from a registry, with all that it stands on.
 ///
-/// Needs the scope admin. Streams and idempotency are those of a pull of an image.
+/// Needs the scope admin. If the daemon has a policy, the snapshot must be signed as it demands, and if the request has a key, with
+/// that one; this is checked before anything of the snapshot is fetched. Streams and idempotency are those of a pull of an image.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/pull",
@@ -128,6 +129,7 @@ pub(super) async fn load(
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The snapshot", body = Snapshot),
         LibraryErrors,
+        (status = 403, description = "It is not signed as the policy or the request demands", body = ErrorBody),
         (status = 409, description = "The tag is in use", body = ErrorBody),
         (status = 502, description = "The registry gives no snapshot that can be used", body = ErrorBody),
     )
@@ -138,14 +140,16 @@ pub(super) async fn pull(
     headers: HeaderMap,
     Json(wanted): Json<PullSnapshot>,
 ) -> Answer<Response> {
-    let PullSnapshot { reference, tag, credentials } = wanted;
+    let PullSnapshot { reference, tag, credentials, key } = wanted;
     let tag = parsed(tag)?;
+    let key = key.map(|key| trust::public_key(&key)).transpose()?;
     let place = Place::take(&app).await?;
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| {
         progress.step(&format!("pulling {reference}"));
         let repository = repository(&reference, credentials)?;
-        let artifact = repository.open(&first_variant, &Moving::new(progress)).map_err(unusable)?;
+        let moving = Moving::new(progress);
+        let artifact = trust::open(&shared.snapshot_policy, &repository, key.as_ref(), &moving)?;
         arrive(&shared, &caller, &artifact, &repository, tag, progress)
     })
     .await
@@ -215,7 +219,7 @@ fn parsed(tag: Option<String>) -> Answer<Option<Tag>> {
     tag.map(|tag| tag.parse().map_err(|error| malformed(format!("{error}")))).transpose()
 }
 
-fn repository(reference: &str, given: Option<Credentials>) -> Answer<Repository> {
+pub(super) fn repository(reference: &str, given: Option<Credentials>) -> Answer<Repository> {
     let given = given.map(|it| credentials::Credentials { username: it.username, password: it.password });
     let credentials = match given {
         Some(given) => Some(given),
@@ -230,7 +234,7 @@ fn refused(error: impl std::error::Error) -> ApiError {
 }
 
 /// A registry that gives or takes nothing that can be used.
-fn unusable(error: impl std::error::Error) -> ApiError {
+pub(super) fn unusable(error: impl std::error::Error) -> ApiError {
     ApiError::new(ErrorCode::UpstreamFailed, chain(&error))
 }
 

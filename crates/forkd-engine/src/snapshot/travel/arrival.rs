@@ -19,6 +19,7 @@ use forkd_api::snapshot::BASE_PREFIX;
 use forkd_hub::{Artifact, ByteSink, FetchError, Fetched, Have, Progress, Role, Stream};
 use forkd_image::digest::{Digest as ImageDigest, Hasher};
 use forkd_image::images::BuiltImage;
+use forkd_proto::agent::{OLDEST_VERSION, VERSION};
 use forkd_proto::control::Prefault;
 use forkd_proto::host_cpu::{GuestCpu, HostCpu};
 use forkd_store::{Digest, LayerEntry, Link, Local, PackedFile, PageMap, Tag};
@@ -90,7 +91,7 @@ pub(crate) fn receive(
 ) -> Result<SnapshotHandle, EngineError> {
     let itinerary = Itinerary::from_about(artifact.about())?;
     let chain = itinerary.chain()?;
-    check_host(shared, &chain)?;
+    check_host(shared, &chain, itinerary.state_version)?;
     let tag: Tag = match &destination.tag {
         Some(tag) => tag.clone(),
         None => itinerary.name.parse()?,
@@ -121,13 +122,22 @@ pub(crate) fn receive(
 }
 
 /// Refuses what this host cannot run, before anything is fetched. Who cannot be asked is asked again by whoever loads it.
-fn check_host(shared: &Shared, chain: &[Stage]) -> Result<(), EngineError> {
+fn check_host(shared: &Shared, chain: &[Stage], state_version: u32) -> Result<(), EngineError> {
     let Some(head) = chain.last() else { return Ok(()) };
+    let found = head.record.shape.agent_version;
+    if !(OLDEST_VERSION..=VERSION).contains(&found) {
+        return Err(TravelError::Agent { found }.into());
+    }
     let asked = Command::new(&shared.program).arg("cpu").stdin(Stdio::null()).output();
     let output = asked.map_err(EngineError::io("ask for this host's CPU"))?;
     let Ok(host) = serde_json::from_slice::<HostCpu>(&output.stdout) else { return Ok(()) };
     let cpu = &head.sealed.manifest.cpu;
-    let guest = GuestCpu { vendor: cpu.vendor.as_deref(), features: &cpu.features, tsc_khz: cpu.tsc_khz };
+    let guest = GuestCpu {
+        vendor: cpu.vendor.as_deref(),
+        features: &cpu.features,
+        tsc_khz: cpu.tsc_khz,
+        state_version,
+    };
     host.check(guest).map_err(|lacking| TravelError::Host { lacking })?;
     let (needed, available) = (head.sealed.manifest.layout.size(), shared.limits.memory_bytes);
     if needed > available {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use forkd_hub::{About, Annotations, ByteSource, FrameTable, Outgoing, Role, Snapshot, Stream};
 use forkd_image::images::ImageError;
-use forkd_store::{ChainError, Content, Digest, Link, PackedFile, PageMap, Stored, Tag};
+use forkd_store::{ChainError, Content, Digest, Link, PackedFile, PageMap, StateHeader, Stored, Tag};
 
 use crate::engine::Shared;
 use crate::error::EngineError;
@@ -108,7 +108,9 @@ impl Departure {
         streams.extend(disks.into_values().flatten());
         let tables = remembered(shared, &chain)?;
         streams.iter_mut().for_each(|stream| stream.remember(&tables));
-        let itinerary = Itinerary { version: VERSION, name: tag.to_string(), manifests, image };
+        let state_version = state_version(shared, chain.last())?;
+        let itinerary =
+            Itinerary { version: VERSION, name: tag.to_string(), manifests, image, state_version };
         let annotations = Annotations::from_iter([(TITLE.to_owned(), tag.to_string())]);
         let chain = chain.iter().map(|stored| (stored.link(), layer_names(stored.manifest()))).collect();
         Ok(Departure { about: itinerary.to_about()?, annotations, streams, chain })
@@ -151,6 +153,16 @@ fn open(shared: &Shared, stored: &Stored, name: &str) -> Result<File, EngineErro
 fn text(shared: &Shared, stored: &Stored) -> Result<String, EngineError> {
     let manifest = io::read_to_string(open(shared, stored, "manifest.json")?);
     manifest.map_err(EngineError::io("read a manifest"))
+}
+
+/// The version of a snapshot's saved CPUs and devices.
+fn state_version(shared: &Shared, head: Option<&Stored>) -> Result<u32, EngineError> {
+    let failed = EngineError::io("read a VM's state");
+    let mut header = [0; StateHeader::LENGTH];
+    let head = head.ok_or(TravelError::Count { found: 0 })?;
+    let read = open(shared, head, "state.bin")?.read_exact_at(&mut header, 0);
+    let header = read.and_then(|()| StateHeader::parse(&header).map_err(io::Error::other));
+    Ok(header.map_err(failed)?.payload_version)
 }
 
 fn of_memory(shared: &Shared, stored: &Stored) -> Result<Vec<OpenStream>, EngineError> {

@@ -16,6 +16,7 @@ use std::io;
 
 use forkd_hub::{About, Artifact, Progress, Stream};
 use forkd_image::images::Config;
+use forkd_proto::agent::{OLDEST_VERSION, VERSION as AGENT_VERSION};
 use forkd_proto::host_cpu::Lacking;
 use forkd_store::{Digest, Link, Manifest, ManifestError, SealedManifest, Tag};
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,19 @@ pub(crate) struct Itinerary {
     pub manifests: Vec<String>,
     /// What is known of the image below the first disk, if there is one.
     pub image: Option<ImageNotes>,
+    /// The version of the head's saved CPUs and devices. The first one is not written.
+    #[serde(default = "first_state", skip_serializing_if = "is_first_state")]
+    pub state_version: u32,
+}
+
+/// Of states that do not say.
+fn first_state() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_first_state(version: &u32) -> bool {
+    *version == first_state()
 }
 
 /// What is known of an image beside its contents.
@@ -121,6 +135,10 @@ pub enum TravelError {
     NoChain { index: usize },
     #[error("the snapshot cannot run on this host: {lacking}")]
     Host { lacking: Lacking },
+    #[error(
+        "the agent in the snapshot speaks version {found}, this forkd {OLDEST_VERSION} to {AGENT_VERSION}; update this forkd"
+    )]
+    Agent { found: u32 },
     #[error("the snapshot needs {} MiB of memory, {} MiB are available", needed.div_ceil(1 << 20), available >> 20)]
     Memory { needed: u64, available: u64 },
     #[error("there is no stream with {what} {name}")]

@@ -45,6 +45,7 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
         socket: Some(Socket { path: directory.join(SOCKET), group: None }),
         tcp: None,
         audit: None,
+        snapshot_policy: None,
         limits: Limits::default(),
         spans: None,
         home: directory.into(),

@@ -3,6 +3,7 @@
 pub mod compact;
 pub mod history;
 pub mod inspect;
+pub mod key;
 pub mod load;
 pub mod ls;
 pub mod make;
@@ -12,5 +13,6 @@ pub mod push;
 pub mod rm;
 pub mod save;
 pub mod share;
+pub mod sign;
 pub mod tag;
 pub mod verify;

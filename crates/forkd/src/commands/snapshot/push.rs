@@ -2,6 +2,8 @@
 
 use forkd_api::snapshot::{PushSnapshot, PushedSnapshot};
 
+use super::key::signing_key;
+use super::sign::sign;
 use crate::arguments::SnapshotPushOptions;
 use crate::commands::image::pull::credentials;
 use crate::commands::{print_value, sheet, with_daemon};
@@ -11,6 +13,8 @@ use crate::moment::bytes;
 use crate::progress::Progress;
 
 pub fn run(options: &SnapshotPushOptions) -> Result<Exit, CliError> {
+    // Before gigabytes are sent.
+    let key = options.sign_key.as_deref().map(signing_key).transpose()?;
     let pushed = with_daemon(&options.daemon, async |client| {
         let wanted = PushSnapshot {
             reference: options.reference.clone(),
@@ -21,15 +25,24 @@ pub fn run(options: &SnapshotPushOptions) -> Result<Exit, CliError> {
         let progress = Progress::new();
         let pushed = client.push_snapshot(&options.tag, &wanted, |told| progress.told(&told)).await;
         progress.finish();
-        Ok(pushed?)
+        let pushed = pushed?;
+        if let Some(key) = &key {
+            sign(&client, key, &pushed.reference).await.map_err(|source| CliError::PushedUnsigned {
+                reference: pushed.reference.clone(),
+                source: Box::new(source),
+            })?;
+        }
+        Ok(pushed)
     })?;
-    print_value(&options.output, &pushed, || render(&pushed))?;
+    let signer = key.map(|key| key.public().fingerprint());
+    print_value(&options.output, &pushed, || render(&pushed, signer))?;
     Ok(Exit::Success)
 }
 
-fn render(pushed: &PushedSnapshot) -> String {
+fn render(pushed: &PushedSnapshot, signer: Option<String>) -> String {
     sheet(&[
         ("reference", Some(pushed.reference.clone())),
+        ("signed with", signer),
         ("sent", Some(bytes(pushed.sent_bytes))),
         ("there already", Some(bytes(pushed.present_bytes))),
     ])

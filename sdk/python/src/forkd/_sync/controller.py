@@ -277,6 +277,30 @@ class Controller:
         """Makes a snapshot one that needs no other."""
         return self.transport.send(_api.compact_snapshot(tag))
 
+    def resolve_snapshot(self, reference: str, *, credentials: Optional[models.Credentials] = None) -> models.ResolvedSnapshot:
+        """The digest of the snapshot that a reference to a registry names now: what is signed."""
+        body = models.ResolveSnapshot(reference=reference, credentials=credentials)
+        return self.transport.send(_api.resolve_snapshot(body))
+
+    def add_snapshot_signature(
+        self,
+        reference: str,
+        *,
+        payload: str,
+        signature: str,
+        key: str,
+        credentials: Optional[models.Credentials] = None,
+    ) -> models.SnapshotSignature:
+        """Stores a signature of a snapshot in the snapshot's registry, as cosign does. The private key stays with the caller.
+
+        `reference` names the snapshot by its digest. `payload` is what was signed, in cosign's form; `signature` is base64 of
+        the DER of an ECDSA signature of its SHA-256, and `key` the public key in PEM, on the curve P-256.
+        """
+        body = models.AddSnapshotSignature(
+            key=key, payload=payload, reference=reference, signature=signature, credentials=credentials
+        )
+        return self.transport.send(_api.add_snapshot_signature(body))
+
     def add_snapshot_name(self, tag: str, name: str, *, force: bool = False) -> models.SnapshotInfo:
         """Gives a snapshot another name; with `force`, also one that another snapshot has."""
         return self.transport.send(_api.add_snapshot_name(tag, name, force))

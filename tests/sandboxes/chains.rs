@@ -96,8 +96,10 @@ fn derived(world: &World, parent: &str, tag: &str, run: &[&str]) -> Result<Snaps
     let new = NewDerived {
         tag: tag.parse()?,
         source: world.engine.snapshot(parent)?,
+        env: Default::default(),
         run: run.iter().map(ToString::to_string).collect(),
         warm_up: Vec::new(),
+        build_key: None,
     };
     let (steps, _told) = mpsc::channel(16);
     world.run(world.engine.derive(new, None, &steps))

@@ -93,6 +93,7 @@ pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError>
         shape: Shape { vcpus: 1, memory_bytes: MEMORY, cpu: CpuModel::Host, devices, image: None },
         config: Default::default(),
         limit: PATIENCE,
+        build_key: None,
     })
 }
 

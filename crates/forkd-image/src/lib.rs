@@ -11,6 +11,7 @@
 //! | [`builds`] | steps of builds, kept by key |
 
 pub mod builds;
+pub mod chain;
 pub mod debian;
 pub mod dockerfile;
 mod files;

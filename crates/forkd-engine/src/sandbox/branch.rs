@@ -192,8 +192,7 @@ impl Sandbox {
         if let Some(DerivedRecord { maker, policy, build_key }) = derived {
             // As one that was booted.
             let (branched_from, owner, frozen_bytes) = (None, None, 0);
-            record =
-                ZygoteRecord { branched_from, owner, maker, policy, build_key, frozen_bytes, ..record };
+            record = ZygoteRecord { branched_from, owner, maker, policy, build_key, frozen_bytes, ..record };
         }
         in_place(|| {
             record::write(&directory, &record)?;

@@ -55,7 +55,7 @@ fn classified(operation: &str) -> Option<About> {
         | "remove_snapshot_name"
         | "save_snapshot" => Snapshot,
         "get_image" => Image,
-        "create_sandboxes" | "create_snapshot" | "resolve_name" => Body,
+        "create_sandboxes" | "create_snapshot" | "build_snapshot" | "resolve_name" => Body,
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems" | "build_image" | "debian_image" | "import_image" | "prune_images" | "pull_image"

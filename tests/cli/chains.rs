@@ -166,7 +166,7 @@ hint: compact or remove them first
 /// A daemon whose `base` has a fake agent.
 fn with_agents() -> Result<(World, FakeAgents), Failure> {
     let home = Home::new()?;
-    let agents = FakeAgents::below(&home.path().join("run"));
+    let agents = FakeAgents::below(&home.path().join("engine"));
     let world = World::over(home, &["--listen", "none"], |base| {
         base.shape.devices.vsock = Some(Vsock { cid: 3 });
         Ok(())

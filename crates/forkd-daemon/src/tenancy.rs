@@ -9,8 +9,6 @@
 //! What a caller does not see is not there: it is answered as what does not exist. Handlers find sandboxes, snapshots and images
 //! here, never at the engine or in the library.
 
-use std::collections::BTreeSet;
-
 use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
 use forkd_api::library as seen;
@@ -182,7 +180,7 @@ impl App {
 
     /// Makes an image, which is a project's from then on. Blocks.
     pub fn make_image(&self, project: &Project, make: impl FnOnce() -> Answer<Image>) -> Answer<Image> {
-        let before: BTreeSet<_> = self.library.images.list()?.iter().map(Image::id).collect();
+        let before = self.library.images.ids().map_err(ImageError::from)?;
         let image = make()?;
         self.sharing.made(image.id(), project, before.contains(&image.id()))?;
         Ok(image)

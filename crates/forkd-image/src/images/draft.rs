@@ -171,11 +171,13 @@ impl ImageStore {
     /// The image of a build if it is there already; under its new name too.
     pub fn find_built(&self, built: &BuiltImage) -> Result<Option<Image>, ImageError> {
         let source = Source::Build { key: built.key };
-        let mut same = self.list()?;
-        same.retain(|image| {
-            let Metadata { source: of, config, recipe, .. } = &image.metadata;
-            (of, config, recipe) == (&source, &built.config, &built.recipe)
-        });
+        let mut same = Vec::new();
+        for id in self.ids()? {
+            same.extend(self.load(id, Vec::new())?.filter(|image| {
+                let Metadata { source: of, config, recipe, .. } = &image.metadata;
+                (of, config, recipe) == (&source, &built.config, &built.recipe)
+            }));
+        }
         // One that was made anew is used from then on. The others stay for the snapshots that stand on them.
         match same.iter().max_by_key(|image| used(image)) {
             Some(newest) => known(self, newest.id(), built.name.as_ref()),
@@ -226,7 +228,7 @@ impl ImageStore {
 
 /// The image if it is there already, under its new name too.
 fn known(store: &ImageStore, id: Digest, name: Option<&Name>) -> Result<Option<Image>, ImageError> {
-    if store.get(id)?.is_none() {
+    if store.load(id, Vec::new())?.is_none() {
         return Ok(None);
     }
     if let Some(name) = name {

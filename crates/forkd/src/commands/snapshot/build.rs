@@ -17,8 +17,8 @@ use forkd_api::snapshot::{
     BuildOutcome, BuildSnapshot, BuiltSnapshot, Cpu, CreateSnapshot, ReadyProbe, WarmUp,
 };
 use forkd_client::{Client, ClientError};
-use forkd_image::chain::{self, ChainStep, Code, OF_IMAGES, Parent};
-use forkd_image::recipe::{self, Probe};
+use forkd_source::chain::{self, ChainStep, Code, OF_IMAGES, Parent};
+use forkd_source::recipe::{self, Probe};
 use serde::Serialize;
 
 use crate::arguments::SnapshotBuildOptions;

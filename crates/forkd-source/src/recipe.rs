@@ -25,7 +25,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// The file's name, beside the Dockerfile.
-pub const FILE: &str = forkd_source::context::RECIPE;
+pub const FILE: &str = crate::context::RECIPE;
 
 const STORED_VERSION: u32 = 1;
 pub(crate) const MAX_FILE: u64 = 1 << 20;

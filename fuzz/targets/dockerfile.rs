@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use forkd_image::chain;
 use forkd_image::dockerfile::{Ignore, parse};
 use forkd_image::recipe::Recipe;
 use libfuzzer_sys::fuzz_target;
@@ -13,4 +14,5 @@ fuzz_target!(|text: &str| {
         let _ = ignore.excludes("a/b/c.txt");
     }
     let _ = Recipe::parse(text, Path::new("forkd.toml"));
+    let _ = chain::parse(text, Path::new("forkd.toml"));
 });

@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::{
-    PrunedSnapshots, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind, SnapshotVerification,
+    BuildOutcome, BuiltSnapshot, PrunedSnapshots, RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotKind,
+    SnapshotVerification,
 };
 use forkd_tests::engine::process::Failure;
+use forkd_tests::tiny_library::fill;
 use serde_json::json;
 
 use crate::world::World;
@@ -208,11 +210,11 @@ fn what_nobody_needs_is_pruned() -> Result<(), Failure> {
     world.ask("GET /v1/snapshots/one")?.error(ErrorCode::NotFound)?;
     // Nobody has named what is named after what it is.
     let id = world.fork("two", 1)?.remove(0).id;
-    let unnamed = json!({ "tag": "base-00000000", "wait": true });
+    let unnamed = json!({ "tag": format!("base-{:024}", 0), "wait": true });
     world.tell(&format!("POST /v1/sandboxes/{id}/branch"), unnamed)?.parsed::<Snapshot>(201)?;
     assert_eq!(prune(json!({}))?, [""; 0]);
     world.ask(&format!("DELETE /v1/sandboxes/{id}"))?;
-    assert_eq!(prune(json!({}))?, ["base-00000000"]);
+    assert_eq!(prune(json!({}))?, [format!("base-{:024}", 0)]);
     assert_eq!(world.fork("two", 1)?[0].snapshot_tag, "two");
     Ok(())
 }
@@ -230,5 +232,153 @@ fn a_snapshot_is_compacted() -> Result<(), Failure> {
     assert_eq!(world.snapshots()?.len(), 1);
     world.fork("head", 1)?;
     world.ask("POST /v1/snapshots/none/compact")?.error(ErrorCode::NotFound)?;
+    Ok(())
+}
+
+fn build(name: &str, contents: serde_json::Value) -> serde_json::Value {
+    json!({ "name": name, "contents": contents })
+}
+
+fn built(world: &World, body: serde_json::Value) -> Result<BuiltSnapshot, Failure> {
+    world.tell("POST /v1/snapshots/build", body)?.parsed(200)
+}
+
+fn tag_of(built: &BuiltSnapshot) -> Result<String, Failure> {
+    Ok(built.snapshot.as_ref().ok_or("no snapshot")?.tag.clone())
+}
+
+#[test]
+fn a_snapshot_is_built_when_its_contents_change() -> Result<(), Failure> {
+    let (mut world, _agents) = World::with_agents(&[])?;
+    let of = |run: &[&str]| json!({ "snapshot": "base", "run": run });
+    let first = built(&world, build("app", of(&["one"])))?;
+    assert_eq!((first.outcome, &first.replaced), (BuildOutcome::Made, &None));
+    let tag = tag_of(&first)?;
+    assert!(
+        tag.starts_with("app-") && first.key.as_ref().is_some_and(|key| key.contains(&tag[4..])),
+        "{first:?}"
+    );
+    let snapshot = world.snapshot("app")?;
+    assert_eq!(
+        (&snapshot.tag, &snapshot.build_key, &snapshot.names[..]),
+        (&tag, &first.key, &["app".to_owned()][..])
+    );
+    let child = built(&world, build("child", json!({ "snapshot": tag, "env": { "A": "1" } })))?;
+
+    // The same contents: nothing is made, whatever the name, also after a restart.
+    world.end(rustix::process::Signal::KILL)?;
+    world.start(&[])?;
+    assert_eq!(built(&world, build("app", of(&["one"])))?.outcome, BuildOutcome::Unchanged);
+    let same = built(&world, build("child", json!({ "snapshot": "app", "env": { "A": "1" } })))?;
+    assert_eq!((same.outcome, same.key), (BuildOutcome::Unchanged, child.key.clone()));
+    let other = built(&world, build("other", of(&["one"])))?;
+    assert_eq!((other.outcome, tag_of(&other)?), (BuildOutcome::Reused, tag.clone()));
+    assert_eq!(world.snapshot("app")?.names, ["app", "other"]);
+
+    // Other contents: the name moves, and what had it stays, with what is based on it.
+    let dry = json!({ "name": "app", "contents": of(&["two"]), "dry_run": true });
+    let dry = built(&world, dry)?;
+    assert_eq!((dry.outcome, dry.snapshot, dry.replaced), (BuildOutcome::Made, None, Some(tag.clone())));
+    assert_eq!(world.snapshots()?.len(), 3);
+    let second = built(&world, build("app", of(&["two"])))?;
+    assert_eq!(
+        (second.outcome, second.key, second.replaced),
+        (BuildOutcome::Made, dry.key, Some(tag.clone()))
+    );
+    assert_eq!((world.snapshot("app")?.tag != tag, world.snapshot("other")?.tag), (true, tag.clone()));
+    world.fork("child", 1)?;
+    let back = built(&world, build("app", of(&["one"])))?;
+    assert_eq!((back.outcome, tag_of(&back)?), (BuildOutcome::Reused, tag.clone()));
+
+    let fresh = json!({ "name": "app", "contents": of(&["one"]), "no_cache": true });
+    let fresh = built(&world, fresh)?;
+    assert_eq!((fresh.outcome, &fresh.key), (BuildOutcome::Made, &back.key));
+    assert_ne!(tag_of(&fresh)?, tag);
+    // Of two with the same key, the newest is used. What was based on the other is not based on it.
+    let again = built(&world, build("app", of(&["one"])))?;
+    assert_eq!((again.outcome, tag_of(&again)?), (BuildOutcome::Unchanged, tag_of(&fresh)?));
+    let below = built(&world, build("child", json!({ "snapshot": "app", "env": { "A": "1" } })))?;
+    assert_eq!((below.outcome, below.key == child.key), (BuildOutcome::Made, false));
+    Ok(())
+}
+
+#[test]
+fn what_is_built_at_once_is_made_once() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let outcomes: Vec<BuiltSnapshot> = std::thread::scope(|scope| {
+        let build = |number: usize| {
+            let (world, name) = (&world, format!("app{}", number % 3));
+            scope
+                .spawn(move || built(world, build(&name, json!({ "snapshot": "base", "run": ["one"] }))).ok())
+        };
+        let building: Vec<_> = (0..6).map(build).collect();
+        building.into_iter().filter_map(|one| one.join().ok().flatten()).collect()
+    });
+    assert_eq!(outcomes.len(), 6);
+    assert_eq!(world.snapshots()?.len(), 2, "{outcomes:?}");
+    assert_eq!(world.snapshot("app0")?.names, ["app0", "app1", "app2"]);
+    world.until_none_is_lost()
+}
+
+#[test]
+fn a_build_goes_on_without_its_caller() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let body = build("app", json!({ "snapshot": "base", "run": ["one"] }));
+    let mut lines = world.lines_of("accept: application/x-ndjson\r\n", "POST /v1/snapshots/build", &body)?;
+    while lines.next()?.ok_or("the stream ended")? != json!({ "step": "fork" }) {}
+    drop(lines);
+    world.until("it is built", |world| Ok(world.ask("GET /v1/snapshots/app")?.status == 200))?;
+    assert_eq!(built(&world, body)?.outcome, BuildOutcome::Unchanged);
+    Ok(())
+}
+
+#[test]
+fn builds_that_make_no_sense_are_refused_and_take_no_name() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    let request = "POST /v1/snapshots/build";
+    let of = || json!({ "snapshot": "base", "run": ["one"] });
+    world.ask("PUT /v1/snapshots/base/names/mine")?.parsed::<Snapshot>(200)?;
+    for (code, body, part) in [
+        (ErrorCode::NameTaken, build("base", of()), "there is a snapshot base already"),
+        (ErrorCode::NameTaken, build("mine", of()), "a name of snapshot base, which was not built"),
+        (ErrorCode::Malformed, build("A B", of()), "is not a tag"),
+        (
+            ErrorCode::Malformed,
+            build("app", json!({ "snapshot": "base", "tag": "t" })),
+            "contents.tag cannot",
+        ),
+        (ErrorCode::Malformed, build("app", json!({})), "one of image and snapshot"),
+        (ErrorCode::Malformed, build("app", json!({ "snapshot": "base", "vcpus": 2 })), "vcpus can be given"),
+        (ErrorCode::Malformed, build("app", json!({ "snapshot": "base", "env": { "": "x" } })), "env has"),
+        (ErrorCode::NotFound, build("app", json!({ "snapshot": "none" })), "none"),
+        (ErrorCode::NotFound, build("app", json!({ "image": "none", "network": false })), "none"),
+        (
+            ErrorCode::BuildFailed,
+            build("app", json!({ "snapshot": "base", "run": ["fail 3"] })),
+            "exited with 3",
+        ),
+    ] {
+        let says = world.refuses(code, request, body)?;
+        assert!(says.contains(part), "{says}");
+    }
+    world.ask("GET /v1/snapshots/app")?.error(ErrorCode::NotFound)?;
+    assert_eq!((world.snapshots()?.len(), world.snapshot("mine")?.tag), (1, "base".to_owned()));
+    // What has failed is tried again.
+    let again = build("app", json!({ "snapshot": "base", "run": ["fail 3"] }));
+    world.refuses(ErrorCode::BuildFailed, request, again)?;
+    world.until_none_is_lost()
+}
+
+#[test]
+fn an_image_is_booted_once_for_its_contents() -> Result<(), Failure> {
+    let (world, _agents) = World::with_agents(&[])?;
+    fill(&world.library())?;
+    let of = |memory: u64| json!({ "image": "empty", "network": false, "memory_mib": memory });
+    let first = built(&world, build("app", of(64)))?;
+    assert_eq!(first.outcome, BuildOutcome::Made);
+    assert_eq!(built(&world, build("app", of(64)))?.outcome, BuildOutcome::Unchanged);
+    let other = built(&world, build("app", of(128)))?;
+    assert_eq!((other.outcome, other.replaced), (BuildOutcome::Made, Some(tag_of(&first)?)));
+    assert_eq!(world.snapshots()?.len(), 3);
     Ok(())
 }

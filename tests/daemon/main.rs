@@ -29,6 +29,7 @@ mod schema;
 mod sdk;
 mod snapshots;
 mod soak;
+mod templates;
 mod traces;
 mod travel;
 mod trust;

@@ -55,7 +55,9 @@ fn classified(operation: &str) -> Option<About> {
         | "remove_snapshot_name"
         | "save_snapshot" => Snapshot,
         "get_image" => Image,
-        "create_sandboxes" | "create_snapshot" | "resolve_name" | "prune_snapshots" => Body,
+        "create_sandboxes" | "create_snapshot" | "build_snapshot" | "resolve_name" | "prune_snapshots" => {
+            Body
+        }
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems"
@@ -315,9 +317,12 @@ fn nothing_of_another_project_is_there_for_e2b_s_clients() -> Result<(), Failure
             "/templates/aliases/{alias}" => {
                 tenants.hides(&request.replace("{alias}", "NAME"), template, "", 404)?
             }
-            "/templates/{id}" => tenants.hides(&request, template, "", 404)?,
+            "/templates/{id}" | "/templates/{id}/tags" => tenants.hides(&request, template, "", 404)?,
             // Builds are an admin's, and the link to send files to is its own token.
-            "/v3/templates" | "/v2/templates/{id}/builds/{build}" | "/templates/{id}/files/{hash}" => {
+            "/v3/templates"
+            | "/v2/templates/{id}/builds/{build}"
+            | "/templates/{id}/files/{hash}"
+            | "/templates/tags" => {
                 tenants.hides(&request, template, "{}", 403)?;
             }
             "/templates/{id}/builds/{build}/status" => {

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forkd_engine::{EngineError, NewDerived, SnapshotHandle, SnapshotKind, Verified};
+use forkd_engine::project::Project;
+use forkd_engine::{EngineError, NewDerived, Owner, PlannedBuild, SnapshotHandle, SnapshotKind, Verified};
 use forkd_store::Tag;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
@@ -96,8 +97,10 @@ fn derived(world: &World, parent: &str, tag: &str, run: &[&str]) -> Result<Snaps
     let new = NewDerived {
         tag: tag.parse()?,
         source: world.engine.snapshot(parent)?,
+        env: Default::default(),
         run: run.iter().map(ToString::to_string).collect(),
         warm_up: Vec::new(),
+        build_key: None,
     };
     let (steps, _told) = mpsc::channel(16);
     world.run(world.engine.derive(new, None, &steps))
@@ -188,5 +191,56 @@ fn branches_and_compaction_do_not_hurt_each_other() -> Result<(), Failure> {
         branched?;
         world.fork(&format!("branch-{round}"), 1)?;
     }
+    Ok(())
+}
+
+fn planned(world: &World, parent: &str, tag: &str) -> Result<PlannedBuild, EngineError> {
+    let new = NewDerived {
+        tag: tag.parse()?,
+        source: world.engine.snapshot(parent)?,
+        env: Default::default(),
+        run: Vec::new(),
+        warm_up: Vec::new(),
+        build_key: None,
+    };
+    world.run(world.engine.plan_derived(new, &Project::default()))
+}
+
+#[test]
+fn a_build_is_found_by_its_key_and_the_key_does_not_travel() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    world.run(world.make("base")?.durable())?;
+    let (steps, _told) = mpsc::channel(16);
+    let owner = Owner {
+        name: "somebody".into(),
+        allowance: Default::default(),
+        project: Project::default(),
+        project_allowance: Default::default(),
+    };
+    let build = |world: &World, parent: &str, tag: &str, fresh: bool| {
+        let planned = planned(world, parent, tag)?;
+        let key = planned.key;
+        let built = world.run(world.engine.build(planned, &owner, fresh, &steps))?;
+        Ok::<_, Failure>((built.snapshot.tag().to_string(), built.is_new, key))
+    };
+    let (tag, is_new, key) = build(&world, "base", "one", false)?;
+    assert_eq!((tag.as_str(), is_new), ("one", true));
+    assert_eq!(build(&world, "base", "two", false)?, ("one".to_owned(), false, key));
+    world.run(world.engine.snapshot("one")?.durable())?;
+    world.restart()?;
+    assert_eq!(build(&world, "base", "two", false)?, ("one".to_owned(), false, key));
+    assert_eq!(build(&world, "base", "three", true)?, ("three".to_owned(), true, key));
+    // Another parent is another key, and so is another project's.
+    let below = build(&world, "one", "four", false)?;
+    assert!(below.1 && below.2 != key, "{below:?}");
+    assert!(world.engine.find_built(&key, &"other".parse()?).is_none());
+    assert_eq!(
+        world.engine.find_built(&key, &Project::default()).map(|found| found.tag().to_string()).as_deref(),
+        Some("three")
+    );
+    // What the key is in is no part of what the snapshot is.
+    let manifest = fs::read_to_string(world.directory.path().join("snapshots/one/manifest.json"))?;
+    let local = fs::read_to_string(world.directory.path().join("snapshots/one/local.json"))?;
+    assert!(!manifest.contains(&key.hex()) && local.contains(&key.hex()), "{local}");
     Ok(())
 }

@@ -45,6 +45,9 @@ pub struct Snapshot {
     /// Whether its sandboxes have a network.
     #[serde(default)]
     pub network: bool,
+    /// Of one that was built: the digest of what it was made of. A build with the same key gets this snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_key: Option<String>,
     /// How long the sandbox stood still for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_us: Option<u64>,
@@ -135,7 +138,7 @@ pub struct CreateSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of the other
-    /// fields, only `run`, `warm_up` and `wait` can be given.
+    /// fields, only `env`, `run`, `warm_up` and `wait` can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
     /// A name of a kernel; without one, the default.
@@ -189,6 +192,62 @@ fn yes() -> bool {
     true
 }
 
+/// Builds a snapshot: makes it, unless there is one of the same contents, and gives it a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BuildSnapshot {
+    /// The name that it gets: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was built under
+    /// this name before loses it, and stays.
+    pub name: String,
+    /// What it is made of, without a tag: that is the name with digits of the key.
+    pub contents: CreateSnapshot,
+    /// Whether it is made anew even if there is one of the same contents.
+    #[serde(default)]
+    pub no_cache: bool,
+    /// Whether nothing is made, and the answer says what would be.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a build has done, or would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BuildOutcome {
+    /// The name had a snapshot of the same contents already.
+    Unchanged,
+    /// There was a snapshot of the same contents, and the name is one of its names now.
+    Reused,
+    /// The snapshot was made.
+    Made,
+}
+
+impl BuildOutcome {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            BuildOutcome::Unchanged => "unchanged",
+            BuildOutcome::Reused => "reused",
+            BuildOutcome::Made => "made",
+        }
+    }
+}
+
+/// What came of a build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BuiltSnapshot {
+    pub name: String,
+    pub outcome: BuildOutcome,
+    /// The digest of what it is made of. Missing if the snapshot that it is based on would be made first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Missing if it would be made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<Snapshot>,
+    /// The tag of the snapshot that had the name before, if it was another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<String>,
+}
+
 /// When the guest is ready. One of `port` and `command`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -222,6 +281,8 @@ pub enum Progress {
     Output(String),
     /// The last line: it is done.
     Snapshot(Box<Snapshot>),
+    /// The last line of a build: it is done.
+    Built(Box<BuiltSnapshot>),
     /// The last line: it failed.
     Error(crate::error::ErrorBody),
 }

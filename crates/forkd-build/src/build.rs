@@ -106,10 +106,10 @@ fn make(
     let draft = cache.draft()?;
     let flat = draft.path().join("flat");
     flatten(done.disk.base(), &done.disk.layers(cache), &flat)?;
-    if !uses_cache {
-        images.forget_built(&built)?;
-    }
-    let image = images.adopt(&flat, built)?;
+    let image = match uses_cache {
+        true => images.adopt(&flat, built)?,
+        false => images.adopt_anew(&flat, built)?,
+    };
     if let Some(guests) = runner.guests().filter(|_| !uses_cache) {
         guests.forget_files();
     }

@@ -3,9 +3,10 @@
 use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    AddSnapshotSignature, CreateSnapshot, LoadSnapshot, Progress, PruneSnapshots, PrunedSnapshots,
-    PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot, RemovedSnapshots, ResolveSnapshot,
-    ResolvedSnapshot, Snapshot, SnapshotHistory, SnapshotList, SnapshotSignature, SnapshotVerification,
+    AddSnapshotSignature, BuildSnapshot, BuiltSnapshot, CreateSnapshot, LoadSnapshot, Progress,
+    PruneSnapshots, PrunedSnapshots, PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot,
+    RemovedSnapshots, ResolveSnapshot, ResolvedSnapshot, Snapshot, SnapshotHistory, SnapshotList,
+    SnapshotSignature, SnapshotVerification,
 };
 use hyper::Method;
 
@@ -25,6 +26,23 @@ impl Client {
         while let Some(progress) = lines.next().await? {
             match progress {
                 Progress::Snapshot(snapshot) => return Ok(*snapshot),
+                Progress::Error(error) => return Err(error.into()),
+                step => tell(step),
+            }
+        }
+        Err(ClientError::CutOff)
+    }
+
+    /// Builds a snapshot, as [`Client::create_snapshot`] makes one. Giving up ends nothing: others may wait for it.
+    pub async fn build_snapshot(
+        &self,
+        wanted: &BuildSnapshot,
+        mut tell: impl FnMut(Progress),
+    ) -> Result<BuiltSnapshot, ClientError> {
+        let mut lines = self.lines(Request::post("/v1/snapshots/build".into()).json(wanted)).await?;
+        while let Some(progress) = lines.next().await? {
+            match progress {
+                Progress::Built(built) => return Ok(*built),
                 Progress::Error(error) => return Err(error.into()),
                 step => tell(step),
             }

@@ -9,6 +9,7 @@ pub use crate::routes::images::build::carry_out;
 pub use crate::routes::images::look;
 pub use crate::routes::sandboxes::change::{branch_of, from_now};
 pub use crate::routes::sandboxes::create::{MOST, fork_all};
+pub use crate::routes::snapshots::build::build_recipe;
 pub use crate::routes::snapshots::create::{How, make};
 
 pub mod checks {

@@ -9,8 +9,8 @@
 //! What a caller does not see is not there: it is answered as what does not exist. Handlers find sandboxes, snapshots and images
 //! here, never at the engine or in the library.
 
-use std::collections::BTreeSet;
-
+use forkd_api::error::ErrorCode;
+use forkd_api::hint::HintCode;
 use forkd_api::library as seen;
 use forkd_api::token::TokenLimits;
 use forkd_engine::project::Project;
@@ -23,7 +23,7 @@ use forkd_store::Tag;
 
 use crate::app::App;
 use crate::auth::Caller;
-use crate::error::Answer;
+use crate::error::{Answer, ApiError};
 use crate::library_view;
 use crate::sharing::ImageAccess;
 
@@ -108,15 +108,46 @@ impl App {
         name: Tag,
         force: bool,
     ) -> Answer<()> {
-        if let Ok(other) = self.engine.snapshot(name.as_str())
-            && !self.sees(caller, &other.view())
-        {
-            // Of what is another's, not even its tag.
-            return Err(EngineError::NameTaken(name).into());
-        }
+        self.refuse_hidden(caller, &name)?;
         let caller = caller.clone();
         let may_move = move |other: &ZygoteRecord| force && caller.owns(&other.project);
         Ok(self.engine.add_name(snapshot, name, may_move).await?)
+    }
+
+    /// Gives a snapshot the name that it was built under. It is moved from one that was built, and from no other.
+    pub async fn add_built_name(&self, caller: &Caller, snapshot: &SnapshotHandle, name: Tag) -> Answer<()> {
+        self.check_built_name(caller, &name)?;
+        let caller = caller.clone();
+        let may_move = move |other: &ZygoteRecord| may_move_built(&caller, other);
+        Ok(self.engine.add_name(snapshot, name, may_move).await?)
+    }
+
+    /// Refuses a name that a snapshot which the caller builds could not get.
+    pub fn check_built_name(&self, caller: &Caller, name: &Tag) -> Answer<()> {
+        self.refuse_hidden(caller, name)?;
+        let Ok(other) = self.engine.snapshot(name.as_str()) else { return Ok(()) };
+        match self.engine.is_name(name.as_str()) {
+            true if may_move_built(caller, &other.view().record) => Ok(()),
+            true => Err(ApiError::new(
+                ErrorCode::NameTaken,
+                format!(
+                    "the name {name} is in use: it is a name of snapshot {}, which was not built",
+                    other.tag()
+                ),
+            )
+            .hint(HintCode::RemoveNames)),
+            false => Err(EngineError::NameTaken(name.clone()).into()),
+        }
+    }
+
+    /// Of what is another's, not even its tag is told.
+    fn refuse_hidden(&self, caller: &Caller, name: &Tag) -> Answer<()> {
+        match self.engine.snapshot(name.as_str()) {
+            Ok(other) if !self.sees(caller, &other.view()) => {
+                Err(EngineError::NameTaken(name.clone()).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An image that the caller may use, by a name, an id or its beginning. Blocks.
@@ -149,7 +180,7 @@ impl App {
 
     /// Makes an image, which is a project's from then on. Blocks.
     pub fn make_image(&self, project: &Project, make: impl FnOnce() -> Answer<Image>) -> Answer<Image> {
-        let before: BTreeSet<_> = self.library.images.list()?.iter().map(Image::id).collect();
+        let before = self.library.images.ids().map_err(ImageError::from)?;
         let image = make()?;
         self.sharing.made(image.id(), project, before.contains(&image.id()))?;
         Ok(image)
@@ -182,6 +213,11 @@ impl App {
     pub fn own(&self, caller: &Caller) -> Owner {
         self.owner(caller, caller.project.clone())
     }
+}
+
+/// Whether a name of a snapshot may be moved to one that the caller builds under it.
+fn may_move_built(caller: &Caller, other: &ZygoteRecord) -> bool {
+    caller.owns(&other.project) && other.build_key.is_some()
 }
 
 fn allowance(limits: TokenLimits) -> Allowance {

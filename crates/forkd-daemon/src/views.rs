@@ -90,6 +90,7 @@ pub(crate) fn snapshot(
         disk_mib: disk_mib(&record.shape),
         cpu: cpu(record.shape.cpu),
         network: record.shape.devices.net.is_some(),
+        build_key: record.build_key.as_ref().map(ToString::to_string),
         pause_us: record.pause_us,
         size: SnapshotSize { memory_bytes: size.memory_bytes, disk_bytes: size.disk_bytes },
         resident: size.resident.map(|memory| SnapshotMemory {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   templateID ──┬── a snapshot's tag, also with ":tag" behind it                    forked
+//!                ├── a template that was built: one of the names of its snapshot     forked
 //!                ├── an image of the library ──▶ booted, warmed up, frozen, once ──▶ forked
 //!                └── base, code-interpreter-v1: each stands for the other where only one is there
 //! ```
@@ -30,12 +31,12 @@ use forkd_daemon::auth::Caller;
 use forkd_daemon::error::{Answer, ApiError};
 use forkd_daemon::extract::Path;
 use forkd_daemon::operations::look;
-use forkd_daemon::operations::{How, make};
+use forkd_daemon::operations::{How, build_recipe, make};
 
 /// The templates that clients take if nothing else is said.
 pub(super) const USUAL: [&str; 2] = ["base", "code-interpreter-v1"];
 /// What E2B calls the newest build of a template.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 /// What the interpreter has loaded before the first sandbox asks for it.
 const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot'):\n    \
                        try:\n        __import__(_name)\n    except Exception:\n        pass\ndel _name";
@@ -147,18 +148,17 @@ async fn make_once(app: &App, caller: &Caller, tag: &Tag, image: &str) -> Answer
         host_certs: false,
         network: app.engine.networks().is_ok(),
     };
-    made_and_told(app, caller, recipe, How::Once, false, |_| ()).await
+    make(app, caller, recipe, How::Once, false, mpsc::channel(1).0).await.map(drop)
 }
 
-/// Makes a snapshot, and says what happens on the way.
-pub(super) async fn made_and_told(
+/// The snapshot of a recipe, on disk: one of the same contents, unless it is to be a fresh one. Says what happens on the way.
+pub(super) async fn build(
     app: &App,
     caller: &Caller,
     recipe: Recipe,
-    how: How,
-    wait: bool,
+    fresh: bool,
     say: impl Fn(&str),
-) -> Answer<()> {
+) -> Answer<SnapshotHandle> {
     let (told, mut heard) = mpsc::channel(QUEUE);
     let hearing = async {
         while let Some(progress) = heard.recv().await {
@@ -167,8 +167,12 @@ pub(super) async fn made_and_told(
             }
         }
     };
-    let (made, ()) = tokio::join!(make(app, caller, recipe, how, wait, told), hearing);
-    made.map(drop)
+    let (built, ()) = tokio::join!(build_recipe(app, caller, recipe, fresh, told), hearing);
+    let built = built?;
+    if !built.is_new {
+        say(&format!("unchanged: snapshot {} has the same contents", built.snapshot.tag()));
+    }
+    Ok(built.snapshot)
 }
 
 /// Removes a snapshot, or a template.
@@ -177,24 +181,49 @@ pub(super) async fn remove(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    let Some(snapshot) = named(&app, &caller, &id) else {
-        return Err(EngineError::NoSnapshot(id.chars().take(80).collect()).into());
-    };
-    let tag = snapshot.tag();
-    let template = app.e2b.names.template_of(&tag);
-    app.remove_snapshot(&caller, tag.as_str(), Removal::default()).await?;
-    let e2b = Arc::clone(&app.e2b);
-    look(&app, move |_| Ok(e2b.names.removed(&tag)?)).await?;
-    if let Some(template) = template {
-        remove_others(&app, &template).await;
+    let unknown = || EngineError::NoSnapshot(id.chars().take(80).collect());
+    let snapshot = named(&app, &caller, &id).ok_or_else(unknown)?;
+    match built_name(&app, &id) {
+        Some(template) => remove_name(&app, &caller, &template).await?,
+        None => {
+            let tag = snapshot.tag();
+            app.remove_snapshot(&caller, tag.as_str(), Removal::default()).await?;
+            let e2b = Arc::clone(&app.e2b);
+            look(&app, move |_| Ok(e2b.names.removed(&tag)?)).await?;
+        }
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// The name of a built template, if this is one.
+pub(super) fn built_name(app: &App, name: &str) -> Option<Tag> {
+    let exact = name.parse().ok();
+    exact.or_else(|| tag_of(name).ok()).filter(|tag: &Tag| app.e2b.names.current(tag).is_some())
+}
+
+/// Removes a name of a built template, and with the last one what it means. One that others depend on is refused; one that has names of
+/// forkd's own stays.
+pub(super) async fn remove_name(app: &App, caller: &Caller, template: &Tag) -> Answer<()> {
+    let names = &app.e2b.names;
+    let turn = names.turn().await;
+    let unknown = || EngineError::NoSnapshot(template.to_string());
+    let tag = app.own_snapshot(caller, names.current(template).ok_or_else(unknown)?.as_str())?.tag();
+    if !names.is_shared(template) && app.engine.names_of(&tag).is_empty() {
+        app.remove_snapshot(caller, tag.as_str(), Removal::default()).await?;
+    }
+    let (e2b, name) = (Arc::clone(&app.e2b), template.clone());
+    look(app, move |_| Ok(e2b.names.release(&name)?)).await?;
+    drop(turn);
+    remove_others(app, template).await;
+    Ok(())
+}
+
 /// Removes what no name of a template means any more. What others depend on stays until they are gone and the next build comes.
 pub(super) async fn remove_others(app: &App, template: &Tag) {
+    let _turn = app.e2b.names.turn().await;
     for tag in app.e2b.names.to_remove(template) {
-        match app.engine.remove_snapshot(tag.as_str(), false).await {
+        // One that has names of forkd's own stays.
+        match app.engine.remove_snapshot_of(None, tag.as_str(), Removal::default()).await {
             Ok(_) | Err(EngineError::NoSnapshot(_)) => {}
             Err(error) => {
                 tracing::info!(%template, %tag, %error, "an earlier build of a template is kept");

@@ -73,6 +73,7 @@ pub use sandbox::create::{Counted, Created, NewSandboxes, Source};
 pub use sandbox::laps::{BranchStep, CreateStep, Lap, Laps, StepTimes, by_step};
 pub use sandbox::lifetime::{Expiry, OnExpiry};
 pub use sandbox::{End, EndReason, SandboxHandle, SandboxState, SandboxView};
+pub use snapshot::build::{Built, PlannedBuild};
 pub use snapshot::derive::NewDerived;
 pub use snapshot::evict::Trimmed;
 pub use snapshot::history::{HistoryEntry, SnapshotKind};

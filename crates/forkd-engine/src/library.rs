@@ -20,6 +20,7 @@ use crate::boot::{CID, command_line};
 use crate::bring_up::{ImageConfig, WarmUp};
 use crate::project::Project;
 use crate::record::Shape;
+use crate::snapshot::build_key::BootSources;
 use crate::snapshot::make::NewSnapshot;
 
 /// The tag of a recipe until it is known what it is named after.
@@ -142,7 +143,7 @@ impl Library {
     }
 
     /// Finds what a recipe names, and makes what is missing to boot it: the first time, that takes a download. Blocks.
-    pub fn prepare(&self, recipe: Recipe, progress: &dyn Progress) -> Result<NewSnapshot, LibraryError> {
+    pub fn prepare(&self, recipe: Recipe, progress: &dyn Progress) -> Result<Prepared, LibraryError> {
         let image = self.images.find(&recipe.image)?;
         let kernel = match &recipe.kernel {
             Some(name) => self.kernels.find(name)?,
@@ -155,7 +156,7 @@ impl Library {
         let host = recipe.host_certs.then(HostEnvironment::collect).transpose()?;
         let config = ImageConfig { host, ..config(recipe, &image) };
         let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
-        Ok(NewSnapshot {
+        let new = NewSnapshot {
             tag,
             kernel: kernel.vmlinux(),
             initramfs: Some(initramfs),
@@ -163,8 +164,18 @@ impl Library {
             shape,
             config,
             limit: LIMIT + Duration::from_millis(ready),
-        })
+            build_key: None,
+        };
+        let sources = BootSources { image: image.metadata.digest, kernel: kernel.metadata.digest };
+        Ok(Prepared { new, sources })
     }
+}
+
+/// What is booted, and the digests of the files that it is booted from.
+#[derive(Debug)]
+pub struct Prepared {
+    pub new: NewSnapshot,
+    pub sources: BootSources,
 }
 
 /// What the guest gets: as it is asked for, else as the image's recipe says.

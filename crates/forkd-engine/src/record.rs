@@ -240,6 +240,9 @@ pub struct ZygoteRecord {
     /// hashed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layers_unsealed: bool,
+    /// Of one that was built: the digest of what it was made of (`snapshot/build.rs`). It stays on this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_key: Option<Digest>,
     pub promised: bool,
 }
 

@@ -23,11 +23,10 @@ pub mod kernels;
 mod layout;
 pub mod modules;
 mod oci;
-pub mod recipe;
 pub mod registry;
 
 pub use files::FileError;
-pub use forkd_source::{archive, digest, progress};
+pub use forkd_source::{archive, chain, digest, progress, recipe};
 pub use layout::LayoutError;
 pub use oci::ConfigError;
 pub use progress::{Progress, Silent};

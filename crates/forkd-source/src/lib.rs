@@ -5,16 +5,19 @@
 //! |---|---|
 //! | [`archive`] | tar archives, read with suspicion |
 //! | [`context`], [`ignore`] | the directory beside a Dockerfile, without what `.dockerignore` names |
+//! | [`recipe`], [`chain`] | `forkd.toml`: what a parent needs beyond its image, and chains of snapshots |
 //! | [`name`] | names of images |
 //! | [`credentials`] | what this user's Docker config file has for a registry |
 //! | [`registry_client`] | how a registry is reached |
 //! | [`digest`], [`progress`] | what both sides have in common |
 
 pub mod archive;
+pub mod chain;
 pub mod context;
 pub mod credentials;
 pub mod digest;
 pub mod ignore;
 pub mod name;
 pub mod progress;
+pub mod recipe;
 pub mod registry_client;

@@ -83,6 +83,10 @@ pub enum CliError {
     #[error("an archive is not written to a terminal; redirect standard output or name a file with -o")]
     ArchiveToTerminal,
     #[error(transparent)]
+    Chain(#[from] forkd_source::chain::ChainError),
+    #[error("{}: there is no table [snapshot.{name}]; there are {known}", path.display())]
+    NoStep { path: PathBuf, name: String, known: String },
+    #[error(transparent)]
     RegistryAuth(#[from] forkd_source::credentials::AuthError),
     #[error(transparent)]
     Verb(VerbError),

@@ -45,6 +45,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Snapshot(options) => match &options.command {
             None => commands::snapshot::make::run(&options.create),
             Some(SnapshotCommand::Make(options)) => commands::snapshot::make::run(options),
+            Some(SnapshotCommand::Build(options)) => commands::snapshot::build::run(options),
             Some(SnapshotCommand::Ls(options)) => commands::snapshot::ls::run(options),
             Some(SnapshotCommand::Inspect(options)) => commands::snapshot::inspect::run(options),
             Some(SnapshotCommand::History(options)) => commands::snapshot::history::run(options),

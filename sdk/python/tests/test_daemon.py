@@ -101,6 +101,24 @@ def test_chains(real: Controller, base: Sandbox) -> None:
     assert head.delete() == [tag]
 
 
+def test_builds(real: Controller) -> None:
+    name = f"built-{uuid.uuid4().hex[:8]}"
+    first = Snapshot.build(name, snapshot="base", controller=real)
+    assert (first.info.names, first.info.parent) == ([name], "base")
+    assert first.info.build_key
+    assert Snapshot.build(name, snapshot="base", controller=real).tag == first.tag
+    contents = forkd.models.CreateSnapshot(snapshot="base")
+    again = real.build_snapshot(forkd.models.BuildSnapshot(name=name, contents=contents, dry_run=True))
+    assert (again.outcome, again.key) == ("unchanged", first.info.build_key)
+    fresh = Snapshot.build(name, snapshot="base", no_cache=True, controller=real)
+    assert fresh.tag != first.tag
+    assert first.refresh().names == []
+    with pytest.raises(forkd.ConflictError):
+        Snapshot.build("base", snapshot="base", controller=real)
+    assert first.delete() == [first.tag]
+    assert fresh.delete(all_names=True) == [fresh.tag]
+
+
 def test_refusals(real: Controller, base: Sandbox) -> None:
     with pytest.raises(forkd.NotFoundError) as missing:
         Sandbox.create("no-such-tag", controller=real)

@@ -108,7 +108,7 @@ impl World {
             host_certs: false,
             network: false,
         };
-        Ok(library.prepare(recipe, &Silent)?)
+        Ok(library.prepare(recipe, &Silent)?.new)
     }
 
     /// The same up to ready, with the image's configuration and, if asked for, its entrypoint.

@@ -100,6 +100,7 @@ pub fn new_snapshot(tag: &str, kernel: PathBuf) -> Result<NewSnapshot, TagError>
         },
         config: Default::default(),
         limit: PATIENCE,
+        build_key: None,
     })
 }
 

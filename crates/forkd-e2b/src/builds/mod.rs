@@ -12,7 +12,9 @@
 mod files;
 mod record;
 mod steps;
+mod tags;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 
 use axum::Extension;
@@ -43,13 +45,13 @@ use self::record::{Build, PAGE, Saying, Status};
 use self::steps::{Begins, Start, Step};
 use super::error::message;
 use super::models::{Body, date};
+use super::names::Making;
 use super::templates;
 use crate::App;
 use forkd_daemon::auth::{self, Caller, random};
 use forkd_daemon::build_guests::GuestShape;
 use forkd_daemon::error::{Answer, ApiError};
 use forkd_daemon::extract::{Json, Path, Query};
-use forkd_daemon::operations::How;
 use forkd_daemon::operations::Place;
 use forkd_daemon::operations::carry_out;
 use forkd_daemon::operations::checks::{malformed, within};
@@ -66,17 +68,21 @@ const READY_MS: u64 = 600_000;
 const MEMORY_MIB: u64 = 1024;
 const MAX_MIB: u64 = 1 << 20;
 const MAX_VCPUS: u8 = 32;
+/// How often a build begins anew because what it would use is removed.
+const TRIES: usize = 3;
 
 pub(super) fn routes() -> Router<App> {
     let building = Router::new()
         .route("/v3/templates", post(request))
         .route("/v2/templates/{id}/builds/{build}", post(start))
         .route("/templates/{id}/files/{hash}", get(files::link))
+        .route("/templates/tags", post(tags::assign).delete(tags::remove))
         .route_layer(from_fn(auth::require(Scope::Admin)));
     Router::new()
         .route("/templates", get(list))
         .route("/v2/templates", get(list))
         .route("/templates/aliases/{alias}", get(alias))
+        .route("/templates/{id}/tags", get(tags::list))
         .route("/templates/{id}/builds/{build}/status", get(status))
         .route("/templates/uploads/{hash}", put(files::upload))
         .merge(building)
@@ -101,17 +107,15 @@ async fn request(
 ) -> Answer<(StatusCode, Json<Value>)> {
     let name = if wanted.name.is_empty() { wanted.alias.unwrap_or_default() } else { wanted.name };
     let tags = wanted.tags.unwrap_or_default();
-    let named = match &tags[..] {
-        [] => name.clone(),
-        [tag] => format!("{}:{tag}", name.split(':').next().unwrap_or_default()),
-        _ => return Err(malformed("a build gets one tag")),
-    };
-    let template = templates::tag_of(&named)?;
+    let named = tags::names(&name, &tags)?;
+    let mut tagged = named.iter().map(|name| templates::tag_of(name)).collect::<Answer<Vec<Tag>>>()?;
+    let template = tagged.remove(0);
     let id = new_id()?;
     let snapshot = build_tag(&template, &id)?;
     let project = project_of(&app, &caller, &template);
     let build = Build {
         template: template.clone(),
+        also: tagged,
         snapshot,
         project,
         vcpus: wanted.cpu_count.map(|count| within("cpuCount", count, 1..=MAX_VCPUS)).transpose()?,
@@ -122,7 +126,7 @@ async fn request(
     };
     app.e2b.builds.add(&id, build);
     let answer = json!({
-        "templateID": template, "buildID": id, "public": false, "names": [named], "tags": tags, "aliases": [template]
+        "templateID": template, "buildID": id, "public": false, "names": named, "tags": tags, "aliases": [template]
     });
     Ok((StatusCode::ACCEPTED, Json(answer)))
 }
@@ -172,7 +176,9 @@ async fn start(
     }
     tokio::spawn(async move {
         let (work, told) = (app.clone(), Saying { app: app.clone(), id: id.clone() });
-        let (steps, force, of) = (wanted.steps, wanted.force, build.clone());
+        // One of its steps that is not to be taken from an earlier build is a step of a build that is made anew.
+        let force = wanted.force || wanted.steps.iter().any(|step| step.force == Some(true));
+        let (steps, of) = (wanted.steps, build.clone());
         let image = tokio::task::spawn_blocking(move || {
             let (_place, _room) = (place, room);
             image(&work, &of, dockerfile, &steps, force, &told)
@@ -182,7 +188,8 @@ async fn start(
             Ok(image) => {
                 let caller = Caller { project: build.project.clone(), ..caller };
                 let starts = (wanted.start_cmd, wanted.ready_cmd);
-                snapshot(&app, &caller, &build, &image, starts, &id).await
+                let told = Saying { app: app.clone(), id: id.clone() };
+                snapshot(&app, &caller, &build, &image, starts, force, &told).await
             }
             Err(error) => Err(error),
         };
@@ -284,15 +291,16 @@ fn image(
     Ok(built.id().to_string())
 }
 
-/// Boots the image and freezes it. When it is on disk, the template's name means it; what the name meant before goes, and its
-/// sandboxes go on.
+/// Boots the image and freezes it, unless there is a snapshot of the same contents. When it is on disk, the template's name means it;
+/// what the name meant before goes if no other name means it, and its sandboxes go on.
 async fn snapshot(
     app: &App,
     caller: &Caller,
     build: &Build,
     image: &str,
     (start, ready): (Option<String>, Option<String>),
-    id: &str,
+    force: bool,
+    told: &Saying,
 ) -> Answer<()> {
     let names = &app.e2b.names;
     let (template, tag) = (&build.template, &build.snapshot);
@@ -315,22 +323,49 @@ async fn snapshot(
         host_certs: false,
         network: app.engine.networks().is_ok(),
     };
-    let told = Saying { app: app.clone(), id: id.to_owned() };
     let say = |line: &str| told.say("info", line);
-    let made = templates::made_and_told(app, caller, recipe, How::New, true, say).await;
-    let swapped = made.and_then(|()| {
-        let before = templates::named(app, caller, template.as_str());
-        let was_public = before.is_some_and(|before| app.sharing.is_public(&before.view().record));
-        tokio::task::block_in_place(|| {
-            if was_public {
-                app.sharing.set_snapshot(&app.engine.snapshot(tag.as_str())?.view().record, true)?;
+    let mut swapped =
+        Err(ApiError::new(ErrorCode::WrongState, "the snapshot was removed while it was built"));
+    for _ in 0..TRIES {
+        let built = match templates::build(app, caller, recipe.clone(), force, say).await {
+            Ok(built) => built.tag(),
+            Err(error) => {
+                swapped = Err(error);
+                break;
             }
-            let plain = app.engine.snapshot(template.as_str()).is_ok().then(|| template.clone());
-            Ok(making.swap(plain)?)
-        })
-    });
-    templates::remove_others(app, template).await;
+        };
+        let _turn = names.turn().await;
+        // What another build has made may be gone with the last of its names.
+        if app.engine.snapshot(built.as_str()).is_ok() {
+            swapped = tokio::task::block_in_place(|| swap(app, caller, build, &making, &built));
+            break;
+        }
+    }
+    drop(making);
+    for template in build.names() {
+        templates::remove_others(app, template).await;
+    }
     swapped
+}
+
+/// The template's names mean a snapshot from now on. It is public if what the first of them meant before was.
+fn swap(app: &App, caller: &Caller, build: &Build, making: &Making<'_>, built: &Tag) -> Answer<()> {
+    let template = &build.template;
+    let before = templates::named(app, caller, template.as_str());
+    if before.is_some_and(|before| app.sharing.is_public(&before.view().record)) {
+        app.sharing.set_snapshot(&app.engine.snapshot(built.as_str())?.view().record, true)?;
+    }
+    making.swap(built, plain(app, template))?;
+    for tagged in &build.also {
+        app.e2b.names.point(tagged, built)?;
+    }
+    Ok(())
+}
+
+/// A snapshot that has the name of a template as its tag.
+fn plain(app: &App, template: &Tag) -> Option<Tag> {
+    let exact = app.engine.snapshot(template.as_str()).ok()?;
+    (exact.tag() == *template).then(|| template.clone())
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -374,12 +409,19 @@ async fn status(
 
 /// The snapshots of images.
 async fn list(State(app): State<App>, Extension(caller): Extension<Caller>) -> Answer<Json<Vec<Value>>> {
-    let names = &app.e2b.names;
+    let mut names: BTreeMap<Tag, Vec<Tag>> = BTreeMap::new();
+    for (template, snapshot) in app.e2b.names.all() {
+        names.entry(snapshot).or_default().push(template);
+    }
     let own = app.snapshots(&caller).into_iter().filter(|view| view.record.branched_from.is_none());
-    let shown = own.filter(|view| !names.is_other(&view.record.tag)).map(|view| {
+    let named = own.filter(|view| !app.e2b.names.is_other(&view.record.tag)).flat_map(|view| {
+        // Each name is a template of its own.
+        let templates = names.remove(&view.record.tag).unwrap_or_else(|| vec![view.record.tag.clone()]);
+        templates.into_iter().map(move |template| (template, view.clone()))
+    });
+    let shown = named.map(|(tag, view)| {
         let (record, created) = (&view.record, date(view.record.created_unix_ms));
-        let (tag, build) =
-            (names.template_of(&record.tag).unwrap_or_else(|| record.tag.clone()), &record.tag);
+        let build = &record.tag;
         let public = app.sharing.is_public(record);
         json!({
             "templateID": tag, "buildID": build, "cpuCount": record.shape.vcpus,

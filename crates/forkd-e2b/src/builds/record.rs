@@ -11,8 +11,10 @@ use serde::Serialize;
 use crate::App;
 use forkd_daemon::audit;
 
-/// Builds that are remembered.
+/// Builds that are remembered when they are done.
 const MOST: usize = 256;
+/// Builds that are remembered in all.
+const MOST_OPEN: usize = 4096;
 /// Lines of a build that are remembered, and of one answer.
 const MOST_LINES: usize = 10_000;
 pub(super) const PAGE: usize = 100;
@@ -32,7 +34,9 @@ struct Memory {
 #[derive(Debug, Clone)]
 pub(super) struct Build {
     pub template: Tag,
-    /// What it makes.
+    /// Its other names.
+    pub also: Vec<Tag>,
+    /// What it makes, unless there is one of the same contents.
     pub snapshot: Tag,
     pub project: Project,
     pub vcpus: Option<u8>,
@@ -41,6 +45,16 @@ pub(super) struct Build {
     pub lines: Vec<Entry>,
     /// Why it failed.
     pub reason: Option<String>,
+}
+
+impl Build {
+    pub fn names(&self) -> impl Iterator<Item = &Tag> {
+        std::iter::once(&self.template).chain(&self.also)
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.status, Status::Ready | Status::Error)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -59,6 +73,23 @@ pub(super) struct Entry {
     pub message: String,
 }
 
+impl Memory {
+    /// Makes room for another one.
+    fn forget(&mut self) {
+        while self.order.len() >= MOST {
+            let done = |id: &String| self.builds.get(id).is_none_or(Build::is_done);
+            let oldest = match self.order.iter().position(done) {
+                Some(index) => index,
+                None if self.order.len() >= MOST_OPEN => 0,
+                None => return,
+            };
+            if let Some(id) = self.order.remove(oldest) {
+                self.builds.remove(&id);
+            }
+        }
+    }
+}
+
 impl Builds {
     fn lock(&self) -> MutexGuard<'_, Memory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,10 +97,7 @@ impl Builds {
 
     pub(super) fn add(&self, id: &str, build: Build) {
         let mut memory = self.lock();
-        while memory.order.len() >= MOST {
-            let oldest = memory.order.pop_front();
-            oldest.and_then(|oldest| memory.builds.remove(&oldest));
-        }
+        memory.forget();
         memory.order.push_back(id.to_owned());
         memory.builds.insert(id.to_owned(), build);
     }
@@ -142,6 +170,7 @@ mod tests {
     fn build() -> Build {
         Build {
             template: "t".parse().unwrap(),
+            also: Vec::new(),
             snapshot: "t-1".parse().unwrap(),
             project: Project::default(),
             vcpus: None,
@@ -155,7 +184,7 @@ mod tests {
     #[test]
     fn builds_begin_once_and_old_ones_are_forgotten() {
         let builds = Builds::default();
-        for number in 0..=MOST {
+        for number in 0..=MOST_OPEN {
             builds.add(&number.to_string(), build());
         }
         assert!(builds.get("t", "0").is_none() && builds.get("x", "1").is_none());
@@ -165,5 +194,8 @@ mod tests {
         let build = builds.get("t", "1").unwrap();
         assert_eq!((build.status, build.reason.as_deref()), (Status::Error, Some("why")));
         assert!(build.lines[0].message.len() <= MAX_LINE);
+        // Those that are not done stay.
+        builds.add("new", build.clone());
+        assert!(builds.get("t", "1").is_none() && builds.get("t", "2").is_some());
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
+use forkd_image::digest::Digest;
 use forkd_net::Policy;
 use forkd_proto::control::{Branch, Command, Descriptor, Event, Reply};
 use forkd_store::Tag;
@@ -42,10 +43,18 @@ pub struct BranchOrder {
 #[derive(Debug)]
 pub struct Derived {
     pub name: Reservation<Tag, SnapshotHandle>,
+    pub about: DerivedRecord,
+}
+
+/// What the record of such a snapshot says other than that of a branch.
+#[derive(Debug)]
+pub struct DerivedRecord {
     /// Who has asked for it.
     pub maker: Option<String>,
     /// What its children may reach: that of the snapshot it is based on.
     pub policy: Option<Policy>,
+    /// If it is built: the digest of what it is made of.
+    pub build_key: Option<Digest>,
 }
 
 /// What came of it.
@@ -71,8 +80,8 @@ impl Sandbox {
         let mut own = None;
         let (tag, name) = match (order.derived, order.tag) {
             (Some(derived), _) => {
-                let Derived { name, maker, policy } = *derived;
-                own = Some((maker, policy));
+                let Derived { name, about } = *derived;
+                own = Some(about);
                 (name.get().clone(), name)
             }
             (None, Some(tag)) => {
@@ -137,7 +146,7 @@ impl Sandbox {
         &mut self,
         tag: &Tag,
         owner: Option<String>,
-        derived: Option<(Option<String>, Option<Policy>)>,
+        derived: Option<DerivedRecord>,
         frozen_bytes: u64,
         laps: &mut Laps<BranchStep>,
     ) -> Result<(ZygoteRecord, WithEvents), EngineError> {
@@ -176,13 +185,14 @@ impl Sandbox {
             owner,
             frozen_bytes,
             layers_unsealed: false,
+            build_key: None,
             promised: false,
         };
         let is_derived = derived.is_some();
-        if let Some((maker, policy)) = derived {
+        if let Some(DerivedRecord { maker, policy, build_key }) = derived {
             // As one that was booted.
             let (branched_from, owner, frozen_bytes) = (None, None, 0);
-            record = ZygoteRecord { branched_from, owner, maker, policy, frozen_bytes, ..record };
+            record = ZygoteRecord { branched_from, owner, maker, policy, build_key, frozen_bytes, ..record };
         }
         in_place(|| {
             record::write(&directory, &record)?;

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forkd_image::digest::Digest;
 use forkd_store::Tag;
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,7 +26,7 @@ use crate::limits::admission::Wanted;
 use crate::limits::owner::{Holding, Owner};
 use crate::limits::quota::WantedLimits;
 use crate::network::NetworkOrder;
-use crate::sandbox::branch::Derived;
+use crate::sandbox::branch::{Derived, DerivedRecord};
 use crate::sandbox::create::{NewSandboxes, Source};
 use crate::sandbox::forked::{Forked, Name, Prepared};
 use crate::sandbox::laps::Laps;
@@ -42,10 +43,21 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub struct NewDerived {
     pub tag: Tag,
     pub source: SnapshotHandle,
+    /// Added to the environment of its programs, and of its children's.
+    pub env: BTreeMap<String, String>,
     /// Commands, which a shell runs as root.
     pub run: Vec<String>,
     /// Code to run behind them.
     pub warm_up: Vec<WarmUp>,
+    /// If it is built: the digest of what it is made of.
+    pub build_key: Option<Digest>,
+}
+
+impl NewDerived {
+    /// Whether it needs an agent in the guest.
+    fn asks_guest(&self) -> bool {
+        !(self.env.is_empty() && self.run.is_empty() && self.warm_up.is_empty())
+    }
 }
 
 impl Engine {
@@ -59,7 +71,7 @@ impl Engine {
     ) -> Result<SnapshotHandle, EngineError> {
         let shared = &self.shared;
         let record = new.source.view().record;
-        if record.shape.devices.vsock.is_none() && !(new.run.is_empty() && new.warm_up.is_empty()) {
+        if record.shape.devices.vsock.is_none() && new.asks_guest() {
             return Err(EngineError::WrongState("one without an agent"));
         }
         let name =
@@ -75,7 +87,8 @@ impl Engine {
         let wanted = Wanted { sandboxes: 0, memory_bytes: record.shape.memory_bytes };
         shared.admit(wanted, Some(&record.tag)).await?;
         step(steps, "fork").await;
-        let forking = fork(Arc::clone(shared), new.source.clone(), owner.cloned(), network);
+        let (source, env) = (new.source.clone(), new.env.clone());
+        let forking = fork(Arc::clone(shared), source, env, owner.cloned(), network);
         // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
         let sandbox = tokio::spawn(forking).await.map_err(|_| EngineError::Stopping)??;
         tokio::select! {
@@ -83,7 +96,8 @@ impl Engine {
             reason = sandbox.handle.end() => return Err(EngineError::EndedMeanwhile(reason)),
         }
         step(steps, "freeze").await;
-        let derived = Derived { name, maker: owner.map(|owner| owner.name.clone()), policy: record.policy };
+        let (maker, policy) = (owner.map(|owner| owner.name.clone()), record.policy);
+        let derived = Derived { name, about: DerivedRecord { maker, policy, build_key: new.build_key } };
         let (told, outcome) = oneshot::channel();
         let engine = self.clone();
         // Neither is this: what nobody waits for any more is removed when it is there.
@@ -163,6 +177,7 @@ impl Drop for Temporary {
 async fn fork(
     shared: Arc<Shared>,
     source: SnapshotHandle,
+    env: BTreeMap<String, String>,
     owner: Option<Owner>,
     network: NetworkOrder,
 ) -> Result<Temporary, EngineError> {
@@ -190,7 +205,7 @@ async fn fork(
     let _turn = prepared.turn().await;
     let mut forked = prepared.start(&zygote).await?;
     if forked.record.shape.devices.vsock.is_some() {
-        forked.identify(0, BTreeMap::new(), None).await?;
+        forked.identify(0, env, None).await?;
     }
     own(forked)
 }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkd_image::digest::Digest;
 use forkd_net::Network;
 use forkd_proto::control::{Command, Event, Reply};
 use forkd_store::Tag;
@@ -46,6 +47,8 @@ pub struct NewSnapshot {
     pub config: ImageConfig,
     /// How long the guest may take until it is ready.
     pub limit: Duration,
+    /// If it is built: the digest of what it is made of.
+    pub build_key: Option<Digest>,
 }
 
 /// What is told of the way.
@@ -165,6 +168,7 @@ impl Making {
             project: owner.map(|owner| owner.project.clone()).unwrap_or_default(),
             frozen_bytes: 0,
             layers_unsealed: false,
+            build_key: new.build_key,
             promised: false,
         };
         record::write(&self.directory, &record)?;

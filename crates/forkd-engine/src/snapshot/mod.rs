@@ -9,6 +9,8 @@
 //! A live snapshot becomes a file by itself, behind everything else that the host has to do, unless somebody waits for it. Until then it
 //! can be forked from all the same; if writing it fails, it stays live.
 
+pub(crate) mod build;
+pub(crate) mod build_key;
 mod compact;
 pub(crate) mod derive;
 pub(crate) mod evict;

@@ -12,20 +12,29 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forkd_image::Progress;
+use forkd_image::digest::Digest;
 use forkd_store::Tag;
 use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::library::{Library, Recipe};
+use crate::library::{Library, Prepared, Recipe};
 use crate::limits::owner::Owner;
 use crate::project::Project;
 use crate::snapshot::make::{Step, Steps};
 use crate::snapshot::{SnapshotHandle, SnapshotStatus};
 
 /// What became of a snapshot, for all who wait for it.
-type Outcome = Result<(), Arc<EngineError>>;
-type Waiting = HashMap<Tag, watch::Receiver<Option<Outcome>>>;
+type Outcome = Result<SnapshotHandle, Arc<EngineError>>;
+type Waiting = HashMap<Awaited, watch::Receiver<Option<Outcome>>>;
+
+/// What those who wait for the same snapshot have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Awaited {
+    Tag(Tag),
+    /// The key of a build.
+    Key(Digest),
+}
 
 /// Snapshots that are being made once.
 #[derive(Debug, Default)]
@@ -87,10 +96,20 @@ impl Engine {
                 Err(error) => return Err(error.into()),
             }
         }
-        let mut outcome = self.begin(tag, make);
+        let find = || self.shared.snapshots.get(tag);
+        self.once_for(Awaited::Tag(tag.clone()), find, make).await
+    }
+
+    /// Waits for somebody who makes it, or makes it. `find` finds one that is there.
+    pub(crate) async fn once_for(
+        &self,
+        what: Awaited,
+        find: impl FnOnce() -> Option<SnapshotHandle>,
+        make: impl Future<Output = Result<SnapshotHandle, EngineError>> + Send + 'static,
+    ) -> Outcome {
+        let mut outcome = self.begin(what, find, make);
         match outcome.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(Ok(()))) => Ok(self.shared.snapshot(tag.as_str())?),
-            Ok(Some(Err(error))) => Err(Arc::clone(error)),
+            Ok(Some(outcome)) => outcome.clone(),
             // The task that makes it is gone, and the runtime with it.
             Ok(None) | Err(_) => Err(EngineError::Stopping.into()),
         }
@@ -100,23 +119,24 @@ impl Engine {
     /// leaving the table.
     fn begin(
         &self,
-        tag: &Tag,
+        what: Awaited,
+        find: impl FnOnce() -> Option<SnapshotHandle>,
         make: impl Future<Output = Result<SnapshotHandle, EngineError>> + Send + 'static,
     ) -> watch::Receiver<Option<Outcome>> {
         let mut being_made = self.shared.being_made.lock();
-        if let Some(outcome) = being_made.get(tag) {
+        if let Some(outcome) = being_made.get(&what) {
             return outcome.clone();
         }
-        if self.shared.snapshots.get(tag).is_some() {
-            return watch::channel(Some(Ok(()))).1;
+        if let Some(found) = find() {
+            return watch::channel(Some(Ok(found))).1;
         }
         let (told, outcome) = watch::channel(None);
-        being_made.insert(tag.clone(), outcome.clone());
-        let (shared, tag) = (Arc::clone(&self.shared), tag.clone());
+        being_made.insert(what.clone(), outcome.clone());
+        let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             let made = make.await;
-            shared.being_made.lock().remove(&tag);
-            told.send_replace(Some(made.map(drop).map_err(Arc::new)));
+            shared.being_made.lock().remove(&what);
+            told.send_replace(Some(made.map_err(Arc::new)));
         });
         outcome
     }
@@ -128,18 +148,25 @@ impl Engine {
         owner: &Owner,
         preparing: Preparing,
     ) -> Result<SnapshotHandle, EngineError> {
-        let (library, steps) = (library.clone(), preparing.steps.clone());
-        let prepared = tokio::task::spawn_blocking(move || library.prepare(recipe, &preparing)).await;
-        let new = prepared.map_err(|panic| EngineError::io("prepare a snapshot")(panic.into()))??;
+        let steps = preparing.steps.clone();
+        let new = preparing.prepare(library, recipe).await?.new;
         self.make_for(new, Some(owner), &steps).await
     }
 }
 
 /// What the library says of its work, from a thread that may wait.
-struct Preparing {
-    steps: Steps,
+pub(super) struct Preparing {
+    pub steps: Steps,
     /// Whether it is given up when nobody listens any more.
-    ends_with_caller: bool,
+    pub ends_with_caller: bool,
+}
+
+impl Preparing {
+    pub async fn prepare(self, library: &Library, recipe: Recipe) -> Result<Prepared, EngineError> {
+        let library = library.clone();
+        let prepared = tokio::task::spawn_blocking(move || library.prepare(recipe, &self)).await;
+        Ok(prepared.map_err(|panic| EngineError::io("prepare a snapshot")(panic.into()))??)
+    }
 }
 
 impl Progress for Preparing {

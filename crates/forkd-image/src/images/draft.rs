@@ -1,6 +1,6 @@
 //! An image under construction: layers go in, an image comes out; or nothing is left of it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -131,6 +131,25 @@ impl BuiltImage {
         }
         Ok(hasher.finish())
     }
+
+    /// Of another file system that the same build has made.
+    fn id_of(&self, disk: &Digest) -> Result<Digest, ImageError> {
+        let hasher = Hasher::new("forkd build anew").part(self.id()?.hex().as_bytes());
+        Ok(hasher.part(disk.hex().as_bytes()).finish())
+    }
+}
+
+/// When an image was made, or made again. One whose time cannot be read is the oldest.
+fn used(image: &Image) -> Option<SystemTime> {
+    fs::metadata(image.path.join(METADATA)).and_then(|file| file.modified()).ok()
+}
+
+/// The image is the newest of its build.
+fn touch(image: &Image) -> Result<(), ImageError> {
+    let path = image.path.join(METADATA);
+    let touched =
+        File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+    Ok(touched.map_err(FileError::at("change", &path))?)
 }
 
 /// A directory on the store's disk for files that are on their way. It goes with this value; what a process that was killed has left is
@@ -151,32 +170,48 @@ impl ImageStore {
 
     /// The image of a build if it is there already; under its new name too.
     pub fn find_built(&self, built: &BuiltImage) -> Result<Option<Image>, ImageError> {
-        known(self, built.id()?, built.name.as_ref())
-    }
-
-    /// Forgets the image of a build that was made anew, so that the new one can take its place. Its names stay.
-    pub fn forget_built(&self, built: &BuiltImage) -> Result<(), ImageError> {
-        match self.own(built.id()?)? {
-            Some(image) => Ok(files::remove_directory(&image.path)?),
-            None => Ok(()),
+        let source = Source::Build { key: built.key };
+        let mut same = Vec::new();
+        for id in self.ids()? {
+            same.extend(self.load(id, Vec::new())?.filter(|image| {
+                let Metadata { source: of, config, recipe, .. } = &image.metadata;
+                (of, config, recipe) == (&source, &built.config, &built.recipe)
+            }));
+        }
+        // One that was made anew is used from then on. The others stay for the snapshots that stand on them.
+        match same.iter().max_by_key(|image| used(image)) {
+            Some(newest) => known(self, newest.id(), built.name.as_ref()),
+            None => Ok(None),
         }
     }
 
     /// Takes a file system that a build has made, in a file on the same disk, which is moved.
     pub fn adopt(&self, base: &Path, built: BuiltImage) -> Result<Image, ImageError> {
-        let id = built.id()?;
         // A shared one was not found good enough before.
-        if self.own(id)?.is_some()
-            && let Some(image) = known(self, id, built.name.as_ref())?
+        if self.own(built.id()?)?.is_some()
+            && let Some(image) = known(self, built.id()?, built.name.as_ref())?
         {
             return Ok(image);
         }
+        self.adopt_anew(base, built)
+    }
+
+    /// The same for a build that was made anew. An image of the same build stays as it is, since snapshots may stand on it.
+    pub fn adopt_anew(&self, base: &Path, built: BuiltImage) -> Result<Image, ImageError> {
         let temporary = Temporary::new(&self.directory)?;
         let image = temporary.path().join("image");
         fs::create_dir(&image).map_err(FileError::at("make", &image))?;
         let inside = image.join(BASE);
         fs::rename(base, &inside).map_err(FileError::at("move", base))?;
         let digest = ext4::dig_and_hash(&inside).map_err(FileError::at("read", &inside))?;
+        let id = match self.own(built.id()?)? {
+            Some(other) if other.metadata.digest != digest => built.id_of(&digest)?,
+            _ => built.id()?,
+        };
+        if let Some(image) = self.own(id)? {
+            touch(&image)?;
+            return Ok(known(self, id, built.name.as_ref())?.unwrap_or(image));
+        }
         let size = fs::metadata(&inside).map_err(FileError::at("read", &inside))?.len();
         let source = Source::Build { key: built.key };
         let default_user = match &built.config.user {
@@ -193,7 +228,7 @@ impl ImageStore {
 
 /// The image if it is there already, under its new name too.
 fn known(store: &ImageStore, id: Digest, name: Option<&Name>) -> Result<Option<Image>, ImageError> {
-    if store.get(id)?.is_none() {
+    if store.load(id, Vec::new())?.is_none() {
         return Ok(None);
     }
     if let Some(name) = name {

@@ -237,7 +237,8 @@ impl ImageStore {
         Ok(names.into_values().collect())
     }
 
-    fn ids(&self) -> Result<BTreeSet<Digest>, FileError> {
+    /// The ids of all images. Names are not read for it: one image may have thousands.
+    pub fn ids(&self) -> Result<BTreeSet<Digest>, FileError> {
         let mut ids = BTreeSet::new();
         for directory in self.directories() {
             let names = files::names(directory)?;

@@ -193,8 +193,20 @@ fn a_built_file_system_is_adopted() {
     let image = store.adopt(&base, BuiltImage { config, ..with_recipe }).unwrap();
     let found = store.get(image.id()).unwrap().unwrap();
     assert!(store.find_built(&built).unwrap().is_some());
-    store.forget_built(&built).unwrap();
-    assert!(store.find_built(&built).unwrap().is_none());
+    // Made anew with other contents, it is another image, and the first is as it was.
+    let first = store.find_built(&built).unwrap().unwrap();
+    let anew = |content: u8| {
+        fs::write(&base, vec![content; 8192]).unwrap();
+        store.adopt_anew(&base, built.clone()).unwrap().id()
+    };
+    let second = anew(2);
+    assert_ne!(second, first.id());
+    assert_eq!(store.find_built(&built).unwrap().unwrap().id(), second);
+    assert_eq!(store.find("built").unwrap().id(), second);
+    assert_eq!(fs::read(first.base()).unwrap()[0], 1);
+    // Made again with the first contents, the first is used again.
+    assert_eq!((anew(1), store.find_built(&built).unwrap().unwrap().id()), (first.id(), first.id()));
+    assert_eq!(anew(2), second);
     assert_eq!((found.metadata.recipe, &found.metadata.default_user[..]), (recipe, "app"));
 }
 

@@ -22,6 +22,8 @@ pub struct SnapshotOptions {
 pub enum SnapshotCommand {
     /// Make a snapshot of an image, of another snapshot or of a sandbox. `forkd snapshot IMAGE` is short for it.
     Make(Box<SnapshotCreateOptions>),
+    /// Build the snapshots that forkd.toml describes: those whose contents have changed, and those based on them.
+    Build(SnapshotBuildOptions),
     /// List the snapshots.
     Ls(SnapshotLsOptions),
     /// Show what is known of a snapshot.
@@ -157,6 +159,26 @@ pub struct SnapshotShape {
     /// The kernel, by its name [default: see forkd kernel default].
     #[arg(long)]
     pub kernel: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotBuildOptions {
+    /// Build these snapshots and those they are based on [default: all of the file].
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// The file with the tables [snapshot.NAME].
+    #[arg(long, short, value_name = "FILE", default_value = "forkd.toml")]
+    pub file: PathBuf,
+    /// Make all of them anew, also those of the same contents.
+    #[arg(long)]
+    pub no_cache: bool,
+    /// Make nothing, and show what would be made.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

@@ -133,6 +133,10 @@ def create_snapshot(body: models.CreateSnapshot) -> Call[models.SnapshotInfo]:
     return make("/v1/snapshots", model(models.SnapshotInfo), body).within(math.inf)
 
 
+def build_snapshot(body: models.BuildSnapshot) -> Call[models.BuiltSnapshot]:
+    return make("/v1/snapshots/build", model(models.BuiltSnapshot), body).within(math.inf)
+
+
 def list_snapshots() -> Call[models.SnapshotList]:
     return get("/v1/snapshots", model(models.SnapshotList))
 

@@ -17,6 +17,9 @@ __all__ = [
     "AddKernel",
     "AddSnapshotSignature",
     "BranchSandbox",
+    "BuildOutcome",
+    "BuildSnapshot",
+    "BuiltSnapshot",
     "ChooseKernel",
     "Counted",
     "Cpu",
@@ -166,6 +169,9 @@ SandboxState = Literal["starting", "running", "paused", "ended"]
 # The values of SnapshotStatus.
 SnapshotStatus = Literal["live", "persisting", "ready", "failed"]
 
+# What a build has done, or would do.
+BuildOutcome = Literal["unchanged", "reused", "made"]
+
 # What a guest is shown of the host's CPU.
 Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
 
@@ -287,6 +293,43 @@ class BranchSandbox(Model):
 
 
 @dataclass(frozen=True)
+class BuildSnapshot(Model):
+    """Builds a snapshot: makes it, unless there is one of the same contents, and gives it a name."""
+
+    contents: CreateSnapshot
+    """What it is made of, without a tag: that is the name with digits of the key."""
+
+    name: str
+    """The name that it gets: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was
+    built under this name before loses it, and stays.
+    """
+
+    dry_run: bool = False
+    """Whether nothing is made, and the answer says what would be."""
+
+    no_cache: bool = False
+    """Whether it is made anew even if there is one of the same contents."""
+
+
+@dataclass(frozen=True)
+class BuiltSnapshot(Model):
+    """What came of a build."""
+
+    name: str
+
+    outcome: BuildOutcome
+
+    key: Optional[str] = None
+    """The digest of what it is made of. Missing if the snapshot that it is based on would be made first."""
+
+    replaced: Optional[str] = None
+    """The tag of the snapshot that had the name before, if it was another one."""
+
+    snapshot: Optional[SnapshotInfo] = None
+    """Missing if it would be made."""
+
+
+@dataclass(frozen=True)
 class ChooseKernel(Model):
     """Chooses the default."""
 
@@ -395,7 +438,7 @@ class CreateSnapshot(Model):
 
     snapshot: Optional[str] = None
     """A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of
-    the other fields, only `run`, `warm_up` and `wait` can be given.
+    the other fields, only `env`, `run`, `warm_up` and `wait` can be given.
     """
 
     start: Optional[list[str]] = None
@@ -1065,6 +1108,9 @@ class Progress(Model):
     snapshot: Optional[SnapshotInfo] = None
     """The last line: it is done."""
 
+    built: Optional[BuiltSnapshot] = None
+    """The last line of a build: it is done."""
+
     error: Optional[ErrorBody] = None
     """The last line: it failed."""
 
@@ -1417,6 +1463,9 @@ class SnapshotInfo(Model):
 
     branched_from: Optional[str] = None
     """The sandbox that it is a branch of."""
+
+    build_key: Optional[str] = None
+    """Of one that was built: the digest of what it was made of. A build with the same key gets this snapshot."""
 
     cpu: Optional[Cpu] = None
     """What its sandboxes are shown of the host's CPU."""

@@ -20,6 +20,7 @@ use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::{Probe, Ready};
 use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::app::Shared;
@@ -46,7 +47,7 @@ const MAX_READY_SECS: u64 = 3600;
 /// A line of what a warm-up prints that has no end yet.
 const MAX_LINE: usize = 16 << 10;
 /// The last step, if it is waited for.
-const WRITE: &str = "write";
+pub(super) const WRITE: &str = "write";
 /// What is told and not read yet.
 const QUEUE: usize = 16;
 
@@ -91,11 +92,28 @@ pub(super) async fn create(
         Some(_) => Wanted::Derived(Box::new(derive::convert(&app, &caller, wanted)?)),
         None => Wanted::Booted(Box::new(convert(wanted)?), how),
     };
+    let work = app.clone();
+    let making = move |told| async move { make_wanted(&work, &caller, wanted, wait, told).await };
+    answer(app, &headers, making, StatusCode::CREATED, |made| Progress::Snapshot(Box::new(made))).await
+}
+
+/// The answer to a request that makes something: what is made, or a stream whose last line is that.
+pub(super) async fn answer<T, F>(
+    app: Shared,
+    headers: &HeaderMap,
+    making: impl FnOnce(Told) -> F + Send + 'static,
+    status: StatusCode,
+    last: impl FnOnce(T) -> Progress + Send + 'static,
+) -> Answer<Response>
+where
+    T: Serialize + Send + 'static,
+    F: Future<Output = Answer<T>> + Send + 'static,
+{
     let (told, mut heard) = mpsc::channel(QUEUE);
-    if !ndjson::is_wanted(&headers) {
+    if !ndjson::is_wanted(headers) {
         let unheard = async { while heard.recv().await.is_some() {} };
-        let (made, ()) = tokio::join!(make_wanted(&app, &caller, wanted, wait, told), unheard);
-        return Ok((StatusCode::CREATED, Json(made?)).into_response());
+        let (made, ()) = tokio::join!(making(told), unheard);
+        return Ok((status, Json(made?)).into_response());
     }
     Ok(ndjson::answer(move |lines| async move {
         let tell = async {
@@ -105,9 +123,9 @@ pub(super) async fn create(
                 }
             }
         };
-        let (made, ()) = tokio::join!(make_wanted(&app, &caller, wanted, wait, told), tell);
+        let (made, ()) = tokio::join!(making(told), tell);
         let last = match made {
-            Ok(snapshot) => Progress::Snapshot(Box::new(snapshot)),
+            Ok(made) => last(made),
             Err(error) => {
                 app.metrics.failed(error.code());
                 Progress::Error(error.logged())
@@ -157,14 +175,7 @@ pub async fn make(
     wait: bool,
     told: Told,
 ) -> Answer<Snapshot> {
-    let asked = caller.clone();
-    let recipe = look(app, move |app| {
-        // By its id from here on: a name may mean another one in the next moment.
-        let image = app.image(&asked, &recipe.image)?.id();
-        let tag = tag(&recipe, how, &image, &asked.project)?;
-        Ok(Recipe { tag, image: image.to_string(), ..recipe })
-    });
-    let recipe = recipe.await?;
+    let recipe = with_image(app, caller, recipe, how).await?;
     let owner = app.own(caller);
     make_telling(app, caller, wait, told, async move |steps| match how {
         How::New => Ok(app.engine.make_of(&app.library, recipe, &owner, &steps).await?),
@@ -177,6 +188,17 @@ pub async fn make(
     .await
 }
 
+/// A recipe with the id of its image: a name may mean another one in the next moment.
+pub(super) async fn with_image(app: &Shared, caller: &Caller, recipe: Recipe, how: How) -> Answer<Recipe> {
+    let asked = caller.clone();
+    look(app, move |app| {
+        let image = app.image(&asked, &recipe.image)?.id();
+        let tag = tag(&recipe, how, &image, &asked.project)?;
+        Ok(Recipe { tag, image: image.to_string(), ..recipe })
+    })
+    .await
+}
+
 /// Makes a snapshot in some way, and tells its steps.
 pub(super) async fn make_telling(
     app: &Shared,
@@ -185,23 +207,7 @@ pub(super) async fn make_telling(
     told: Told,
     making: impl AsyncFnOnce(Steps) -> Answer<SnapshotHandle>,
 ) -> Answer<Snapshot> {
-    let (steps, mut taken) = mpsc::channel(QUEUE);
-    let mut phases = Phases::begin();
-    let telling = async {
-        let mut output = Output::default();
-        while let Some(step) = taken.recv().await {
-            match step {
-                Step::Begins(step) => {
-                    phases.next(&step);
-                    say(&told, output.finish()).await;
-                    tell(&told, &step).await;
-                }
-                Step::Printed(text) => say(&told, output.add(&text)).await,
-            }
-        }
-        say(&told, output.finish()).await;
-    };
-    let (made, ()) = tokio::join!(making(steps), telling);
+    let (made, mut phases) = tell_steps(&told, making).await;
     let view = match made {
         Ok(made) if wait => {
             phases.next(WRITE);
@@ -212,6 +218,28 @@ pub(super) async fn make_telling(
     };
     RequestTrace::current().made(phases);
     describe(app, caller, view?).await
+}
+
+/// Tells the steps of something, and takes their times.
+pub(super) async fn tell_steps<T>(told: &Told, making: impl AsyncFnOnce(Steps) -> T) -> (T, Phases) {
+    let (steps, mut taken) = mpsc::channel(QUEUE);
+    let mut phases = Phases::begin();
+    let telling = async {
+        let mut output = Output::default();
+        while let Some(step) = taken.recv().await {
+            match step {
+                Step::Begins(step) => {
+                    phases.next(&step);
+                    say(told, output.finish()).await;
+                    tell(told, &step).await;
+                }
+                Step::Printed(text) => say(told, output.add(&text)).await,
+            }
+        }
+        say(told, output.finish()).await;
+    };
+    let (made, ()) = tokio::join!(making(steps), telling);
+    (made, phases)
 }
 
 /// The tag that a snapshot of this image gets.
@@ -261,7 +289,7 @@ impl Output {
     }
 }
 
-fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
+pub(super) fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
     let CreateSnapshot {
         tag,
         image,

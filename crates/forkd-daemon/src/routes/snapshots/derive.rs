@@ -6,13 +6,13 @@ use forkd_engine::{EngineError, NewDerived, Owner};
 use crate::app::Shared;
 use crate::auth::Caller;
 use crate::error::Answer;
-use crate::routes::checks::malformed;
+use crate::routes::checks::{self, malformed};
 use crate::routes::snapshots::create::{Told, check_run, convert_warm_up, make_telling};
 
 /// What is asked for, and for whom.
 pub(super) struct Derivation {
-    new: NewDerived,
-    owner: Owner,
+    pub new: NewDerived,
+    pub owner: Owner,
 }
 
 /// What a guest is booted with cannot be changed any more, so it is refused.
@@ -20,16 +20,19 @@ pub(super) fn convert(app: &Shared, caller: &Caller, wanted: CreateSnapshot) -> 
     if let Some(field) = of_images(&wanted) {
         return Err(malformed(format!("{field} can be given with an image only, not with a snapshot")));
     }
-    let CreateSnapshot { tag, snapshot, run, warm_up, .. } = wanted;
+    let CreateSnapshot { tag, snapshot, env, run, warm_up, .. } = wanted;
     let tag = tag.ok_or_else(|| malformed("a snapshot of a snapshot needs a tag"))?;
+    checks::env(&env)?;
     check_run(&run)?;
     let source = app.snapshot(caller, &snapshot.unwrap_or_default())?;
     let owner = app.owner(caller, app.project_for(caller, &source.view()));
     let new = NewDerived {
         tag: tag.parse().map_err(EngineError::Tag)?,
         source,
+        env,
         run,
         warm_up: convert_warm_up(warm_up)?,
+        build_key: None,
     };
     Ok(Derivation { new, owner })
 }
@@ -43,7 +46,6 @@ fn of_images(wanted: &CreateSnapshot) -> Option<&'static str> {
         ("memory_mib", wanted.memory_mib.is_some()),
         ("disk_mib", wanted.disk_mib.is_some()),
         ("cpu", wanted.cpu != Default::default()),
-        ("env", !wanted.env.is_empty()),
         ("start", wanted.start.is_some()),
         ("ready", wanted.ready.is_some()),
         ("host_certs", wanted.host_certs),
@@ -78,13 +80,13 @@ mod tests {
             of_images(&serde_json::from_str(&text).unwrap())
         };
         assert_eq!(field(""), None);
+        assert_eq!(field(r#", "env": {"A": "1"}"#), None);
         assert_eq!(field(r#", "warm_up": [{"language": "python", "code": "1"}], "wait": false"#), None);
         for (json, expected) in [
             (r#", "image": "i""#, "image"),
             (r#", "vcpus": 2"#, "vcpus"),
             (r#", "cpu": "x86-64-v2""#, "cpu"),
             (r#", "network": false"#, "network"),
-            (r#", "env": {"A": "1"}"#, "env"),
         ] {
             assert_eq!(field(json), Some(expected));
         }

@@ -1,5 +1,6 @@
 //! Snapshots.
 
+pub(crate) mod build;
 mod compact;
 pub(crate) mod create;
 mod derive;
@@ -31,6 +32,7 @@ use crate::{auth, idempotency, views};
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let creating =
         OpenApiRouter::new().routes(routes!(create::create)).route_layer(from_fn(idempotency::once));
+    let building = OpenApiRouter::new().routes(routes!(build::build)).route_layer(from_fn(idempotency::once));
     let publishing =
         OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
     let loading =
@@ -54,6 +56,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(prune::prune))
         .routes(routes!(names::add, names::remove))
         .merge(creating)
+        .merge(building)
         .merge(publishing)
         .merge(loading)
         .merge(transferring)

@@ -13,6 +13,10 @@ use crate::auth::{Caller, Project};
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 
+/// Digits of the digests in tags that nobody has chosen.
+const BASE_DIGITS: usize = 24;
+const RUN_DIGITS: usize = 12;
+
 /// Removes snapshots that nobody needs, those that were not forked for the longest time first, and children before their parents.
 #[utoipa::path(
     post,
@@ -60,13 +64,24 @@ fn fate(app: &App, caller: &Caller, project: Option<&Project>, named: bool, view
     if !caller.owns(&record.project) || project.is_some_and(|project| *project != record.project) {
         return Fate::OfOthers;
     }
-    let is_unnamed =
-        [UNNAMED_PREFIX, BASE_PREFIX].iter().any(|prefix| record.tag.as_str().starts_with(prefix))
-            && app.engine.names_of(&record.tag).is_empty();
-    match (named || is_unnamed) && !app.sharing.is_public(record) {
+    match (named || is_unnamed(app, view)) && !app.sharing.is_public(record) {
         true => Fate::MayGo,
         false => Fate::Stays,
     }
+}
+
+/// Whether nobody has named it: its tag is made of what it is, and it has no other.
+fn is_unnamed(app: &App, view: &SnapshotView) -> bool {
+    let record = &view.record;
+    let tag = record.tag.as_str();
+    let is_hex =
+        |text: &str, digits: usize| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let came_along = tag.strip_prefix(BASE_PREFIX).is_some_and(|rest| is_hex(rest, BASE_DIGITS));
+    let by_run = tag.strip_prefix(UNNAMED_PREFIX).and_then(|rest| rest.rsplit_once('-'));
+    let by_run =
+        by_run.is_some_and(|(_, digest)| is_hex(digest, RUN_DIGITS)) && record.branched_from.is_none();
+    let by_build = record.build_key.as_ref().is_some_and(|key| tag.contains(&format!("-{}", key.short())));
+    (came_along || by_run || by_build) && app.engine.names_of(&record.tag).is_empty()
 }
 
 fn show(one: &Prunable) -> PrunedSnapshot {

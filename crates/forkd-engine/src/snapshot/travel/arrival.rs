@@ -274,6 +274,7 @@ impl Arrival<'_> {
             project: owner.map(|owner| owner.project.clone()).unwrap_or_default(),
             frozen_bytes: 0,
             layers_unsealed: false,
+            build_key: None,
             promised: true,
         };
         Ok((record, names))

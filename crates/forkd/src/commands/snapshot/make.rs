@@ -104,14 +104,18 @@ pub fn of_image(image: &str, shape: &SnapshotShape) -> CreateSnapshot {
 pub async fn make(client: &Client, wanted: &CreateSnapshot) -> Result<Snapshot, CliError> {
     let progress = Progress::new();
     let name = wanted.tag.as_deref().or(wanted.image.as_deref()).unwrap_or_default();
-    let made = client.create_snapshot(wanted, |told| match told {
-        Told::Step(step) => progress.step(&format!("snapshot {name}: {step}")),
-        Told::Output(line) => progress.detail(&crate::table::plain(&line)),
-        Told::Snapshot(_) | Told::Error(_) => {}
-    });
-    let made = made.await;
+    let made = client.create_snapshot(wanted, |told| show(&progress, name, told)).await;
     progress.finish();
     Ok(made?)
+}
+
+/// Shows how far a snapshot is.
+pub fn show(progress: &Progress, name: &str, told: Told) {
+    match told {
+        Told::Step(step) => progress.step(&format!("snapshot {name}: {step}")),
+        Told::Output(line) => progress.detail(&crate::table::plain(&line)),
+        Told::Snapshot(_) | Told::Built(_) | Told::Error(_) => {}
+    }
 }
 
 /// What a tag can be made of: an image's name with everything else replaced.

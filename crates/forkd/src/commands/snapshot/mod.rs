@@ -1,5 +1,6 @@
 //! `forkd snapshot …`, and `images` and `rmi`, which are its `ls` and `rm`.
 
+pub mod build;
 pub mod compact;
 pub mod history;
 pub mod inspect;

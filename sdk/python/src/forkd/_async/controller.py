@@ -229,6 +229,13 @@ class AsyncController:
         last = await self._followed(_api.create_snapshot(body), models.Progress, on_progress)
         return last.snapshot or _nothing()
 
+    async def build_snapshot(
+        self, body: models.BuildSnapshot, on_progress: Optional[io.Handler[models.Progress]] = None
+    ) -> models.BuiltSnapshot:
+        """Makes a snapshot, unless there is one of the same contents, and gives it a name."""
+        last = await self._followed(_api.build_snapshot(body), models.Progress, on_progress)
+        return last.built or _nothing()
+
     async def list_snapshots(self) -> list[models.SnapshotInfo]:
         """All snapshots."""
         return (await self.transport.send(_api.list_snapshots())).snapshots
@@ -380,7 +387,7 @@ class AsyncController:
                 error = told.get("error")
                 if isinstance(error, Model):
                     raise from_body(error.to_json(), request_id=lines.request_id)
-                if any(told.get(name) is not None for name in ("snapshot", "image", "kernel")):
+                if any(told.get(name) is not None for name in ("snapshot", "built", "image", "kernel")):
                     return told
                 await io.tell(handler, told)
         finally:

@@ -231,6 +231,13 @@ class Controller:
         last = self._followed(_api.create_snapshot(body), models.Progress, on_progress)
         return last.snapshot or _nothing()
 
+    def build_snapshot(
+        self, body: models.BuildSnapshot, on_progress: Optional[io.Handler[models.Progress]] = None
+    ) -> models.BuiltSnapshot:
+        """Makes a snapshot, unless there is one of the same contents, and gives it a name."""
+        last = self._followed(_api.build_snapshot(body), models.Progress, on_progress)
+        return last.built or _nothing()
+
     def list_snapshots(self) -> list[models.SnapshotInfo]:
         """All snapshots."""
         return (self.transport.send(_api.list_snapshots())).snapshots
@@ -380,7 +387,7 @@ class Controller:
                 error = told.get("error")
                 if isinstance(error, Model):
                     raise from_body(error.to_json(), request_id=lines.request_id)
-                if any(told.get(name) is not None for name in ("snapshot", "image", "kernel")):
+                if any(told.get(name) is not None for name in ("snapshot", "built", "image", "kernel")):
                     return told
                 io.tell(handler, told)
         finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Optional, Union
 
 from .. import models
 from .._arguments import new_sandboxes
+from ..errors import ProtocolError
 from . import io
 from .controller import Controller
 
@@ -77,6 +78,54 @@ class Snapshot:
         return cls(controller, controller.create_snapshot(body, on_progress))
 
     @classmethod
+    def build(
+        cls,
+        name: str,
+        *,
+        image: Optional[str] = None,
+        snapshot: Optional[Union[str, Snapshot]] = None,
+        run: Sequence[str] = (),
+        warm_up: Union[str, Sequence[models.WarmUp]] = (),
+        start: Optional[Sequence[str]] = None,
+        ready: Optional[models.ReadyProbe] = None,
+        envs: Optional[dict[str, str]] = None,
+        vcpus: Optional[int] = None,
+        memory_mib: Optional[int] = None,
+        disk_mib: Optional[int] = None,
+        network: bool = True,
+        kernel: Optional[str] = None,
+        no_cache: bool = False,
+        on_progress: Optional[io.Handler[models.Progress]] = None,
+        controller: Optional[Controller] = None,
+    ) -> Snapshot:
+        """The snapshot of an image or of another snapshot with these contents: made once, and found after that.
+
+        One of `image` and `snapshot`; the other arguments are those of `create`, and with a snapshot only `run`, `warm_up`
+        and `envs`. The name is moved to it from the snapshot that was built under it before, which stays. With `no_cache`,
+        it is made even if there is one.
+        """
+        contents = models.CreateSnapshot(
+            image=image,
+            snapshot=snapshot.tag if isinstance(snapshot, Snapshot) else snapshot,
+            run=list(run),
+            warm_up=_codes(warm_up),
+            start=None if start is None else list(start),
+            ready=ready,
+            env=envs or {},
+            vcpus=vcpus,
+            memory_mib=memory_mib,
+            disk_mib=disk_mib,
+            network=network,
+            kernel=kernel,
+        )
+        controller = controller or Controller.shared()
+        body = models.BuildSnapshot(name=name, contents=contents, no_cache=no_cache)
+        built = controller.build_snapshot(body, on_progress)
+        if built.snapshot is None:
+            raise ProtocolError("the daemon has built a snapshot and does not name it")
+        return cls(controller, built.snapshot)
+
+    @classmethod
     def from_sandbox(
         cls,
         sandbox: Union[str, Sandbox],
@@ -133,11 +182,14 @@ class Snapshot:
         *,
         run: Sequence[str] = (),
         warm_up: Union[str, Sequence[models.WarmUp]] = (),
+        envs: Optional[dict[str, str]] = None,
         wait: bool = True,
         on_progress: Optional[io.Handler[models.Progress]] = None,
     ) -> Snapshot:
         """A new snapshot based on this one, in which commands and code have run; the arguments are those of `create`."""
-        body = models.CreateSnapshot(snapshot=self.tag, tag=tag, run=list(run), warm_up=_codes(warm_up), wait=wait)
+        body = models.CreateSnapshot(
+            snapshot=self.tag, tag=tag, run=list(run), warm_up=_codes(warm_up), env=envs or {}, wait=wait
+        )
         return type(self)(self.controller, self.controller.create_snapshot(body, on_progress))
 
     def history(self) -> builtins.list[models.SnapshotHistoryEntry]:

@@ -13,22 +13,25 @@
 //! [warmup]                   # run before the parent is frozen: python, javascript, bash
 //! python = "import numpy"
 //! ```
+//!
+//! Chains of snapshots are in the same file (`chain.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// The file's name, beside the Dockerfile.
-pub const FILE: &str = forkd_source::context::RECIPE;
+pub const FILE: &str = crate::context::RECIPE;
 
 const STORED_VERSION: u32 = 1;
-const MAX_FILE: u64 = 1 << 20;
+pub(crate) const MAX_FILE: u64 = 1 << 20;
 const MAX_VCPUS: u32 = 64;
-const MIN_MEMORY_MIB: u64 = 64;
-const MAX_MEMORY_MIB: u64 = 1 << 20;
+pub(crate) const MIN_MEMORY_MIB: u64 = 64;
+pub(crate) const MAX_MEMORY_MIB: u64 = 1 << 20;
 const MAX_TIMEOUT_SECONDS: u64 = 3600;
 
 #[derive(Debug, thiserror::Error)]
@@ -145,11 +148,14 @@ struct Document {
     ready: Option<ReadySection>,
     #[serde(default)]
     warmup: BTreeMap<Language, String>,
+    /// Chains of snapshots, which are no part of an image (`chain.rs`).
+    #[serde(rename = "snapshot")]
+    _snapshot: Option<IgnoredAny>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ReadySection {
+pub(crate) struct ReadySection {
     port: Option<u16>,
     command: Option<Words>,
     #[serde(default = "default_timeout")]
@@ -160,23 +166,41 @@ fn default_timeout() -> u64 {
     60
 }
 
-#[derive(Deserialize)]
+impl ReadySection {
+    /// What it says; else the field that is wrong, and what is wrong with it.
+    pub fn check(self) -> Result<Ready, (&'static str, &'static str)> {
+        let probe = match (self.port, self.command) {
+            (Some(0), _) => return Err(("ready.port", "expected 1 to 65535")),
+            (Some(port), None) => Probe::Port(port),
+            (None, Some(command)) => {
+                Probe::Command(command.arguments().ok_or(("ready.command", "the command is empty"))?)
+            }
+            _ => return Err(("ready", "give either a port or a command")),
+        };
+        if !(1..=MAX_TIMEOUT_SECONDS).contains(&self.timeout_seconds) {
+            return Err(("ready.timeout_seconds", "expected 1 to 3600"));
+        }
+        Ok(Ready { probe, timeout_seconds: self.timeout_seconds })
+    }
+}
+
+#[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Size {
+pub(crate) enum Size {
     Mib(u64),
     Text(String),
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Words {
+pub(crate) enum Words {
     Shell(String),
     Exec(Vec<String>),
 }
 
 impl Words {
     /// A text is for a shell, as in a Dockerfile.
-    fn arguments(self) -> Option<Vec<String>> {
+    pub fn arguments(self) -> Option<Vec<String>> {
         match self {
             Words::Shell(text) if text.trim().is_empty() => None,
             Words::Shell(text) => Some(vec!["/bin/sh".into(), "-c".into(), text]),
@@ -224,27 +248,12 @@ impl Recipe {
         if memory_mib.is_some_and(|mib| !(MIN_MEMORY_MIB..=MAX_MEMORY_MIB).contains(&mib)) {
             return Err(wrong("memory", "expected 64M to 1T"));
         }
-        let empty = |field| move || wrong(field, "the command is empty");
         let start = match document.start {
-            Some(start) => Some(start.arguments().ok_or_else(empty("start"))?),
+            Some(start) => Some(start.arguments().ok_or_else(|| wrong("start", "the command is empty"))?),
             None => None,
         };
         let ready = match document.ready {
-            Some(section) => {
-                let probe = match (section.port, section.command) {
-                    (Some(0), _) => return Err(wrong("ready.port", "expected 1 to 65535")),
-                    (Some(port), None) => Probe::Port(port),
-                    (None, Some(command)) => {
-                        Probe::Command(command.arguments().ok_or_else(empty("ready.command"))?)
-                    }
-                    _ => return Err(wrong("ready", "give either a port or a command")),
-                };
-                let timeout_seconds = section.timeout_seconds;
-                if !(1..=MAX_TIMEOUT_SECONDS).contains(&timeout_seconds) {
-                    return Err(wrong("ready.timeout_seconds", "expected 1 to 3600"));
-                }
-                Some(Ready { probe, timeout_seconds })
-            }
+            Some(section) => Some(section.check().map_err(|(field, problem)| wrong(field, problem))?),
             None => None,
         };
         Ok(Recipe {
@@ -259,7 +268,7 @@ impl Recipe {
     }
 }
 
-fn mib(size: &Size) -> Option<u64> {
+pub(crate) fn mib(size: &Size) -> Option<u64> {
     let text = match size {
         Size::Mib(mib) => return Some(*mib).filter(|mib| *mib > 0),
         Size::Text(text) => text.trim(),

@@ -33,7 +33,7 @@ use oci_client::Reference;
 use crate::artifact::{Artifact, OpenError, Selector};
 use crate::byte_io::ByteSink;
 use crate::config::Stream;
-use crate::fetch::{self, FetchError, Fetched, Have};
+use crate::fetch::{self, FetchError, Fetched, Have, Wanted};
 use crate::outgoing::Snapshot;
 use crate::progress::{Progress, Tracker, cancelled};
 use crate::workers::with_workers;
@@ -106,10 +106,15 @@ impl Repository {
         sink: &dyn ByteSink,
         progress: &dyn Progress,
     ) -> Result<Fetched, FetchError> {
-        let tracker = Tracker::new(progress, fetch::wanted(&stream.table, have));
+        self.fetch_all(&[Wanted { stream, have, sink }], progress)
+    }
+
+    /// The same of several streams, whose blobs are fetched at the same time.
+    pub fn fetch_all(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError> {
+        let tracker = Tracker::new(progress, wanted.iter().map(Wanted::missing).sum());
         with_workers(|workers| {
             self.block_on(progress, FetchError::Cancelled, |repository| {
-                fetch::fetch(repository, workers, &stream.table, have, sink, &tracker)
+                fetch::fetch(repository, workers, wanted, &tracker)
             })
         })
     }

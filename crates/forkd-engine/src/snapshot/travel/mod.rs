@@ -3,6 +3,7 @@
 //! ```text
 //!   departure.rs   a snapshot with all that it stands on ──▶ streams ──▶ forkd-hub: a file, a registry
 //!   arrival.rs     forkd-hub ──▶ layers, an image, the chain from its base to its head ──▶ a snapshot like any other
+//!   partial.rs     what came of an arrival that failed, for the next one
 //! ```
 //!
 //! What travels is named by contents: snapshots by the digests of their manifests, disks by those of their layers. Names, projects and
@@ -11,6 +12,7 @@
 
 pub mod arrival;
 pub mod departure;
+pub(crate) mod partial;
 
 use std::io;
 
@@ -51,7 +53,6 @@ impl Engine {
         destination: &Destination,
         progress: &dyn Progress,
     ) -> Result<SnapshotHandle, EngineError> {
-        self.admit_bytes(self.root(), artifact.raw_size())?;
         let _claim = match &destination.owner {
             Some(owner) => {
                 let claim = self.shared.claim(owner, Holding { snapshots: 1, ..Holding::default() });
@@ -131,6 +132,8 @@ pub enum TravelError {
     Layer { name: Digest, found: Digest },
     #[error("the map of layer {name} cannot be used")]
     LayerMap { name: Digest, source: forkd_store::SparseError },
+    #[error("{name}, which the snapshot is based on, was removed meanwhile; try again")]
+    Gone { name: Digest },
     #[error("cannot be fetched")]
     Fetch(#[from] forkd_hub::FetchError),
     #[error("cannot {what}")]

@@ -1,11 +1,13 @@
 //! Snapshots that go from one daemon to another: in a file, and through a registry.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::{PushedSnapshot, Snapshot, SnapshotStatus};
 use forkd_tests::binaries;
+use forkd_tests::cutting_proxy::CuttingProxy;
 use forkd_tests::docker_registry::DockerRegistry;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
@@ -103,6 +105,97 @@ fn a_snapshot_goes_through_a_registry() -> Result<(), Failure> {
     to.refuses(ErrorCode::Malformed, "POST /v1/snapshots/pull", json!({ "reference": "no reference" }))?;
     to.refuses(ErrorCode::NotFound, "POST /v1/snapshots/none/push", json!({ "reference": reference("x") }))?;
     Ok(())
+}
+
+const MIB: u64 = 1 << 20;
+/// Bytes of memory of [`large`] that cannot be compressed.
+const NOISE: u64 = 24 * MIB;
+
+/// Numbers of a xorshift generator.
+fn noise() -> Result<Vec<u8>, Failure> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(usize::try_from(NOISE)?);
+    for _ in 0..NOISE / 8 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+/// A registry that has `large`, the same as `one` with much in its memory, and a way to it.
+fn large() -> Result<(DockerRegistry, CuttingProxy), Failure> {
+    let registry = DockerRegistry::start()?;
+    let world = World::with_guest(&ticking::elf(), &[])?;
+    let sandbox = world.fork("base", 1)?.remove(0);
+    let words = Words::of(world.sandbox(&sandbox.id)?.pid.ok_or("no process")?, PATIENCE)?;
+    words.fill(&noise()?)?;
+    words.keep(7, PATIENCE)?;
+    let wanted = json!({ "tag": "large", "wait": true });
+    world.tell(&format!("POST /v1/sandboxes/{}/branch", sandbox.id), wanted)?.parsed::<Snapshot>(201)?;
+    world.forkd(&["snapshot", "push", "large", &format!("{}/team/app:large", registry.address), "--yes"])?;
+    let proxy = CuttingProxy::start(&registry.address)?;
+    Ok((registry, proxy))
+}
+
+/// Bytes of what came of pulls that failed.
+fn partial_bytes(world: &World) -> Result<u64, Failure> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(world.root().join("partial"))? {
+        bytes += entry?.metadata()?.blocks() * 512;
+    }
+    Ok(bytes)
+}
+
+/// A pull that gets the rest: the bytes that were missing, a frame that was on its way, and the documents again.
+fn pull_the_rest(world: &World, proxy: &CuttingProxy, had: u64) -> Result<(), Failure> {
+    let tags = |world: &World| -> Result<Vec<String>, Failure> {
+        Ok(world.snapshots()?.into_iter().map(|snapshot| snapshot.tag).collect())
+    };
+    assert_eq!(tags(world)?, ["base"], "nothing has a name");
+    proxy.cut_after(u64::MAX);
+    world.forkd(&["snapshot", "pull", &format!("{}/team/app:large", proxy.address)])?;
+    let (passed, missing) = (proxy.passed(), NOISE - had);
+    assert!(passed < missing + 2 * MIB + MIB / 4, "{passed} bytes, {missing} were missing");
+    assert_eq!(number_in(world, "large")?, 7);
+    assert_eq!(partial_bytes(world)?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_pull_continues_after_the_network_was_lost() -> Result<(), Failure> {
+    let (_registry, proxy) = large()?;
+    let world = World::new()?;
+    let wanted = json!({ "reference": format!("{}/team/app:large", proxy.address) });
+    proxy.cut_after(6 * MIB);
+    world.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", wanted.clone())?;
+    let first = partial_bytes(&world)?;
+    assert!(first > 3 * MIB, "{first}");
+    // It is lost again, and less is missing then.
+    proxy.cut_after(8 * MIB);
+    world.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", wanted)?;
+    assert!(partial_bytes(&world)? > first + 5 * MIB);
+    pull_the_rest(&world, &proxy, 14 * MIB - 4 * MIB)
+}
+
+#[test]
+fn a_pull_continues_after_the_daemon_was_killed() -> Result<(), Failure> {
+    let (_registry, proxy) = large()?;
+    let mut world = World::new()?;
+    proxy.stall_after(13 * MIB);
+    let wanted = json!({ "reference": format!("{}/team/app:large", proxy.address) });
+    let accept = "accept: application/x-ndjson\r\n";
+    let pull = world.lines_of(accept, "POST /v1/snapshots/pull", &wanted)?;
+    world.until("half of it is there", |world| {
+        Ok(proxy.passed() > 11 * MIB && partial_bytes(world)? > 10 * MIB)
+    })?;
+    world.end(Signal::KILL)?;
+    drop(pull);
+    let there = partial_bytes(&world)?;
+    world.start(&[])?;
+    assert_eq!(partial_bytes(&world)?, there);
+    pull_the_rest(&world, &proxy, 10 * MIB)
 }
 
 /// What a token may have holds for what arrives, too.

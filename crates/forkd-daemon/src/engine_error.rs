@@ -40,7 +40,10 @@ impl From<&EngineError> for ApiError {
                 ApiError::new(Code::NameTaken, text).hint(HintCode::ChooseTag)
             }
             EngineError::Travel(
-                TravelError::OldFormat { .. } | TravelError::Host { .. } | TravelError::Memory { .. },
+                TravelError::OldFormat { .. }
+                | TravelError::Host { .. }
+                | TravelError::Memory { .. }
+                | TravelError::Gone { .. },
             ) => ApiError::new(Code::WrongState, text),
             EngineError::Travel(TravelError::Fetch(_)) => ApiError::new(Code::UpstreamFailed, chain(error)),
             EngineError::Travel(_) | EngineError::Receive(_) => ApiError::new(Code::Malformed, chain(error)),

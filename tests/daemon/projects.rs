@@ -60,7 +60,8 @@ fn classified(operation: &str) -> Option<About> {
         "health" | "version" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems" | "build_image" | "debian_image" | "import_image" | "prune_images" | "pull_image"
         | "remove_image" | "publish_image" | "publish_snapshot" | "add_kernel" | "choose_kernel"
-        | "import_kernel" | "remove_kernel" | "load_snapshot" | "pull_snapshot" | "push_snapshot" => Admin,
+        | "import_kernel" | "remove_kernel" | "load_snapshot" | "pull_snapshot" | "push_snapshot"
+        | "list_repository" => Admin,
         _ => return None,
     })
 }

@@ -3,8 +3,9 @@
 use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    CreateSnapshot, LoadSnapshot, Progress, PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot,
-    RemovedSnapshots, Snapshot, SnapshotHistory, SnapshotList, SnapshotVerification,
+    CreateSnapshot, ListRepository, LoadSnapshot, Progress, PullSnapshot, PushSnapshot, PushedSnapshot,
+    RemoveSnapshot, RemovedSnapshots, RepositoryTags, Snapshot, SnapshotHistory, SnapshotList,
+    SnapshotVerification,
 };
 use hyper::Method;
 
@@ -86,6 +87,11 @@ impl Client {
         tell: impl FnMut(LibraryProgress),
     ) -> Result<Snapshot, ClientError> {
         self.make(Request::post("/v1/snapshots/pull".into()).json(wanted), tell, arrived).await
+    }
+
+    /// The tags of a repository of a registry, and what they name.
+    pub async fn repository(&self, wanted: &ListRepository) -> Result<RepositoryTags, ClientError> {
+        self.ask(Request::post("/v1/snapshots/repository".into()).json(wanted)).await
     }
 
     /// Sends a snapshot to a registry, as [`Client::pull_snapshot`] fetches one.

@@ -20,6 +20,7 @@ mod upload;
 mod tests;
 
 pub use error::RegistryError;
+pub use list::Tagged;
 pub use push::{PushError, PushOptions, Pushed};
 
 pub(crate) use transport::{Request, Transport, body};
@@ -77,6 +78,15 @@ impl Repository {
     /// Registry and repository, without tag and digest: what policies and signatures name.
     pub fn name(&self) -> String {
         format!("{}/{}", self.reference.registry(), self.reference.repository())
+    }
+
+    /// The last part of the repository's name, with the tag if there is one: what a reader would call it.
+    pub fn short_name(&self) -> String {
+        let last = self.repository().rsplit('/').next().unwrap_or_default();
+        match (self.reference.digest(), self.reference.tag()) {
+            (None, Some(tag)) => format!("{last}-{tag}"),
+            _ => last.to_owned(),
+        }
     }
 
     /// Sends a snapshot. The tag, if the reference has one, is set last.

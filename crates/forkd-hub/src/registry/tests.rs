@@ -496,6 +496,40 @@ fn tags_are_listed_page_by_page() {
     assert_eq!(repository(&registry, "a").tags(&Silent).unwrap(), ["v1", "v2", "v3", "v4", "v5"]);
 }
 
+#[test]
+fn a_list_says_what_tags_name() {
+    let registry = TestRegistry::start();
+    let pushed = push_memory(&repository(&registry, "a:v1"), &noise(3 << 20));
+    let image = br#"{"schemaVersion":2,"config":{"mediaType":"application/vnd.example.image","size":7,"digest":"x"},
+        "layers":[{"size":18446744073709551615},{"size":3}],"annotations":{"org.opencontainers.image.created":"2026\u001b"}}"#;
+    registry.put_manifest("a", "v2", crate::manifest::MANIFEST_TYPE, image);
+    registry.put_manifest("a", "v3", "text/plain", b"nothing of the kind");
+    let variant = Variant { digest: pushed.digest, size: pushed.size, annotations: Annotations::new() };
+    repository(&registry, "a:v4").push_index(&[variant], &Silent).unwrap();
+    let (listed, has_more) = repository(&registry, "a").list(10, &Silent).unwrap();
+    assert!(!has_more);
+    let kinds: Vec<_> =
+        listed.iter().map(|tag| (tag.tag.as_str(), tag.is_snapshot, tag.kind.as_deref())).collect();
+    let snapshot = Some(crate::ARTIFACT_TYPE);
+    let expected = [
+        ("v1", true, snapshot),
+        ("v2", false, Some("application/vnd.example.image")),
+        ("v3", false, None),
+        ("v4", true, snapshot),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(listed[0].digest, pushed.digest);
+    assert!(listed[0].size.unwrap() > pushed.sent);
+    assert_eq!((listed[1].size, listed[1].created.as_deref()), (Some(u64::MAX), Some("2026")));
+    assert_eq!((listed[2].size, listed[3].size), (None, None));
+    let (listed, has_more) = repository(&registry, "a").list(2, &Silent).unwrap();
+    assert_eq!((listed.len(), has_more), (2, true));
+    registry.put_manifest("b", "..%2f", "text/plain", b"");
+    let error = repository(&registry, "b").list(2, &Silent).unwrap_err();
+    assert!(error.to_string().contains("not a tag"), "{error}");
+    assert!(repository(&registry, "none").list(2, &Silent).unwrap().0.is_empty());
+}
+
 #[derive(Default)]
 struct Watched {
     total: AtomicU64,
@@ -600,5 +634,8 @@ fn references_are_checked() {
     }
     let repository = Repository::new("127.0.0.1:1/team/a:v1", None).unwrap();
     assert_eq!(repository.name(), "127.0.0.1:1/team/a");
+    assert_eq!(repository.short_name(), "a-v1");
+    let by_digest = format!("127.0.0.1:1/team/a:v1@{}", Digest::of(b""));
+    assert_eq!(Repository::new(&by_digest, None).unwrap().short_name(), "a");
     assert_eq!(format!("{repository:?}"), "Repository { reference: \"127.0.0.1:1/team/a:v1\", .. }");
 }

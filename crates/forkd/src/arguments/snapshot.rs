@@ -22,7 +22,7 @@ pub struct SnapshotOptions {
 pub enum SnapshotCommand {
     /// Make a snapshot of an image, of another snapshot or of a sandbox. `forkd snapshot IMAGE` is short for it.
     Make(Box<SnapshotCreateOptions>),
-    /// List the snapshots.
+    /// List the snapshots, or those in a repository of a registry.
     Ls(SnapshotLsOptions),
     /// Show what is known of a snapshot.
     Inspect(SnapshotInspectOptions),
@@ -129,6 +129,9 @@ pub struct SnapshotShape {
 
 #[derive(Debug, Args)]
 pub struct SnapshotLsOptions {
+    /// List the tags of this repository of a registry instead: registry.example/team/app.
+    #[arg(value_name = "REGISTRY/REPOSITORY")]
+    pub repository: Option<String>,
     /// Print tags only.
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,

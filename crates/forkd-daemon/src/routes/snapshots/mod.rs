@@ -31,8 +31,10 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         OpenApiRouter::new().routes(routes!(create::create)).route_layer(from_fn(idempotency::once));
     let publishing =
         OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
-    let loading =
-        OpenApiRouter::new().routes(routes!(travel::load)).route_layer(from_fn(auth::require(Scope::Admin)));
+    let loading = OpenApiRouter::new()
+        .routes(routes!(travel::load))
+        .routes(routes!(travel::list))
+        .route_layer(from_fn(auth::require(Scope::Admin)));
     let transferring = OpenApiRouter::new()
         .routes(routes!(travel::pull))
         .routes(routes!(travel::push))

@@ -91,15 +91,17 @@ pub(crate) fn receive(
         Some(tag) => tag.clone(),
         None => itinerary.name.parse()?,
     };
-    let name = shared.snapshots.reserve(&tag).ok_or_else(|| EngineError::NameTaken(tag.clone()))?;
+    // First, so that whoever waits for another arrival of the same is told what became of it.
     let claim = shared.partials.claim(artifact.streams(), &|| progress.is_cancelled());
+    let claim = claim.ok_or(TravelError::Cancelled)?;
+    let name = shared.snapshots.reserve(&tag).ok_or_else(|| EngineError::NameTaken(tag.clone()))?;
     let mut arrival = Arrival {
         shared,
         artifact,
         origin,
         progress,
         destination,
-        claim: claim.ok_or(TravelError::Cancelled)?,
+        claim,
         image: itinerary.image.as_ref(),
         layers: BTreeMap::new(),
         published: Vec::new(),

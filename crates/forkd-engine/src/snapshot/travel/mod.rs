@@ -44,6 +44,14 @@ impl Engine {
         departure.keep(&self.shared, sent);
     }
 
+    /// The digest of a snapshot from elsewhere, and the tags of those here that are the same. Blocks.
+    pub fn same_as(&self, artifact: &Artifact) -> Result<(Digest, Vec<Tag>), EngineError> {
+        let chain = Itinerary::from_about(artifact.about())?.chain()?;
+        let head = chain.last().ok_or(TravelError::Count { found: 0 })?.sealed.digest;
+        let stored = self.shared.store.list()?.into_iter().filter_map(|listed| listed.stored.ok());
+        Ok((head, stored.filter(|stored| stored.sealed.digest == head).map(|stored| stored.tag).collect()))
+    }
+
     /// Takes in a snapshot from elsewhere. It can be forked from when this returns. Blocks until then, or until `progress` says that
     /// nobody wants it; called within a tokio runtime, off its workers.
     pub fn arrive(

@@ -580,7 +580,7 @@ forkd: making the file system
         str![[r#"
 exit: 1
 --- stderr
-forkd: the credentials for REGISTRY are with the helper "other" (HOME/docker/config.json), which is not supported; remove it from that file and log in again
+forkd: the credentials for REGISTRY are with a helper (HOME/docker/config.json): cannot run docker-credential-other, which must be in PATH: No such file or directory (os error 2)
 
 "#]]
     );

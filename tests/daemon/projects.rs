@@ -76,6 +76,7 @@ fn classified(operation: &str) -> Option<About> {
         | "load_snapshot"
         | "pull_snapshot"
         | "push_snapshot"
+        | "list_repository"
         | "resolve_snapshot"
         | "add_snapshot_signature" => Admin,
         _ => return None,

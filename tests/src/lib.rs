@@ -3,6 +3,7 @@
 pub mod alone;
 pub mod api_speed;
 pub mod binaries;
+pub mod cutting_proxy;
 pub mod daemon;
 pub mod docker_registry;
 pub mod engine;

@@ -272,6 +272,16 @@ impl BuildImage {
     }
 }
 
+/// How far a transfer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Transfer {
+    /// Bytes that have been transferred, before compression.
+    pub done_bytes: u64,
+    /// Bytes to transfer in all, before compression. A pull does not count what is here already; a push counts what the registry has as
+    /// done.
+    pub total_bytes: u64,
+}
+
 /// A line of the stream that is the answer when `application/x-ndjson` is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -280,6 +290,8 @@ pub enum LibraryProgress {
     Step(String),
     /// How far it is. Each replaces the one before.
     Detail(String),
+    /// How far a transfer of a snapshot is. Each replaces the one before.
+    Transfer(Transfer),
     /// A line of what a build step prints.
     Output(String),
     /// Something to know, whatever becomes of it.

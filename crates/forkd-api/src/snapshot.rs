@@ -465,6 +465,50 @@ pub struct PullSnapshot {
     /// A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// If this very snapshot is here, under whatever tag, answer with it and fetch nothing. If it is not and no tag is given, it is
+    /// called after the reference and its digest: `app-tag-0123456789ab`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reuse: bool,
+}
+
+/// Whose tags are listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListRepository {
+    /// `registry.example/team/app`.
+    pub repository: String,
+    /// Without them, those of the daemon's Docker config file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+}
+
+/// The tags of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RepositoryTags {
+    pub repository: String,
+    /// In the registry's order, at most 1000.
+    pub tags: Vec<RepositoryTag>,
+    /// Whether there are more.
+    pub truncated: bool,
+}
+
+/// A tag of a repository, and what it names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RepositoryTag {
+    pub tag: String,
+    /// The digest of the manifest: `sha256:…`.
+    pub digest: String,
+    /// Whether it is a snapshot that can be pulled.
+    pub snapshot: bool,
+    /// The type of what it is, as a media type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Compressed bytes, if the registry says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// When the snapshot was made, if its manifest says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at_unix: Option<u64>,
 }
 
 /// How an archive is taken in.

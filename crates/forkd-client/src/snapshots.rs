@@ -3,10 +3,10 @@
 use forkd_api::library::{LibraryProgress, Publish};
 use forkd_api::named::Named;
 use forkd_api::snapshot::{
-    AddSnapshotSignature, BuildSnapshot, BuiltSnapshot, CreateSnapshot, LoadSnapshot, Progress,
-    PruneSnapshots, PrunedSnapshots, PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot,
-    RemovedSnapshots, ResolveSnapshot, ResolvedSnapshot, Snapshot, SnapshotHistory, SnapshotList,
-    SnapshotSignature, SnapshotVerification,
+    AddSnapshotSignature, BuildSnapshot, BuiltSnapshot, CreateSnapshot, ListRepository, LoadSnapshot,
+    Progress, PruneSnapshots, PrunedSnapshots, PullSnapshot, PushSnapshot, PushedSnapshot, RemoveSnapshot,
+    RemovedSnapshots, RepositoryTags, ResolveSnapshot, ResolvedSnapshot, Snapshot, SnapshotHistory,
+    SnapshotList, SnapshotSignature, SnapshotVerification,
 };
 use hyper::Method;
 
@@ -110,6 +110,11 @@ impl Client {
         tell: impl FnMut(LibraryProgress),
     ) -> Result<Snapshot, ClientError> {
         self.make(Request::post("/v1/snapshots/pull".into()).json(wanted), tell, arrived).await
+    }
+
+    /// The tags of a repository of a registry, and what they name.
+    pub async fn repository(&self, wanted: &ListRepository) -> Result<RepositoryTags, ClientError> {
+        self.ask(Request::post("/v1/snapshots/repository".into()).json(wanted)).await
     }
 
     /// Sends a snapshot to a registry, as [`Client::pull_snapshot`] fetches one.

@@ -43,7 +43,8 @@ impl From<&EngineError> for ApiError {
                 TravelError::OldFormat { .. }
                 | TravelError::Host { .. }
                 | TravelError::Agent { .. }
-                | TravelError::Memory { .. },
+                | TravelError::Memory { .. }
+                | TravelError::Gone { .. },
             ) => ApiError::new(Code::WrongState, text),
             EngineError::Travel(TravelError::Fetch(_)) => ApiError::new(Code::UpstreamFailed, chain(error)),
             EngineError::Travel(_) | EngineError::Receive(_) => ApiError::new(Code::Malformed, chain(error)),

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
-use forkd_api::library::{Image, Kernel, LibraryProgress};
+use forkd_api::library::{Image, Kernel, LibraryProgress, Transfer};
 use forkd_api::snapshot::{PushedSnapshot, Snapshot};
 use forkd_image::Progress;
 use tokio::sync::mpsc::error::TrySendError;
@@ -138,6 +138,11 @@ impl Progress for Telling {
     /// Each replaces the one before, so those that find the queue full are not missed.
     fn detail(&self, what: &str) {
         let _ = self.told.try_send(LibraryProgress::Detail(what.to_owned()));
+    }
+
+    fn transfer(&self, done: u64, total: u64) {
+        let transfer = Transfer { done_bytes: done, total_bytes: total };
+        let _ = self.told.try_send(LibraryProgress::Transfer(transfer));
     }
 
     fn output(&self, line: &str) {

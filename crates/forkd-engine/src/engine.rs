@@ -41,6 +41,7 @@ use crate::sandbox::leftovers::Clearing;
 use crate::sandbox::{SandboxHandle, SandboxState, SandboxView};
 use crate::snapshot::names::Names;
 use crate::snapshot::once::BeingMade;
+use crate::snapshot::travel::partial::Partials;
 use crate::snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};
 
 /// No VM takes longer to answer.
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) images: ImageStore,
     /// What manifests say of layers and images, which takes long to find out.
     pub(crate) known_layers: KnownLayers,
+    /// What came of snapshots that have not arrived.
+    pub(crate) partials: Partials,
     pub(crate) limits: Limits,
     pub(crate) networks: Networks,
     pub(crate) cgroups: Option<Cgroups>,
@@ -151,6 +154,7 @@ impl Engine {
         let project_quotas = ProjectQuotas::find(&places.layers(), users);
         let store = Store::new(places.snapshots());
         let names = Names::new(places.names());
+        let partials = Partials::new(places.partial());
         let (happened, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
         let shared = Arc::new(Shared {
@@ -159,6 +163,7 @@ impl Engine {
             store,
             images,
             known_layers: KnownLayers::default(),
+            partials,
             limits,
             networks: Networks::new(&networking),
             cgroups,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forkd_image::digest::Digest;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::limits::admission::{Refusal, Wanted};
 use crate::limits::owner::{Claim, Holding, Owner};
@@ -37,14 +37,7 @@ impl Engine {
 
     /// Whether so many bytes can be written to a directory, and what is kept free still is.
     pub fn admit_bytes(&self, directory: &Path, bytes: u64) -> Result<(), EngineError> {
-        let stat = rustix::fs::statvfs(directory);
-        let stat = stat.map_err(|errno| PlaceError::at("inspect", directory)(errno.into()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let kept = self.shared.limits.free_disk_bytes;
-        if free >= kept.saturating_add(bytes) {
-            return Ok(());
-        }
-        Err(Refusal::Disk { free_mib: free >> 20, kept_mib: kept >> 20 }.into())
+        self.shared.admit_bytes(directory, bytes)
     }
 
     /// What has an image below its disk, as words.
@@ -54,5 +47,18 @@ impl Engine {
         let sandboxes = sandboxes.filter(|it| it.record.shape.image == Some(image));
         let snapshots = snapshots.map(|it| format!("snapshot {}", it.record.tag));
         snapshots.chain(sandboxes.map(|it| format!("sandbox {}", it.record.id))).collect()
+    }
+}
+
+impl Shared {
+    pub(crate) fn admit_bytes(&self, directory: &Path, bytes: u64) -> Result<(), EngineError> {
+        let stat = rustix::fs::statvfs(directory);
+        let stat = stat.map_err(|errno| PlaceError::at("inspect", directory)(errno.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let kept = self.limits.free_disk_bytes;
+        if free >= kept.saturating_add(bytes) {
+            return Ok(());
+        }
+        Err(Refusal::Disk { free_mib: free >> 20, kept_mib: kept >> 20 }.into())
     }
 }

@@ -5,6 +5,7 @@
 //!   snapshots/           a store of `forkd-store`
 //!   names/NAME           further names of snapshots
 //!   layers/ID            what VMs have written to their disks; a frozen one may be under many VMs
+//!   partial/DIGEST       what came of a pull that failed; removed after a day
 //!   run/BOOT/            what ends with the host
 //!     sandboxes/ID/      record.json  control  vsock  console.log
 //!     zygotes/TAG/       record.json  control
@@ -57,6 +58,7 @@ impl Places {
             places.snapshots(),
             places.names(),
             places.layers(),
+            places.partial(),
             places.sandboxes(),
             places.zygotes(),
             places.promises(),
@@ -92,6 +94,10 @@ impl Places {
 
     pub fn layers(&self) -> PathBuf {
         self.root.join("layers")
+    }
+
+    pub fn partial(&self) -> PathBuf {
+        self.root.join("partial")
     }
 
     pub fn layer(&self, id: &LayerId) -> PathBuf {

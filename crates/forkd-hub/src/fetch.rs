@@ -1,7 +1,7 @@
 //! From blobs to a sink: only the frames that are wanted, each checked before it is given.
 //!
 //! ```text
-//!  blob       | frame | frame | frame | frame | …        8 blobs at a time
+//!  blob       | frame | frame | frame | frame | …        8 blobs at a time, of all streams that are wanted
 //!  wanted        yes     yes     no      yes
 //!  requests   └─ range ──────┘         └ range ┘         a range that breaks off is continued after its last whole frame
 //!                 ▼ a thread: SHA-256 of the blob if all of it is wanted, decompress, BLAKE3, sink
@@ -16,6 +16,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::artifact::{BlobReader, BlobSource, SourceError};
 use crate::byte_io::ByteSink;
+use crate::config::Stream;
 use crate::frame::{self, BLOB_FRAMES};
 use crate::progress::Tracker;
 use crate::table::{Blob, FrameTable};
@@ -27,6 +28,29 @@ pub(crate) const TRANSFERS: usize = 8;
 
 /// Which frames of a stream the caller has already, by number. They are not fetched.
 pub type Have<'a> = &'a (dyn Fn(u64) -> bool + Sync);
+
+/// A stream to fetch: its missing frames go to the sink.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a> {
+    pub stream: &'a Stream,
+    pub have: Have<'a>,
+    pub sink: &'a dyn ByteSink,
+}
+
+impl Wanted<'_> {
+    /// Raw bytes of the frames that the caller does not have.
+    pub fn missing(&self) -> u64 {
+        let size = self.stream.table.size();
+        let frames = (0..frame::frame_count(size)).filter(|frame| !(self.have)(*frame));
+        frames.map(|number| frame::frame_range(size, number)).map(|range| range.end - range.start).sum()
+    }
+}
+
+impl std::fmt::Debug for Wanted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wanted").field("stream", &self.stream.name).finish_non_exhaustive()
+    }
+}
 
 /// A stream was not fetched. What the sink got until then was checked.
 #[derive(Debug, thiserror::Error)]
@@ -54,23 +78,19 @@ pub struct Fetched {
     pub compressed: u64,
 }
 
-/// Raw bytes of the frames that the caller does not have.
-pub(crate) fn wanted(table: &FrameTable, have: Have<'_>) -> u64 {
-    let frames = (0..frame::frame_count(table.size())).filter(|frame| !have(*frame));
-    frames.map(|number| frame::frame_range(table.size(), number)).map(|range| range.end - range.start).sum()
-}
-
 pub(crate) async fn fetch<'env>(
     source: &impl BlobSource,
     workers: &Workers<'env>,
-    table: &'env FrameTable,
-    have: Have<'_>,
-    sink: &'env dyn ByteSink,
+    wanted: &'env [Wanted<'env>],
     tracker: &Tracker<'_>,
 ) -> Result<Fetched, FetchError> {
-    let blobs = table.blobs().iter().zip((0..).step_by(BLOB_FRAMES)).map(|(blob, first)| {
-        let transfer = BlobTransfer { source, workers, table, blob, first, sink, tracker };
-        async move { transfer.run(have).await }
+    let blobs = wanted.iter().flat_map(|wanted| {
+        let Wanted { stream, have, sink } = *wanted;
+        let table = &stream.table;
+        table.blobs().iter().zip((0..).step_by(BLOB_FRAMES)).map(move |(blob, first)| {
+            let transfer = BlobTransfer { source, workers, table, blob, first, sink, tracker };
+            async move { transfer.run(have).await }
+        })
     });
     let add = |sum: Fetched, part: Fetched| async move {
         Ok(Fetched { raw: sum.raw + part.raw, compressed: sum.compressed + part.compressed })

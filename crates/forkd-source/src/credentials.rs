@@ -1,7 +1,6 @@
 //! Credentials for registries, from the file that `docker login` and `podman login` write.
 //!
-//! Helpers are refused and not run, which is why no crate that knows them is used: the file names any program, and a daemon that
-//! reads it is root.
+//! The file may name a helper instead, a program that keeps passwords. The command line runs it; the daemon, which is root, does not.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,6 +12,8 @@ use base64::Engine;
 use oci_spec::distribution::Reference;
 use serde::Deserialize;
 
+use crate::credential_helper::{self, HelperError};
+
 /// No such file is larger.
 const MAX_FILE: u64 = 8 << 20;
 
@@ -23,10 +24,17 @@ pub enum AuthError {
     #[error("{} is damaged", path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
     #[error(
-        "the credentials for {registry} are with the helper {helper:?} ({}), which is not supported; remove it from that file and log in again",
+        "the credentials for {registry} are with the helper {helper:?} ({}), which the daemon does not run; use the command line as the user who has logged in, or send credentials with the request",
         file.display()
     )]
     Helper { registry: String, helper: String, file: PathBuf },
+    #[error(
+        "there is an identity token for {registry} in {}, which is not supported; log in with a password or an access token",
+        file.display()
+    )]
+    IdentityToken { registry: String, file: PathBuf },
+    #[error("the credentials for {registry} are with a helper ({})", file.display())]
+    Asked { registry: String, file: PathBuf, source: HelperError },
     #[error("the credentials for {registry} in {} make no sense; log in again", file.display())]
     Damaged { registry: String, file: PathBuf },
 }
@@ -61,12 +69,24 @@ struct Entry {
     identitytoken: Option<String>,
 }
 
-/// What this user's Docker config file has for the registry of a reference: for whoever pulls in this user's name. What is no
-/// reference has none.
+/// Asks a helper by its name for the credentials of a server.
+type AskHelper<'a> = &'a dyn Fn(&str, &str) -> Result<Option<Credentials>, HelperError>;
+
+/// What this user's Docker config file has for the registry of a reference, for whoever pulls in this user's name. Helpers are run.
+/// What is not a reference has none.
+pub fn user_credentials(reference: &str) -> Result<Option<Credentials>, AuthError> {
+    find(reference, Some(&credential_helper::ask))
+}
+
+/// The same for the daemon: no helper is run, and one that would have to be is an error.
 pub fn own_credentials(reference: &str) -> Result<Option<Credentials>, AuthError> {
+    find(reference, None)
+}
+
+fn find(reference: &str, helper: Option<AskHelper<'_>>) -> Result<Option<Credentials>, AuthError> {
     let Ok(reference) = reference.parse::<Reference>() else { return Ok(None) };
     match config_file() {
-        Some(file) => credentials(&file, reference.resolve_registry()),
+        Some(file) => credentials(&file, reference.resolve_registry(), helper),
         None => Ok(None),
     }
 }
@@ -96,19 +116,31 @@ fn read(path: &Path) -> Result<Option<DockerConfig>, AuthError> {
     parsed.map(Some).map_err(|source| AuthError::Syntax { path: path.into(), source })
 }
 
-/// The credentials for a registry, if the file has some.
-fn credentials(file: &Path, registry: &str) -> Result<Option<Credentials>, AuthError> {
+/// The credentials for a registry, if the file has some, or a helper that it names.
+fn credentials(
+    file: &Path,
+    registry: &str,
+    helper: Option<AskHelper<'_>>,
+) -> Result<Option<Credentials>, AuthError> {
     let Some(config) = read(file)? else { return Ok(None) };
     let damaged = || AuthError::Damaged { registry: registry.into(), file: file.into() };
-    let helper = |helper: &str| AuthError::Helper {
-        registry: registry.into(),
-        helper: helper.chars().take(80).collect(),
-        file: file.into(),
+    // A helper knows a registry by the key that the file has for it.
+    let ask = |name: &str, key: &str| match helper {
+        Some(helper) => helper(name, key).map_err(|source| AuthError::Asked {
+            registry: registry.into(),
+            file: file.into(),
+            source,
+        }),
+        None => Err(AuthError::Helper {
+            registry: registry.into(),
+            helper: name.chars().take(80).collect(),
+            file: file.into(),
+        }),
     };
-    if let Some(name) = config.cred_helpers.iter().find(|(key, _)| host(key) == host(registry)) {
-        return Err(helper(name.1));
+    if let Some((key, name)) = config.cred_helpers.iter().find(|(key, _)| host(key) == host(registry)) {
+        return ask(name, key);
     }
-    let Some((_, entry)) = config.auths.iter().find(|(key, _)| host(key) == host(registry)) else {
+    let Some((key, entry)) = config.auths.iter().find(|(key, _)| host(key) == host(registry)) else {
         return Ok(None);
     };
     let basic = |username: &str, password: &str| {
@@ -124,10 +156,12 @@ fn credentials(file: &Path, registry: &str) -> Result<Option<Credentials>, AuthE
             let (username, password) = decoded.split_once(':').ok_or_else(damaged)?;
             basic(username, password)
         }
-        None if entry.identitytoken.is_some() => Err(helper("identitytoken")),
+        None if entry.identitytoken.is_some() => {
+            Err(AuthError::IdentityToken { registry: registry.into(), file: file.into() })
+        }
         // An entry without content says that a helper has it.
         None => match &config.creds_store {
-            Some(name) => Err(helper(name)),
+            Some(name) => ask(name, key),
             None => Ok(None),
         },
     }
@@ -149,7 +183,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.json");
         std::fs::write(&file, config).unwrap();
-        credentials(&file, registry)
+        credentials(&file, registry, None)
     }
 
     #[test]
@@ -166,11 +200,39 @@ mod tests {
         assert!(ask(config, "registry.example:5000").unwrap() == basic("a", "b"));
         assert!(ask(config, "registry.example").unwrap().is_none());
         assert!(ask("{}", "x").unwrap().is_none());
-        assert!(credentials(Path::new("/nonexistent/config.json"), "x").unwrap().is_none());
+        assert!(credentials(Path::new("/nonexistent/config.json"), "x", None).unwrap().is_none());
     }
 
     #[test]
-    fn helpers_are_refused_by_name() {
+    fn helpers_are_asked_by_the_keys_of_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.json");
+        let config = r#"{"auths": {"https://index.hub.example/v1/": {}, "in.example": {"auth": "bWU6cGFzcw=="}},
+            "credsStore": "desktop", "credHelpers": {"b.example": "gcloud"}}"#;
+        std::fs::write(&file, config).unwrap();
+        let helper = |name: &str, server: &str| match name {
+            "desktop" | "gcloud" => {
+                Ok(Some(Credentials { username: name.to_owned(), password: server.to_owned() }))
+            }
+            _ => Err(HelperError::Name(name.into())),
+        };
+        let asked = |registry: &str| credentials(&file, registry, Some(&helper)).unwrap();
+        let who = |username: &str, password: &str| {
+            Some(Credentials { username: username.into(), password: password.into() })
+        };
+        assert!(asked("index.hub.example") == who("desktop", "https://index.hub.example/v1/"));
+        assert!(asked("b.example") == who("gcloud", "b.example"));
+        assert!(asked("in.example") == who("me", "pass"));
+        assert!(asked("other.example").is_none(), "nobody has logged in there");
+        std::fs::write(&file, r#"{"credHelpers": {"b.example": "../x"}}"#).unwrap();
+        let error = credentials(&file, "b.example", Some(&helper)).unwrap_err();
+        assert!(matches!(error, AuthError::Asked { .. }), "{error}");
+        let token = r#"{"auths": {"a": {"identitytoken": "x"}}}"#;
+        assert!(matches!(ask(token, "a"), Err(AuthError::IdentityToken { .. })));
+    }
+
+    #[test]
+    fn the_daemon_refuses_helpers_by_name() {
         let config = r#"{"auths": {"a.example": {}}, "credsStore": "desktop", "credHelpers": {"b.example": "gcloud"}}"#;
         assert!(ask(config, "a.example").unwrap_err().to_string().contains("\"desktop\""));
         assert!(ask(config, "b.example").unwrap_err().to_string().contains("\"gcloud\""));

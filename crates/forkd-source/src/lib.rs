@@ -7,13 +7,14 @@
 //! | [`context`], [`ignore`] | the directory beside a Dockerfile, without what `.dockerignore` names |
 //! | [`recipe`], [`chain`] | `forkd.toml`: what a parent needs beyond its image, and chains of snapshots |
 //! | [`name`] | names of images |
-//! | [`credentials`] | what this user's Docker config file has for a registry |
+//! | [`credentials`], [`credential_helper`] | what this user's Docker config file has for a registry, or the programs that it names |
 //! | [`registry_client`] | how a registry is reached |
 //! | [`digest`], [`progress`] | what both sides have in common |
 
 pub mod archive;
 pub mod chain;
 pub mod context;
+pub mod credential_helper;
 pub mod credentials;
 pub mod digest;
 pub mod ignore;

@@ -6,6 +6,10 @@ pub trait Progress {
     fn step(&self, what: &str);
     /// Something happened inside the step.
     fn detail(&self, what: &str);
+    /// So many bytes of a transfer are done.
+    fn transfer(&self, done: u64, total: u64) {
+        self.detail(&format!("{} of {} MiB", done >> 20, total >> 20));
+    }
     /// A line that a command of the operation's has printed.
     fn output(&self, line: &str) {
         self.detail(line);

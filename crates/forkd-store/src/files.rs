@@ -75,6 +75,14 @@ pub(crate) fn read(file: &File, length: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Gives a file a further name. On another disk it is copied instead.
+pub fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::hard_link(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => std::fs::copy(from, to).map(drop),
+        linked => linked,
+    }
+}
+
 /// Makes the names in a directory durable. Syncing a file does not do that.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()

@@ -86,6 +86,7 @@ pub use compact::CompactError;
 pub use contents::{NewContents, NewFiles, write_contents};
 pub use digest::{Digest, DigestError};
 pub use draft::{Description, DiskLayer, Draft};
+pub use files::link_or_copy;
 pub use layout::{Layout, LayoutError, MAX_MEMORY, MAX_REGIONS, PAGE_SIZE, Region};
 pub use local::{Local, LocalError};
 pub use manifest::{
@@ -94,7 +95,7 @@ pub use manifest::{
 pub use page::{PageSink, PageSource};
 pub use page_map::{PageMap, PageMapError, Run, RunKind};
 pub use prefault::{KeepError, Kept};
-pub use receive::{ReceiveError, Received};
+pub use receive::{ReceiveError, ReceivedFiles, check_state, memory_frames};
 pub use remove::RemoveError;
 pub use seal::{Hashed, SettledDraft, Unhashed};
 pub use snapshot::{OpenError, RequirementError, Snapshot};

@@ -2,13 +2,12 @@
 //! says.
 //!
 //! ```text
-//!   Store::receive      .tmp-…/   empty files
-//!   whoever fetches     state.bin, memory.map, frames of memory.bin, each checked before it is written
-//!   Received::publish   all compared with the manifest ─▶ local.json ─▶ manifest.json ─▶ sync ─▶ rename ─▶ sync
+//!   whoever fetches          state.bin, memory.map ─▶ check_state, memory_frames ─▶ memory.bin, each frame checked before it is written
+//!   Store::receive           .tmp-…/   the same files under further names, all compared with the manifest
+//!                            ─▶ local.json ─▶ manifest.json ─▶ sync ─▶ rename ─▶ sync
 //! ```
 
 use std::fs::{self, File};
-use std::io;
 use std::path::Path;
 
 use crate::digest::Digest;
@@ -17,22 +16,21 @@ use crate::files;
 use crate::local::Local;
 use crate::manifest::{Content, Link, Manifest, SealedManifest};
 use crate::page_map::PageMap;
-use crate::snapshot::{OpenError, Snapshot, read_state};
+use crate::snapshot::{OpenError, Snapshot, open_map, read_state};
 use crate::snapshot_files::SnapshotFiles;
 use crate::store::{Store, StoreError, Stored};
 use crate::tag::Tag;
 use crate::write::WriteError;
 
-/// A snapshot that is coming. It is removed with this value, unless it is published.
-#[derive(Debug)]
-pub struct Received {
-    draft: Draft,
-    sealed: SealedManifest,
-    manifest: Vec<u8>,
-    local: Local,
-    pub state: File,
-    pub memory: File,
-    pub map: File,
+/// The files of a snapshot that has come, which nobody writes to any more. They stay where they are: the store gives them further
+/// names, or copies them from another disk.
+#[derive(Debug, Clone, Copy)]
+pub struct ReceivedFiles<'a> {
+    pub state: &'a Path,
+    pub map: &'a Path,
+    pub memory: &'a Path,
+    /// The digests of the frames of `memory`, each compared with what was written.
+    pub frames: &'a [Digest],
 }
 
 /// A snapshot was not received.
@@ -58,15 +56,29 @@ fn named(parent: &Option<Digest>) -> String {
     parent.map_or("no parent".into(), |digest| format!("the parent {digest}"))
 }
 
+/// Checks a `state.bin` that came.
+pub fn check_state(manifest: &Manifest, state: &File) -> Result<(), ReceiveError> {
+    read_state(Path::new(""), state.try_clone().ok(), &manifest.state)?;
+    Ok(())
+}
+
+/// Checks a `memory.map` that came. Returns the digests of the frames of the memory.
+pub fn memory_frames(manifest: &Manifest, map: &File) -> Result<Vec<Digest>, ReceiveError> {
+    let Content::Framed { map: entry } = manifest.content else { return Err(ReceiveError::OldFormat) };
+    let map = open_map(Path::new(files::MAP), map, &entry, manifest)?;
+    Ok(map.frames().unwrap_or_default().to_vec())
+}
+
 impl Store {
-    /// Begins to receive a snapshot, whose parent is here. The bytes are its manifest, as it was sealed.
+    /// Makes a snapshot of files that came. Its parent is here. `manifest` is its manifest, as it was sealed.
     pub fn receive(
         &self,
         tag: &Tag,
         parent: Option<&Link>,
         manifest: Vec<u8>,
         local: Local,
-    ) -> Result<Received, ReceiveError> {
+        received: ReceivedFiles<'_>,
+    ) -> Result<Stored, ReceiveError> {
         let sealed = Manifest::parse(&manifest)
             .map_err(|source| OpenError::Manifest { path: files::MANIFEST.into(), source })?;
         if !matches!(sealed.manifest.content, Content::Framed { .. }) {
@@ -76,69 +88,53 @@ impl Store {
         if found != expected {
             return Err(ReceiveError::Parent { found, expected });
         }
-        let draft = self.draft(tag, parent)?;
+        let mut draft = self.draft(tag, parent)?;
         draft.check_memory(&sealed.manifest.layout)?;
-        let files = draft.files().map_err(StoreError::at("open", &draft.path(files::MEMORY)))?;
-        let path = draft.path(files::MAP);
-        let map = files::create(&path).map_err(StoreError::at("create", &path))?;
+        draft.close();
+        for name in [files::STATE, files::MEMORY, files::RUNS] {
+            let path = draft.path(name);
+            fs::remove_file(&path).map_err(StoreError::at("remove", &path))?;
+        }
+        let files = [
+            place(&draft, received.state, files::STATE)?,
+            place(&draft, received.map, files::MAP)?,
+            place(&draft, received.memory, files::MEMORY)?,
+        ];
+        check(&sealed, &draft, files, received.frames)?;
         let local = Local { parent: parent.map(|parent| parent.tag.clone()), ..local };
-        Ok(Received { draft, sealed, manifest, local, state: files.state, memory: files.memory, map })
+        draft.write(files::LOCAL, &local.encode().map_err(ReceiveError::Local)?)?;
+        draft.write(files::MANIFEST, &manifest)?;
+        draft.sync()?;
+        let stored = Stored { tag: tag.clone(), sealed, local };
+        draft.rename()?;
+        Ok(stored)
     }
 }
 
-impl Received {
-    pub fn manifest(&self) -> &Manifest {
-        &self.sealed.manifest
-    }
+/// Gives a file a name in the draft, and makes its contents durable.
+fn place(draft: &Draft, from: &Path, name: &str) -> Result<File, StoreError> {
+    let path = draft.path(name);
+    files::link_or_copy(from, &path).map_err(StoreError::at("link or copy", from))?;
+    let file = File::open(&path).map_err(StoreError::at("open", &path))?;
+    file.sync_all().map_err(StoreError::at("sync", &path))?;
+    Ok(file)
+}
 
-    /// The digests of the frames of its memory, when the map is there. The map is checked.
-    pub fn frames(&self) -> Result<Vec<Digest>, ReceiveError> {
-        let map = self.open()?;
-        Ok(map.map().and_then(PageMap::frames).unwrap_or_default().to_vec())
+/// Compares the files with the manifest, as a load does, and the frames with the map.
+fn check(
+    sealed: &SealedManifest,
+    draft: &Draft,
+    [state, map, memory]: [File; 3],
+    frames: &[Digest],
+) -> Result<(), ReceiveError> {
+    check_state(&sealed.manifest, &state)?;
+    let name = draft.tag().as_str().into();
+    let opened = SnapshotFiles { name, manifest: state, state: None, memory, map: Some(map) };
+    let opened = Snapshot::new(sealed.clone(), opened)?;
+    if opened.map().and_then(PageMap::frames).unwrap_or_default() != frames {
+        return Err(ReceiveError::Frames);
     }
-
-    /// Gives it its name. `frames` are the digests of those that were written to `memory`, each compared with what was written.
-    pub fn publish(mut self, frames: &[Digest]) -> Result<Stored, ReceiveError> {
-        read_state(Path::new(""), self.state.try_clone().ok(), &self.sealed.manifest.state)?;
-        if self.frames()? != frames {
-            return Err(ReceiveError::Frames);
-        }
-        for (file, name) in
-            [(&self.state, files::STATE), (&self.memory, files::MEMORY), (&self.map, files::MAP)]
-        {
-            file.sync_all().map_err(StoreError::at("sync", &self.draft.path(name)))?;
-        }
-        self.draft.close();
-        let runs = self.draft.path(files::RUNS);
-        fs::remove_file(&runs).map_err(StoreError::at("remove", &runs))?;
-        self.draft.write(files::LOCAL, &self.local.encode().map_err(ReceiveError::Local)?)?;
-        self.draft.write(files::MANIFEST, &self.manifest)?;
-        self.draft.sync()?;
-        let stored = Stored { tag: self.draft.tag().clone(), sealed: self.sealed, local: self.local };
-        self.draft.rename()?;
-        Ok(stored)
-    }
-
-    /// Its files as a load opens them. The memory has its length before it has its contents.
-    fn open(&self) -> Result<Snapshot, ReceiveError> {
-        let again = |file: &File, name: &str| -> Result<File, StoreError> {
-            file.try_clone().map_err(StoreError::at("open", &self.draft.path(name)))
-        };
-        let size = self.sealed.manifest.memory.size;
-        let grown = files::length(&self.memory).and_then(|length| match length {
-            found if found > size => Err(io::ErrorKind::FileTooLarge.into()),
-            _ => self.memory.set_len(size),
-        });
-        grown.map_err(StoreError::at("write", &self.draft.path(files::MEMORY)))?;
-        let files = SnapshotFiles {
-            name: self.draft.tag().as_str().into(),
-            manifest: again(&self.state, files::STATE)?,
-            state: None,
-            memory: again(&self.memory, files::MEMORY)?,
-            map: Some(again(&self.map, files::MAP)?),
-        };
-        Ok(Snapshot::new(self.sealed.clone(), files)?)
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -146,7 +142,6 @@ mod tests {
     use super::*;
     use crate::chain::Chain;
     use crate::testing::{Memory, TestStore, memory, tag};
-    use std::os::unix::fs::FileExt;
 
     type Change<'a> = &'a dyn Fn(&mut [Vec<u8>; 3], &mut Vec<Digest>);
 
@@ -163,11 +158,15 @@ mod tests {
         let mut frames = PageMap::parse(&files[1]).unwrap().frames().unwrap().to_vec();
         change(&mut files, &mut frames);
         let local = Local { layers: vec![tag("here")], ..Local::default() };
-        let received = to.receive(&tag("received"), parent, read(files::MANIFEST), local)?;
-        for (file, bytes) in [&received.state, &received.map, &received.memory].into_iter().zip(&files) {
-            file.write_all_at(bytes, 0).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let [state, map, memory] = ["state", "map", "memory"].map(|name| directory.path().join(name));
+        for (path, bytes) in [&state, &map, &memory].into_iter().zip(&files) {
+            fs::write(path, bytes).unwrap();
         }
-        received.publish(&frames)
+        let received = ReceivedFiles { state: &state, map: &map, memory: &memory, frames: &frames };
+        let stored = to.receive(&tag("received"), parent, read(files::MANIFEST), local, received);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3, "they stay where they are");
+        stored
     }
 
     #[test]
@@ -206,12 +205,16 @@ mod tests {
         assert!(matches!(refused(&|_, frames| frames[0] = Digest::of(b"other")), ReceiveError::Frames));
         assert!(matches!(refused(&|_, frames| frames.clear()), ReceiveError::Frames));
         let error = refused(&|[_, _, memory], _| memory.push(0));
-        assert!(matches!(error, ReceiveError::Store(_)), "{error}");
+        assert!(matches!(error, ReceiveError::File(_)), "{error}");
+        let error = refused(&|[_, _, memory], _| memory.truncate(100));
+        assert!(matches!(error, ReceiveError::File(OpenError::Truncated { .. })), "{error}");
         let error = send(&from, "head", &to, None, &|_, _| {}).unwrap_err();
         assert!(error.to_string().starts_with("its manifest names the parent"), "{error}");
         let (old, _) = TestStore::of_version_1();
         let manifest = fs::read(old.path().join("base/manifest.json")).unwrap();
-        let error = to.receive(&tag("old"), None, manifest, Local::default()).unwrap_err();
+        let nowhere = Path::new("/nonexistent");
+        let files = ReceivedFiles { state: nowhere, map: nowhere, memory: nowhere, frames: &[] };
+        let error = to.receive(&tag("old"), None, manifest, Local::default(), files).unwrap_err();
         assert!(matches!(error, ReceiveError::OldFormat), "{error}");
     }
 }

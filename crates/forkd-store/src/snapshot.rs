@@ -213,7 +213,12 @@ pub(crate) fn read_state(name: &Path, file: Option<File>, entry: &FileEntry) -> 
     VmState::parse(bytes).map_err(|source| OpenError::State { path, source })
 }
 
-fn open_map(path: &Path, file: &File, entry: &FileEntry, manifest: &Manifest) -> Result<PageMap, OpenError> {
+pub(crate) fn open_map(
+    path: &Path,
+    file: &File,
+    entry: &FileEntry,
+    manifest: &Manifest,
+) -> Result<PageMap, OpenError> {
     let bytes = read_checked(path, file, entry)?;
     let map = PageMap::parse(&bytes).map_err(|source| OpenError::Map { path: path.into(), source })?;
     let counts = [

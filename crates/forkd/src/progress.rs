@@ -3,9 +3,10 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use forkd_api::library::LibraryProgress;
+use forkd_api::library::{LibraryProgress, Transfer};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::moment::bytes;
 use crate::table::plain;
 
 /// Shows what a long operation is doing.
@@ -52,6 +53,7 @@ impl Progress {
         match told {
             LibraryProgress::Step(step) => self.step(&plain(step)),
             LibraryProgress::Detail(detail) => self.detail(&plain(detail)),
+            LibraryProgress::Transfer(transfer) => self.detail(&transferred(*transfer)),
             LibraryProgress::Output(line) => self.line(&format!("  {}", plain(line))),
             LibraryProgress::Warning(warning) => self.warn(&plain(warning)),
             LibraryProgress::Image(_)
@@ -71,6 +73,13 @@ impl Progress {
             }
         }
     }
+}
+
+/// How far a transfer is, in words.
+fn transferred(transfer: Transfer) -> String {
+    let Transfer { done_bytes: done, total_bytes: total } = transfer;
+    let percent = u128::from(done) * 100 / u128::from(total.max(1));
+    format!("{} of {} ({percent} %)", bytes(done), bytes(total))
 }
 
 impl forkd_machine::Progress for Progress {
@@ -101,5 +110,18 @@ impl forkd_machine::Progress for Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_is_told_in_bytes_and_percent() {
+        let told = |done_bytes, total_bytes| transferred(Transfer { done_bytes, total_bytes });
+        assert_eq!(told(5 << 20, 20 << 20), "5 MiB of 20 MiB (25 %)");
+        assert!(told(0, 0).ends_with("(0 %)"));
+        assert!(told(u64::MAX, u64::MAX).ends_with("(100 %)"));
     }
 }

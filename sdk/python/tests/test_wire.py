@@ -15,7 +15,7 @@ import pytest
 import fake
 import forkd
 from fake import CREATED, ID, SANDBOX, SNAPSHOT, answer, lines, refused
-from forkd import AsyncController, AsyncSandbox, Controller, Sandbox, Snapshot, errors, models
+from forkd import AsyncController, AsyncSandbox, AsyncSnapshot, Controller, Sandbox, Snapshot, errors, models
 
 
 def connected(daemon: fake.Fake, controller: Controller) -> Sandbox:
@@ -206,6 +206,82 @@ def test_progress_is_told(daemon: fake.Fake, controller: Controller) -> None:
     daemon.says(lines({"step": "boot"}))
     with pytest.raises(forkd.ProtocolError, match="last word"):
         Snapshot.create("base", "debian", controller=controller)
+
+
+def test_a_snapshot_goes_through_a_file(daemon: fake.Fake, controller: Controller, tmp_path: Path) -> None:
+    snapshot = Snapshot(controller, models.SnapshotInfo.from_json(SNAPSHOT))
+    path = tmp_path / "base.tar"
+    daemon.says(fake.Answer(200, [b"one ", b"two"]))
+    snapshot.save(path)
+    asked = daemon.asked[-1]
+    assert (asked.line, asked.headers["accept"]) == ("GET /v1/snapshots/base/archive", "application/x-tar")
+    assert path.read_bytes() == b"one two"
+    assert b"".join(snapshot.archive()) == b"one two"
+    # What breaks off leaves what was there.
+    daemon.says(fake.Answer(200, b"three", cut=True))
+    with pytest.raises(forkd.ConnectionFailedError):
+        snapshot.save(path)
+    assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"one two", 1)
+
+    for archive in [str(path), io.BytesIO(b"one two"), [b"one ", b"two"]]:
+        daemon.says(lines({"step": "reading the archive"}, {"snapshot": SNAPSHOT}))
+        heard: list[models.LibraryProgress] = []
+        assert Snapshot.load(archive, "other", on_progress=heard.append, controller=controller).tag == "base"
+        asked = daemon.asked[-1]
+        assert (asked.line, asked.body) == ("POST /v1/snapshots/load?tag=other", b"one two")
+        assert asked.headers["content-type"] == "application/octet-stream"
+        assert [told.step for told in heard] == ["reading the archive"]
+
+
+def test_a_snapshot_goes_through_a_registry(daemon: fake.Fake, controller: Controller) -> None:
+    reference = "registry.example/team/app:warm"
+    credentials = models.Credentials(username="me", password="secret")
+    heard: list[models.LibraryProgress] = []
+    daemon.says(lines({"transfer": {"done_bytes": 1, "total_bytes": 4}}, {"snapshot": SNAPSHOT}))
+    snapshot = Snapshot.pull(reference, reuse=True, credentials=credentials, on_progress=heard.append, controller=controller)
+    asked = daemon.asked[-1]
+    assert asked.line == "POST /v1/snapshots/pull"
+    assert asked.json == {
+        "reference": reference,
+        "reuse": True,
+        "credentials": {"username": "me", "password": "secret"},
+    }
+    assert len(asked.headers["idempotency-key"]) == 36
+    assert heard[0].transfer == models.Transfer(done_bytes=1, total_bytes=4)
+
+    pushed = {"reference": "registry.example/team/app@sha256:00", "sent_bytes": 5, "present_bytes": 6}
+    daemon.says(lines({"step": "pushing"}, {"pushed": pushed}))
+    assert snapshot.push(reference, yes=True, mount_from=["team/base"]).sent_bytes == 5
+    asked = daemon.asked[-1]
+    assert asked.line == "POST /v1/snapshots/base/push"
+    assert asked.json == {"reference": reference, "yes": True, "mount_from": ["team/base"]}
+    daemon.says(lines({"error": {"error": "of a sandbox", "code": "wrong_state"}}))
+    with pytest.raises(forkd.ForkdError, match="of a sandbox"):
+        snapshot.push(reference)
+    daemon.says(lines({"snapshot": SNAPSHOT}))
+    with pytest.raises(forkd.ProtocolError, match="something else"):
+        snapshot.push(reference)
+
+    tag = {"tag": "warm", "digest": "sha256:00", "snapshot": True, "size_bytes": 7}
+    daemon.says(answer({"repository": "registry.example/team/app", "tags": [tag], "truncated": False}))
+    listed = Snapshot.list_repository("registry.example/team/app", controller=controller)
+    assert [(tag.tag, tag.size_bytes, tag.created_at_unix) for tag in listed.tags] == [("warm", 7, None)]
+    assert daemon.asked[-1].line == "POST /v1/snapshots/repository"
+    assert daemon.asked[-1].json == {"repository": "registry.example/team/app"}
+
+
+async def test_a_snapshot_travels_for_who_waits(daemon: fake.Fake, tmp_path: Path) -> None:
+    path = tmp_path / "base.tar"
+    async with AsyncController(daemon.address) as controller:
+        snapshot = AsyncSnapshot(controller, models.SnapshotInfo.from_json(SNAPSHOT))
+        daemon.says(fake.Answer(200, [b"one ", b"two"]))
+        await snapshot.save(path)
+        assert path.read_bytes() == b"one two"
+        daemon.says(lines({"snapshot": SNAPSHOT}))
+        assert (await AsyncSnapshot.load(path, controller=controller)).tag == "base"
+        assert (daemon.asked[-1].line, daemon.asked[-1].body) == ("POST /v1/snapshots/load", b"one two")
+        assert (await AsyncSnapshot.pull("registry.example/app:x", controller=controller)).tag == "base"
+        assert daemon.asked[-1].json == {"reference": "registry.example/app:x"}
 
 
 def test_a_directory_is_sent_to_be_built(daemon: fake.Fake, controller: Controller, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ const READ: u64 = 16;
 const TICKS: u64 = 24;
 const MODE: u64 = 32;
 const DISK: usize = 40;
+/// Where memory begins that the guest does not use.
+const UNUSED: u64 = 32 << 20;
 /// The blocks that are used, from the second of the disk on.
 const BLOCKS: u64 = 2048;
 /// The size of a block.
@@ -248,6 +250,11 @@ impl Words {
         let mut bytes = [0; 8];
         self.memory.read_exact_at(&mut bytes, self.at + offset)?;
         Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Puts bytes into memory that the guest does not use.
+    pub fn fill(&self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.memory.write_all_at(bytes, self.at - WORDS + UNUSED)?)
     }
 
     /// What the guest has in its memory.

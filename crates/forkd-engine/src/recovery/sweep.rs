@@ -15,6 +15,7 @@ use crate::record::Unreadable;
 use crate::recovery::recover::{Settled, is_old, promised_groups, settle_all, settle_sandbox, settle_zygote};
 use crate::recovery::written::list;
 use crate::snapshot;
+use crate::snapshot::travel::partial::KEPT;
 
 /// What is younger may be of a VM that is not written down yet.
 const MAKING: Duration = Duration::from_secs(60);
@@ -49,6 +50,7 @@ impl Engine {
         let layers = tokio::task::spawn_blocking(move || shared.sweep_layers(MAKING)).await;
         let layers = layers.map_err(|error| EngineError::io("sweep")(std::io::Error::other(error)))?;
         swept.removed += layers.removed;
+        swept.removed += in_place(|| self.shared.partials.sweep(KEPT));
         swept.unreadable.extend(layers.unreadable);
         swept.unreadable = self.shared.note_unreadable(swept.unreadable);
         Ok(swept)

@@ -16,7 +16,7 @@ use super::{BLOBS, INDEX, MARKER, Marker};
 use crate::artifact::{self, Artifact, BlobReader, BlobSource, OpenError, Selector, SourceError};
 use crate::byte_io::ByteSink;
 use crate::config::Stream;
-use crate::fetch::{self, FetchError, Fetched, Have};
+use crate::fetch::{self, FetchError, Fetched, Have, Wanted};
 use crate::manifest::MAX_MANIFEST;
 use crate::progress::{Progress, Tracker, cancelled};
 use crate::workers::with_workers;
@@ -170,13 +170,18 @@ impl Layout {
         sink: &dyn ByteSink,
         progress: &dyn Progress,
     ) -> Result<Fetched, FetchError> {
-        let tracker = Tracker::new(progress, fetch::wanted(&stream.table, have));
+        self.fetch_all(&[Wanted { stream, have, sink }], progress)
+    }
+
+    /// The same of several streams.
+    pub fn fetch_all(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError> {
+        let tracker = Tracker::new(progress, wanted.iter().map(Wanted::missing).sum());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let runtime = runtime.map_err(FetchError::Runtime)?;
         with_workers(|workers| {
             runtime.block_on(async {
                 tokio::select! {
-                    done = fetch::fetch(self, workers, &stream.table, have, sink, &tracker) => done,
+                    done = fetch::fetch(self, workers, wanted, &tracker) => done,
                     () = cancelled(progress) => Err(FetchError::Cancelled),
                 }
             })

@@ -20,6 +20,7 @@ mod upload;
 mod tests;
 
 pub use error::RegistryError;
+pub use list::Tagged;
 pub use push::{PushError, PushOptions, Pushed};
 
 pub(crate) use transport::{Request, Transport, body};
@@ -33,7 +34,7 @@ use oci_client::Reference;
 use crate::artifact::{Artifact, OpenError, Selector};
 use crate::byte_io::ByteSink;
 use crate::config::Stream;
-use crate::fetch::{self, FetchError, Fetched, Have};
+use crate::fetch::{self, FetchError, Fetched, Have, Wanted};
 use crate::outgoing::Snapshot;
 use crate::progress::{Progress, Tracker, cancelled};
 use crate::workers::with_workers;
@@ -84,6 +85,15 @@ impl Repository {
         self.reference.digest()?.parse().ok()
     }
 
+    /// The last part of the repository's name, with the tag if there is one: what a reader would call it.
+    pub fn short_name(&self) -> String {
+        let last = self.repository().rsplit('/').next().unwrap_or_default();
+        match (self.reference.digest(), self.reference.tag()) {
+            (None, Some(tag)) => format!("{last}-{tag}"),
+            _ => last.to_owned(),
+        }
+    }
+
     /// Sends a snapshot. The tag, if the reference has one, is set last.
     pub fn push(
         &self,
@@ -123,10 +133,15 @@ impl Repository {
         sink: &dyn ByteSink,
         progress: &dyn Progress,
     ) -> Result<Fetched, FetchError> {
-        let tracker = Tracker::new(progress, fetch::wanted(&stream.table, have));
+        self.fetch_all(&[Wanted { stream, have, sink }], progress)
+    }
+
+    /// The same of several streams, whose blobs are fetched at the same time.
+    pub fn fetch_all(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError> {
+        let tracker = Tracker::new(progress, wanted.iter().map(Wanted::missing).sum());
         with_workers(|workers| {
             self.block_on(progress, FetchError::Cancelled, |repository| {
-                fetch::fetch(repository, workers, &stream.table, have, sink, &tracker)
+                fetch::fetch(repository, workers, wanted, &tracker)
             })
         })
     }

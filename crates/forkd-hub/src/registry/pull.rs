@@ -44,17 +44,22 @@ impl Repository {
 
     /// The bytes of a manifest, which the registry may have made up.
     pub(crate) async fn get_manifest(&self, name: &str, limit: u64) -> Result<Bytes, RegistryError> {
-        self.get_document(&format!("manifests/{name}"), limit).await
+        self.get_document(&format!("manifests/{name}"), ACCEPTED, limit).await
     }
 
     /// The index of what refers to a manifest, from a registry that keeps one.
     pub(crate) async fn get_referrers(&self, digest: Digest) -> Result<Bytes, RegistryError> {
-        self.get_document(&format!("referrers/{digest}"), MAX_MANIFEST).await
+        self.get_document(&format!("referrers/{digest}"), ACCEPTED, MAX_MANIFEST).await
     }
 
-    async fn get_document(&self, path: &str, limit: u64) -> Result<Bytes, RegistryError> {
+    pub(super) async fn get_document(
+        &self,
+        path: &str,
+        accepted: &str,
+        limit: u64,
+    ) -> Result<Bytes, RegistryError> {
         let request = self.transport.request(Method::GET, self.repository(), path);
-        let request = request.header(ACCEPT, ACCEPTED);
+        let request = request.header(ACCEPT, accepted);
         let mut attempts = 0;
         loop {
             let answer = match self.transport.send(&request).await {

@@ -230,6 +230,85 @@ fn only_missing_frames_are_fetched() {
     );
 }
 
+/// Bytes that ranges in a log of requests ask for, of blobs of these sizes.
+fn asked_bytes(log: &[String], streams: &[Stream]) -> u64 {
+    let sizes = streams.iter().flat_map(|stream| stream.table.blobs());
+    let sizes: std::collections::BTreeMap<_, _> =
+        sizes.map(|blob| (blob.digest().to_string(), blob.size())).collect();
+    let asked = log.iter().filter_map(|line| {
+        let (blob, range) = line.strip_prefix("GET ")?.split_once("/blobs/")?.1.split_at(71);
+        match range.strip_prefix(" bytes=").and_then(|range| range.split_once('-')) {
+            Some((first, last)) => Some(last.parse::<u64>().ok()? - first.parse::<u64>().ok()? + 1),
+            None => sizes.get(blob).copied(),
+        }
+    });
+    asked.sum()
+}
+
+/// A fetch of two streams that fails leaves whole frames, and the next one asks for the others only.
+#[test]
+fn a_fetch_continues_where_another_broke_off() {
+    let registry = TestRegistry::start();
+    let mut repository = repository(&registry, "a:v1");
+    repository.transport.retry.attempts = 1;
+    let (memory, disk) = (noise(70 << 20), noise(9 << 20));
+    let streams = [outgoing(Role::Memory, &memory), outgoing(Role::Disk, &disk)];
+    push(&repository, &streams, &PushOptions::default()).unwrap();
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    registry.take_log();
+    let sinks = [Memory::default(), Memory::default()];
+    let fetch = |have: &[Vec<bool>; 2]| {
+        let have = have.each_ref().map(|have| |frame: u64| have[usize::try_from(frame).unwrap()]);
+        let wanted: Vec<Wanted<'_>> = (artifact.streams().iter().zip(&sinks).zip(&have))
+            .map(|((stream, sink), have)| Wanted { stream, have, sink })
+            .collect();
+        repository.fetch_all(&wanted, &Silent)
+    };
+    let present = || {
+        let present = |(stream, sink): (&Stream, &Memory)| {
+            crate::present_frames(&stream.table, &*sink.0.lock().unwrap(), &|| false)
+        };
+        let mut present = artifact.streams().iter().zip(&sinks).map(present);
+        [present.next().unwrap(), present.next().unwrap()]
+    };
+    // All three blobs break off: the last one of the first stream, the one of the second, the large one.
+    registry.set(Faults { break_downloads: vec![20 << 20, 20 << 20, 20 << 20], ..Faults::default() });
+    let error = fetch(&present()).unwrap_err();
+    assert!(matches!(error, FetchError::Source { .. }), "{error}");
+    let have = present();
+    let there = have.iter().flatten().filter(|have| **have).count();
+    assert!((9..40).contains(&there), "{have:?}");
+    registry.set(Faults::default());
+    registry.take_log();
+    let fetched = fetch(&have).unwrap();
+    let missing = have.iter().flatten().filter(|have| !**have).count() as u64;
+    assert!(fetched.raw <= missing * FRAME_SIZE && fetched.raw > (missing - 2) * FRAME_SIZE, "{fetched:?}");
+    assert_eq!(asked_bytes(&registry.take_log(), artifact.streams()), fetched.compressed);
+    assert!(present().iter().flatten().all(|have| *have));
+    assert!(sinks.map(Memory::take) == [memory, disk]);
+}
+
+/// A blob that is there is not sent again.
+#[test]
+fn a_push_continues_where_another_broke_off() {
+    let registry = TestRegistry::start();
+    let mut repository = repository(&registry, "a:v1");
+    repository.transport.retry.attempts = 1;
+    let memory = noise(200 << 20);
+    // Two of four blobs are taken.
+    registry.set(Faults { uploads_left: Some(2), ..Faults::default() });
+    push(&repository, &[outgoing(Role::Memory, &memory)], &PushOptions::default()).unwrap_err();
+    registry.set(Faults::default());
+    let sent = |log: Vec<String>| log.iter().filter(|line| line.starts_with("PUT /v2/a/blobs/")).count();
+    let before = registry.stored_bytes("a");
+    registry.take_log();
+    let pushed = push_memory(&repository, &memory);
+    assert!(before > 0 && pushed.present >= before, "{before} of {pushed:?}");
+    assert_eq!(pushed.sent + pushed.present, pushed.streams[0].table.compressed_size());
+    assert!(sent(registry.take_log()) <= 3, "the blobs that are missing, and the config");
+    assert!(pull(&self::repository(&registry, "a:v1")).unwrap() == memory);
+}
+
 #[test]
 fn a_busy_registry_is_asked_again() {
     let registry = TestRegistry::start();
@@ -448,6 +527,40 @@ fn tags_are_listed_page_by_page() {
     assert_eq!(repository(&registry, "a").tags(&Silent).unwrap(), ["v1", "v2", "v3", "v4", "v5"]);
 }
 
+#[test]
+fn a_list_says_what_tags_name() {
+    let registry = TestRegistry::start();
+    let pushed = push_memory(&repository(&registry, "a:v1"), &noise(3 << 20));
+    let image = br#"{"schemaVersion":2,"config":{"mediaType":"application/vnd.example.image","size":7,"digest":"x"},
+        "layers":[{"size":18446744073709551615},{"size":3}],"annotations":{"org.opencontainers.image.created":"2026\u001b"}}"#;
+    registry.put_manifest("a", "v2", crate::manifest::MANIFEST_TYPE, image);
+    registry.put_manifest("a", "v3", "text/plain", b"nothing of the kind");
+    let variant = Variant { digest: pushed.digest, size: pushed.size, annotations: Annotations::new() };
+    repository(&registry, "a:v4").push_index(&[variant], &Silent).unwrap();
+    let (listed, has_more) = repository(&registry, "a").list(10, &Silent).unwrap();
+    assert!(!has_more);
+    let kinds: Vec<_> =
+        listed.iter().map(|tag| (tag.tag.as_str(), tag.is_snapshot, tag.kind.as_deref())).collect();
+    let snapshot = Some(crate::ARTIFACT_TYPE);
+    let expected = [
+        ("v1", true, snapshot),
+        ("v2", false, Some("application/vnd.example.image")),
+        ("v3", false, None),
+        ("v4", true, snapshot),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(listed[0].digest, pushed.digest);
+    assert!(listed[0].size.unwrap() > pushed.sent);
+    assert_eq!((listed[1].size, listed[1].created.as_deref()), (Some(u64::MAX), Some("2026")));
+    assert_eq!((listed[2].size, listed[3].size), (None, None));
+    let (listed, has_more) = repository(&registry, "a").list(2, &Silent).unwrap();
+    assert_eq!((listed.len(), has_more), (2, true));
+    registry.put_manifest("b", "..%2f", "text/plain", b"");
+    let error = repository(&registry, "b").list(2, &Silent).unwrap_err();
+    assert!(error.to_string().contains("not a tag"), "{error}");
+    assert!(repository(&registry, "none").list(2, &Silent).unwrap().0.is_empty());
+}
+
 #[derive(Default)]
 struct Watched {
     total: AtomicU64,
@@ -552,5 +665,8 @@ fn references_are_checked() {
     }
     let repository = Repository::new("127.0.0.1:1/team/a:v1", None).unwrap();
     assert_eq!(repository.name(), "127.0.0.1:1/team/a");
+    assert_eq!(repository.short_name(), "a-v1");
+    let by_digest = format!("127.0.0.1:1/team/a:v1@{}", Digest::of(b""));
+    assert_eq!(Repository::new(&by_digest, None).unwrap().short_name(), "a");
     assert_eq!(format!("{repository:?}"), "Repository { reference: \"127.0.0.1:1/team/a:v1\", .. }");
 }

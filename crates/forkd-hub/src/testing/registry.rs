@@ -19,6 +19,8 @@ pub(crate) struct Faults {
     pub break_downloads: Vec<usize>,
     /// Uploads whose connection is closed before the answer.
     pub break_uploads: usize,
+    /// Uploads that are taken before all others are broken.
+    pub uploads_left: Option<usize>,
     /// Answers instead of the real ones: a status, and `Retry-After`.
     pub answers: Vec<(u16, Option<&'static str>)>,
     pub ignore_ranges: bool,
@@ -114,6 +116,12 @@ impl TestRegistry {
         self.state.blobs.lock().unwrap().insert((repository.into(), digest), bytes.to_vec());
     }
 
+    /// Bytes of all blobs of a repository.
+    pub fn stored_bytes(&self, repository: &str) -> u64 {
+        let blobs = self.state.blobs.lock().unwrap();
+        blobs.iter().filter(|((of, _), _)| of == repository).map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
     pub fn remove_blob(&self, repository: &str, digest: Digest) {
         self.state.blobs.lock().unwrap().remove(&(repository.into(), digest));
     }
@@ -176,6 +184,11 @@ impl State {
             if call.method == "PUT" && faults.break_uploads > 0 {
                 self.faults.lock().unwrap().break_uploads -= 1;
                 return None;
+            }
+            if call.method == "PUT"
+                && let Some(left) = faults.uploads_left
+            {
+                self.faults.lock().unwrap().uploads_left = Some(left.checked_sub(1)?);
             }
             return Some((self.end_upload(call, repository), None));
         }

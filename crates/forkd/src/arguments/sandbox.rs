@@ -9,8 +9,9 @@ use crate::size::parse_mib;
 
 #[derive(Debug, Args)]
 pub struct ForkOptions {
-    /// A snapshot, or a sandbox, which is branched first and goes on.
-    #[arg(value_name = "SNAPSHOT|SANDBOX")]
+    /// A snapshot, or a sandbox, which is branched first and goes on; or registry.example/team/app:tag, a snapshot that is pulled unless
+    /// it is there.
+    #[arg(value_name = "SNAPSHOT|SANDBOX|REFERENCE")]
     pub source: String,
     /// How many.
     #[arg(short, long = "n", value_name = "COUNT", default_value_t = 1)]

@@ -24,7 +24,7 @@ pub enum SnapshotCommand {
     Make(Box<SnapshotCreateOptions>),
     /// Build the snapshots that forkd.toml describes: those whose contents have changed, and those based on them.
     Build(SnapshotBuildOptions),
-    /// List the snapshots.
+    /// List the snapshots, or those in a repository of a registry.
     Ls(SnapshotLsOptions),
     /// Show what is known of a snapshot.
     Inspect(SnapshotInspectOptions),
@@ -183,6 +183,9 @@ pub struct SnapshotBuildOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotLsOptions {
+    /// List the tags of this repository of a registry instead: registry.example/team/app.
+    #[arg(value_name = "REGISTRY/REPOSITORY")]
+    pub repository: Option<String>,
     /// Print tags only.
     #[arg(long, short, conflicts_with = "json")]
     pub quiet: bool,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forkd_api::sandbox::{CreateSandboxes, CreatedSandboxes};
 use forkd_client::Client;
 
+use super::snapshot::pull::{is_reference, pull};
 use super::{lines, print, print_json, say, with_daemon};
 use crate::arguments::{ForkOptions, Given};
 use crate::error::CliError;
@@ -15,8 +16,16 @@ use crate::signals::Signals;
 pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
     forkd_proto::passes!();
     with_daemon(&options.daemon, async |client| {
+        let source = match is_reference(&options.source) {
+            true => {
+                let snapshot = pull(&client, &options.source, None, None, true).await?;
+                say(&format!("forkd: {} is snapshot {}", options.source, snapshot.tag));
+                snapshot.tag
+            }
+            false => options.source.clone(),
+        };
         let mut wanted = CreateSandboxes {
-            source: Some(options.source.clone()),
+            source: Some(source),
             n: options.n,
             partial: options.partial,
             ..Default::default()

@@ -184,6 +184,30 @@ def remove_snapshot_name(tag: str, name: str) -> Call[models.SnapshotInfo]:
     return delete(f"/v1/snapshots/{part(tag)}/names/{part(name)}", model(models.SnapshotInfo))
 
 
+def save_snapshot(tag: str) -> Call[bytes]:
+    """What is answered is read in pieces."""
+    return Call("GET", f"/v1/snapshots/{part(tag)}/archive", bytes, accept=TAR, timeout=math.inf)
+
+
+def load_snapshot(tag: Optional[str]) -> Call[models.SnapshotInfo]:
+    """The archive comes with the call."""
+    path = "/v1/snapshots/load" + query({"tag": tag})
+    return Call("POST", path, model(models.SnapshotInfo), headers={"content-type": BYTES}, timeout=math.inf)
+
+
+def pull_snapshot(body: models.PullSnapshot) -> Call[models.SnapshotInfo]:
+    return make("/v1/snapshots/pull", model(models.SnapshotInfo), body).within(math.inf)
+
+
+def push_snapshot(tag: str, body: models.PushSnapshot) -> Call[models.PushedSnapshot]:
+    return make(f"/v1/snapshots/{part(tag)}/push", model(models.PushedSnapshot), body).within(math.inf)
+
+
+def list_repository(body: models.ListRepository) -> Call[models.RepositoryTags]:
+    call = post("/v1/snapshots/repository", model(models.RepositoryTags), body, repeatable=True)
+    return call.within(math.inf)
+
+
 def list_images() -> Call[models.ImageList]:
     return get("/v1/images", model(models.ImageList))
 

@@ -65,6 +65,7 @@ __all__ = [
     "Language",
     "LibraryProgress",
     "Limits",
+    "ListRepository",
     "Named",
     "NetworkStats",
     "OnExpiry",
@@ -84,6 +85,8 @@ __all__ = [
     "ReadyProbe",
     "RemovedImage",
     "RemovedSnapshots",
+    "RepositoryTag",
+    "RepositoryTags",
     "ResolveSnapshot",
     "ResolvedSnapshot",
     "Rollback",
@@ -107,6 +110,7 @@ __all__ = [
     "SnapshotVerification",
     "StepTiming",
     "TerminalSize",
+    "Transfer",
     "Version",
     "WarmUp",
 ]
@@ -992,6 +996,9 @@ class LibraryProgress(Model):
     detail: Optional[str] = None
     """How far it is. Each replaces the one before."""
 
+    transfer: Optional[Transfer] = None
+    """How far a transfer of a snapshot is. Each replaces the one before."""
+
     output: Optional[str] = None
     """A line of what a build step prints."""
 
@@ -1043,6 +1050,17 @@ class Limits(Model):
 
     write_bytes_per_sec: Optional[int] = None
     """What it may write there."""
+
+
+@dataclass(frozen=True)
+class ListRepository(Model):
+    """Whose tags are listed."""
+
+    repository: str
+    """`registry.example/team/app`."""
+
+    credentials: Optional[Credentials] = None
+    """Without them, those of the daemon's Docker config file."""
 
 
 @dataclass(frozen=True)
@@ -1224,6 +1242,11 @@ class PullSnapshot(Model):
     key: Optional[str] = None
     """A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands."""
 
+    reuse: bool = False
+    """If this very snapshot is here, under whatever tag, answer with it and fetch nothing. If it is not and no tag is
+    given, it is called after the reference and its digest: `app-tag-0123456789ab`.
+    """
+
     tag: Optional[str] = None
     """What it is called here. Without one, what its sender calls it."""
 
@@ -1296,6 +1319,41 @@ class RemovedSnapshots(Model):
 
     names: list[str] = field(default_factory=list)
     """The name that was removed, if what was named is not the tag of a snapshot but another of its names."""
+
+
+@dataclass(frozen=True)
+class RepositoryTag(Model):
+    """A tag of a repository, and what it names."""
+
+    digest: str
+    """The digest of the manifest: `sha256:…`."""
+
+    snapshot: bool
+    """Whether it is a snapshot that can be pulled."""
+
+    tag: str
+
+    created_at_unix: Optional[int] = None
+    """When the snapshot was made, if its manifest says it."""
+
+    kind: Optional[str] = None
+    """The type of what it is, as a media type."""
+
+    size_bytes: Optional[int] = None
+    """Compressed bytes, if the registry says it."""
+
+
+@dataclass(frozen=True)
+class RepositoryTags(Model):
+    """The tags of a repository."""
+
+    repository: str
+
+    tags: list[RepositoryTag]
+    """In the registry's order, at most 1000."""
+
+    truncated: bool
+    """Whether there are more."""
 
 
 @dataclass(frozen=True)
@@ -1639,6 +1697,19 @@ class TerminalSize(Model):
     cols: int
 
     rows: int
+
+
+@dataclass(frozen=True)
+class Transfer(Model):
+    """How far a transfer is."""
+
+    done_bytes: int
+    """Bytes that have been transferred, before compression."""
+
+    total_bytes: int
+    """Bytes to transfer in all, before compression. A pull does not count what is here already; a push counts what the
+    registry has as done.
+    """
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,10 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     let building = OpenApiRouter::new().routes(routes!(build::build)).route_layer(from_fn(idempotency::once));
     let publishing =
         OpenApiRouter::new().routes(routes!(publish)).route_layer(from_fn(auth::require(Scope::Admin)));
-    let loading =
-        OpenApiRouter::new().routes(routes!(travel::load)).route_layer(from_fn(auth::require(Scope::Admin)));
+    let loading = OpenApiRouter::new()
+        .routes(routes!(travel::load))
+        .routes(routes!(travel::list))
+        .route_layer(from_fn(auth::require(Scope::Admin)));
     let trusting = OpenApiRouter::new()
         .routes(routes!(trust::resolve))
         .routes(routes!(trust::add))

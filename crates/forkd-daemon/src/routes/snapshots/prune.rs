@@ -76,7 +76,8 @@ fn is_unnamed(app: &App, view: &SnapshotView) -> bool {
     let tag = record.tag.as_str();
     let is_hex =
         |text: &str, digits: usize| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let came_along = tag.strip_prefix(BASE_PREFIX).is_some_and(|rest| is_hex(rest, BASE_DIGITS));
+    let came_along = tag.strip_prefix(BASE_PREFIX).and_then(|rest| rest.split('-').next());
+    let came_along = came_along.is_some_and(|digest| is_hex(digest, BASE_DIGITS));
     let by_run = tag.strip_prefix(UNNAMED_PREFIX).and_then(|rest| rest.rsplit_once('-'));
     let by_run =
         by_run.is_some_and(|(_, digest)| is_hex(digest, RUN_DIGITS)) && record.branched_from.is_none();

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::UNIX_EPOCH;
 
 use axum::Extension;
 use axum::extract::State;
@@ -10,14 +12,17 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::library::{Archive, Credentials, LibraryProgress};
-use forkd_api::snapshot::{LoadSnapshot, PullSnapshot, PushSnapshot, PushedSnapshot, Snapshot};
-use forkd_engine::{Destination, Origin};
+use forkd_api::snapshot::{
+    ListRepository, LoadSnapshot, PullSnapshot, PushSnapshot, PushedSnapshot, RepositoryTag, RepositoryTags,
+    Snapshot,
+};
+use forkd_engine::{Destination, Origin, SnapshotView};
 use forkd_hub::layout::{self, Layout};
-use forkd_hub::registry::{PushOptions, Repository};
+use forkd_hub::registry::{PushOptions, Repository, Tagged};
 use forkd_hub::{Artifact, first_variant};
 use forkd_image::Progress;
 use forkd_source::credentials::{self, own_credentials};
-use forkd_store::Tag;
+use forkd_store::{Digest, Tag};
 
 use crate::app::Shared;
 use crate::auth::Caller;
@@ -30,8 +35,10 @@ use crate::routes::snapshots::{describe, trust};
 use crate::{pipe, upload};
 
 const TAR: &str = "application/x-tar";
-/// What a snapshot is called in an archive.
+/// What a snapshot is called in an archive, and what a reference without a tag names.
 const LATEST: &str = "latest";
+/// Tags of a repository that are listed.
+const MAX_LISTED: usize = 1000;
 
 /// A snapshot as an archive: an OCI image layout in a tar, with all that the snapshot stands on.
 ///
@@ -117,7 +124,8 @@ pub(super) async fn load(
 /// Fetches a snapshot from a registry, with all that it stands on.
 ///
 /// Needs the scope admin. If the daemon has a policy, the snapshot must be signed as it demands, and if the request has a key, with
-/// that one; this is checked before anything of the snapshot is fetched. Streams and idempotency are those of a pull of an image.
+/// that one; this is checked before anything of the snapshot is fetched. Streams and idempotency are those of a pull of an image. What has
+/// come when a pull fails is kept for a day, and the next pull fetches the rest.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/pull",
@@ -140,7 +148,7 @@ pub(super) async fn pull(
     headers: HeaderMap,
     Json(wanted): Json<PullSnapshot>,
 ) -> Answer<Response> {
-    let PullSnapshot { reference, tag, credentials, key } = wanted;
+    let PullSnapshot { reference, tag, credentials, key, reuse } = wanted;
     let tag = parsed(tag)?;
     let key = key.map(|key| trust::public_key(&key)).transpose()?;
     let place = Place::take(&app).await?;
@@ -148,11 +156,104 @@ pub(super) async fn pull(
     jobs::answer(&app, place, &headers, move |progress| {
         progress.step(&format!("pulling {reference}"));
         let repository = repository(&reference, credentials)?;
-        let moving = Moving::new(progress);
-        let artifact = trust::open(&shared.snapshot_policy, &repository, key.as_ref(), &moving)?;
-        arrive(&shared, &caller, &artifact, &repository, tag, progress)
+        let artifact =
+            trust::open(&shared.snapshot_policy, &repository, key.as_ref(), &Moving::new(progress))?;
+        if !reuse {
+            return arrive(&shared, &caller, &artifact, &repository, tag, progress);
+        }
+        let here = || {
+            let (digest, tags) = shared.engine.same_as(&artifact)?;
+            let here = tags.iter().find_map(|tag| shared.snapshot(&caller, tag.as_str()).ok());
+            let here = here.map(|here| described(&shared, &caller, here.view())).transpose()?;
+            Ok::<_, ApiError>((digest, here))
+        };
+        let tag = match here()? {
+            (_, Some(made)) => return Ok(made),
+            (digest, None) => tag.map_or_else(|| local_name(&repository.short_name(), &digest), Ok)?,
+        };
+        match arrive(&shared, &caller, &artifact, &repository, Some(tag), progress) {
+            // Another pull of the same was faster.
+            Err(error) if error.code() == ErrorCode::NameTaken => here()?.1.ok_or(error),
+            arrived => arrived,
+        }
     })
     .await
+}
+
+/// Lists the tags of a repository of a registry, at most 1000, and what they name.
+///
+/// Needs the scope admin, as a pull does.
+#[utoipa::path(
+    post,
+    path = "/v1/snapshots/repository",
+    tag = "snapshots",
+    operation_id = "list_repository",
+    request_body = ListRepository,
+    responses(
+        (status = 200, description = "The tags", body = RepositoryTags),
+        (status = 400, description = "It is not the name of a repository", body = ErrorBody),
+        (status = 429, description = "The daemon runs as many long jobs as it may at once", body = ErrorBody),
+        (status = 502, description = "The registry does not say", body = ErrorBody),
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Shared>,
+    Json(wanted): Json<ListRepository>,
+) -> Answer<Json<RepositoryTags>> {
+    let ListRepository { repository: name, credentials } = wanted;
+    let place = Place::take(&app).await?;
+    // Whoever goes away ends it.
+    let waiting = Arc::new(());
+    let asking = Asking { app: app.clone(), waiting: Arc::downgrade(&waiting) };
+    let listing = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        let repository = repository(&name, credentials)?;
+        if repository.reference() != format!("{}:{LATEST}", repository.name()) {
+            return Err(malformed(format!("{name:?} names a tag or a digest; expected registry/repository")));
+        }
+        let (tags, truncated) = repository.list(MAX_LISTED, &asking).map_err(unusable)?;
+        let tags = tags.into_iter().map(listed).collect();
+        Ok(RepositoryTags { repository: repository.name(), tags, truncated })
+    });
+    let listed = listing.await;
+    drop(waiting);
+    listed.map_err(|error| ApiError::internal(&error))?.map(Json)
+}
+
+fn listed(tagged: Tagged) -> RepositoryTag {
+    let created = tagged.created.and_then(|created| humantime::parse_rfc3339_weak(&created).ok());
+    RepositoryTag {
+        tag: tagged.tag,
+        digest: tagged.digest.to_string(),
+        snapshot: tagged.is_snapshot,
+        kind: tagged.kind,
+        size_bytes: tagged.size,
+        created_at_unix: created.and_then(|created| Some(created.duration_since(UNIX_EPOCH).ok()?.as_secs())),
+    }
+}
+
+/// What is asked of a registry for somebody who waits.
+struct Asking {
+    app: Shared,
+    /// Whoever waits has the other half.
+    waiting: Weak<()>,
+}
+
+impl forkd_hub::Progress for Asking {
+    fn is_cancelled(&self) -> bool {
+        self.waiting.strong_count() == 0 || self.app.is_stopping()
+    }
+}
+
+/// What a snapshot is called that was pulled by its reference only. With its digest in it, the name is of these contents, wherever the
+/// registry's tag moves.
+fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
+    let fits =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || ".-_".contains(letter);
+    let name = short_name.to_ascii_lowercase();
+    let name: String = name.chars().map(|letter| if fits(letter) { letter } else { '-' }).take(48).collect();
+    let digest = digest.to_string();
+    format!("{name}-{}", &digest[..12]).parse().map_err(|error| malformed(format!("{error}")))
 }
 
 /// Sends a snapshot to a registry, with all that it stands on. What is there is not sent again.
@@ -246,7 +347,7 @@ fn arrive(
     tag: Option<Tag>,
     progress: &(dyn Progress + Sync),
 ) -> Answer<Made> {
-    progress.step(&format!("fetching {} MiB", artifact.raw_size() >> 20));
+    progress.step("fetching what is not here");
     let owner = app.owner(caller, caller.project.clone());
     let before = app.library.images.list()?;
     let destination = Destination { tag, owner: Some(owner) };
@@ -256,6 +357,10 @@ fn arrive(
         let was_there = before.iter().any(|known| known.id() == image);
         app.sharing.made(image, &caller.project, was_there)?;
     }
+    described(app, caller, view)
+}
+
+fn described(app: &Shared, caller: &Caller, view: SnapshotView) -> Answer<Made> {
     let described = tokio::runtime::Handle::current().block_on(describe(app, caller, view))?;
     Ok(Made::Snapshot(Box::new(described)))
 }
@@ -277,16 +382,35 @@ impl forkd_hub::Progress for Moving<'_> {
     fn total(&self, bytes: u64) {
         self.total.store(bytes, Ordering::Relaxed);
         self.told.store(0, Ordering::Relaxed);
+        self.progress.transfer(0, bytes);
     }
 
     fn done(&self, bytes: u64) {
-        let mib = bytes >> 20;
-        if self.told.swap(mib, Ordering::Relaxed) != mib {
-            self.progress.detail(&format!("{mib} of {} MiB", self.total.load(Ordering::Relaxed) >> 20));
+        let (mib, total) = (bytes >> 20, self.total.load(Ordering::Relaxed));
+        if self.told.fetch_max(mib, Ordering::Relaxed) < mib || bytes == total {
+            self.progress.transfer(bytes, total);
         }
     }
 
     fn is_cancelled(&self) -> bool {
         self.progress.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_of_a_reference_and_its_contents() {
+        let digest = Digest::of(b"");
+        for (short, expected) in [
+            ("app-warm", "app-warm-af1349b9f5f9"),
+            ("app-V1.2_x", "app-v1.2_x-af1349b9f5f9"),
+            ("a", "a-af1349b9f5f9"),
+        ] {
+            assert_eq!(local_name(short, &digest).unwrap().as_str(), expected);
+        }
+        assert_eq!(local_name(&"a".repeat(200), &digest).unwrap().as_str().len(), 61);
     }
 }

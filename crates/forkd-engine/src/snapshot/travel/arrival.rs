@@ -1,37 +1,41 @@
 //! A snapshot that comes from another host.
 //!
 //! ```text
-//!   manifests checked ─▶ names taken ─▶ disk space checked
-//!     ─▶ layers of disks, and the image below: those that are here are not fetched
-//!     ─▶ the chain from its base up: a snapshot that is here, by its digest, is not fetched
+//!   manifests checked ─▶ names taken ─▶ what is here, by its digest, is not fetched
+//!     ─▶ small streams: states and maps, checked      ┐ each into a file of `partial.rs`, whatever came before
+//!     ─▶ memory and disks, all at the same time       ┘ a failure is not fetched again
+//!     ─▶ the chain from its base up: files linked to their places, all compared with the manifests
 //!     ─▶ the head has its name, and can be forked
 //! ```
 //!
-//! What fails leaves nothing: snapshots that came whole before it failed are removed again, and so are their layers.
+//! What fails leaves no snapshot: those that were published before it failed are removed again, and so are their layers. Only the
+//! files of `partial.rs` stay.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 use forkd_api::snapshot::BASE_PREFIX;
-use forkd_hub::{Artifact, ByteSink, FetchError, Fetched, Have, Progress, Role, Stream};
+use forkd_hub::{Artifact, FetchError, Fetched, Progress, Role, Stream, Wanted};
 use forkd_image::digest::{Digest as ImageDigest, Hasher};
 use forkd_image::images::BuiltImage;
 use forkd_proto::agent::{OLDEST_VERSION, VERSION};
 use forkd_proto::control::Prefault;
 use forkd_proto::host_cpu::{GuestCpu, HostCpu};
-use forkd_store::{Digest, LayerEntry, Link, Local, PackedFile, PageMap, Tag};
+use forkd_store::{Digest, LayerEntry, Link, Local, PAGE_SIZE, PageMap, ReceivedFiles, Tag};
 
 use crate::disk::merge::Unrecorded;
 use crate::engine::{Shared, unix_ms};
 use crate::error::EngineError;
 use crate::ids::LayerId;
 use crate::limits::owner::Owner;
-use crate::process::descriptors::create;
+use crate::places::PlaceError;
 use crate::record::{self, Shape, ZygoteRecord};
 use crate::registry::Reservation;
+use crate::snapshot::travel::partial::{Claim, Partial};
 use crate::snapshot::travel::{ImageNotes, Itinerary, Stage, TravelError, keep_tables, layer_names};
 use crate::snapshot::{self, SnapshotHandle};
 
@@ -40,36 +44,29 @@ const MAX_SMALL: u64 = 64 << 20;
 
 /// Where an artifact comes from.
 pub trait Origin: Sync {
-    fn fetch(
-        &self,
-        stream: &Stream,
-        have: Have<'_>,
-        sink: &dyn ByteSink,
-        progress: &dyn Progress,
-    ) -> Result<Fetched, FetchError>;
+    /// Fetches what is missing of several streams, at the same time.
+    fn fetch(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError>;
+    /// Whether what has come from it is worth keeping when the rest does not.
+    fn is_remote(&self) -> bool;
 }
 
 impl Origin for forkd_hub::layout::Layout {
-    fn fetch(
-        &self,
-        stream: &Stream,
-        have: Have<'_>,
-        sink: &dyn ByteSink,
-        progress: &dyn Progress,
-    ) -> Result<Fetched, FetchError> {
-        forkd_hub::layout::Layout::fetch(self, stream, have, sink, progress)
+    fn fetch(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError> {
+        self.fetch_all(wanted, progress)
+    }
+
+    fn is_remote(&self) -> bool {
+        false
     }
 }
 
 impl Origin for forkd_hub::registry::Repository {
-    fn fetch(
-        &self,
-        stream: &Stream,
-        have: Have<'_>,
-        sink: &dyn ByteSink,
-        progress: &dyn Progress,
-    ) -> Result<Fetched, FetchError> {
-        forkd_hub::registry::Repository::fetch(self, stream, have, sink, progress)
+    fn fetch(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError> {
+        self.fetch_all(wanted, progress)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 }
 
@@ -96,6 +93,9 @@ pub(crate) fn receive(
         Some(tag) => tag.clone(),
         None => itinerary.name.parse()?,
     };
+    // First, so that whoever waits for another arrival of the same is told what became of it.
+    let claim = shared.partials.claim(artifact.streams(), &|| progress.is_cancelled());
+    let claim = claim.ok_or(TravelError::Cancelled)?;
     let name = shared.snapshots.reserve(&tag).ok_or_else(|| EngineError::NameTaken(tag.clone()))?;
     let mut arrival = Arrival {
         shared,
@@ -103,10 +103,12 @@ pub(crate) fn receive(
         origin,
         progress,
         destination,
+        claim,
+        image: itinerary.image.as_ref(),
         layers: BTreeMap::new(),
         published: Vec::new(),
     };
-    let arrived = arrival.fetch(&itinerary, &chain, &tag);
+    let arrived = arrival.fetch(&chain).and_then(|fetched| arrival.publish(&chain, &fetched, &tag));
     match arrived {
         Ok(record) => {
             let handle = snapshot::own_stored(shared, record);
@@ -152,17 +154,126 @@ struct Arrival<'a> {
     origin: &'a dyn Origin,
     progress: &'a dyn Progress,
     destination: &'a Destination,
+    claim: Claim<'a>,
+    image: Option<&'a ImageNotes>,
     /// Layers by the digests of their contents: those that are new with what removes them.
     layers: BTreeMap<Digest, (LayerId, Option<Unrecorded>)>,
     /// Snapshots below the head that are here now.
     published: Vec<(ZygoteRecord, Reservation<Tag, SnapshotHandle>)>,
 }
 
-impl Arrival<'_> {
-    fn fetch(
+/// Everything that was not here, whole.
+struct FetchedFiles<'a> {
+    stages: BTreeMap<Digest, StageFiles<'a>>,
+    layers: BTreeMap<Digest, Partial<'a>>,
+}
+
+/// The files of one snapshot of the chain.
+struct StageFiles<'a> {
+    state: Partial<'a>,
+    map: Partial<'a>,
+    memory: Partial<'a>,
+    frames: Vec<Digest>,
+    prefetch: Option<Partial<'a>>,
+}
+
+impl<'a> Arrival<'a> {
+    /// Fetches all that is not here.
+    fn fetch(&self, chain: &[Stage]) -> Result<FetchedFiles<'a>, EngineError> {
+        let stages = self.missing_stages(chain)?;
+        let layers = self.missing_layers(&stages)?;
+        let mut small = Vec::new();
+        for stage in &stages {
+            let (name, manifest) = (stage.name(), &stage.sealed.manifest);
+            small.push(self.open(Role::State, &name, Some(manifest.state.size))?);
+            let size = manifest.content.map().map_or(0, |map| map.size);
+            small.push(self.open(Role::MemoryMap, &name, Some(size))?);
+        }
+        for layer in layers.keys() {
+            small.push(self.open(Role::DiskMap, &layer.to_string(), None)?);
+        }
+        // What children use first. Without it they begin slower, and it is learned again.
+        let prefetch = stages.iter().filter_map(|stage| self.open(Role::Prefetch, &stage.name(), None).ok());
+        small.extend(prefetch);
+        let before = self.fetch_into(&small, &Unreported(self.progress))?;
+
+        let mut small = small.into_iter();
+        let mut large = Vec::new();
+        let mut files = Vec::new();
+        for stage in &stages {
+            let (Some(state), Some(map)) = (small.next(), small.next()) else { break };
+            let frames = check_stage(stage, &state, &map)?;
+            let memory = self.stream(Role::Memory, &stage.name())?;
+            // They are checked with the digests of the table, so these have to be those of the map.
+            let table = memory.table.frame_digests().map(|hash| Digest::from_bytes(*hash.as_bytes()));
+            if !table.eq(frames.iter().copied()) {
+                return Err(EngineError::from(forkd_store::ReceiveError::Frames));
+            }
+            large.push(self.open(Role::Memory, &stage.name(), Some(stage.sealed.manifest.memory.size))?);
+            files.push((stage, state, map, frames));
+        }
+        for entry in layers.values() {
+            let Some(map) = small.next() else { break };
+            large.push(self.open_disk(*entry, &map)?);
+        }
+        let missing = Partial::missing(&large, |wanted| wanted.iter().map(Wanted::missing).sum::<u64>());
+        self.progress.total(before + missing);
+        self.fetch_into(&large, &Continued { progress: self.progress, before })?;
+
+        let mut prefetch: Vec<Partial<'a>> = small.collect();
+        let mut large = large.into_iter();
+        let with_memory =
+            files.into_iter().zip(large.by_ref()).map(|((stage, state, map, frames), memory)| {
+                let its = prefetch.iter().position(|partial| partial.stream.name == stage.name());
+                let prefetch = its.map(|index| prefetch.swap_remove(index));
+                (stage.sealed.digest, StageFiles { state, map, memory, frames, prefetch })
+            });
+        let stages: BTreeMap<Digest, StageFiles<'a>> = with_memory.collect();
+        // Here, where it may take long: what follows is done at once.
+        for files in stages.values() {
+            files.memory.file().sync_all().map_err(EngineError::io("sync a snapshot's memory"))?;
+        }
+        let layers: BTreeMap<Digest, Partial<'a>> = layers.into_keys().zip(large).collect();
+        for (digest, layer) in &layers {
+            layer.checked(check_layer(*digest, layer))?;
+        }
+        Ok(FetchedFiles { stages, layers })
+    }
+
+    /// Snapshots of the chain that are not here, and the head, whose name is new.
+    fn missing_stages<'c>(&self, chain: &'c [Stage]) -> Result<Vec<&'c Stage>, EngineError> {
+        let mut missing = Vec::new();
+        for (index, stage) in chain.iter().enumerate() {
+            let is_head = index + 1 == chain.len();
+            if is_head || self.shared.store.find(&stage.sealed.digest)?.is_none() {
+                missing.push(stage);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Layers of their disks that are not here.
+    fn missing_layers(&self, stages: &[&Stage]) -> Result<BTreeMap<Digest, LayerEntry>, EngineError> {
+        let mut missing = BTreeMap::new();
+        for stage in stages {
+            for (index, entry) in stage.sealed.manifest.disk_layers.iter().enumerate() {
+                let is_here = match stage.record.has_image && index == 0 {
+                    true => self.find_image(*entry)?.is_some(),
+                    false => self.find_layer(*entry).is_some(),
+                };
+                if !is_here {
+                    missing.insert(entry.digest, *entry);
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Makes snapshots of what came, from the base of the chain to its head. Returns the head's record.
+    fn publish(
         &mut self,
-        itinerary: &Itinerary,
         chain: &[Stage],
+        fetched: &FetchedFiles<'_>,
         tag: &Tag,
     ) -> Result<ZygoteRecord, EngineError> {
         let mut parent: Option<Link> = None;
@@ -173,8 +284,7 @@ impl Arrival<'_> {
                 parent = Some(here.link());
                 continue;
             }
-            let (record, link) =
-                self.stage(itinerary.image.as_ref(), stage, parent.as_ref(), is_head.then_some(tag))?;
+            let (record, link) = self.stage(stage, fetched, parent.as_ref(), is_head.then_some(tag))?;
             parent = Some(link);
             head = Some(record);
         }
@@ -185,43 +295,33 @@ impl Arrival<'_> {
     /// One snapshot of the chain.
     fn stage(
         &mut self,
-        image: Option<&ImageNotes>,
         stage: &Stage,
+        fetched: &FetchedFiles<'_>,
         parent: Option<&Link>,
         tag: Option<&Tag>,
     ) -> Result<(ZygoteRecord, Link), EngineError> {
-        // What is below the head is named by what it is.
         let (tag, name) = match tag {
             Some(tag) => (tag.clone(), None),
-            None => {
-                let tag: Tag = format!("{BASE_PREFIX}{}", &stage.name()[..24]).parse()?;
-                let name = self.shared.snapshots.reserve(&tag);
-                (tag.clone(), Some(name.ok_or(EngineError::NameTaken(tag))?))
-            }
+            None => self.reserve_base(stage).map(|(tag, name)| (tag, Some(name)))?,
         };
-        let (record, layers) = self.record(image, stage, parent, &tag)?;
+        // One that was here when it was looked for, and is not any more.
+        let gone = || TravelError::Gone { name: stage.sealed.digest };
+        let files = fetched.stages.get(&stage.sealed.digest).ok_or_else(gone)?;
+        let (record, layers) = self.record(stage, fetched, parent, &tag)?;
         let about = record::to_object(&record).map_err(TravelError::from)?;
         let local = Local { parent: None, layers, about };
-        let received = self.shared.store.receive(&tag, parent, stage.text.clone().into_bytes(), local)?;
-        let name_of = stage.name();
-        let manifest = &stage.sealed.manifest;
-        self.stream_into(Role::State, &name_of, manifest.state.size, &received.state)?;
-        let map_size = manifest.content.map().map_or(0, |map| map.size);
-        self.stream_into(Role::MemoryMap, &name_of, map_size, &received.map)?;
-        let frames = received.frames()?;
-        let memory = self.stream(Role::Memory, &name_of)?;
-        // They are checked with the digests of the table, so these have to be those of the map.
-        let table: Vec<Digest> =
-            memory.table.frame_digests().map(|hash| Digest::from_bytes(*hash.as_bytes())).collect();
-        if table != frames {
-            return Err(EngineError::from(forkd_store::ReceiveError::Frames));
-        }
-        self.stream_into(Role::Memory, &name_of, manifest.memory.size, &received.memory)?;
+        let received = ReceivedFiles {
+            state: &files.state.path,
+            map: &files.map.path,
+            memory: &files.memory.path,
+            frames: &files.frames,
+        };
         self.shared.sync_layers()?;
-        let stored = received.publish(&frames)?;
+        let stored =
+            self.shared.store.receive(&tag, parent, stage.text.clone().into_bytes(), local, received)?;
         self.record_layers();
         let link = stored.link();
-        self.prefetch(stage, &link);
+        self.prefetch(files, &link);
         // Whoever pushes it from here sends the blobs that it came in.
         keep_tables(self.shared, &link, &layer_names(&stage.sealed.manifest), self.artifact.streams());
         if let Some(name) = name {
@@ -230,11 +330,25 @@ impl Arrival<'_> {
         Ok((record, link))
     }
 
+    /// A name for what is below the head: it is named by what it is, with a number if something else has that name.
+    fn reserve_base(&self, stage: &Stage) -> Result<(Tag, Reservation<Tag, SnapshotHandle>), EngineError> {
+        let first = format!("{BASE_PREFIX}{}", &stage.name()[..24]);
+        let mut taken: Tag = first.parse()?;
+        for number in 1..10 {
+            let tag: Tag = if number == 1 { taken.clone() } else { format!("{first}-{number}").parse()? };
+            match self.shared.snapshots.reserve(&tag) {
+                Some(name) => return Ok((tag, name)),
+                None => taken = tag,
+            }
+        }
+        Err(EngineError::NameTaken(taken))
+    }
+
     /// What this host knows of it, with its disks.
     fn record(
         &mut self,
-        notes: Option<&ImageNotes>,
         stage: &Stage,
+        fetched: &FetchedFiles<'_>,
         parent: Option<&Link>,
         tag: &Tag,
     ) -> Result<(ZygoteRecord, Vec<Tag>), EngineError> {
@@ -242,7 +356,7 @@ impl Arrival<'_> {
         let mut names = Vec::new();
         let mut image = None;
         if let Some(entry) = stage.record.has_image.then(|| entries.next()).flatten() {
-            let id = self.image(notes, entry)?;
+            let id = self.image(entry, fetched)?;
             names.push(id.hex().parse()?);
             image = Some(id);
         }
@@ -250,7 +364,7 @@ impl Arrival<'_> {
         for count in &stage.record.layers {
             let mut layers = Vec::new();
             for entry in entries.by_ref().take(*count) {
-                let id = self.layer(entry)?;
+                let id = self.layer(entry, fetched)?;
                 names.push(id.as_str().parse()?);
                 layers.push(id);
             }
@@ -280,21 +394,27 @@ impl Arrival<'_> {
         Ok((record, names))
     }
 
+    /// A layer with these contents that is here.
+    fn find_layer(&self, entry: LayerEntry) -> Option<LayerId> {
+        let known = self.shared.known_layers.find(entry);
+        let mut known = known.into_iter().filter_map(|id| LayerId::try_from(id.to_string()).ok());
+        known.find(|id| self.shared.places.layer(id).is_file())
+    }
+
     /// A layer with these contents: one that is here, or a new one.
-    fn layer(&mut self, entry: LayerEntry) -> Result<LayerId, EngineError> {
+    fn layer(&mut self, entry: LayerEntry, fetched: &FetchedFiles<'_>) -> Result<LayerId, EngineError> {
         if let Some((id, _)) = self.layers.get(&entry.digest) {
             return Ok(id.clone());
         }
-        let known = self.shared.known_layers.find(entry);
-        let known = known.into_iter().filter_map(|id| LayerId::try_from(id.to_string()).ok());
-        let mut there = known.filter(|id| self.shared.places.layer(id).is_file());
-        let (id, new) = match there.next() {
+        let (id, new) = match self.find_layer(entry) {
             Some(id) => (id, None),
             None => {
+                let gone = || TravelError::Gone { name: entry.digest };
+                let file = fetched.layers.get(&entry.digest).ok_or_else(gone)?;
                 let id = LayerId::random().map_err(EngineError::io("get random numbers"))?;
                 let new = Unrecorded::new(self.shared, id.clone());
-                let file = create(&self.shared.places.layer(&id))?;
-                self.unpack(entry, file)?;
+                let linked = forkd_store::link_or_copy(&file.path, &self.shared.places.layer(&id));
+                linked.map_err(PlaceError::at("link or copy", &file.path))?;
                 self.shared.known_layers.add([(id.as_str().parse()?, entry)]);
                 (id, Some(new))
             }
@@ -303,61 +423,54 @@ impl Arrival<'_> {
         Ok(id)
     }
 
-    /// An image with these contents: one that is here, or a new one. Its name says what it has, and not what its sender calls it.
-    fn image(&mut self, notes: Option<&ImageNotes>, entry: LayerEntry) -> Result<ImageDigest, EngineError> {
-        let known = self.shared.known_layers.find(entry);
-        for id in known.iter().filter_map(|id| format!("sha256:{id}").parse::<ImageDigest>().ok()) {
-            if self.shared.images.get(id)?.is_some() {
-                return Ok(id);
-            }
-        }
-        let notes = notes.cloned();
-        let key = Hasher::new("forkd snapshot's image").part(entry.digest.as_bytes()).finish();
-        let built = BuiltImage {
-            key,
+    /// What an image with these contents would be. Its name says what it has, and not what its sender calls it.
+    fn built(&self, entry: LayerEntry) -> BuiltImage {
+        let notes = self.image.cloned();
+        BuiltImage {
+            key: Hasher::new("forkd snapshot's image").part(entry.digest.as_bytes()).finish(),
             config: notes.as_ref().map(|notes| notes.config.clone()).unwrap_or_default(),
             recipe: None,
             default_user: notes.map_or_else(|| "root".into(), |notes| notes.default_user),
             name: None,
-        };
-        if let Some(image) = self.shared.images.find_built(&built)? {
-            return Ok(image.id());
         }
+    }
+
+    /// An image with these contents that is here.
+    fn find_image(&self, entry: LayerEntry) -> Result<Option<ImageDigest>, EngineError> {
+        let known = self.shared.known_layers.find(entry);
+        for id in known.iter().filter_map(|id| format!("sha256:{id}").parse::<ImageDigest>().ok()) {
+            if self.shared.images.get(id)?.is_some() {
+                return Ok(Some(id));
+            }
+        }
+        Ok(self.shared.images.find_built(&self.built(entry))?.map(|image| image.id()))
+    }
+
+    /// An image with these contents: one that is here, or a new one.
+    fn image(&self, entry: LayerEntry, fetched: &FetchedFiles<'_>) -> Result<ImageDigest, EngineError> {
+        if let Some(id) = self.find_image(entry)? {
+            return Ok(id);
+        }
+        let gone = || TravelError::Gone { name: entry.digest };
+        let file = fetched.layers.get(&entry.digest).ok_or_else(gone)?;
         let scratch = self.shared.images.scratch()?;
         let path = scratch.path().join("base.ext4");
-        self.unpack(entry, create(&path)?)?;
-        let image = self.shared.images.adopt(&path, built)?;
+        let linked = forkd_store::link_or_copy(&file.path, &path);
+        linked.map_err(PlaceError::at("link or copy", &file.path))?;
+        let image = self.shared.images.adopt(&path, self.built(entry))?;
         self.shared.known_layers.add([(image.id().hex().parse()?, entry)]);
         Ok(image.id())
     }
 
-    /// Fetches the contents of a disk layer, and looks at every byte of it.
-    fn unpack(&self, entry: LayerEntry, file: File) -> Result<(), EngineError> {
-        let name = entry.digest.to_string();
-        let map = self.small(Role::DiskMap, &name)?;
-        let unusable = |source| TravelError::LayerMap { name: entry.digest, source };
-        let map = PageMap::parse(&map).map_err(|error| unusable(error.into()))?;
-        let packed = PackedFile::unpack(file, entry.size, map).map_err(unusable)?;
-        let stream = self.stream(Role::Disk, &name)?;
-        check_size("the disk layer", &name, stream.table.size(), packed.length())?;
-        self.fetch_into(stream, &Unpacking(&packed))?;
-        packed.file().sync_all().map_err(EngineError::io("sync a disk layer"))?;
-        let (_, found) = Digest::of_image(packed.file()).map_err(EngineError::io("read a disk layer"))?;
-        if found != entry.digest {
-            return Err(TravelError::Layer { name: entry.digest, found }.into());
-        }
-        Ok(())
-    }
-
-    /// What children use first. Without it they begin slower, and it is learned again.
-    fn prefetch(&self, stage: &Stage, link: &Link) {
-        let Ok(bytes) = self.small(Role::Prefetch, &stage.name()) else { return };
+    /// Keeps what children use first.
+    fn prefetch(&self, files: &StageFiles<'_>, link: &Link) {
+        let Some(Ok(bytes)) = files.prefetch.as_ref().map(read) else { return };
         let Ok(list) = serde_json::from_slice::<Prefault>(&bytes) else { return };
         // One that names memory which the snapshot does not have is not used: whoever reads it looks.
         let _ = self.shared.store.keep_prefault(&link.tag, &link.digest, &list);
     }
 
-    fn stream(&self, role: Role, name: &str) -> Result<&Stream, TravelError> {
+    fn stream(&self, role: Role, name: &str) -> Result<&'a Stream, TravelError> {
         let what = match role {
             Role::Memory => "the memory of",
             Role::MemoryMap => "the page map of",
@@ -369,36 +482,58 @@ impl Arrival<'_> {
         self.artifact.stream(role, name).ok_or_else(|| TravelError::NoStream { what, name: name.into() })
     }
 
-    /// Fetches a stream of so many bytes into a file.
-    fn stream_into(&self, role: Role, name: &str, expected: u64, file: &File) -> Result<(), EngineError> {
+    /// The file of a stream of so many bytes; without a size, of one that is read into memory.
+    fn open(&self, role: Role, name: &str, expected: Option<u64>) -> Result<Partial<'a>, EngineError> {
         let stream = self.stream(role, name)?;
-        check_size("the stream of", name, stream.table.size(), expected)?;
-        self.fetch_into(stream, file)
+        let found = stream.table.size();
+        if expected.map_or(found > MAX_SMALL, |expected| found != expected) {
+            let expected = expected.unwrap_or(MAX_SMALL);
+            return Err(
+                TravelError::Size { what: "the stream of", name: name.into(), found, expected }.into()
+            );
+        }
+        Ok(self.claim.open(stream, &|| self.progress.is_cancelled())?)
     }
 
-    fn small(&self, role: Role, name: &str) -> Result<Vec<u8>, EngineError> {
-        let stream = self.stream(role, name)?;
-        let size = stream.table.size();
-        if size > MAX_SMALL {
-            return Err(TravelError::Size {
-                what: "the stream of",
-                name: name.into(),
-                found: size,
-                expected: MAX_SMALL,
+    /// The file of a disk layer, whose map is here.
+    fn open_disk(&self, entry: LayerEntry, map: &Partial<'_>) -> Result<Partial<'a>, EngineError> {
+        let unusable = |source| TravelError::LayerMap { name: entry.digest, source };
+        let bytes = read(map).map_err(EngineError::io("read the map of a disk layer"))?;
+        let parsed = map.checked(PageMap::parse(&bytes).map_err(|error| unusable(error.into())))?;
+        let name = entry.digest.to_string();
+        let stream = self.stream(Role::Disk, &name)?;
+        let (found, expected) = (stream.table.size(), parsed.data_pages() * PAGE_SIZE as u64);
+        if found != expected {
+            return Err(TravelError::Size { what: "the disk layer", name, found, expected }.into());
+        }
+        let opened = self.claim.open_disk(stream, entry.size, &parsed, &|| self.progress.is_cancelled());
+        Ok(map.checked(opened.map_err(unusable))?)
+    }
+
+    /// Fetches what is missing of several streams, if the disk has room for it. Returns how many bytes that were.
+    fn fetch_into(&self, partials: &[Partial<'_>], progress: &dyn Progress) -> Result<u64, EngineError> {
+        Partial::missing(partials, |wanted| {
+            let missing = wanted.iter().map(Wanted::missing).sum();
+            self.admit(missing)?;
+            if self.progress.is_cancelled() {
+                return Err(TravelError::Cancelled.into());
             }
-            .into());
-        }
-        let bytes = InMemory(Mutex::new(vec![0; usize::try_from(size).unwrap_or(0)]));
-        self.fetch_into(stream, &bytes)?;
-        bytes.0.into_inner().map_err(|_| TravelError::Cancelled.into())
+            let fetched = self.origin.fetch(wanted, progress);
+            fetched.map_err(|error| {
+                discard_blob(partials, &error);
+                EngineError::from(TravelError::Fetch(error))
+            })?;
+            Ok(missing)
+        })
     }
 
-    fn fetch_into(&self, stream: &Stream, sink: &dyn ByteSink) -> Result<(), EngineError> {
-        if self.progress.is_cancelled() {
-            return Err(TravelError::Cancelled.into());
-        }
-        let fetched = self.origin.fetch(stream, &|_| false, sink, self.progress);
-        fetched.map(drop).map_err(|error| TravelError::Fetch(error).into())
+    /// Whether there is room on the disk, if need be without what others left unfinished.
+    fn admit(&self, bytes: u64) -> Result<(), EngineError> {
+        let admitted = || self.shared.admit_bytes(self.shared.places.root(), bytes);
+        admitted().or_else(|refusal| match self.shared.partials.sweep(Duration::ZERO) {
+            0 => Err(refusal),
+            _ => admitted(),
+        })
     }
 
     /// A snapshot that is on disk names all layers that came until now.
@@ -412,43 +547,78 @@ impl Arrival<'_> {
 
     /// All of it is here.
     fn keep(self) {
+        self.claim.remove();
         for (record, name) in self.published {
             name.fill(snapshot::own_stored(self.shared, record));
         }
     }
 
-    /// None of it is to stay.
+    /// None of it is to stay, but for what the next try can use.
     fn undo(self) {
         for (record, _name) in self.published.into_iter().rev() {
             let _ = self.shared.store.remove(&record.tag);
+        }
+        if !self.origin.is_remote() {
+            self.claim.remove();
         }
         // Layers that snapshots named which are gone now are removed by the next sweep.
     }
 }
 
-fn check_size(what: &'static str, name: &str, found: u64, expected: u64) -> Result<(), TravelError> {
+/// The contents of a small stream.
+fn read(partial: &Partial<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(partial.stream.table.size()).map_err(io::Error::other)?];
+    partial.file().read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Checks state and map of a snapshot. Returns the digests of the frames of its memory.
+fn check_stage(stage: &Stage, state: &Partial<'_>, map: &Partial<'_>) -> Result<Vec<Digest>, EngineError> {
+    let manifest = &stage.sealed.manifest;
+    state.checked(forkd_store::check_state(manifest, state.file()))?;
+    Ok(map.checked(forkd_store::memory_frames(manifest, map.file()))?)
+}
+
+/// Looks at every byte of a disk layer.
+fn check_layer(expected: Digest, layer: &Partial<'_>) -> Result<(), EngineError> {
+    layer.file().sync_all().map_err(EngineError::io("sync a disk layer"))?;
+    let (_, found) = Digest::of_image(layer.file()).map_err(EngineError::io("read a disk layer"))?;
     match found == expected {
         true => Ok(()),
-        false => Err(TravelError::Size { what, name: name.into(), found, expected }),
+        false => Err(TravelError::Layer { name: expected, found }.into()),
     }
 }
 
-struct Unpacking<'a>(&'a PackedFile);
+/// Frames are checked before they are written. A blob that is another one than its digest says has right frames all the same; those of
+/// its stream are not kept either.
+fn discard_blob(partials: &[Partial<'_>], error: &FetchError) {
+    let FetchError::Digest { expected, .. } = error else { return };
+    let has_blob =
+        |partial: &&Partial<'_>| partial.stream.table.blobs().iter().any(|blob| blob.digest() == *expected);
+    partials.iter().filter(has_blob).for_each(Partial::discard);
+}
 
-impl ByteSink for Unpacking<'_> {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_at(bytes, offset)
+/// The beginning of an arrival, before it is known how much is to come.
+struct Unreported<'a>(&'a dyn Progress);
+
+impl Progress for Unreported<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
     }
 }
 
-struct InMemory(Mutex<Vec<u8>>);
+/// The rest of it, after so many bytes.
+struct Continued<'a> {
+    progress: &'a dyn Progress,
+    before: u64,
+}
 
-impl ByteSink for InMemory {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut all = self.0.lock().map_err(|_| io::Error::other("a thread panicked"))?;
-        let begin = usize::try_from(offset).map_err(io::Error::other)?;
-        let place = begin.checked_add(bytes.len()).and_then(|end| all.get_mut(begin..end));
-        place.ok_or(io::ErrorKind::FileTooLarge)?.copy_from_slice(bytes);
-        Ok(())
+impl Progress for Continued<'_> {
+    fn done(&self, bytes: u64) {
+        self.progress.done(self.before + bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.progress.is_cancelled()
     }
 }

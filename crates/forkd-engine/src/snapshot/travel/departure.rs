@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, UNIX_EPOCH};
 
 use forkd_hub::{About, Annotations, ByteSource, FrameTable, Outgoing, Role, Snapshot, Stream};
 use forkd_image::images::ImageError;
@@ -15,8 +16,11 @@ use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};
 use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION, keep_tables, layer_names};
 
-/// The title that tools show of an artifact.
+/// The title that tools show of an artifact, and when it was made.
 const TITLE: &str = "org.opencontainers.image.title";
+const CREATED: &str = "org.opencontainers.image.created";
+/// Of the last second that can be written with four digits for the year.
+const LAST_MS: u64 = 253_402_300_799_000;
 
 /// A snapshot and all that it stands on, open. What is removed meanwhile is sent all the same.
 #[derive(Debug)]
@@ -111,7 +115,12 @@ impl Departure {
         let state_version = state_version(shared, chain.last())?;
         let itinerary =
             Itinerary { version: VERSION, name: tag.to_string(), manifests, image, state_version };
-        let annotations = Annotations::from_iter([(TITLE.to_owned(), tag.to_string())]);
+        let created = chain.last().map_or(0, |head| head.manifest().created_unix_ms).min(LAST_MS);
+        let created = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(created));
+        let annotations = Annotations::from_iter([
+            (TITLE.to_owned(), tag.to_string()),
+            (CREATED.to_owned(), created.to_string()),
+        ]);
         let chain = chain.iter().map(|stored| (stored.link(), layer_names(stored.manifest()))).collect();
         Ok(Departure { about: itinerary.to_about()?, annotations, streams, chain })
     }

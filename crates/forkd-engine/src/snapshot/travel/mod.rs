@@ -3,6 +3,7 @@
 //! ```text
 //!   departure.rs   a snapshot with all that it stands on ──▶ streams ──▶ forkd-hub: a file, a registry
 //!   arrival.rs     forkd-hub ──▶ layers, an image, the chain from its base to its head ──▶ a snapshot like any other
+//!   partial.rs     what came of an arrival that failed, for the next one
 //! ```
 //!
 //! What travels is named by contents: snapshots by the digests of their manifests, disks by those of their layers. Names, projects and
@@ -11,6 +12,7 @@
 
 pub mod arrival;
 pub mod departure;
+pub(crate) mod partial;
 
 use std::io;
 
@@ -43,6 +45,14 @@ impl Engine {
         departure.keep(&self.shared, sent);
     }
 
+    /// The digest of a snapshot from elsewhere, and the tags of those here that are the same. Blocks.
+    pub fn same_as(&self, artifact: &Artifact) -> Result<(Digest, Vec<Tag>), EngineError> {
+        let chain = Itinerary::from_about(artifact.about())?.chain()?;
+        let head = chain.last().ok_or(TravelError::Count { found: 0 })?.sealed.digest;
+        let stored = self.shared.store.list()?.into_iter().filter_map(|listed| listed.stored.ok());
+        Ok((head, stored.filter(|stored| stored.sealed.digest == head).map(|stored| stored.tag).collect()))
+    }
+
     /// Takes in a snapshot from elsewhere. It can be forked from when this returns. Blocks until then, or until `progress` says that
     /// nobody wants it; called within a tokio runtime, off its workers.
     pub fn arrive(
@@ -52,7 +62,6 @@ impl Engine {
         destination: &Destination,
         progress: &dyn Progress,
     ) -> Result<SnapshotHandle, EngineError> {
-        self.admit_bytes(self.root(), artifact.raw_size())?;
         let _claim = match &destination.owner {
             Some(owner) => {
                 let claim = self.shared.claim(owner, Holding::snapshot(Some(artifact.raw_size())));
@@ -149,6 +158,8 @@ pub enum TravelError {
     Layer { name: Digest, found: Digest },
     #[error("the map of layer {name} cannot be used")]
     LayerMap { name: Digest, source: forkd_store::SparseError },
+    #[error("{name}, which the snapshot is based on, was removed meanwhile; try again")]
+    Gone { name: Digest },
     #[error("cannot be fetched")]
     Fetch(#[from] forkd_hub::FetchError),
     #[error("cannot {what}")]

@@ -2,7 +2,7 @@
 
 use forkd_api::library::{Credentials, PullImage};
 use forkd_client::{Address, Client};
-use forkd_source::credentials::own_credentials;
+use forkd_source::credentials::user_credentials;
 
 use super::show;
 use crate::arguments::ImagePullOptions;
@@ -25,12 +25,12 @@ pub fn run(options: &ImagePullOptions) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-/// What this user's Docker config file has for a registry, for a daemon that pulls in this user's name. It does not go through a
-/// network in the clear.
+/// What this user's Docker config file, or a helper that it names, has for a registry, for a daemon that pulls in this user's name. It
+/// does not go through a network in the clear.
 pub fn credentials(client: &Client, reference: &str) -> Result<Option<Credentials>, CliError> {
     if !client.address().is_local() && !matches!(client.address(), Address::Tcp { tls: true, .. }) {
         return Ok(None);
     }
-    let own = own_credentials(reference)?;
+    let own = user_credentials(reference)?;
     Ok(own.map(|own| Credentials { username: own.username, password: own.password }))
 }

@@ -316,6 +316,69 @@ class AsyncController:
         """Takes a name from a snapshot, which stays."""
         return await self.transport.send(_api.remove_snapshot_name(tag, name))
 
+    async def save_snapshot(self, tag: str) -> AsyncIterator[bytes]:
+        """A snapshot with all that it is based on, as an archive, in pieces as they come."""
+        response = await self.transport.open(_api.save_snapshot(tag))
+        return self.transport.pieces(response)
+
+    async def load_snapshot(
+        self,
+        archive: Any,
+        *,
+        tag: Optional[str] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.SnapshotInfo:
+        """Takes in a snapshot from an archive: a file that is open, or pieces as they come.
+
+        Without a tag, it is called what it was called where it was saved.
+        """
+        last = await self._followed(_api.load_snapshot(tag), models.LibraryProgress, on_progress, archive)
+        return last.snapshot or _nothing()
+
+    async def pull_snapshot(
+        self,
+        reference: str,
+        *,
+        tag: Optional[str] = None,
+        reuse: bool = False,
+        credentials: Optional[models.Credentials] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.SnapshotInfo:
+        """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
+
+        Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
+        under any tag; if it is not, it is called after the reference and its digest.
+        """
+        body = models.PullSnapshot(reference=reference, tag=tag, reuse=reuse, credentials=credentials)
+        last = await self._followed(_api.pull_snapshot(body), models.LibraryProgress, on_progress)
+        return last.snapshot or _nothing()
+
+    async def push_snapshot(
+        self,
+        tag: str,
+        reference: str,
+        *,
+        yes: bool = False,
+        mount_from: Sequence[str] = (),
+        credentials: Optional[models.Credentials] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.PushedSnapshot:
+        """Pushes a snapshot, with all that it is based on, to a registry. What is there is not sent again.
+
+        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. `mount_from` are
+        repositories of the same registry that may have parts of it.
+        """
+        body = models.PushSnapshot(reference=reference, yes=yes, mount_from=list(mount_from), credentials=credentials)
+        last = await self._followed(_api.push_snapshot(tag, body), models.LibraryProgress, on_progress)
+        return last.pushed or _nothing()
+
+    async def list_repository(
+        self, repository: str, *, credentials: Optional[models.Credentials] = None
+    ) -> models.RepositoryTags:
+        """The tags of a repository of a registry, and what they name."""
+        body = models.ListRepository(repository=repository, credentials=credentials)
+        return await self.transport.send(_api.list_repository(body))
+
     async def list_images(self) -> list[models.ImageSummary]:
         """All images."""
         return (await self.transport.send(_api.list_images())).images
@@ -387,7 +450,7 @@ class AsyncController:
                 error = told.get("error")
                 if isinstance(error, Model):
                     raise from_body(error.to_json(), request_id=lines.request_id)
-                if any(told.get(name) is not None for name in ("snapshot", "built", "image", "kernel")):
+                if any(told.get(name) is not None for name in ("snapshot", "built", "image", "kernel", "pushed")):
                     return told
                 await io.tell(handler, told)
         finally:

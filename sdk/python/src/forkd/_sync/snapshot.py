@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Optional, Union
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from .. import models
 from .._arguments import new_sandboxes
@@ -152,6 +154,88 @@ class Snapshot:
         controller = controller or Controller.shared()
         return [cls(controller, info) for info in controller.list_snapshots()]
 
+    @classmethod
+    def load(
+        cls,
+        archive: Any,
+        tag: Optional[str] = None,
+        *,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+        controller: Optional[Controller] = None,
+    ) -> Snapshot:
+        """Takes in a snapshot that `save` has written: the path of a file, a file that is open, or pieces as they come."""
+        controller = controller or Controller.shared()
+        if not isinstance(archive, (str, os.PathLike)):
+            return cls(controller, controller.load_snapshot(archive, tag=tag, on_progress=on_progress))
+        with io.aside(_readable, archive) as file:
+            return cls(controller, controller.load_snapshot(file, tag=tag, on_progress=on_progress))
+
+    @classmethod
+    def pull(
+        cls,
+        reference: str,
+        tag: Optional[str] = None,
+        *,
+        reuse: bool = False,
+        credentials: Optional[models.Credentials] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+        controller: Optional[Controller] = None,
+    ) -> Snapshot:
+        """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
+
+        Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
+        under any tag; if it is not, it is called after the reference and its digest.
+        """
+        controller = controller or Controller.shared()
+        info = controller.pull_snapshot(reference, tag=tag, reuse=reuse, credentials=credentials, on_progress=on_progress)
+        return cls(controller, info)
+
+    @classmethod
+    def list_repository(
+        cls,
+        repository: str,
+        *,
+        credentials: Optional[models.Credentials] = None,
+        controller: Optional[Controller] = None,
+    ) -> models.RepositoryTags:
+        """The tags of a repository of a registry, and what they name."""
+        controller = controller or Controller.shared()
+        return controller.list_repository(repository, credentials=credentials)
+
+    def archive(self) -> Iterator[bytes]:
+        """It and all that it is based on, as an archive, in pieces as they come."""
+        return self.controller.save_snapshot(self.tag)
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes it and all that it is based on to a file, which appears when it is whole."""
+        part = f"{os.fspath(path)}.part"
+        try:
+            with io.aside(_writable, part) as file:
+                for piece in self.archive():
+                    io.aside(file.write, piece)
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part)
+            raise
+
+    def push(
+        self,
+        reference: str,
+        *,
+        yes: bool = False,
+        mount_from: Sequence[str] = (),
+        credentials: Optional[models.Credentials] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.PushedSnapshot:
+        """Pushes it, with all that it is based on, to a registry. What is there is not sent again.
+
+        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`.
+        """
+        return self.controller.push_snapshot(
+            self.tag, reference, yes=yes, mount_from=mount_from, credentials=credentials, on_progress=on_progress
+        )
+
     def refresh(self) -> models.SnapshotInfo:
         """What is known of it now."""
         self.info = self.controller.get_snapshot(self.tag)
@@ -221,6 +305,14 @@ class Snapshot:
         One that has other names is removed only with `all_names`.
         """
         return self.controller.delete_snapshot(self.tag, cascade=cascade, all_names=all_names)
+
+
+def _readable(path: Union[str, os.PathLike[str]]) -> IO[bytes]:
+    return open(path, "rb")
+
+
+def _writable(path: str) -> IO[bytes]:
+    return open(path, "wb")
 
 
 def _codes(warm_up: Union[str, Sequence[models.WarmUp]]) -> builtins.list[models.WarmUp]:

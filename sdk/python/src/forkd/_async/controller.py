@@ -341,15 +341,17 @@ class AsyncController:
         *,
         tag: Optional[str] = None,
         reuse: bool = False,
+        key: Optional[str] = None,
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.SnapshotInfo:
         """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
 
         Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
-        under any tag; if it is not, it is called after the reference and its digest.
+        under any tag; if it is not, it is called after the reference and its digest. `key` is a public key in PEM that must
+        have signed it.
         """
-        body = models.PullSnapshot(reference=reference, tag=tag, reuse=reuse, credentials=credentials)
+        body = models.PullSnapshot(reference=reference, tag=tag, reuse=reuse, key=key, credentials=credentials)
         last = await self._followed(_api.pull_snapshot(body), models.LibraryProgress, on_progress)
         return last.snapshot or _nothing()
 

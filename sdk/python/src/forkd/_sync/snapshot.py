@@ -177,6 +177,7 @@ class Snapshot:
         tag: Optional[str] = None,
         *,
         reuse: bool = False,
+        key: Optional[str] = None,
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
         controller: Optional[Controller] = None,
@@ -184,10 +185,13 @@ class Snapshot:
         """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
 
         Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
-        under any tag; if it is not, it is called after the reference and its digest.
+        under any tag; if it is not, it is called after the reference and its digest. `key` is a public key in PEM that must
+        have signed it.
         """
         controller = controller or Controller.shared()
-        info = controller.pull_snapshot(reference, tag=tag, reuse=reuse, credentials=credentials, on_progress=on_progress)
+        info = controller.pull_snapshot(
+            reference, tag=tag, reuse=reuse, key=key, credentials=credentials, on_progress=on_progress
+        )
         return cls(controller, info)
 
     @classmethod

@@ -110,6 +110,9 @@ async fn request(
     let named = tags::names(&name, &tags)?;
     let mut tagged = named.iter().map(|name| templates::tag_of(name)).collect::<Answer<Vec<Tag>>>()?;
     let template = tagged.remove(0);
+    for name in &tagged {
+        tags::check_free(&app, &caller, name)?;
+    }
     let id = new_id()?;
     let snapshot = build_tag(&template, &id)?;
     let project = project_of(&app, &caller, &template);

@@ -135,7 +135,7 @@ fn tag_below(template: &Tag, name: &Tag) -> Option<String> {
 }
 
 /// A name of another project's template, or of a snapshot that was not built, is not taken.
-fn check_free(app: &App, caller: &Caller, name: &Tag) -> Answer<()> {
+pub(super) fn check_free(app: &App, caller: &Caller, name: &Tag) -> Answer<()> {
     let taken = || ApiError::new(ErrorCode::NameTaken, format!("the name {name} is in use"));
     match app.e2b.names.current(name) {
         Some(current) => match app.own_snapshot(caller, current.as_str()) {

@@ -174,7 +174,19 @@ struct StageFiles<'a> {
     map: Partial<'a>,
     memory: Partial<'a>,
     frames: Vec<Digest>,
-    prefetch: Option<Partial<'a>>,
+}
+
+impl FetchedFiles<'_> {
+    /// Looks at every byte of the layers, and makes everything durable: here, where it may take long. What follows is done at once.
+    fn check(&self) -> Result<(), EngineError> {
+        for files in self.stages.values() {
+            files.memory.file().sync_all().map_err(EngineError::io("sync a snapshot's memory"))?;
+        }
+        for (digest, layer) in &self.layers {
+            layer.checked(check_layer(*digest, layer))?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Arrival<'a> {
@@ -182,8 +194,46 @@ impl<'a> Arrival<'a> {
     fn fetch(&self, chain: &[Stage]) -> Result<FetchedFiles<'a>, EngineError> {
         let stages = self.missing_stages(chain)?;
         let layers = self.missing_layers(&stages)?;
-        let mut small = Vec::new();
+        let mut small = self.open_small(&stages, &layers)?;
+        let before = self.fetch_into(&small, &Unreported(self.progress))?;
+
+        let disk_maps = small.split_off(2 * stages.len());
+        let mut small = small.into_iter();
+        let mut files = Vec::new();
+        let mut memories = Vec::new();
         for stage in &stages {
+            // There are two for each.
+            let (Some(state), Some(map)) = (small.next(), small.next()) else { break };
+            let frames = check_stage(stage, &state, &map)?;
+            memories.push(self.open_memory(stage, &frames)?);
+            files.push((stage, state, map, frames));
+        }
+        let mut large = memories;
+        for (entry, map) in layers.values().zip(&disk_maps) {
+            large.push(self.open_disk(*entry, map)?);
+        }
+        let missing = Partial::missing(&large, |wanted| wanted.iter().map(Wanted::missing).sum::<u64>());
+        self.progress.total(before + missing);
+        self.fetch_into(&large, &Continued { progress: self.progress, before })?;
+
+        let disks = large.split_off(files.len());
+        let whole = files.into_iter().zip(large).map(|((stage, state, map, frames), memory)| {
+            (stage.sealed.digest, StageFiles { state, map, memory, frames })
+        });
+        let fetched =
+            FetchedFiles { stages: whole.collect(), layers: layers.into_keys().zip(disks).collect() };
+        fetched.check()?;
+        Ok(fetched)
+    }
+
+    /// The files of states and maps: two for each snapshot, then one for each layer, then what children use first.
+    fn open_small(
+        &self,
+        stages: &[&Stage],
+        layers: &BTreeMap<Digest, LayerEntry>,
+    ) -> Result<Vec<Partial<'a>>, EngineError> {
+        let mut small = Vec::new();
+        for stage in stages {
             let (name, manifest) = (stage.name(), &stage.sealed.manifest);
             small.push(self.open(Role::State, &name, Some(manifest.state.size))?);
             let size = manifest.content.map().map_or(0, |map| map.size);
@@ -192,52 +242,20 @@ impl<'a> Arrival<'a> {
         for layer in layers.keys() {
             small.push(self.open(Role::DiskMap, &layer.to_string(), None)?);
         }
-        // What children use first. Without it they begin slower, and it is learned again.
-        let prefetch = stages.iter().filter_map(|stage| self.open(Role::Prefetch, &stage.name(), None).ok());
-        small.extend(prefetch);
-        let before = self.fetch_into(&small, &Unreported(self.progress))?;
+        // Without it children begin slower, and it is learned again.
+        small.extend(stages.iter().filter_map(|stage| self.open(Role::Prefetch, &stage.name(), None).ok()));
+        Ok(small)
+    }
 
-        let mut small = small.into_iter();
-        let mut large = Vec::new();
-        let mut files = Vec::new();
-        for stage in &stages {
-            let (Some(state), Some(map)) = (small.next(), small.next()) else { break };
-            let frames = check_stage(stage, &state, &map)?;
-            let memory = self.stream(Role::Memory, &stage.name())?;
-            // They are checked with the digests of the table, so these have to be those of the map.
-            let table = memory.table.frame_digests().map(|hash| Digest::from_bytes(*hash.as_bytes()));
-            if !table.eq(frames.iter().copied()) {
-                return Err(EngineError::from(forkd_store::ReceiveError::Frames));
-            }
-            large.push(self.open(Role::Memory, &stage.name(), Some(stage.sealed.manifest.memory.size))?);
-            files.push((stage, state, map, frames));
+    /// The file of a snapshot's memory, whose frames its map names.
+    fn open_memory(&self, stage: &Stage, frames: &[Digest]) -> Result<Partial<'a>, EngineError> {
+        let memory = self.stream(Role::Memory, &stage.name())?;
+        // They are checked with the digests of the table, so these have to be those of the map.
+        let table = memory.table.frame_digests().map(|hash| Digest::from_bytes(*hash.as_bytes()));
+        if !table.eq(frames.iter().copied()) {
+            return Err(EngineError::from(forkd_store::ReceiveError::Frames));
         }
-        for entry in layers.values() {
-            let Some(map) = small.next() else { break };
-            large.push(self.open_disk(*entry, &map)?);
-        }
-        let missing = Partial::missing(&large, |wanted| wanted.iter().map(Wanted::missing).sum::<u64>());
-        self.progress.total(before + missing);
-        self.fetch_into(&large, &Continued { progress: self.progress, before })?;
-
-        let mut prefetch: Vec<Partial<'a>> = small.collect();
-        let mut large = large.into_iter();
-        let with_memory =
-            files.into_iter().zip(large.by_ref()).map(|((stage, state, map, frames), memory)| {
-                let its = prefetch.iter().position(|partial| partial.stream.name == stage.name());
-                let prefetch = its.map(|index| prefetch.swap_remove(index));
-                (stage.sealed.digest, StageFiles { state, map, memory, frames, prefetch })
-            });
-        let stages: BTreeMap<Digest, StageFiles<'a>> = with_memory.collect();
-        // Here, where it may take long: what follows is done at once.
-        for files in stages.values() {
-            files.memory.file().sync_all().map_err(EngineError::io("sync a snapshot's memory"))?;
-        }
-        let layers: BTreeMap<Digest, Partial<'a>> = layers.into_keys().zip(large).collect();
-        for (digest, layer) in &layers {
-            layer.checked(check_layer(*digest, layer))?;
-        }
-        Ok(FetchedFiles { stages, layers })
+        self.open(Role::Memory, &stage.name(), Some(stage.sealed.manifest.memory.size))
     }
 
     /// Snapshots of the chain that are not here, and the head, whose name is new.
@@ -321,7 +339,7 @@ impl<'a> Arrival<'a> {
             self.shared.store.receive(&tag, parent, stage.text.clone().into_bytes(), local, received)?;
         self.record_layers();
         let link = stored.link();
-        self.prefetch(files, &link);
+        self.prefetch(stage, &link);
         // Whoever pushes it from here sends the blobs that it came in.
         keep_tables(self.shared, &link, &layer_names(&stage.sealed.manifest), self.artifact.streams());
         if let Some(name) = name {
@@ -463,8 +481,11 @@ impl<'a> Arrival<'a> {
     }
 
     /// Keeps what children use first.
-    fn prefetch(&self, files: &StageFiles<'_>, link: &Link) {
-        let Some(Ok(bytes)) = files.prefetch.as_ref().map(read) else { return };
+    fn prefetch(&self, stage: &Stage, link: &Link) {
+        let Ok(Ok(bytes)) = self.open(Role::Prefetch, &stage.name(), None).map(|partial| read(&partial))
+        else {
+            return;
+        };
         let Ok(list) = serde_json::from_slice::<Prefault>(&bytes) else { return };
         // One that names memory which the snapshot does not have is not used: whoever reads it looks.
         let _ = self.shared.store.keep_prefault(&link.tag, &link.digest, &list);

@@ -187,7 +187,9 @@ pub fn empty(world: &mut World, model: &mut Model, options: &[&str]) -> Result<(
     }
     let root = fs::read_dir(world.root())?.flatten().map(|entry| entry.file_name());
     let left: Vec<_> = root
-        .filter(|it| !["layers", "lock", "names", "run", "snapshots"].iter().any(|name| it == name))
+        .filter(|it| {
+            !["layers", "lock", "names", "partial", "run", "snapshots"].iter().any(|name| it == name)
+        })
         .collect();
     check!(left.is_empty(), "left: {left:?}");
     world.until("no process is left", |world| Ok(processes::below(&world.root())?.is_empty()))

@@ -74,7 +74,7 @@ pub struct SnapshotPruneOptions {
     pub all: bool,
     /// Remove only those of this project [default: all those that you may remove].
     #[arg(long)]
-    pub project: Option<forkd_daemon::auth::Project>,
+    pub project: Option<String>,
     /// Only show what would be removed.
     #[arg(long, short = 'n')]
     pub dry_run: bool,

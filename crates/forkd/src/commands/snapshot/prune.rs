@@ -13,7 +13,7 @@ pub fn run(options: &SnapshotPruneOptions) -> Result<Exit, CliError> {
         unused_seconds: options.unused_for.unwrap_or(0),
         keep_mib: options.keep,
         named: options.all,
-        project: options.project.as_ref().map(ToString::to_string),
+        project: options.project.clone(),
         dry_run: options.dry_run,
     };
     let pruned = with_daemon(&options.daemon, async |client| Ok(client.prune_snapshots(&wanted).await?))?;

@@ -36,6 +36,8 @@ pub enum HintCode {
     VerifySnapshot,
     /// Move the name.
     MoveName,
+    /// Confirm that a snapshot of a sandbox is to be pushed.
+    ConfirmPush,
     /// Look at the names of the snapshot.
     ListNames,
     /// Remove what uses it.
@@ -147,6 +149,9 @@ impl HintCode {
             HintCode::CompactDependents => "compact or remove them first",
             HintCode::VerifySnapshot => "POST /v1/snapshots/{tag}/verify names the damaged file",
             HintCode::MoveName => "choose another name, or move it with ?force=true",
+            HintCode::ConfirmPush => {
+                "push it with \"yes\": true if everybody who can pull it may see that memory"
+            }
             HintCode::ListNames => "`names` of a snapshot has its other names",
             HintCode::RemoveUsers => "remove them first",
             HintCode::RemoveBranches => "remove some of its branches first",

@@ -43,6 +43,7 @@ fn in_words_of_verbs(code: HintCode) -> Option<&'static str> {
         HintCode::RemoveNames => "remove those names first (forkd snapshot rm NAME), or all with --all-names",
         HintCode::VerifySnapshot => "forkd snapshot verify names the damaged file",
         HintCode::MoveName => "choose another name, or move it with --force",
+        HintCode::ConfirmPush => "push it with --yes if everybody who can pull it may see that memory",
         HintCode::ListNames => "forkd snapshot inspect shows its names",
         HintCode::ChooseKernel => "choose another first (forkd kernel default), or remove it with --force",
         HintCode::FitDisk => {

@@ -237,6 +237,7 @@ HINTS = {
     "remove_dependents": "remove them first, or all with cascade=True",
     "remove_names": "remove those names first, or all with all_names=True",
     "move_name": "choose another name, or move it with force=True",
+    "confirm_push": "push it with yes=True if everybody who can pull it may see that memory",
     "verify_snapshot": "verify_snapshot() names the damaged file",
 }
 

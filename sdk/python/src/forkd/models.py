@@ -194,6 +194,7 @@ HintCode = Literal[
     "compact_dependents",
     "verify_snapshot",
     "move_name",
+    "confirm_push",
     "list_names",
     "remove_users",
     "remove_branches",

@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use forkd_api::error::{ErrorBody, ErrorCode};
+use forkd_api::hint::HintCode;
 use forkd_api::library::{Archive, Credentials, LibraryProgress};
 use forkd_api::snapshot::{
     ListRepository, LoadSnapshot, PullSnapshot, PushSnapshot, PushedSnapshot, RepositoryTag, RepositoryTags,
@@ -289,10 +290,10 @@ pub(super) async fn push(
     let snapshot = app.own_snapshot(&caller, &tag)?;
     if let (Some(sandbox), false) = (&snapshot.view().record.branched_from, yes) {
         let text = format!(
-            "snapshot {} is of sandbox {sandbox} and has the memory of whoever used it; say yes to push it",
+            "snapshot {} is of sandbox {sandbox} and has the memory of whoever used it",
             snapshot.tag()
         );
-        return Err(ApiError::new(ErrorCode::WrongState, text));
+        return Err(ApiError::new(ErrorCode::WrongState, text).hint(HintCode::ConfirmPush));
     }
     let place = Place::take(&app).await?;
     snapshot.durable().await?;

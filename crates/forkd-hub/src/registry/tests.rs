@@ -201,6 +201,51 @@ fn broken_downloads_continue_after_the_last_whole_frame() {
 }
 
 #[test]
+fn stalled_downloads_are_given_up_and_continue() {
+    let registry = TestRegistry::start();
+    let mut repository = repository(&registry, "a:v1");
+    let bytes = noise(9 << 20);
+    let pushed = push_memory(&repository, &bytes);
+    let frame = pushed.streams[0].table.blobs()[0].frames()[0].compressed as usize;
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    registry.take_log();
+    let stall =
+        || registry.set(Faults { break_downloads: vec![frame * 3 / 2], stall: true, ..Faults::default() });
+    stall();
+    let got = Memory::default();
+    repository.fetch(&artifact.streams()[0], &nothing, &got, &Silent).unwrap();
+    assert!(got.take() == bytes);
+    let log = registry.take_log();
+    assert!(log.len() == 2 && log[1].contains(&format!("bytes={frame}-")), "{log:?}");
+    stall();
+    repository.transport.retry.attempts = 1;
+    let error = repository.fetch(&artifact.streams()[0], &nothing, &Memory::default(), &Silent).unwrap_err();
+    let FetchError::Source { source: SourceError::Registry(error), .. } = error else { panic!("{error}") };
+    assert!(matches!(error, RegistryError::Stalled { .. }), "{error}");
+}
+
+#[test]
+fn lengths_that_are_not_true_are_found_out() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(5 << 20);
+    push_memory(&repository, &bytes);
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let fetch = |faults: Faults| {
+        registry.set(faults);
+        let got = Memory::default();
+        repository.fetch(&artifact.streams()[0], &nothing, &got, &Silent).map(|_| got.take())
+    };
+    // What comes behind the part that was asked for is not looked at.
+    assert!(fetch(Faults { longer: 1000, ..Faults::default() }).unwrap() == bytes);
+    for shorter in [1, 1000, 4 << 20] {
+        let error = fetch(Faults { shorter, ..Faults::default() }).unwrap_err();
+        assert!(matches!(error, FetchError::Source { .. }), "{error}");
+    }
+    assert!(fetch(Faults::default()).unwrap() == bytes);
+}
+
+#[test]
 fn only_missing_frames_are_fetched() {
     let registry = TestRegistry::start();
     let repository = repository(&registry, "a:v1");

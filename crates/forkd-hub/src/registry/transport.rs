@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use forkd_source::credentials::Credentials;
-use forkd_source::registry_client::{self, CONNECT_TIMEOUT, READ_TIMEOUT, USER_AGENT};
+#[cfg(not(test))]
+use forkd_source::registry_client::READ_TIMEOUT;
+use forkd_source::registry_client::{self, CONNECT_TIMEOUT, USER_AGENT};
 use oci_client::RegistryOperation;
 use oci_client::secrets::RegistryAuth;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -23,6 +25,9 @@ use super::retry::{RetryPolicy, parse_retry_after};
 const MAX_ERROR: u64 = 16 << 10;
 /// How long a registry may take to store a blob that it has got.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
+/// Tests do not wait for as long.
+#[cfg(test)]
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a body that are handed over at once.
 const BODY_CHUNK: usize = 256 << 10;
 

@@ -17,6 +17,11 @@ const MAX_BODY: usize = 128 << 20;
 pub(crate) struct Faults {
     /// Downloads of blobs that break off after so many bytes.
     pub break_downloads: Vec<usize>,
+    /// They do not break off: the connection stays, and nothing comes any more.
+    pub stall: bool,
+    /// Bytes that downloads of blobs have less, also by what is said of their length, or more.
+    pub shorter: usize,
+    pub longer: usize,
     /// Uploads whose connection is closed before the answer.
     pub break_uploads: usize,
     /// Uploads that are taken before all others are broken.
@@ -144,6 +149,9 @@ impl State {
             self.log.lock().unwrap().push(format!("{} {}{range}", call.method, call.path));
             let Some((answer, cut)) = self.answer(&call) else { return };
             if write_answer(&mut writer, &call, &answer, cut).is_err() || cut.is_some() {
+                while self.faults.lock().unwrap().stall && !self.is_over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(20));
+                }
                 return;
             }
         }
@@ -291,11 +299,12 @@ impl State {
         let range = call.headers.get("range").filter(|_| !faults.ignore_ranges);
         let Some((first, last)) = range.and_then(|range| range.strip_prefix("bytes=")?.split_once('-'))
         else {
-            return Answer { body: bytes, ..Answer::new(200) };
+            return Answer { body: sized(bytes, faults), ..Answer::new(200) };
         };
         let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
         let header = format!("bytes {first}-{last}/{}", bytes.len());
-        Answer { body: bytes[first..=last].to_vec(), ..Answer::new(206).header("Content-Range", header) }
+        let body = sized(bytes[first..=last].to_vec(), faults);
+        Answer { body, ..Answer::new(206).header("Content-Range", header) }
     }
 
     fn manifest(&self, call: &Call, repository: &str, name: &str) -> Answer {
@@ -342,6 +351,13 @@ impl State {
         let body = serde_json::json!({ "name": repository, "tags": names });
         Answer { body: body.to_string().into_bytes(), ..answer }
     }
+}
+
+/// As long as the faults want it.
+fn sized(mut bytes: Vec<u8>, faults: &Faults) -> Vec<u8> {
+    let length = (bytes.len() + faults.longer).saturating_sub(faults.shorter);
+    bytes.resize(length, 0);
+    bytes
 }
 
 impl Answer {

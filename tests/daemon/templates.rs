@@ -84,6 +84,20 @@ fn status(world: &World, request: &str, body: Option<Value>) -> Result<u16, Fail
     Ok(ask(world, request, body)?.status)
 }
 
+/// An image is booted and frozen, once, when the first sandbox of it is asked for.
+#[test]
+fn an_image_is_a_template() -> Result<(), Failure> {
+    let (world, _agents) = world()?;
+    let before = world.snapshots()?.len();
+    for _ in 0..2 {
+        let made: Value =
+            ask(&world, "POST /sandboxes", Some(json!({ "templateID": "empty" })))?.parsed(201)?;
+        assert!(made["sandboxID"].is_string(), "{made}");
+    }
+    assert_eq!(world.snapshots()?.len(), before + 1);
+    Ok(())
+}
+
 #[test]
 fn many_names_of_one_template_cost_one_build() -> Result<(), Failure> {
     let (mut world, _agents) = world()?;

@@ -148,7 +148,10 @@ async fn make_once(app: &App, caller: &Caller, tag: &Tag, image: &str) -> Answer
         host_certs: false,
         network: app.engine.networks().is_ok(),
     };
-    make(app, caller, recipe, How::Once, false, mpsc::channel(1).0).await.map(drop)
+    let (told, mut heard) = mpsc::channel(QUEUE);
+    let unheard = async { while heard.recv().await.is_some() {} };
+    let (made, ()) = tokio::join!(make(app, caller, recipe, How::Once, false, told), unheard);
+    made.map(drop)
 }
 
 /// The snapshot of a recipe, on disk: one of the same contents, unless it is to be a fresh one. Says what happens on the way.

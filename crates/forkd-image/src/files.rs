@@ -89,19 +89,34 @@ pub(crate) fn is_listed(directory: &Path, name: &str) -> Result<bool, FileError>
     Ok(names(directory)?.iter().any(|listed| listed == name))
 }
 
-/// A lock on a directory, which ends with this value or with the process.
+/// A lock on a file or directory, which ends with this value or with the process.
+///
+/// It is released by name, not by closing alone: a child that was forked at this moment and has not called exec yet has the
+/// descriptor too.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _directory: File,
+    file: File,
+}
+
+impl Lock {
+    pub fn new(file: File, operation: FlockOperation) -> io::Result<Lock> {
+        rustix::fs::flock(&file, operation)?;
+        Ok(Lock { file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Cannot fail on a descriptor that is open and locked; closing unlocks too.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Locks a directory, which is made if it is not there; waits while someone else has it.
 pub(crate) fn lock(directory: &Path) -> Result<Lock, FileError> {
     fs::create_dir_all(directory).map_err(FileError::at("make", directory))?;
     let file = File::open(directory).map_err(FileError::at("open", directory))?;
-    rustix::fs::flock(&file, FlockOperation::LockExclusive)
-        .map_err(|errno| FileError::at("lock", directory)(errno.into()))?;
-    Ok(Lock { _directory: file })
+    Lock::new(file, FlockOperation::LockExclusive).map_err(FileError::at("lock", directory))
 }
 
 /// A directory in a store that is no part of it yet, or no more. It is removed with this value. While it is in use it is
@@ -231,5 +246,17 @@ mod tests {
         fs::create_dir(store.path().join(".tmp-left")).unwrap();
         let _second = Temporary::new(store.path()).unwrap();
         assert!(used.path().exists() && !store.path().join(".tmp-left").exists());
+    }
+
+    #[test]
+    fn a_lock_ends_even_if_a_forked_child_has_its_descriptor() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = lock(directory.path()).unwrap();
+        let _of_a_child = held.file.try_clone().unwrap();
+        let again =
+            || Lock::new(File::open(directory.path()).unwrap(), FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(again().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(held);
+        assert!(again().is_ok());
     }
 }

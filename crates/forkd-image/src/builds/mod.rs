@@ -26,7 +26,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::files::{self, FileError, Temporary};
+use crate::files::{self, FileError, Lock, Temporary};
 use crate::images::{Image, ImageError, ImageStore};
 
 const LAYER: &str = "layer";
@@ -90,7 +90,7 @@ pub struct BuildCache {
 /// Keeps steps from being removed for as long as it lives.
 #[derive(Debug)]
 pub struct InUse {
-    _file: File,
+    _lock: Lock,
 }
 
 /// A directory for a step under construction. It goes with this value.
@@ -121,8 +121,7 @@ impl BuildCache {
         let path = self.directory.join(IN_USE);
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(FileError::at("open", &path))?;
-        rustix::fs::flock(&file, operation).map_err(|errno| FileError::at("lock", &path)(errno.into()))?;
-        Ok(InUse { _file: file })
+        Ok(InUse { _lock: Lock::new(file, operation).map_err(FileError::at("lock", &path))? })
     }
 
     /// A place for a step on its way.

@@ -195,19 +195,23 @@ mod tests {
     fn a_file_that_cannot_be_read_now_keeps_nobody_waiting() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("resolv.conf");
+        let (ask, asked) = std::sync::mpsc::channel();
         let (told, heard) = std::sync::mpsc::channel();
         let asking = path.clone();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let configuration = Configuration::new(&asking);
-                for _ in 0..3 {
+                for () in asked {
                     told.send(configuration.servers().await).unwrap();
                     tokio::time::sleep(FRESH).await;
                 }
             });
         });
-        let next = || heard.recv_timeout(Duration::from_secs(20)).unwrap();
+        let next = || {
+            ask.send(()).unwrap();
+            heard.recv_timeout(Duration::from_secs(20)).unwrap()
+        };
         let servers = |text: &str| parse(&format!("nameserver {text}\n"));
         std::fs::write(&path, "nameserver 192.0.2.1\n").unwrap();
         assert_eq!(next(), servers("192.0.2.1"));

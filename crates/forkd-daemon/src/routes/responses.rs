@@ -61,6 +61,23 @@ impl IntoResponses for GuestErrors {
     }
 }
 
+/// Errors of operations that make a snapshot.
+pub(super) enum MakeErrors {}
+
+impl IntoResponses for MakeErrors {
+    fn responses() -> Responses {
+        failures([
+            ("404", "There is no such image, snapshot or kernel"),
+            ("422", "A command failed; the error has its exit code and its last lines of output"),
+            ("429", "The project or the token has too many snapshots, or too little room for the guest"),
+            ("502", "The guest did not come up, or its warm-up failed"),
+            ("503", "This daemon gives guests no network"),
+            ("504", "The guest was not ready in time"),
+            ("507", "This host has too little memory or disk space"),
+        ])
+    }
+}
+
 /// Errors of operations on files, which the guest carries out.
 pub(super) enum FileErrors {}
 

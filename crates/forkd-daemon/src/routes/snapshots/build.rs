@@ -19,6 +19,7 @@ use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::malformed;
+use crate::routes::responses::MakeErrors;
 use crate::routes::snapshots::create::{self, How, Told, WRITE, tell_steps, with_image};
 use crate::routes::snapshots::derive::{self, Derivation};
 use crate::routes::snapshots::describe;
@@ -41,14 +42,8 @@ use crate::trace::RequestTrace;
             (BuiltSnapshot = "application/json"),
             (Progress = "application/x-ndjson"),
         )),
-        (status = 404, description = "There is no such image, snapshot or kernel", body = ErrorBody),
+        MakeErrors,
         (status = 409, description = "The name is in use for a snapshot that was not built", body = ErrorBody),
-        (status = 422, description = "A command failed; the error has its exit code and its last lines of output", body = ErrorBody),
-        (status = 429, description = "The project or the token has too many snapshots, or too little room for the guest", body = ErrorBody),
-        (status = 502, description = "The guest did not come up, or its warm-up failed", body = ErrorBody),
-        (status = 504, description = "The guest was not ready in time", body = ErrorBody),
-        (status = 503, description = "This daemon gives guests no network", body = ErrorBody),
-        (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn build(

@@ -30,6 +30,7 @@ use crate::extract::Json;
 use crate::ndjson;
 use crate::routes::checks::{self, malformed, within};
 use crate::routes::images::look;
+use crate::routes::responses::MakeErrors;
 use crate::routes::snapshots::derive::{self, Derivation};
 use crate::routes::snapshots::describe;
 use crate::trace::{Phases, RequestTrace};
@@ -67,14 +68,8 @@ pub(super) type Told = mpsc::Sender<Progress>;
     responses(
         (status = 200, description = "Lines of JSON, if asked for", body = Progress, content_type = "application/x-ndjson"),
         (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
-        (status = 404, description = "There is no such image, snapshot or kernel", body = ErrorBody),
+        MakeErrors,
         (status = 409, description = "The tag is in use", body = ErrorBody),
-        (status = 422, description = "A command failed; the error has its exit code and its last lines of output", body = ErrorBody),
-        (status = 429, description = "The project or the token has too many snapshots, or too little room for the guest", body = ErrorBody),
-        (status = 502, description = "The guest did not come up, or its warm-up failed", body = ErrorBody),
-        (status = 504, description = "The guest was not ready in time", body = ErrorBody),
-        (status = 503, description = "This daemon gives guests no network", body = ErrorBody),
-        (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
 pub(super) async fn create(

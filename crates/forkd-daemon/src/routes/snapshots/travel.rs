@@ -202,23 +202,16 @@ pub(super) async fn list(
     Json(wanted): Json<ListRepository>,
 ) -> Answer<Json<RepositoryTags>> {
     let ListRepository { repository: name, credentials } = wanted;
-    let place = Place::take(&app).await?;
-    // Whoever goes away ends it.
-    let waiting = Arc::new(());
-    let asking = Asking { app: app.clone(), waiting: Arc::downgrade(&waiting) };
-    let listing = tokio::task::spawn_blocking(move || {
-        let _place = place;
+    asked(&app, move |progress| {
         let repository = repository(&name, credentials)?;
         if repository.reference() != format!("{}:{LATEST}", repository.name()) {
             return Err(malformed(format!("{name:?} names a tag or a digest; expected registry/repository")));
         }
-        let (tags, truncated) = repository.list(MAX_LISTED, &asking).map_err(unusable)?;
+        let (tags, truncated) = repository.list(MAX_LISTED, progress).map_err(unusable)?;
         let tags = tags.into_iter().map(listed).collect();
-        Ok(RepositoryTags { repository: repository.name(), tags, truncated })
-    });
-    let listed = listing.await;
-    drop(waiting);
-    listed.map_err(|error| ApiError::internal(&error))?.map(Json)
+        Ok(Json(RepositoryTags { repository: repository.name(), tags, truncated }))
+    })
+    .await
 }
 
 fn listed(tagged: Tagged) -> RepositoryTag {
@@ -233,16 +226,31 @@ fn listed(tagged: Tagged) -> RepositoryTag {
     }
 }
 
-/// What is asked of a registry for somebody who waits.
+/// Asks a registry in a thread that may wait. It ends when its caller goes away before it answers.
+pub(super) async fn asked<T: Send + 'static>(
+    app: &Shared,
+    work: impl FnOnce(&dyn forkd_hub::Progress) -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    let place = Place::take(app).await?;
+    let caller = Arc::new(());
+    let asking = Asking { caller: Arc::downgrade(&caller), app: app.clone() };
+    let working = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work(&asking)
+    });
+    let answered = working.await.unwrap_or_else(|error| Err(ApiError::internal(&error)));
+    drop(caller);
+    answered
+}
+
 struct Asking {
+    caller: Weak<()>,
     app: Shared,
-    /// Whoever waits has the other half.
-    waiting: Weak<()>,
 }
 
 impl forkd_hub::Progress for Asking {
     fn is_cancelled(&self) -> bool {
-        self.waiting.strong_count() == 0 || self.app.is_stopping()
+        self.caller.strong_count() == 0 || self.app.is_stopping()
     }
 }
 

@@ -5,8 +5,6 @@
 //!   pull   policy ──▶ digest that the tag names now ──▶ signatures of this digest ──▶ config and blobs of this digest
 //! ```
 
-use std::sync::{Arc, Weak};
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use forkd_api::error::{ErrorBody, ErrorCode};
@@ -18,10 +16,9 @@ use forkd_hub::{Artifact, Progress, first_variant};
 use crate::app::Shared;
 use crate::error::{Answer, ApiError, chain};
 use crate::extract::Json;
-use crate::jobs::Place;
 use crate::routes::checks::malformed;
 use crate::routes::responses::LibraryErrors;
-use crate::routes::snapshots::travel::{repository, unusable};
+use crate::routes::snapshots::travel::{asked, repository, unusable};
 use crate::snapshot_policy::PolicyFile;
 
 /// Says what a reference to a registry names now: the digest of a snapshot, which is what is signed.
@@ -145,32 +142,4 @@ fn unverified(error: &VerifyError, why: &str) -> ApiError {
 
 fn not_trusted(text: String) -> ApiError {
     ApiError::new(ErrorCode::NotTrusted, text)
-}
-
-/// Asks a registry in a thread that may wait. Whoever goes away before it answers ends it.
-async fn asked<T: Send + 'static>(
-    app: &Shared,
-    work: impl FnOnce(&dyn Progress) -> Answer<T> + Send + 'static,
-) -> Answer<T> {
-    let place = Place::take(app).await?;
-    let caller = Arc::new(());
-    let asking = Asking { caller: Arc::downgrade(&caller), app: app.clone() };
-    let working = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        work(&asking)
-    });
-    let answered = working.await.unwrap_or_else(|error| Err(ApiError::internal(&error)));
-    drop(caller);
-    answered
-}
-
-struct Asking {
-    caller: Weak<()>,
-    app: Shared,
-}
-
-impl Progress for Asking {
-    fn is_cancelled(&self) -> bool {
-        self.caller.strong_count() == 0 || self.app.is_stopping()
-    }
 }

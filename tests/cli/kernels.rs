@@ -124,11 +124,11 @@ Kernel 6.1.3-[..] is removed.
 "#]]
     );
     assert_data_eq!(
-        world.run(&["kernel", "rm", "6.1.3"])?,
+        world.run(&["kernel", "rm", "6.1.4"])?,
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no kernel "6.1.3"
+forkd: there is no kernel "6.1.4"
 hint: forkd kernel ls lists those there are
 
 "#]]

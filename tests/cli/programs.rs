@@ -370,21 +370,43 @@ exit: 141
     Ok(())
 }
 
+/// A JSON value a line.
+fn lines(values: &[Value]) -> String {
+    values.iter().map(|value| format!("{value}\n")).collect()
+}
+
 #[test]
 fn code_prints_then_has_a_value_or_fails() -> Result<(), Failure> {
     let home = Home::new()?;
     let _daemon = StandIn::start(home.path(), &[], |request, body| {
         let answer = match (request.ends_with("/eval"), body["code"].as_str()?) {
-            (true, "good") => {
-                json!({ "result": "2", "results": [{ "text/plain": "2" }], "stdout": "out\n", "stderr": "err\n", "truncated": true })
-            }
-            (true, "bad") => json!({
+            (true, "good") => lines(&[
+                json!({ "stdout": "out\n" }),
+                json!({ "stderr": "err\n" }),
+                json!({ "result": { "data": { "image/png": "aGk=" }, "main": false } }),
+                json!({ "result": { "data": { "text/plain": "2" }, "main": true } }),
+                json!({ "ended": { "timed_out": false, "truncated": true } }),
+            ]),
+            (true, "bad") => lines(&[
+                json!({ "raised": { "name": "ValueError", "value": "no", "traceback": "Traceback:\nValueError: no\n" } }),
+                json!({ "ended": { "timed_out": false, "truncated": false } }),
+            ]),
+            (true, "slow") => lines(&[
+                json!({ "stdout": "out\n" }),
+                json!({ "ended": { "timed_out": true, "truncated": false } }),
+            ]),
+            (true, "lost") => lines(&[
+                json!({ "stdout": "out\n" }),
+                json!({ "error": { "error": "the sandbox has ended", "code": "wrong_state" } }),
+            ]),
+            (true, "whole") => json!({
                 "result": null, "results": [], "stdout": "", "stderr": "", "truncated": false,
                 "error": { "name": "ValueError", "value": "no", "traceback": "Traceback:\nValueError: no\n" },
-            }),
+            })
+            .to_string(),
             _ => return None,
         };
-        Some((200, answer.to_string()))
+        Some((200, answer))
     })?;
     assert_data_eq!(
         home.run(&["eval", ID, "good"])?,
@@ -395,7 +417,30 @@ out
 2
 --- stderr
 err
-forkd: warning: there was more output than an answer holds
+forkd: displayed image/png; --json has it
+forkd: warning: something that the code displayed was too large to be shown
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["eval", ID, "slow", "--timeout", "7"])?,
+        str![[r#"
+exit: 1
+--- stdout
+out
+--- stderr
+forkd: the code was interrupted after 7 s (--timeout)
+
+"#]]
+    );
+    assert_data_eq!(
+        home.run(&["eval", ID, "lost"])?,
+        str![[r#"
+exit: 1
+--- stdout
+out
+--- stderr
+forkd: the sandbox has ended
 
 "#]]
     );
@@ -410,7 +455,7 @@ ValueError: no
 "#]]
     );
     assert_data_eq!(
-        home.run(&["eval", ID, "bad", "--json"])?,
+        home.run(&["eval", ID, "whole", "--json"])?,
         str![[r#"
 exit: 1
 --- stdout
@@ -424,6 +469,7 @@ exit: 1
     "value": "no",
     "traceback": "Traceback:/nValueError: no/n"
   },
+  "timed_out": false,
   "truncated": false
 }
 

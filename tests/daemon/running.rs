@@ -7,6 +7,7 @@ use forkd_api::code::{CodeContext, EvalEvent, Evaluated, Interrupted};
 use forkd_api::error::ErrorCode;
 use forkd_api::exec::{ExecEvent, Process, StartedProcess};
 use forkd_api::file::FileList;
+use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use serde_json::{Value, json};
 
@@ -235,4 +236,38 @@ fn what_was_removed_may_be_removed_again() -> Result<(), Failure> {
     world.tell(&format!("POST /v1/sandboxes/{id}/branch"), json!({ "tag": "t", "wait": true }))?;
     world.ask("DELETE /v1/snapshots/t")?;
     world.refuses(ErrorCode::NotFound, "GET /v1/snapshots/t", json!({})).map(drop)
+}
+
+#[test]
+fn the_command_line_finds_what_runs() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let context = world.forkd(&["context", "new", &id, "--language", "bash"])?;
+    let context = context.trim();
+    assert_eq!(world.forkd(&["eval", &id, "word=kept; echo $word", "--context", context])?, "kept");
+    world.forkd(&["context", "restart", &id, context])?;
+    assert_eq!(world.forkd(&["eval", &id, "echo ${word-gone}", "--context", context])?, "gone");
+    let listed = world.forkd(&["context", "ls", &id])?;
+    assert!(
+        listed
+            .lines()
+            .any(|line| line.starts_with(context) && line.contains("bash  ") && line.contains("idle")),
+        "{listed}"
+    );
+    world.forkd(&["context", "interrupt", &id, context])?;
+    world.forkd(&["context", "rm", &id, context])?;
+    assert!(!world.forkd(&["context", "ls", &id])?.contains(context));
+
+    let script = "trap 'exit 3' USR1; while :; do sleep 0.05; done";
+    let pid = world.forkd(&["process", "start", &id, "--", "bash", "-c", script])?;
+    let pid = pid.trim();
+    assert!(world.forkd(&["process", "ls", &id])?.contains(script));
+    std::thread::sleep(Duration::from_millis(300));
+    world.forkd(&["process", "signal", &id, pid, "sigusr1"])?;
+    world.until("it ended", |world| Ok(!world.forkd(&["process", "ls", &id])?.contains(script)))?;
+    let attached =
+        binaries::forkd(world.home(), &["process", "attach", &id, "999999", "--no-stdin"]).output()?;
+    assert_eq!(attached.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&attached.stderr).contains("999999"), "{attached:?}");
+    Ok(())
 }

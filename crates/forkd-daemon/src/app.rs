@@ -35,6 +35,7 @@ pub struct App {
     pub metrics: Metrics,
     pub idempotency: Idempotency,
     pub limits: Limits,
+    pub mcp: forkd_mcp::Settings,
     /// Whether the TCP port is for TLS.
     pub tls: bool,
     pub protocol: Arc<dyn Protocol>,
@@ -87,6 +88,7 @@ impl App {
             metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
             limits: config.limits,
+            mcp: config.mcp.clone(),
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             protocol,
             sharing: Sharing::open(&config.home)?,

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use forkd_api::sandbox::SandboxState;
+use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::fake_agent::FakeAgents;
+use forkd_tests::scale;
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
     ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ResourceContents,
@@ -431,5 +433,19 @@ fn web_pages_and_what_is_too_large_are_refused() -> Result<(), Failure> {
     let mut answer = String::new();
     std::io::Read::read_to_string(&mut stream, &mut answer)?;
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    Ok(())
+}
+
+/// `make mcp-clients`: they are large, and their installation needs a network.
+#[test]
+fn official_mcp_clients() -> Result<(), Failure> {
+    if std::env::var_os("FORKD_MCP_CLIENTS").is_none() && !scale::is_soak() {
+        return Ok(());
+    }
+    let (world, _agents, address) = open_daemon(&[])?;
+    let mut run = std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/mcp/run"));
+    let run =
+        run.arg(format!("http://{address}")).env("FORKD", binaries::directory().join("forkd")).output()?;
+    assert!(run.status.success(), "{}\n{}", binaries::transcript(&run), world.log());
     Ok(())
 }

@@ -6,9 +6,8 @@ use serde_json::Value;
 
 /// The most output in an answer. The rest is a resource.
 pub(crate) const MAX_SHOWN: usize = 16 << 10;
-/// The most of each picture, in base64, that is part of an answer, and of all of them.
-pub(crate) const MAX_PICTURE: usize = 2 << 20;
-pub(crate) const MAX_PICTURES: usize = 6 << 20;
+/// The most of an answer's pictures together, in base64. Clients take no event of more than 1 MiB.
+pub(crate) const MAX_PICTURES: usize = 768 << 10;
 
 /// The result of a call.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use rmcp::model::{ContentBlock, JsonObject};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::answer::{MAX_PICTURE, MAX_PICTURES, MAX_SHOWN, ends};
+use crate::answer::{MAX_PICTURES, MAX_SHOWN, ends};
 use crate::command::Picture;
 use crate::failure::Failure;
 use crate::outputs::{Content, MAX_OUTPUT, Outputs};
@@ -82,7 +82,7 @@ impl Call<'_> {
     pub(crate) fn pictures(&self, pictures: Vec<Picture>) -> Vec<ContentBlock> {
         let (mut blocks, mut total) = (Vec::new(), 0);
         for (number, Picture { data, mime_type }) in pictures.into_iter().enumerate() {
-            if data.len() <= MAX_PICTURE && total + data.len() <= MAX_PICTURES {
+            if total + data.len() <= MAX_PICTURES {
                 total += data.len();
                 blocks.push(ContentBlock::image(data, mime_type));
                 continue;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::run::sandbox_for;
-use crate::answer::{Answer, MAX_PICTURE, MAX_SHOWN, table};
+use crate::answer::{Answer, MAX_PICTURES, MAX_SHOWN, table};
 use crate::call::{Call, wrong};
 use crate::failure::Failure;
 use crate::outputs::{Content, MAX_OUTPUT, PREFIX};
@@ -49,7 +49,7 @@ pub(super) async fn read(call: &Call<'_>, wanted: Read) -> Result<Answer, Failur
     if info.kind == FileKind::Directory {
         return Err(Failure::new(what, "it is a directory").next("call `list_files` to see what is in it"));
     }
-    let most = if offset == 0 { MAX_PICTURE / 4 * 3 } else { MAX_SHOWN };
+    let most = if offset == 0 { MAX_PICTURES / 4 * 3 } else { MAX_SHOWN };
     let bytes = download(call, &what, &id, &path, offset, most).await?;
     if let Some(mime_type) = picture_type(&bytes).filter(|_| offset == 0) {
         // The whole of it, or nothing: half a picture is none.

@@ -23,6 +23,7 @@ mod outputs;
 mod progress;
 mod reference;
 mod sandboxes;
+mod schema;
 mod service;
 mod stdio;
 mod tools;

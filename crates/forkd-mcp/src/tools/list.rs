@@ -131,7 +131,6 @@ pub(crate) struct SnapshotTable {
 struct SnapshotRow {
     snapshot: String,
     /// Its other names.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     names: Vec<String>,
     /// live, persisting, ready or failed. All but the last can be forked.
     status: String,

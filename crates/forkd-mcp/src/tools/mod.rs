@@ -17,6 +17,7 @@ use schemars::JsonSchema;
 use crate::answer::Answer;
 use crate::call::{Call, arguments};
 use crate::failure::Failure;
+use crate::schema::portable;
 
 /// A tool, and the scope that a token needs for it.
 #[derive(Debug, Clone)]
@@ -54,7 +55,7 @@ impl Definition {
 
     /// With a schema of its structured answer.
     pub(crate) fn answers<T: JsonSchema + 'static>(mut self) -> Definition {
-        self.tool = self.tool.with_output_schema::<T>();
+        self.tool = portable(self.tool.with_output_schema::<T>());
         self
     }
 
@@ -81,10 +82,8 @@ fn tool<A: JsonSchema + 'static>(
     description: &'static str,
     hints: ToolAnnotations,
 ) -> Tool {
-    Tool::new(name, description, JsonObject::new())
-        .with_input_schema::<A>()
-        .with_title(title)
-        .with_annotations(hints)
+    let tool = Tool::new(name, description, JsonObject::new()).with_input_schema::<A>();
+    portable(tool.with_title(title).with_annotations(hints))
 }
 
 /// All of them.

@@ -14,6 +14,7 @@ mod errors;
 mod images;
 mod kernels;
 mod machine;
+mod mcp;
 mod outcome;
 mod programs;
 mod sandboxes;

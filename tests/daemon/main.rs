@@ -16,6 +16,7 @@ mod images;
 mod interact;
 mod library;
 mod lifecycle;
+mod mcp;
 mod memory;
 mod network;
 mod packaging;

@@ -46,6 +46,19 @@ pub struct Token {
     pub last_used_at_unix: Option<u64>,
 }
 
+/// Who a request is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Caller {
+    /// `token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token.
+    pub name: String,
+    pub scope: Scope,
+    /// The project of what it makes.
+    pub project: String,
+    /// The most that there may be at once of what it makes.
+    #[serde(default, skip_serializing_if = "TokenLimits::is_nothing")]
+    pub limits: TokenLimits,
+}
+
 pub(crate) fn default_project() -> String {
     DEFAULT_PROJECT.to_owned()
 }

@@ -31,14 +31,18 @@ const APART: Duration = Duration::from_millis(2);
 static TURN: Mutex<()> = Mutex::const_new(());
 
 /// A connection, whatever it is made of.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug> Stream for T {}
 
+/// Makes connections to a daemon of the same process.
+pub(crate) type Dial = dyn Fn() -> Box<dyn Stream> + Send + Sync;
+
 /// Connects to a daemon, for the pool and for connections that become something else than HTTP.
 #[derive(Clone)]
-pub(crate) struct Connector {
-    to: Arc<(Address, Option<Arc<ClientConfig>>)>,
+pub(crate) enum Connector {
+    Address(Arc<(Address, Option<Arc<ClientConfig>>)>),
+    InProcess(Arc<Dial>),
 }
 
 /// There is no connection.
@@ -52,12 +56,15 @@ pub(crate) enum ConnectError {
 
 impl Connector {
     pub(crate) fn new(address: Address, tls: Option<Arc<ClientConfig>>) -> Connector {
-        Connector { to: Arc::new((address, tls)) }
+        Connector::Address(Arc::new((address, tls)))
     }
 
     /// Connects within a time limit.
     pub(crate) async fn connect(&self) -> Result<Box<dyn Stream>, ConnectError> {
-        let (address, tls) = &*self.to;
+        let (address, tls) = match self {
+            Connector::Address(to) => &**to,
+            Connector::InProcess(dial) => return Ok(dial()),
+        };
         let connected = timeout(LIMIT, dial(address, tls.as_ref())).await.map_err(|_| {
             let text = format!("no connection within {} s", LIMIT.as_secs());
             ConnectError::Unreachable(io::Error::new(io::ErrorKind::TimedOut, text))

@@ -170,12 +170,25 @@ impl Client {
             Address::Tcp { tls: true, .. } => Some(connect::tls_config().map_err(ClientError::broken)?),
             _ => None,
         };
-        let connector = Connector::new(address.clone(), tls);
+        Ok(Client::connected(Connector::new(address.clone(), tls), address, token))
+    }
+
+    /// A client of a daemon in the same process: `dial` makes its connections, and the address is what the daemon takes itself to
+    /// be asked at.
+    pub fn in_process(
+        address: Address,
+        token: Option<Secret>,
+        dial: impl Fn() -> Box<dyn Stream> + Send + Sync + 'static,
+    ) -> Client {
+        Client::connected(Connector::InProcess(Arc::new(dial)), address, token)
+    }
+
+    fn connected(connector: Connector, address: Address, token: Option<Secret>) -> Client {
         let pool = legacy::Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(IDLE)
             .pool_idle_timeout(None)
             .build(connector.clone());
-        Ok(Client { inner: Arc::new(Inner { address, token, connector, pool }) })
+        Client { inner: Arc::new(Inner { address, token, connector, pool }) }
     }
 
     pub fn address(&self) -> &Address {

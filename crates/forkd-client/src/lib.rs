@@ -1,7 +1,7 @@
 //! A client of the daemon's REST API.
 //!
 //! ```text
-//!   Client ── typed methods, one file a resource ──▶ exchange.rs ──▶ connect.rs ──▶ Unix socket, TCP, TLS
+//!   Client ── typed methods, one file a resource ──▶ exchange.rs ──▶ connect.rs ──▶ Unix socket, TCP, TLS, the same process
 //!                                                       │
 //!                    lines.rs (answers that are streams)┤
 //!                    process.rs (a WebSocket to a program)
@@ -31,6 +31,7 @@ mod tests;
 
 pub use address::{Address, AddressError};
 pub use body::Upload;
+pub use connect::Stream;
 pub use error::{ClientError, Refusal};
 pub use exchange::Client;
 pub use files::Download;

@@ -2,6 +2,7 @@
 
 use forkd_api::event::{Event, EventQuery};
 use forkd_api::system::{Health, ProblemList, Version};
+use forkd_api::token::Caller;
 
 use crate::error::ClientError;
 use crate::exchange::{Client, Request, query};
@@ -15,6 +16,11 @@ impl Client {
 
     pub async fn version(&self) -> Result<Version, ClientError> {
         self.ask(Request::get("/version".into())).await
+    }
+
+    /// Who the daemon takes this client to be, and what its token allows.
+    pub async fn caller(&self) -> Result<Caller, ClientError> {
+        self.ask(Request::get("/v1/caller".into())).await
     }
 
     /// What the daemon cannot read of its own files. Needs the scope admin.

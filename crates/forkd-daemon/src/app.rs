@@ -39,6 +39,7 @@ pub struct App {
     pub removals: Removals,
     pub events: EventLog,
     pub limits: Limits,
+    pub mcp: forkd_mcp::Settings,
     /// Whether the TCP port is for TLS.
     pub tls: bool,
     pub protocol: Arc<dyn Protocol>,
@@ -93,6 +94,7 @@ impl App {
             removals: Removals::default(),
             events: EventLog::default(),
             limits: config.limits,
+            mcp: config.mcp.clone(),
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             protocol,
             sharing: Sharing::open(&config.home)?,

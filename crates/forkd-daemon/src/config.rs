@@ -20,6 +20,8 @@ pub struct Config {
     /// The policy for snapshots in registries, which must be there; without one, `snapshot-policy.toml` in `home`, if it is there.
     pub snapshot_policy: Option<PathBuf>,
     pub limits: Limits,
+    /// What models are offered at `/mcp`.
+    pub mcp: forkd_mcp::Settings,
     /// Where the spans of requests go; without one, none are recorded.
     pub spans: Option<Arc<dyn SpanSink>>,
 }

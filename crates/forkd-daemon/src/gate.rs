@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
+use forkd_api::token::Scope;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
@@ -23,6 +24,7 @@ use crate::auth::{self, Caller, Peer};
 use crate::error::{ApiError, Failure, shape};
 use crate::protocol::{Aim, Plane};
 use crate::request_id::{self, RequestId};
+use crate::routes::mcp;
 use crate::trace::ServerSpan;
 
 /// What anybody may ask: load balancers have no token, and the document is no secret.
@@ -61,7 +63,8 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
                 record.line.who.clone_from(&caller.name);
                 record.line.project = Some(caller.project.to_string());
             }
-            let allowed = caller.and_then(|caller| caller.require(auth::least(&method)).map(|()| caller));
+            let least = if route == Some(mcp::PATH) { Scope::Read } else { auth::least(&method) };
+            let allowed = caller.and_then(|caller| caller.require(least).map(|()| caller));
             let response = match allowed {
                 Err(error) => error.into_response(),
                 Ok(caller) => {

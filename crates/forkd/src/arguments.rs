@@ -4,6 +4,7 @@ mod daemon;
 mod e2b;
 mod image;
 mod kernel;
+mod mcp;
 mod run;
 mod running;
 mod sandbox;
@@ -16,6 +17,7 @@ pub use daemon::*;
 pub use e2b::*;
 pub use image::*;
 pub use kernel::*;
+pub use mcp::*;
 pub use run::*;
 pub use running::*;
 pub use sandbox::*;
@@ -128,6 +130,10 @@ pub enum Command {
         #[command(subcommand)]
         command: E2bCommand,
     },
+    /// Serve sandboxes as tools of a model: the Model Context Protocol, over stdin and stdout.
+    ///
+    /// A client starts this command; `forkd mcp install` writes its configuration. The daemon itself serves the same over HTTP, at /mcp.
+    Mcp(Box<McpOptions>),
     /// Tokens: who may do what over TCP.
     Token {
         #[command(subcommand)]

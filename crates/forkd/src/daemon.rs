@@ -24,9 +24,9 @@ pub const SOCKET: &str = "forkd.sock";
 /// The variable with another path of the socket, for daemons and their clients.
 pub const SOCKET_VARIABLE: &str = "FORKD_SOCKET";
 /// The variable with the token.
-const TOKEN_VARIABLE: &str = "FORKD_TOKEN";
+pub const TOKEN_VARIABLE: &str = "FORKD_TOKEN";
 /// The reference's name for the address, which scripts may have.
-const URL_VARIABLE: &str = "FORKD_URL";
+pub const URL_VARIABLE: &str = "FORKD_URL";
 /// What a daemon that was started here logs, among forkd's files.
 const LOG: &str = "daemon.log";
 

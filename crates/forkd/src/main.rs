@@ -22,7 +22,7 @@ mod terminal;
 use std::process::ExitCode;
 
 use arguments::{
-    Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand,
+    Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand, McpCommand,
     ProjectCommand, SnapshotCommand, SnapshotKeyCommand, TokenCommand,
 };
 use clap::Parser;
@@ -97,6 +97,10 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::E2b { command } => match command {
             E2bCommand::Setup(options) => commands::e2b::setup::run(&options),
             E2bCommand::Env(options) => commands::e2b::env::run(&options),
+        },
+        Command::Mcp(options) => match &options.command {
+            None => commands::mcp::run(*options),
+            Some(McpCommand::Install(options)) => commands::mcp::install::run(options),
         },
         Command::Token { command } => match command {
             TokenCommand::Create(options) => commands::token::create::run(&options),

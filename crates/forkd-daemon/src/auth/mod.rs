@@ -163,6 +163,14 @@ pub fn keep_tokens(headers: &mut HeaderMap) {
     }
 }
 
+/// The token that a request shows, as it is written.
+pub(crate) fn shown_token(headers: &HeaderMap) -> Option<Secret> {
+    match presented(headers) {
+        Presented::Secret(secret) => Some(secret),
+        Presented::Nothing | Presented::Unusable => None,
+    }
+}
+
 /// What stands in the headers where a token belongs.
 enum Presented {
     Nothing,
@@ -185,16 +193,25 @@ fn presented(headers: &HeaderMap) -> Presented {
 /// Without a token, a page in a browser of this host could send requests too: by its own name for this address (DNS
 /// rebinding, seen in `Host`), or blindly across origins (seen in `Origin`).
 fn refuse_web_pages(headers: &HeaderMap) -> Result<(), ApiError> {
+    let host = headers.get(header::HOST).map(|value| value.to_str().unwrap_or("?"));
+    match host.is_none_or(is_local) {
+        true => refuse_other_origins(headers),
+        false => Err(of_web_page()),
+    }
+}
+
+/// Refuses requests of web pages that are not this host's own, whatever token they have.
+pub(crate) fn refuse_other_origins(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(header::HOST);
-    let local = host.is_none_or(is_local);
     let same = text(header::ORIGIN)
         .is_none_or(|origin| origin.split_once("://").is_some_and(|(_, authority)| Some(authority) == host));
-    if local && same {
-        return Ok(());
-    }
-    Err(ApiError::new(ErrorCode::Forbidden, "this may be the request of a web page")
-        .hint(HintCode::NotFromWebPage))
+    if same { Ok(()) } else { Err(of_web_page()) }
+}
+
+fn of_web_page() -> ApiError {
+    ApiError::new(ErrorCode::Forbidden, "this may be the request of a web page")
+        .hint(HintCode::NotFromWebPage)
 }
 
 /// Whether an authority (`host`, `host:port`) is a name of the loopback that no name server can give to others.

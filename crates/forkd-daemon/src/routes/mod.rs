@@ -13,6 +13,7 @@ mod events;
 mod files;
 pub(crate) mod images;
 mod kernels;
+pub(crate) mod mcp;
 mod names;
 mod proxy;
 mod responses;
@@ -63,14 +64,17 @@ pub fn router(app: &Shared) -> Router {
 
 /// The same with more routes, behind the same gate.
 pub fn router_with(app: &Shared, more: Router<Shared>) -> Router {
-    Router::from(all())
+    let own = Router::from(all())
         .layer(from_fn(removals::repeat))
         .merge(Arc::clone(&app.protocol).routes(app))
         .merge(more)
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(app.clone(), gate))
-        .with_state(app.clone())
+        .with_state(app.clone());
+    // What models ask for passes the gate twice: as a request of theirs, and as requests to all that is above.
+    let mcp = mcp::routes(app, own.clone()).layer(from_fn_with_state(app.clone(), gate));
+    own.merge(mcp)
 }
 
 async fn no_such_path(request: Request) -> impl IntoResponse {

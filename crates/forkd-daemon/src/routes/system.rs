@@ -2,17 +2,19 @@
 
 use std::sync::LazyLock;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use forkd_api::error::ErrorCode;
 use forkd_api::system::{Health, Problem, ProblemList, Version};
-use forkd_api::token::Scope;
+use forkd_api::token::{self, Scope};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Shared;
+use crate::auth::Caller;
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::{auth, housekeeping, metrics};
@@ -24,6 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .merge(problems)
         .routes(routes!(health))
         .routes(routes!(version))
+        .routes(routes!(caller))
         .routes(routes!(metrics_text))
         .routes(routes!(document))
 }
@@ -63,6 +66,19 @@ async fn version(State(app): State<Shared>) -> Json<Version> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         api: forkd_api::PREFIX.trim_start_matches('/').to_owned(),
     })
+}
+
+/// Who the daemon takes the caller to be, and what its token allows.
+#[utoipa::path(
+    get,
+    path = "/v1/caller",
+    tag = "system",
+    operation_id = "caller",
+    responses((status = 200, description = "The name, scope, project and limits of the caller", body = token::Caller))
+)]
+async fn caller(Extension(caller): Extension<Caller>) -> Json<token::Caller> {
+    let Caller { name, scope, project, limits } = caller;
+    Json(token::Caller { name, scope, project: project.to_string(), limits })
 }
 
 /// What the daemon cannot read of its own files.

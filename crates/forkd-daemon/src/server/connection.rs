@@ -22,7 +22,7 @@ const BUFFER: usize = 64 << 10;
 
 /// Serves HTTP/1.1 until the client or the daemon has had enough. Not HTTP/2: it would multiply what one client can make
 /// the daemon hold, and all that it would spare is connections to the same host.
-pub(super) async fn serve<S>(stream: S, peer: Peer, app: Shared, router: Router)
+pub(crate) async fn serve<S>(stream: S, peer: Peer, app: Shared, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -6,7 +6,7 @@
 //!           audit log and the certificate     being answered has stop_time    is cut off
 //! ```
 
-mod connection;
+pub(crate) mod connection;
 mod stream;
 mod tls;
 mod unix;

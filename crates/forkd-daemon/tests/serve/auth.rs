@@ -104,6 +104,7 @@ async fn an_address_of_others_needs_a_token_before_it_starts_and_ever_after() {
         tcp: Some(anywhere()),
         audit: None,
         snapshot_policy: None,
+        mcp: Default::default(),
         limits: Default::default(),
         spans: None,
     };

@@ -53,6 +53,7 @@ impl Daemon {
             tcp: Some(Tcp { address: SocketAddr::from(([127, 0, 0, 1], 0)), tls: None }),
             audit: Some(directory.path().join("audit.log")),
             snapshot_policy: None,
+            mcp: Default::default(),
             limits: Limits::default(),
             spans: None,
         };

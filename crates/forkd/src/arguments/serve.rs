@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use forkd_engine::UidRange;
 use forkd_machine::Name;
 
+use super::ServeMcpOptions;
 use crate::size::parse_mib;
 
 /// Where a daemon listens for TCP if nothing else is said.
@@ -69,6 +70,8 @@ pub struct ServeOptions {
     /// [default: forkd, below the root of all].
     #[arg(long, value_name = "PATH", env = "FORKD_CGROUP", value_parser = parse_cgroup)]
     pub cgroup: Option<Cgroup>,
+    #[command(flatten)]
+    pub mcp: ServeMcpOptions,
     /// The user ids of VM processes, FIRST:COUNT: nobody else on this host may have them [default: 2000000001:65535].
     #[arg(long, value_name = "RANGE")]
     pub uid_range: Option<UidRange>,

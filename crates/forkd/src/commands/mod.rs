@@ -24,6 +24,7 @@ pub mod logs;
 pub mod ls;
 pub mod machine;
 pub mod man;
+pub mod mcp;
 pub mod pause;
 pub mod ping;
 pub mod process;

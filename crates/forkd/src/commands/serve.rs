@@ -325,6 +325,7 @@ fn config(options: &ServeOptions) -> Result<Config, CliError> {
         audit: options.audit_log.clone(),
         snapshot_policy: options.snapshot_policy.clone(),
         limits: Limits::default(),
+        mcp: options.mcp.settings(),
         spans: None,
         home,
     })

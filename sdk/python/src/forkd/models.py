@@ -20,6 +20,7 @@ __all__ = [
     "BuildOutcome",
     "BuildSnapshot",
     "BuiltSnapshot",
+    "Caller",
     "ChooseKernel",
     "CodeContext",
     "Counted",
@@ -102,6 +103,7 @@ __all__ = [
     "SandboxList",
     "SandboxState",
     "SandboxStats",
+    "Scope",
     "SendSignal",
     "SetBandwidth",
     "SetTtl",
@@ -121,6 +123,7 @@ __all__ = [
     "StartedProcess",
     "StepTiming",
     "TerminalSize",
+    "TokenLimits",
     "Transfer",
     "Version",
     "WarmUp",
@@ -189,6 +192,9 @@ BuildOutcome = Literal["unchanged", "reused", "made"]
 
 # What a guest is shown of the host's CPU.
 Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
+
+# What a token allows. Each scope has all of those before it.
+Scope = Literal["read", "run", "admin"]
 
 # What can be done about a failure.
 HintCode = Literal[
@@ -343,6 +349,22 @@ class BuiltSnapshot(Model):
 
     snapshot: Optional[SnapshotInfo] = None
     """Missing if it would be made."""
+
+
+@dataclass(frozen=True)
+class Caller(Model):
+    """Who a request is from."""
+
+    name: str
+    """`token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token."""
+
+    project: str
+    """The project of what it makes."""
+
+    scope: Scope
+
+    limits: Optional[TokenLimits] = None
+    """The most that there may be at once of what it makes."""
 
 
 @dataclass(frozen=True)
@@ -1855,6 +1877,27 @@ class TerminalSize(Model):
     cols: int
 
     rows: int
+
+
+@dataclass(frozen=True)
+class TokenLimits(Model):
+    """What there may be at once of a token's, or of a project's, together. What is not said is as much as the host gives."""
+
+    memory_mib: Optional[int] = None
+    """Of their guests, and what their branches keep."""
+
+    sandboxes: Optional[int] = None
+    """Guests that make snapshots and images count as well."""
+
+    snapshot_mib: Optional[int] = None
+    """What their snapshots take on disk, without what they share with those they are based on. The one that is being made
+    may go beyond it; the next is refused.
+    """
+
+    snapshots: Optional[int] = None
+    """Branches are snapshots, too."""
+
+    vcpus: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
         audit: None,
         snapshot_policy: None,
         limits: Limits::default(),
+        mcp: Default::default(),
         spans: None,
         home: directory.into(),
     };

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use forkd_api::sandbox::SandboxState;
 use forkd_tests::binaries;
@@ -14,8 +15,8 @@ use rmcp::model::{
     ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ResourceContents,
 };
 use rmcp::service::{ClientLifecycleMode, ClientServiceExt, NotificationContext, RoleClient, RunningService};
-use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::{StreamableHttpClientTransport, TokioChildProcess};
 use rmcp::{ClientHandler, ServiceExt};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -88,6 +89,18 @@ impl Mcp {
                     listener.serve_with_lifecycle(transport, lifecycle).await
                 }
             }
+        })?;
+        Ok(Mcp { runtime, client: Some(client), heard })
+    }
+
+    /// With `forkd mcp`, which finds the daemon by its socket.
+    fn stdio(world: &World) -> Result<Mcp, Failure> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let listener = Listener { version: ProtocolVersion::V_2025_11_25, heard: Arc::clone(&heard) };
+        let command = tokio::process::Command::from(binaries::forkd(world.home(), &["mcp"]));
+        let client = runtime.block_on(async {
+            listener.serve(TokioChildProcess::new(command)?).await.map_err(Failure::from)
         })?;
         Ok(Mcp { runtime, client: Some(client), heard })
     }
@@ -184,7 +197,7 @@ fn a_sandbox_is_made_used_and_ended() -> Result<(), Failure> {
     let first = sandbox.expires_at_unix.ok_or("it does not expire")?;
     assert!(mcp.heard.lock().expect("no panic").iter().any(|it| it.contains(&id)), "{:?}", mcp.heard);
     // Every use renews its time.
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(1100));
     let said = mcp.text("run", json!({ "code": "fail", "sandbox": id }))?;
     assert!(said.starts_with(&format!("sandbox: {id}\nstatus: finished")), "{said}");
     assert!(world.sandbox(&id)?.expires_at_unix > Some(first));
@@ -437,6 +450,73 @@ fn web_pages_and_what_is_too_large_are_refused() -> Result<(), Failure> {
         assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{host}");
     }
     Ok(())
+}
+
+/// The guest is this host, with the real agent.
+#[test]
+fn commands_and_files_of_a_real_agent() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let mcp = Mcp::stdio(&world)?;
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let said =
+        mcp.text("run", json!({ "sandbox": id, "command": "echo out; echo err >&2; exit 3", "cwd": "/" }))?;
+    assert_eq!(said, format!("sandbox: {id}\nstatus: exit code 3\nout\n[stderr]\nerr\n"));
+    let said = mcp.text(
+        "run",
+        json!({ "sandbox": id, "command": "echo $A; cat; sleep 60", "env": { "A": "b" }, "timeout_secs": 1 }),
+    )?;
+    assert!(said.contains("timed out after 1 s") && said.ends_with("b\n"), "{said}");
+
+    let written = mcp.data(
+        "write",
+        json!({ "sandbox": id, "path": path("new/a"), "content": "0123456789".repeat(3000) }),
+    )?;
+    assert_eq!(written["bytes"], 30_000);
+    let first = mcp.call("read", json!({ "sandbox": id, "path": path("new/a") }))?;
+    assert!(text(&first).ends_with("[bytes 0 to 16384 of 30000; read on with offset 16384]"));
+    let link = first.content.iter().find_map(|block| block.as_resource_link()).ok_or("no link")?;
+    let wanted = ReadResourceRequestParams::new(link.uri.clone());
+    let whole = mcp.runtime.block_on(mcp.client().read_resource(wanted))?.contents;
+    let Some(ResourceContents::TextResourceContents { text: whole, .. }) = whole.first() else {
+        return Err(format!("{whole:?}").into());
+    };
+    assert_eq!(whole.len(), 30_000);
+    let rest = mcp.text("read", json!({ "sandbox": id, "path": path("new/a"), "offset": 29_995 }))?;
+    assert_eq!(rest, "56789\n[bytes 29995 to 30000 of 30000]");
+    mcp.data("write", json!({ "sandbox": id, "path": path("dot.png"), "content_base64": "iVBORw0KGgo=" }))?;
+    let picture = mcp.call("read", json!({ "sandbox": id, "path": path("dot.png") }))?;
+    let picture = picture.content.first().and_then(|block| block.as_image()).ok_or("no picture")?;
+    assert_eq!((picture.mime_type.as_str(), picture.data.as_str()), ("image/png", "iVBORw0KGgo="));
+    let listed = mcp.data("list_files", json!({ "sandbox": id, "path": directory.path() }))?;
+    let names: Vec<_> =
+        listed["files"].as_array().into_iter().flatten().map(|file| file["name"].clone()).collect();
+    assert_eq!(names, ["dot.png", "new"]);
+    for (wrong, why) in [(path("none"), "`list_files`"), (path("new"), "it is a directory")] {
+        let refused = mcp.refused("read", json!({ "sandbox": id, "path": wrong }))?;
+        assert!(refused.contains(why), "{refused}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_command_whose_call_is_given_up_is_killed() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let mcp = Mcp::stdio(&world)?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("pid");
+    let command = format!("echo $$ > {}; exec sleep 300", file.display());
+    let arguments = json!({ "sandbox": id, "command": command, "timeout_secs": 300 });
+    let wanted =
+        CallToolRequestParams::new("run").with_arguments(arguments.as_object().cloned().ok_or("no object")?);
+    mcp.runtime.block_on(async {
+        let call = mcp.client().call_tool(wanted);
+        assert!(tokio::time::timeout(Duration::from_secs(2), call).await.is_err());
+    });
+    let pid: u32 = std::fs::read_to_string(&file)?.trim().parse()?;
+    world.until("the command is gone", |_| Ok(!std::path::Path::new(&format!("/proc/{pid}")).exists()))
 }
 
 /// `make mcp-clients`: they are large, and their installation needs a network.

@@ -68,7 +68,7 @@ async def guests(client) -> None:
         heard.append(message)
 
     first = await client.call_tool(
-        "run", {"code": "x = 20\nprint('hello', x)\nx + 1", **made}, read_timeout_seconds=PATIENCE, progress_callback=progress
+        "run", {"code": "x = 20\nprint('hello', x)\nx + 1", "timeout_secs": 300, **made}, read_timeout_seconds=PATIENCE, progress_callback=progress
     )
     said = text(first)
     assert not first.is_error and "hello 20" in said and "21" in said, said
@@ -119,7 +119,7 @@ async def scenario(client, sandbox) -> None:
     branch = (await ok(client, "branch", sandbox=sandbox)).structured_content["snapshot"]
     try:
         forked = await ok(
-            client, "fork", source=branch, n=3,
+            client, "fork", source=branch, n=3, timeout_secs=300,
             code="import os\nscore = int(os.environ['FORK_INDEX']) * 10 + len(state)\nprint(score)",
         )
         children = forked.structured_content["children"]

@@ -16,6 +16,9 @@ use crate::progress::Progress;
 use crate::sandboxes::Turns;
 use crate::{Settings, ToolSet};
 
+/// The caller of a daemon that does not say who that is.
+pub(crate) const UNKNOWN: &str = "unknown";
+
 /// What all calls share.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
@@ -38,7 +41,7 @@ pub(crate) async fn caller_of(client: &Client, settings: &Settings) -> Result<Ca
         Ok(caller) => Ok(caller),
         // A daemon that is older than the question. It refuses by itself what the caller may not.
         Err(error) if error.is_not_found() => Ok(Caller {
-            name: "unknown".into(),
+            name: UNKNOWN.into(),
             scope: Scope::Run,
             project: forkd_api::token::DEFAULT_PROJECT.into(),
             limits: Default::default(),

@@ -11,7 +11,7 @@ use forkd_client::{Client, ClientError};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::ToolSet;
-use crate::call::Call;
+use crate::call::{Call, UNKNOWN};
 use crate::failure::Failure;
 
 /// The metadata of sandboxes that were made through MCP; its value is the caller's name.
@@ -91,7 +91,9 @@ impl Call<'_> {
         };
         let mut sandboxes = self.client.sandboxes(&wanted).await?;
         // Metadata is anybody's who may make sandboxes, the owner is the daemon's word.
-        let is_own = |owner: &Option<String>| owner.as_ref().is_none_or(|owner| *owner == self.caller.name);
+        let name = &self.caller.name;
+        let is_own =
+            |owner: &Option<String>| name == UNKNOWN || owner.as_ref().is_none_or(|owner| owner == name);
         sandboxes.retain(|sandbox| sandbox.state != SandboxState::Ended && is_own(&sandbox.owner));
         Ok(sandboxes)
     }

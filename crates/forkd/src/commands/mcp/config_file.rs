@@ -68,9 +68,9 @@ pub fn set_entry(
         }
     }
     entries.set(name, indented(&pretty(entry), 2)).map_err(not_json)?;
-    whole.set(section, indented(&entries.text(), 1)).map_err(not_json)?;
+    whole.set(section, entries.text(1)).map_err(not_json)?;
     let failed = |source| ConfigError::Write { path: path.to_owned(), source };
-    replace(&target, &(whole.text() + "\n")).map_err(failed)?;
+    replace(&target, &(whole.text(0) + "\n")).map_err(failed)?;
     Ok(Change::Written)
 }
 
@@ -138,13 +138,15 @@ impl Members {
         Ok(())
     }
 
-    fn text(&self) -> String {
+    /// As it is written this far to the right. The members' own lines stay where they are.
+    fn text(&self, level: usize) -> String {
+        let margin = "  ".repeat(level);
         let member = |(name, value): &(String, Box<RawValue>)| {
-            format!("  {}: {}", Value::from(name.as_str()), value.get())
+            format!("{margin}  {}: {}", Value::from(name.as_str()), value.get())
         };
         match self.0.is_empty() {
             true => "{}".into(),
-            false => format!("{{\n{}\n}}", self.0.iter().map(member).collect::<Vec<_>>().join(",\n")),
+            false => format!("{{\n{}\n{margin}}}", self.0.iter().map(member).collect::<Vec<_>>().join(",\n")),
         }
     }
 }
@@ -228,6 +230,12 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), before);
         assert_eq!(set(&path, true).unwrap(), Change::Written);
         assert_eq!(set(&path, false).unwrap(), Change::Unchanged);
+        // Others do not move, however often it is written.
+        let add = |n: i32| set_entry(&path, "mcpServers", "more", &json!({ "n": [n] }), true).unwrap();
+        add(1);
+        let first = fs::read_to_string(&path).unwrap();
+        add(2);
+        assert_eq!(fs::read_to_string(&path).unwrap(), first.replace("1\n", "2\n"));
     }
 
     #[test]

@@ -276,7 +276,8 @@ const RUNNING = `is it running? forkd serve starts one; ${OTHER}`;
 
 function connectionFailure(cause: unknown, address: Address, hasBegun: boolean): ForkdError {
   const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
-  const code = (inner as { code?: string } | undefined)?.code ?? "";
+  const given = (inner as { code?: unknown } | undefined)?.code;
+  const code = typeof given === "string" ? given : "";
   const reason = inner instanceof Error ? inner.message || code : String(inner);
   if (code.startsWith("HPE_")) {
     return new ProtocolError(`what answers at ${address} is not forkd's daemon: ${reason}`, { hint: OTHER, cause });

@@ -151,7 +151,9 @@ export class Peer {
     head[0] = isBinary ? 0x82 : 0x81;
     head[1] = 127;
     head.writeBigUInt64BE(BigInt(body.length), 2);
-    this.socket.write(Buffer.concat(body.length < 126 ? [Buffer.from([head[0], body.length]), body] : [head.subarray(0, 10), body]));
+    this.socket.write(
+      Buffer.concat(body.length < 126 ? [Buffer.from([head[0], body.length]), body] : [head.subarray(0, 10), body]),
+    );
   }
 
   #read(piece: Buffer): void {
@@ -172,7 +174,9 @@ export class Peer {
 }
 
 /** Variables that would lead to a daemon of this host. */
-export const VARIABLES = ["ADDRESS", "URL", "TOKEN", "TOKEN_FILE", "SOCKET", "HOME", "TAG", "MACHINE"].map((it) => `FORKD_${it}`);
+export const VARIABLES = ["ADDRESS", "URL", "TOKEN", "TOKEN_FILE", "SOCKET", "HOME", "TAG", "MACHINE"].map(
+  (it) => `FORKD_${it}`,
+);
 
 /** An environment that names no daemon, until the test ends. */
 export function clean(test: TestContext, values: Record<string, string> = {}): void {

@@ -306,12 +306,22 @@ test("a directory is sent to be built", async (t) => {
   await writeFile(join(directory, long), "long");
   daemon.says(lines({ step: "RUN" }, { image: { id: "1", names: ["app"] } }));
   assert.deepEqual((await controller.buildImage(directory, { name: "app" })).names, ["app"]);
-  assert.deepEqual([daemon.last.line, daemon.last.headers["content-type"]], ["POST /v1/images/build?name=app", "application/x-tar"]);
+  assert.deepEqual(
+    [daemon.last.line, daemon.last.headers["content-type"]],
+    ["POST /v1/images/build?name=app", "application/x-tar"],
+  );
   const tar = join(directory, "sent.tar");
   await writeFile(tar, daemon.last.body);
   const { execFileSync } = await import("node:child_process");
   const listed = execFileSync("tar", ["-tvf", tar, "--numeric-owner"], { encoding: "utf8" });
-  assert.deepEqual(listed.trim().split("\n").map((line) => line.split(/\s+/).at(-1)).sort(), ["./", "./Dockerfile", `./${long}`]);
+  assert.deepEqual(
+    listed
+      .trim()
+      .split("\n")
+      .map((line) => line.split(/\s+/).at(-1))
+      .sort(),
+    ["./", "./Dockerfile", `./${long}`],
+  );
   assert.match(listed, /0\/0/);
 });
 
@@ -399,7 +409,10 @@ test("files go as they are", async (t) => {
     await sandbox.files.write("/a b/f", content, { user: "u" });
   }
   const sent = daemon.asked.filter((asked) => asked.line.startsWith("PUT"));
-  assert.deepEqual(sent.map((asked) => asked.body), [Buffer.from("é"), Buffer.from([255, 0]), large, Buffer.from("12")]);
+  assert.deepEqual(
+    sent.map((asked) => asked.body),
+    [Buffer.from("é"), Buffer.from([255, 0]), large, Buffer.from("12")],
+  );
   assert.equal(sent[0]?.line, `PUT /v1/sandboxes/${ID}/files?path=%2Fa%20b%2Ff&user=u`);
   daemon.says({ body: [Buffer.from("h\xc3", "latin1"), Buffer.from("\xa9", "latin1")] });
   assert.equal(await sandbox.files.read("f"), "hé");
@@ -418,7 +431,10 @@ test("directories come in pages", async (t) => {
   const [daemon, sandbox] = await sandboxOf(t);
   const page = (names: string[], next?: string) => answer({ files: names.map((name) => ({ name })), truncated: !!next, next });
   daemon.says(page(["a", "b"], "b"), page(["c"]));
-  assert.deepEqual((await sandbox.files.list("/d")).map((file) => file.name), ["a", "b", "c"]);
+  assert.deepEqual(
+    (await sandbox.files.list("/d")).map((file) => file.name),
+    ["a", "b", "c"],
+  );
   assert.deepEqual(
     daemon.asked.map((asked) => asked.line.split("?")[1]),
     ["path=%2Fd", "path=%2Fd&after=b"],

@@ -14,6 +14,8 @@ with Sandbox.create("python") as sandbox:
 """
 
 from . import errors, models
+from ._additions import Context, Process
+from ._async.code import AsyncContexts
 from ._async.commands import AsyncCommandHandle, AsyncCommands
 from ._async.controller import AsyncController
 from ._async.files import AsyncFiles
@@ -22,6 +24,7 @@ from ._async.sandbox import AsyncSandbox
 from ._async.snapshot import AsyncSnapshot
 from ._names import FileType
 from ._results import CommandResult, Execution, ExecutionError, Logs, Result
+from ._sync.code import Contexts
 from ._sync.commands import CommandHandle, Commands
 from ._sync.controller import BranchMode, Controller
 from ._sync.files import Files
@@ -35,6 +38,7 @@ from .models import Egress, FileInfo, Limits, ReadyProbe, SandboxInfo, SnapshotI
 __all__ = [
     "AsyncCommandHandle",
     "AsyncCommands",
+    "AsyncContexts",
     "AsyncController",
     "AsyncFiles",
     "AsyncSandbox",
@@ -44,6 +48,8 @@ __all__ = [
     "CommandHandle",
     "CommandResult",
     "Commands",
+    "Context",
+    "Contexts",
     "Controller",
     "Egress",
     "Execution",
@@ -53,6 +59,7 @@ __all__ = [
     "Files",
     "Limits",
     "Logs",
+    "Process",
     "ReadyProbe",
     "Result",
     "Sandbox",

@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
+from ._additions import Evaluated
 from .errors import CommandExitError, CommandTimeoutError, InvalidArgumentError
-from .models import Evaluated, Executed
+from .models import Executed
 
 Command = Union[str, Sequence[str]]
 
@@ -155,6 +156,10 @@ class Execution:
     results: list[Result]
     logs: Logs
     error: Optional[ExecutionError] = None
+    timed_out: bool = False
+    """Whether the code was interrupted because its time was over."""
+    truncated: bool = False
+    """Whether there was more output than an answer holds."""
 
     @property
     def text(self) -> Optional[str]:
@@ -173,4 +178,6 @@ def of_evaluated(evaluated: Evaluated) -> Execution:
         results,
         Logs([evaluated.stdout] if evaluated.stdout else [], [evaluated.stderr] if evaluated.stderr else []),
         None if error is None else ExecutionError(error.name, error.value, error.traceback),
+        evaluated.timed_out,
+        evaluated.truncated,
     )

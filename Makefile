@@ -83,7 +83,7 @@ lint-python:
 lint-typescript:
 	sdk/typescript/with-tools ./generate --check
 	sdk/typescript/with-tools prettier --check --log-level warn .
-	sdk/typescript/with-tools ./test --only-build
+	sdk/typescript/with-tools ./snippets --check ../../docs/sdk-typescript.md
 	sdk/typescript/with-tools eslint .
 
 deny: setup ## cargo-deny, which is built the first time: licences, sources and bans of dependencies

@@ -7,11 +7,11 @@ import type { Call, RequestOptions } from "./call.js";
 import { ConnectionFailedError, ProtocolError, fromBody } from "./errors.js";
 import type * as models from "./models.js";
 import { packed } from "./pack.js";
-import { RETRIES, USUAL } from "./policy.js";
+import { pause, RETRIES, USUAL } from "./policy.js";
 import * as requests from "./requests.js";
 import type { Handler } from "./results.js";
 import type { Fetch, Verify } from "./runtime.js";
-import { type Content, Transport } from "./transport.js";
+import { type Content, rest, Transport } from "./transport.js";
 
 /** Which daemon is asked, and how. */
 export interface ControllerOptions {
@@ -155,6 +155,7 @@ export class Controller implements AsyncDisposable {
       }
       // A daemon without cursors cannot say what was missed.
       if (cursor === undefined) return;
+      await rest(pause(1), signal);
     }
   }
 

@@ -296,7 +296,7 @@ function connectionFailure(cause: unknown, address: Address, hasBegun: boolean):
 }
 
 /** Waits before another attempt. */
-async function rest(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
+export async function rest(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
   try {
     await sleep(milliseconds, undefined, signal ? { signal } : {});
   } catch (error) {

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Optional, Union
 
-from .. import _additions, _address, _api, models
+from .. import _additions, _address, _api, _policy, models
 from .._call import Call, parsed
 from .._model import M, Model
 from .._pack import packed
@@ -106,6 +106,7 @@ class AsyncController:
             # A daemon without cursors cannot say what was missed.
             if after is None:
                 return
+            await io.sleep(_policy.pause(1))
 
     async def create_sandboxes(self, body: models.CreateSandboxes) -> models.CreatedSandboxes:
         """Forks sandboxes from a snapshot, or straight from a sandbox: all, or none unless `partial` is set."""

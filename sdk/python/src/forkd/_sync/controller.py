@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Optional, Union
 
-from .. import _additions, _address, _api, models
+from .. import _additions, _address, _api, _policy, models
 from .._call import Call, parsed
 from .._model import M, Model
 from .._pack import packed
@@ -108,6 +108,7 @@ class Controller:
             # A daemon without cursors cannot say what was missed.
             if after is None:
                 return
+            io.sleep(_policy.pause(1))
 
     def create_sandboxes(self, body: models.CreateSandboxes) -> models.CreatedSandboxes:
         """Forks sandboxes from a snapshot, or straight from a sandbox: all, or none unless `partial` is set."""

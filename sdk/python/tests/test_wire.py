@@ -372,7 +372,7 @@ def test_contexts_and_processes(daemon: fake.Fake, controller: Controller) -> No
     assert [it.id for it in sandbox.contexts.list()] == ["c1"]
     daemon.says(answer(context, 201))
     made = sandbox.contexts.create(cwd="/srv")
-    assert daemon.asked[-1].json == {"language": "python", "cwd": "/srv"}
+    assert daemon.asked[-1].json == {"cwd": "/srv"}
     daemon.says(answer({"restarted": True}))
     assert sandbox.contexts.interrupt(made, grace=1) is True
     asked = daemon.asked[-1]
@@ -381,7 +381,7 @@ def test_contexts_and_processes(daemon: fake.Fake, controller: Controller) -> No
     sandbox.contexts.restart("c1")
     sandbox.contexts.remove(made)
     assert daemon.asked[-1].line == f"DELETE /v1/sandboxes/{ID}/contexts/c1"
-    daemon.says(answer([{"pid": 7, "args": ["sleep"]}]))
+    daemon.says(answer([{"pid": 7, "args": ["sleep"], "tty": False}]))
     assert [process.pid for process in sandbox.commands.list()] == [7]
     daemon.says(answer({"pid": 8}, 201))
     assert sandbox.commands.start(["sleep", "9"], cwd="/") == 8

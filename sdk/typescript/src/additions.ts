@@ -1,18 +1,30 @@
 /** Types of the API that docs/openapi.json does not have yet. */
 
-import type { ErrorBody, EvalError, Evaluated, Event, Exec, FileInfo, Language, Signal } from "./models.js";
+import type {
+  ErrorBody,
+  EvalError,
+  Evaluated as EvaluatedBefore,
+  Event as EventBefore,
+  FileInfo,
+  Language,
+  Signal,
+} from "./models.js";
 
-export interface Context {
+export interface CodeContext {
   id: string;
-  language: Language;
+  language: string;
   cwd: string;
   /** Whether code runs in it. */
   busy: boolean;
 }
 
-export interface CreateContext {
-  language: Language;
+export interface CreateCodeContext {
+  language?: Language;
   cwd?: string | null;
+}
+
+export interface Interrupt {
+  grace_secs?: number;
 }
 
 export interface Interrupted {
@@ -23,35 +35,51 @@ export interface Interrupted {
 export interface Process {
   pid: number;
   args: string[];
+  /** Whether it has a terminal. */
+  tty: boolean;
   cwd?: string | null;
-  user?: string | null;
+  /** A name that an E2B client has given it. */
   tag?: string | null;
 }
 
-export type StartProcess = Omit<Exec, "timeout_secs"> & { timeout_secs?: number | null; tag?: string | null };
+export interface StartProcess {
+  args: string[];
+  cwd?: string | null;
+  env?: Record<string, string>;
+  /** Whether it can be written to. */
+  stdin?: boolean;
+  timeout_secs?: number | null;
+  user?: string | null;
+}
 
 export interface StartedProcess {
   pid: number;
 }
 
-export interface SignalProcess {
+export interface SendSignal {
   signal: Signal;
+}
+
+export interface Displayed {
+  data: Record<string, string>;
+  /** Whether it is the value of the last expression. */
+  main: boolean;
 }
 
 export type EvalEvent =
   | { stdout: string }
   | { stderr: string }
-  | { result: { data: Record<string, string>; main: boolean } }
+  | { result: Displayed }
   | { raised: EvalError }
   | { ended: { timed_out: boolean; truncated: boolean } }
   | { error: ErrorBody };
 
-export type EvaluatedWithTimeout = Evaluated & { timed_out?: boolean };
+export type Evaluated = EvaluatedBefore & { timed_out?: boolean };
 
-export interface FilePage {
+export interface FileList {
   files: FileInfo[];
   truncated: boolean;
   next?: string | null;
 }
 
-export type EventWithCursor = Event & { cursor?: string };
+export type Event = EventBefore & { cursor?: string };

@@ -1,6 +1,6 @@
 /** Code in a sandbox's interpreters, and the contexts that it runs in. */
 
-import type { Context } from "./additions.js";
+import type { CodeContext } from "./additions.js";
 import { parsedObject, type RequestOptions } from "./call.js";
 import { type Controller, given } from "./controller.js";
 import { ConnectionFailedError, EvaluationTimeoutError, fromBody } from "./errors.js";
@@ -14,7 +14,7 @@ export interface RunCodeOptions extends RequestOptions {
   /** Without it, Python. */
   language?: Language | undefined;
   /** Without it, the language's default one. */
-  context?: string | Context | undefined;
+  context?: string | CodeContext | undefined;
   envs?: Record<string, string> | undefined;
   /** Seconds until it is interrupted [default: 300]; 0 and `null` are a day. */
   timeout?: number | null | undefined;
@@ -109,23 +109,23 @@ export class Contexts {
     this.#id = sandboxId;
   }
 
-  list(options?: RequestOptions): Promise<Context[]> {
+  list(options?: RequestOptions): Promise<CodeContext[]> {
     return this.#controller.transport.send(requests.listContexts(this.#id), options);
   }
 
   /** Starts an interpreter. */
-  create(options: RequestOptions & { language?: Language; cwd?: string } = {}): Promise<Context> {
+  create(options: RequestOptions & { language?: Language; cwd?: string } = {}): Promise<CodeContext> {
     const { language = "python", cwd, signal } = options;
     return this.#controller.transport.send(requests.createContext(this.#id, { language, ...given({ cwd }) }), { signal });
   }
 
   /** Ends an interpreter. */
-  remove(context: string | Context, options?: RequestOptions): Promise<void> {
+  remove(context: string | CodeContext, options?: RequestOptions): Promise<void> {
     return this.#controller.transport.send(requests.removeContext(this.#id, id(context)), options);
   }
 
   /** Starts an interpreter anew: its state is gone. */
-  restart(context: string | Context, options?: RequestOptions): Promise<void> {
+  restart(context: string | CodeContext, options?: RequestOptions): Promise<void> {
     return this.#controller.transport.send(requests.restartContext(this.#id, id(context)), options);
   }
 
@@ -133,13 +133,13 @@ export class Contexts {
    * Interrupts the code that runs. Code that does not stop within `grace` seconds [default: 5] is ended with its interpreter, which
    * starts anew. Whether that happened.
    */
-  async interrupt(context: string | Context, options: RequestOptions & { grace?: number } = {}): Promise<boolean> {
+  async interrupt(context: string | CodeContext, options: RequestOptions & { grace?: number } = {}): Promise<boolean> {
     const { grace, signal } = options;
     const call = requests.interruptContext(this.#id, id(context), grace);
     return (await this.#controller.transport.send(call, { signal })).restarted;
   }
 }
 
-function id(context: string | Context): string {
+function id(context: string | CodeContext): string {
   return typeof context === "string" ? context : context.id;
 }

@@ -31,7 +31,8 @@ export interface RunOptions extends ProgramOptions {
 }
 
 export interface StartOptions extends ProgramOptions {
-  stdin?: string | undefined;
+  /** Whether `sendStdin` writes to it; without it, the program reads the end of its input at once. */
+  stdin?: boolean | undefined;
   /** Seconds until it is ended [default: unlimited]. */
   timeout?: number | null | undefined;
 }

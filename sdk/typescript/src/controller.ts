@@ -138,7 +138,7 @@ export class Controller implements AsyncDisposable {
    *
    * When the connection breaks, it is opened again where it was. Events that the daemon no longer has are told as `missed`.
    */
-  async *events(options: EventOptions = {}): AsyncGenerator<additions.EventWithCursor, void, undefined> {
+  async *events(options: EventOptions = {}): AsyncGenerator<additions.Event, void, undefined> {
     const { after, sandbox, snapshot, event, signal } = options;
     let cursor = after;
     while (true) {
@@ -146,7 +146,7 @@ export class Controller implements AsyncDisposable {
       const answer = await this.transport.open(requests.events(values), { signal });
       try {
         for await (const line of this.transport.lines(answer)) {
-          const told = line as additions.EventWithCursor;
+          const told = line as additions.Event;
           cursor = told.cursor ?? cursor;
           yield told;
         }
@@ -239,7 +239,7 @@ export class Controller implements AsyncDisposable {
   }
 
   /** Runs code in one of a sandbox's interpreters, which keep their state from call to call. */
-  evalCode(id: string, body: models.Eval, options?: RequestOptions): Promise<additions.EvaluatedWithTimeout> {
+  evalCode(id: string, body: models.Eval, options?: RequestOptions): Promise<additions.Evaluated> {
     return this.transport.send(requests.evaluate(id, body), options);
   }
 

@@ -13,7 +13,7 @@
  * `Sandbox` and `Snapshot` are what most programs need, `Controller` has every request of the API, and `models` its types.
  */
 
-export type { Context, EvalEvent, EventWithCursor as Event, Process } from "./additions.js";
+export type { CodeContext, EvalEvent, Event, Process } from "./additions.js";
 export { Address } from "./address.js";
 export type { RequestOptions } from "./call.js";
 export { Contexts, type RunCodeOptions } from "./code.js";

@@ -59,13 +59,13 @@ export const sandboxConsole = (id: string, size?: number) =>
 export const execute = (id: string, body: models.Exec) =>
   within((body.timeout_secs ?? 30) + GRACE, post<models.Executed>(sandbox(id, "/exec"), body));
 export const evaluate = (id: string, body: models.Eval) =>
-  within((body.timeout_secs ?? 30) + GRACE, post<additions.EvaluatedWithTimeout>(sandbox(id, "/eval"), body));
+  within((body.timeout_secs ?? 30) + GRACE, post<additions.Evaluated>(sandbox(id, "/eval"), body));
 /** The path of a WebSocket. */
 export const interact = (id: string) => sandbox(id, "/exec");
 
-export const listContexts = (id: string) => list<additions.Context>(get(sandbox(id, "/contexts")));
-export const createContext = (id: string, body: additions.CreateContext) =>
-  post<additions.Context>(sandbox(id, "/contexts"), body);
+export const listContexts = (id: string) => list<additions.CodeContext>(get(sandbox(id, "/contexts")));
+export const createContext = (id: string, body: additions.CreateCodeContext) =>
+  post<additions.CodeContext>(sandbox(id, "/contexts"), body);
 export const removeContext = (id: string, context: string) => nothing(remove(`${sandbox(id, "/contexts/")}${part(context)}`));
 export const restartContext = (id: string, context: string) =>
   nothing(post(`${sandbox(id, "/contexts/")}${part(context)}/restart`));
@@ -84,7 +84,7 @@ export const startProcess = (id: string, body: additions.StartProcess) =>
 /** The path of a WebSocket, or of a stream of ExecEvent. */
 export const connectProcess = (id: string, pid: number) => sandbox(id, `/processes/${number(pid)}`);
 export const signalProcess = (id: string, pid: number, signal: models.Signal) =>
-  nothing(post(sandbox(id, `/processes/${number(pid)}/signal`), { signal } satisfies additions.SignalProcess));
+  nothing(post(sandbox(id, `/processes/${number(pid)}/signal`), { signal } satisfies additions.SendSignal));
 /** What the process reads comes with the call. */
 export const processStdin = (id: string, pid: number, close: boolean) =>
   carrying(BYTES, nothing(post(sandbox(id, `/processes/${number(pid)}/stdin`) + query({ close: close || undefined }))));
@@ -98,7 +98,7 @@ export const removeFile = (id: string, path: string, user?: string) => nothing(r
 export const fileInfo = (id: string, path: string, user?: string) =>
   get<models.FileInfo>(sandbox(id, "/files/info"), { path, user });
 export const listFiles = (id: string, path: string, values: Values) =>
-  get<additions.FilePage>(sandbox(id, "/files/list"), { path, ...values });
+  get<additions.FileList>(sandbox(id, "/files/list"), { path, ...values });
 
 /** The path at which a port of a sandbox is. */
 export function proxy(id: string, port: number, path: string): string {

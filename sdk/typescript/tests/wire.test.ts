@@ -383,7 +383,7 @@ test("contexts and processes", async (t) => {
   await sandbox.contexts.restart("c1");
   await sandbox.contexts.remove(made);
   assert.equal(daemon.last.line, `DELETE /v1/sandboxes/${ID}/contexts/c1`);
-  daemon.says(answer([{ pid: 7, args: ["sleep"] }]));
+  daemon.says(answer([{ pid: 7, args: ["sleep"], tty: false }]));
   assert.equal((await sandbox.commands.list())[0]?.pid, 7);
   daemon.says(answer({ pid: 8 }, 201));
   assert.equal(await sandbox.commands.start(["sleep", "9"], { cwd: "/" }), 8);

@@ -14,7 +14,7 @@ with Sandbox.create("python") as sandbox:
 """
 
 from . import errors, models
-from ._additions import Context, Process
+from ._additions import CodeContext, Process
 from ._async.code import AsyncContexts
 from ._async.commands import AsyncCommandHandle, AsyncCommands
 from ._async.controller import AsyncController
@@ -45,10 +45,10 @@ __all__ = [
     "AsyncSandboxPaginator",
     "AsyncSnapshot",
     "BranchMode",
+    "CodeContext",
     "CommandHandle",
     "CommandResult",
     "Commands",
-    "Context",
     "Contexts",
     "Controller",
     "Egress",

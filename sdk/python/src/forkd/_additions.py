@@ -10,29 +10,29 @@ from ._model import Model
 
 
 @dataclass(frozen=True)
-class Context(Model):
+class CodeContext(Model):
     """An interpreter that keeps its state."""
 
     id: str
-    language: models.Language
+    language: str
     cwd: str
     busy: bool
     """Whether code runs in it."""
 
 
 @dataclass(frozen=True)
-class CreateContext(Model):
+class CreateCodeContext(Model):
     """Starts an interpreter."""
 
-    language: models.Language
     cwd: Optional[str] = None
+    language: models.Language = "python"
 
 
 @dataclass(frozen=True)
-class InterruptContext(Model):
+class Interrupt(Model):
     """Interrupts code."""
 
-    grace_secs: Optional[int] = None
+    grace_secs: int = 5
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,11 @@ class Process(Model):
 
     pid: int
     args: list[str]
+    tty: bool
+    """Whether it has a terminal."""
     cwd: Optional[str] = None
-    user: Optional[str] = None
     tag: Optional[str] = None
+    """A name that an E2B client has given it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class StartProcess(Model):
     args: list[str]
     cwd: Optional[str] = None
     env: dict[str, str] = field(default_factory=dict)
-    stdin: Optional[str] = None
+    stdin: bool = False
+    """Whether it can be written to."""
     timeout_secs: Optional[int] = None
     user: Optional[str] = None
 
@@ -74,14 +77,14 @@ class StartedProcess(Model):
 
 
 @dataclass(frozen=True)
-class SignalProcess(Model):
+class SendSignal(Model):
     """A signal to a program and its process group."""
 
     signal: models.Signal
 
 
 @dataclass(frozen=True)
-class EvalResult(Model):
+class Displayed(Model):
     """Something that was displayed, by MIME type."""
 
     data: dict[str, str]
@@ -89,7 +92,7 @@ class EvalResult(Model):
 
 
 @dataclass(frozen=True)
-class EvalEnded(Model):
+class EvalEventEnded(Model):
     """The code has ended."""
 
     timed_out: bool
@@ -102,9 +105,9 @@ class EvalEvent(Model):
 
     stdout: Optional[str] = None
     stderr: Optional[str] = None
-    result: Optional[EvalResult] = None
+    result: Optional[Displayed] = None
     raised: Optional[models.EvalError] = None
-    ended: Optional[EvalEnded] = None
+    ended: Optional[EvalEventEnded] = None
     error: Optional[models.ErrorBody] = None
 
 

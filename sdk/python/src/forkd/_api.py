@@ -101,12 +101,12 @@ def interact(sandbox: str) -> str:
     return _sandbox(sandbox, "/exec")
 
 
-def list_contexts(sandbox: str) -> Call[list[_additions.Context]]:
-    return get(_sandbox(sandbox, "/contexts"), many(_additions.Context))
+def list_contexts(sandbox: str) -> Call[list[_additions.CodeContext]]:
+    return get(_sandbox(sandbox, "/contexts"), many(_additions.CodeContext))
 
 
-def create_context(sandbox: str, body: _additions.CreateContext) -> Call[_additions.Context]:
-    return post(_sandbox(sandbox, "/contexts"), model(_additions.Context), body)
+def create_context(sandbox: str, body: _additions.CreateCodeContext) -> Call[_additions.CodeContext]:
+    return post(_sandbox(sandbox, "/contexts"), model(_additions.CodeContext), body)
 
 
 def remove_context(sandbox: str, context: str) -> Call[None]:
@@ -117,7 +117,7 @@ def restart_context(sandbox: str, context: str) -> Call[None]:
     return post(_sandbox(sandbox, f"/contexts/{part(context)}/restart"), nothing)
 
 
-def interrupt_context(sandbox: str, context: str, body: _additions.InterruptContext) -> Call[_additions.Interrupted]:
+def interrupt_context(sandbox: str, context: str, body: _additions.Interrupt) -> Call[_additions.Interrupted]:
     path = _sandbox(sandbox, f"/contexts/{part(context)}/interrupt")
     return post(path, model(_additions.Interrupted), body).within(LONG)
 
@@ -136,7 +136,7 @@ def connect_process(sandbox: str, pid: int) -> str:
 
 
 def signal_process(sandbox: str, pid: int, signal: models.Signal) -> Call[None]:
-    return post(_sandbox(sandbox, f"/processes/{pid}/signal"), nothing, _additions.SignalProcess(signal=signal))
+    return post(_sandbox(sandbox, f"/processes/{pid}/signal"), nothing, _additions.SendSignal(signal=signal))
 
 
 def process_stdin(sandbox: str, pid: int, close: bool = False) -> Call[None]:

@@ -14,8 +14,6 @@ from . import io
 from .controller import AsyncController
 from .transport import AsyncLines
 
-Context = _additions.Context
-
 
 async def run_code(
     controller: AsyncController,
@@ -102,31 +100,31 @@ class AsyncContexts:
         self._transport = controller.transport
         self._id = sandbox_id
 
-    async def list(self) -> builtins.list[Context]:
+    async def list(self) -> builtins.list[_additions.CodeContext]:
         """All of them."""
         return await self._transport.send(_api.list_contexts(self._id))
 
-    async def create(self, language: models.Language = "python", *, cwd: Optional[str] = None) -> Context:
+    async def create(self, language: models.Language = "python", *, cwd: Optional[str] = None) -> _additions.CodeContext:
         """Starts an interpreter."""
-        body = _additions.CreateContext(language=language, cwd=cwd)
+        body = _additions.CreateCodeContext(language=language, cwd=cwd)
         return await self._transport.send(_api.create_context(self._id, body))
 
-    async def remove(self, context: Union[str, Context]) -> None:
+    async def remove(self, context: Union[str, _additions.CodeContext]) -> None:
         """Ends an interpreter."""
         await self._transport.send(_api.remove_context(self._id, identity(context)))
 
-    async def restart(self, context: Union[str, Context]) -> None:
+    async def restart(self, context: Union[str, _additions.CodeContext]) -> None:
         """Starts an interpreter anew: its state is gone."""
         await self._transport.send(_api.restart_context(self._id, identity(context)))
 
-    async def interrupt(self, context: Union[str, Context], *, grace: Optional[int] = None) -> bool:
+    async def interrupt(self, context: Union[str, _additions.CodeContext], *, grace: int = 5) -> bool:
         """Interrupts the code that runs. Code that does not stop within `grace` seconds (default 5) is ended with its
         interpreter, which starts anew. Whether that happened.
         """
-        body = _additions.InterruptContext(grace_secs=grace)
+        body = _additions.Interrupt(grace_secs=grace)
         return (await self._transport.send(_api.interrupt_context(self._id, identity(context), body))).restarted
 
 
-def identity(context: Union[str, Context]) -> str:
+def identity(context: Union[str, _additions.CodeContext]) -> str:
     """The id of a context."""
     return context if isinstance(context, str) else context.id

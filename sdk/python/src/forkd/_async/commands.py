@@ -116,10 +116,13 @@ class AsyncCommands:
         envs: Optional[dict[str, str]] = None,
         user: Optional[str] = None,
         cwd: Optional[str] = None,
-        stdin: Optional[str] = None,
+        stdin: bool = False,
         timeout: Optional[float] = None,
     ) -> int:
-        """Starts a program that nobody waits for, and returns its process id. Without a `timeout`, its time is unlimited."""
+        """Starts a program that nobody waits for, and returns its process id. Without a `timeout`, its time is unlimited.
+
+        With `stdin`, `send_stdin` writes to it; without, it reads the end of its input at once.
+        """
         body = _additions.StartProcess(
             args=arguments(cmd),
             cwd=cwd,

@@ -9,14 +9,14 @@ from typing import Optional, TypeVar, Union
 
 import httpx
 
-from .. import _api, models
+from .. import _additions, _api, models
 from .._arguments import limit, seconds
 from .._call import Call, nothing
 from .._results import Command, CommandResult, Execution, ExecutionError, Result, arguments, of_evaluated, of_executed
 from .._wire import LARGEST
 from ..errors import EvaluationError, EvaluationTimeoutError, ForkdError, InvalidArgumentError, NotFoundError
 from . import io
-from .code import AsyncContexts, Context, identity, run_code
+from .code import AsyncContexts, identity, run_code
 from .commands import AsyncCommands, follow
 from .controller import AsyncController
 from .files import AsyncFiles
@@ -188,7 +188,7 @@ class AsyncSandbox:
         code: str,
         language: models.Language = "python",
         *,
-        context: Union[str, Context, None] = None,
+        context: Union[str, _additions.CodeContext, None] = None,
         envs: Optional[dict[str, str]] = None,
         timeout: Optional[float] = 300,
         on_stdout: Optional[io.Handler[str]] = None,

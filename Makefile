@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2e-hub soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2e-hub soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -134,6 +134,9 @@ sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the mo
 	scripts/api-docs
 	sdk/python/with-tools ./generate
 	sdk/typescript/with-tools ./generate
+
+release-test: setup ## dry runs of both releases, and that what must not be released is refused
+	sdk/release-test
 
 release-python: setup ## build the wheel and check it for PyPI; with PUBLISH=1, from a clean tree at the tag of its version, publish it
 	sdk/release python

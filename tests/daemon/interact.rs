@@ -16,7 +16,7 @@ use crate::guest::ENVD;
 use crate::world::World;
 
 /// A client of an interactive program.
-struct Seat {
+pub struct Seat {
     socket: WebSocket<UnixStream>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -26,9 +26,22 @@ struct Seat {
 
 impl Seat {
     fn take(world: &World, id: &str) -> Result<Seat, Failure> {
+        Seat::open(world, &format!("/v1/sandboxes/{id}/exec"))
+    }
+
+    /// With a program that runs already.
+    pub fn attach(world: &World, id: &str, pid: u32) -> Result<Seat, Failure> {
+        let mut seat = Seat::open(world, &format!("/v1/sandboxes/{id}/processes/{pid}"))?;
+        match seat.next()? {
+            Some(ExecEvent::Started { pid: told }) if told == pid => Ok(seat),
+            other => Err(format!("not attached: {other:?}").into()),
+        }
+    }
+
+    fn open(world: &World, path: &str) -> Result<Seat, Failure> {
         let stream = UnixStream::connect(world.socket())?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let (socket, _) = tungstenite::client(format!("ws://localhost/v1/sandboxes/{id}/exec"), stream)
+        let (socket, _) = tungstenite::client(format!("ws://localhost{path}"), stream)
             .map_err(|error| format!("no WebSocket: {error}"))?;
         Ok(Seat { socket, stdout: Vec::new(), stderr: Vec::new(), taken: 0 })
     }
@@ -47,7 +60,7 @@ impl Seat {
         Ok(self.socket.send(Message::text(message.to_string()))?)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.socket.send(Message::binary(bytes.to_vec()))?)
     }
 
@@ -78,7 +91,7 @@ impl Seat {
     }
 
     /// Reads until this was printed, and forgets what was before.
-    fn until(&mut self, text: &str) -> Result<(), Failure> {
+    pub fn until(&mut self, text: &str) -> Result<(), Failure> {
         loop {
             let said = String::from_utf8_lossy(&self.stdout).into_owned();
             if let Some(at) = said.find(text) {

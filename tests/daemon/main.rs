@@ -25,6 +25,7 @@ mod projects;
 mod proxy;
 mod recovery;
 mod refusals;
+mod running;
 mod schema;
 mod sdk;
 mod snapshots;

@@ -44,7 +44,15 @@ fn classified(operation: &str) -> Option<About> {
         "set_sandbox_ttl" => Sandbox("", r#"{"ttl_secs":5}"#),
         "rollback_sandbox" => Sandbox("", r#"{"tag":"own-branch"}"#),
         "eval" => Sandbox("", r#"{"language":"python","code":"1"}"#),
-        "exec" => Sandbox("", r#"{"args":["true"]}"#),
+        "exec" | "start_process" => Sandbox("", r#"{"args":["true"]}"#),
+        "list_contexts"
+        | "restart_context"
+        | "remove_context"
+        | "list_processes"
+        | "connect_process"
+        | "write_process_stdin" => Sandbox("", ""),
+        "create_context" | "interrupt_context" => Sandbox("", "{}"),
+        "signal_process" => Sandbox("", r#"{"signal":"SIGTERM"}"#),
         "read_file" | "write_file" | "remove_file" | "file_info" | "list_files" => Sandbox("?path=/x", ""),
         "get_snapshot"
         | "remove_snapshot"
@@ -179,7 +187,7 @@ fn nothing_of_another_project_is_there() -> Result<(), Failure> {
         let request = request.replace("{port}", "80").replace("{path}", "x");
         match about {
             About::Sandbox(query, body) => {
-                let request = format!("{}{query}", request.replace("{id}", "NAME"));
+                let request = format!("{}{query}", request.replace("{id}", "NAME").replace("{pid}", "7"));
                 tenants.hides(&request, ids, body, 404)?;
                 // To its own project it is there.
                 if !request.starts_with("DELETE") {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::code::thirty;
 use crate::data::Data;
@@ -158,6 +158,70 @@ pub enum ExecInput {
     /// The program reads the end of its input; at a terminal, Ctrl-D.
     CloseStdin,
 }
+
+/// Starts a program that nobody waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartProcess {
+    /// The program and its arguments.
+    #[schema(min_items = 1)]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Without one, the image's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Whether it can be written to. Without it, the program reads the end of its input at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stdin: bool,
+    /// It is killed after this time. Without it, it runs as long as it wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400)]
+    pub timeout_secs: Option<u64>,
+}
+
+/// A program that was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StartedProcess {
+    pub pid: u32,
+}
+
+/// A program that runs: one that a client has started, not one of its children.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Process {
+    pub pid: u32,
+    /// The program and its arguments.
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// A name that an E2B client has given it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Whether it has a terminal.
+    pub tty: bool,
+}
+
+/// Sends a signal to a program and all that are in its process group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SendSignal {
+    pub signal: Signal,
+}
+
+/// What comes with bytes for a program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct StdinQuery {
+    /// Whether the program reads the end of its input after them; at a terminal, Ctrl-D.
+    #[serde(default)]
+    pub close: bool,
+}
+
+/// The most bytes that a program is sent at once.
+pub const MAX_STDIN: usize = 1 << 20;
 
 /// A signal that programs are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

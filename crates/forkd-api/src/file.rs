@@ -19,6 +19,26 @@ pub struct FilePath {
     pub user: Option<String>,
 }
 
+/// A part of what is in a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListFiles {
+    /// Absolute, or from the user's directory.
+    #[param(min_length = 1, max_length = 4096)]
+    pub path: String,
+    /// Whose directory a relative path begins at. Without one, the image's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Only names behind this one: `next` of the list before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// How many at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 1, maximum = 10000, default = 10000)]
+    pub limit: Option<u32>,
+}
+
 /// What is known of a file. A link is shown as what it leads to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileInfo {
@@ -53,4 +73,7 @@ pub struct FileList {
     pub files: Vec<FileInfo>,
     /// Whether there are more.
     pub truncated: bool,
+    /// If there are: `after` with it gives the next of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Files in and out of a sandbox: bytes as they are, or trees as tar archives.
 
 use bytes::Bytes;
-use forkd_api::file::{FileInfo, FileList, TAR};
+use forkd_api::file::{FileInfo, FileList, ListFiles, TAR};
 use hyper::Method;
 
 use crate::body::{Body, Upload};
@@ -83,9 +83,11 @@ impl Client {
         self.ask(Request::get(path(id, &format!("/files/info{query}")))).await
     }
 
-    /// What is in a directory.
-    pub async fn list_files(&self, id: &str, guest_path: &str) -> Result<FileList, ClientError> {
-        let query = query([("path", Some(guest_path.to_owned()))]);
+    /// What is in a directory, as much of it as one answer holds; `next` of the answer gives the rest.
+    pub async fn list_files(&self, id: &str, wanted: &ListFiles) -> Result<FileList, ClientError> {
+        let ListFiles { path: guest_path, user, after, limit } = wanted.clone();
+        let limit = limit.map(|limit| limit.to_string());
+        let query = query([("path", Some(guest_path)), ("user", user), ("after", after), ("limit", limit)]);
         self.ask(Request::get(path(id, &format!("/files/list{query}")))).await
     }
 

@@ -79,19 +79,28 @@ impl Client {
     /// Starts a program to talk to. Its input ends when nobody follows it any more.
     pub async fn start(&self, id: &str, wanted: &ExecStart) -> Result<(Input, Output), ClientError> {
         let limit = QUICK;
-        let (mut input, mut output) =
-            timeout(limit, self.open_socket(id)).await.map_err(|_| ClientError::TimedOut(limit))??;
+        let (mut input, mut output) = timeout(limit, self.open_socket(path(id, "/exec")))
+            .await
+            .map_err(|_| ClientError::TimedOut(limit))??;
         if wanted.stdin_window {
-            let window = Arc::new(Semaphore::new(STDIN_WINDOW));
-            input.window = Some(Arc::clone(&window));
-            output.window = Some(window);
+            share_window(&mut input, &mut output);
         }
         input.text(wanted).await?;
         Ok((input, output))
     }
 
-    async fn open_socket(&self, id: &str) -> Result<(Input, Output), ClientError> {
-        let uri = format!("ws://{}{}", self.address().authority(), path(id, "/exec"));
+    /// Comes to a program that runs, to hear what it prints from now on and to talk to it. It goes on when nobody follows it.
+    pub async fn attach(&self, id: &str, pid: u32) -> Result<(Input, Output), ClientError> {
+        let limit = QUICK;
+        let opening = self.open_socket(path(id, &format!("/processes/{pid}")));
+        let (mut input, mut output) =
+            timeout(limit, opening).await.map_err(|_| ClientError::TimedOut(limit))??;
+        share_window(&mut input, &mut output);
+        Ok((input, output))
+    }
+
+    async fn open_socket(&self, path: String) -> Result<(Input, Output), ClientError> {
+        let uri = format!("ws://{}{path}", self.address().authority());
         let mut request = uri.into_client_request().map_err(ClientError::broken)?;
         for (name, value) in self.headers() {
             request.headers_mut().insert(name, value);
@@ -112,6 +121,12 @@ impl Client {
         let input = Input { socket: sink, window: None, reserved: 0 };
         Ok((input, Output { socket, window: None, client: self.clone() }))
     }
+}
+
+fn share_window(input: &mut Input, output: &mut Output) {
+    let window = Arc::new(Semaphore::new(STDIN_WINDOW));
+    input.window = Some(Arc::clone(&window));
+    output.window = Some(window);
 }
 
 impl Input {

@@ -1,10 +1,10 @@
 //! The daemon itself, and what happens in it.
 
-use forkd_api::event::Event;
+use forkd_api::event::{Event, EventQuery};
 use forkd_api::system::{Health, ProblemList, Version};
 
 use crate::error::ClientError;
-use crate::exchange::{Client, Request};
+use crate::exchange::{Client, Request, query};
 use crate::lines::Lines;
 
 impl Client {
@@ -27,8 +27,10 @@ impl Client {
         self.text(Request::get("/metrics".into())).await
     }
 
-    /// What happens from now on.
-    pub async fn events(&self) -> Result<Lines<Event>, ClientError> {
-        self.lines(Request::get("/v1/events".into())).await
+    /// What happens from now on, or since a cursor.
+    pub async fn events(&self, wanted: &EventQuery) -> Result<Lines<Event>, ClientError> {
+        let EventQuery { after, sandbox, snapshot, event } = wanted.clone();
+        let query = query([("after", after), ("sandbox", sandbox), ("snapshot", snapshot), ("event", event)]);
+        self.lines(Request::get(format!("/v1/events{query}"))).await
     }
 }

@@ -200,7 +200,7 @@ async fn a_line_without_end_is_given_up() {
         while stream.write_all(&[b'x'; 65536]).await.is_ok() {}
     });
     let client = Client::new(Address::Unix(path), None).unwrap();
-    let error = client.events().await.unwrap().next().await.unwrap_err();
+    let error = client.events(&Default::default()).await.unwrap().next().await.unwrap_err();
     assert!(matches!(error, ClientError::TooLarge(_)), "{error:?}");
 }
 

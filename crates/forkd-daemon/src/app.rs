@@ -13,10 +13,12 @@ use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::build_guests::BuildGuests;
 use crate::config::{Config, Limits};
 use crate::error::ApiError;
+use crate::event_log::EventLog;
 use crate::idempotency::Idempotency;
 use crate::kept::KeptError;
 use crate::metrics::Metrics;
 use crate::protocol::Protocol;
+use crate::removals::Removals;
 use crate::sharing::Sharing;
 use crate::snapshot_policy::PolicyFile;
 use crate::trace::{RequestTrace, SpanSink};
@@ -34,6 +36,8 @@ pub struct App {
     pub audit: Audit,
     pub metrics: Metrics,
     pub idempotency: Idempotency,
+    pub removals: Removals,
+    pub events: EventLog,
     pub limits: Limits,
     /// Whether the TCP port is for TLS.
     pub tls: bool,
@@ -86,6 +90,8 @@ impl App {
             audit,
             metrics,
             idempotency: Idempotency::new(config.limits.idempotency),
+            removals: Removals::default(),
+            events: EventLog::default(),
             limits: config.limits,
             tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
             protocol,

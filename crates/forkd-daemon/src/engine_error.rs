@@ -178,6 +178,7 @@ fn of_exec(error: &ExecError) -> ApiError {
         ExecError::Agent(error) => of_agent(error),
         // No such program, directory or user: what the guest says of the request.
         ExecError::Refused(text) => ApiError::new(ErrorCode::Malformed, shortened(text.clone())),
+        ExecError::NoProcess(text) => ApiError::new(ErrorCode::NotFound, shortened(text.clone())),
         ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
         ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
             ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")

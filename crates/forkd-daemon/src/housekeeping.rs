@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forkd_api::event::What;
 use forkd_engine::{Happened, SandboxState, SnapshotStatus, Swept, Told};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -11,6 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::app::{App, Shared};
 use crate::error::chain;
+use crate::views;
 
 /// Between two sweeps.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -23,7 +25,14 @@ pub const LEFT_ALONE: &str = "left alone, and nothing is removed that it may nee
 
 /// Begins. It ends when the daemon is about to stop.
 pub fn start(app: &Shared) {
-    let (sweeping, trimming, counting) = (app.clone(), app.clone(), app.clone());
+    let (sweeping, trimming, counting, logging) = (app.clone(), app.clone(), app.clone(), app.clone());
+    let told = app.engine.happenings();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = log(&logging, told) => {}
+            () = logging.stopping() => {}
+        }
+    });
     // Before anything happens that counts.
     let happened = app.engine.happenings();
     let cleaning = app.clone();
@@ -113,6 +122,21 @@ async fn memory_taken(happened: &mut Receiver<Told>) {
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// Keeps what callers are told.
+async fn log(app: &App, mut happened: Receiver<Told>) {
+    loop {
+        match happened.recv().await {
+            Ok(Told { project, what }) => {
+                if let Some(what) = views::event(&app.engine, what) {
+                    app.events.add(Some(project), what);
+                }
+            }
+            Err(RecvError::Lagged(count)) => app.events.add(None, What::Missed { count: Some(count) }),
+            Err(RecvError::Closed) => return,
         }
     }
 }

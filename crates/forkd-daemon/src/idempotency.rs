@@ -99,7 +99,7 @@ enum Progress {
 
 /// An answer that can be given again.
 #[derive(Debug, Clone)]
-struct Kept {
+pub(crate) struct Kept {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
@@ -202,7 +202,7 @@ fn turn(app: &Shared, key: &Key, fingerprint: Fingerprint) -> Result<Turn, ApiEr
 }
 
 /// Takes an answer apart if it is one to be kept: not a stream, not too large, and nothing that may be different soon.
-async fn keep(response: Response, limit: usize) -> (Response, Option<Kept>) {
+pub(crate) async fn keep(response: Response, limit: usize) -> (Response, Option<Kept>) {
     let status = response.status();
     let passing = status.is_server_error()
         || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);

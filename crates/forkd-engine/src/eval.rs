@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use forkd_api::code::{self, Displayed, EvalEvent, Evaluated};
 use forkd_envd::connect::UNARY_TYPE;
 use forkd_envd::interpreter::{CodeError, EXECUTE, ExecuteRequest, Line};
 use forkd_envd::port::INTERPRETER;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -32,23 +33,6 @@ pub struct Code<'a> {
     pub language: Option<&'a str>,
     pub context: Option<&'a str>,
     pub env: BTreeMap<String, String>,
-}
-
-/// One value in all its kinds.
-pub type Shown = BTreeMap<String, String>;
-
-/// What it has come to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Evaluated {
-    /// The value of the last expression, as text.
-    pub result: Option<String>,
-    /// Everything that was displayed, by its kind (`text`, `html`, `png`, …), and then the value of the last expression.
-    pub results: Vec<Shown>,
-    pub stdout: String,
-    pub stderr: String,
-    pub error: Option<CodeError>,
-    /// Whether there was more than is kept.
-    pub truncated: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,13 +62,42 @@ pub async fn eval_aloud(
     limit: Duration,
     printed: Option<&Printed>,
 ) -> Result<Evaluated, EvalError> {
-    match tokio::time::timeout(limit, run(agent, code, printed)).await {
-        Ok(evaluated) => evaluated,
+    let mut collected = Collected::default();
+    let running = async {
+        let mut running = start(agent, code).await?;
+        loop {
+            let event = running.next().await?;
+            if let (Some(printed), EvalEvent::Stdout(text) | EvalEvent::Stderr(text)) = (printed, &event) {
+                // Whoever does not listen does not miss it.
+                let _ = printed.send(text.clone()).await;
+            }
+            let last = event.is_last();
+            collected.add(event);
+            if last {
+                return Ok(());
+            }
+        }
+    };
+    match tokio::time::timeout(limit, running).await {
+        Ok(ran) => ran.map(|()| collected.finish()),
         Err(_) => Err(EvalError::Timeout(limit)),
     }
 }
 
-async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Result<Evaluated, EvalError> {
+/// Code that runs. Dropped, it is interrupted.
+#[derive(Debug)]
+pub struct Running {
+    body: hyper::body::Incoming,
+    buffer: BytesMut,
+    /// How much of the buffer has no end of a line.
+    searched: usize,
+    /// Bytes of a line that is too long.
+    skipped: usize,
+    truncated: bool,
+}
+
+/// Starts code, which is then read.
+pub async fn start(agent: &Agent, code: &Code<'_>) -> Result<Running, EvalError> {
     let request = ExecuteRequest {
         code: code.code.into(),
         context_id: code.context.map(Into::into),
@@ -92,109 +105,168 @@ async fn run(agent: &Agent, code: &Code<'_>, printed: Option<&Printed>) -> Resul
         env_vars: Some(code.env.clone()),
     };
     let body = serde_json::to_vec(&request).map_err(AgentError::Request)?;
+    let body = ask(agent, Method::POST, EXECUTE, body).await?;
+    Ok(Running { body, buffer: BytesMut::new(), searched: 0, skipped: 0, truncated: false })
+}
+
+/// Asks the guest's interpreters. What they refuse is said in their words.
+pub(crate) async fn ask(
+    agent: &Agent,
+    method: Method,
+    path: &str,
+    body: Vec<u8>,
+) -> Result<hyper::body::Incoming, EvalError> {
     let stream = agent.guest().connect(INTERPRETER.into()).await.map_err(AgentError::from)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
     // Ends with the body, or when nobody reads it any more.
     tokio::spawn(connection);
-    let request = Request::post(EXECUTE)
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
         .header("host", "guest")
         .header("content-type", UNARY_TYPE)
         .body(Full::new(Bytes::from(body)))
         .map_err(|error: hyper::http::Error| EvalError::Protocol(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(AgentError::from)?;
     let status = response.status();
-    if !status.is_success() {
-        let body = Limited::new(response.into_body(), MAX_REFUSAL).collect().await;
-        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-        let message = String::from_utf8_lossy(&body).trim().chars().take(500).collect();
-        return Err(EvalError::Refused { status, message });
+    if status.is_success() {
+        return Ok(response.into_body());
     }
-    let mut body = response.into_body();
-    let (mut buffer, mut evaluated) = (BytesMut::new(), Evaluated::default());
-    let (mut main, mut searched) = (None, 0);
-    // Bytes of a line that is too long.
-    let mut skipped = 0;
-    loop {
-        while let Some(end) = buffer[searched..].iter().position(|byte| *byte == b'\n') {
-            let line = buffer.split_to(searched + end + 1);
-            searched = 0;
-            if std::mem::take(&mut skipped) > 0 {
-                continue;
-            }
-            let before = (evaluated.stdout.len(), evaluated.stderr.len());
-            let line =
+    let body = Limited::new(response.into_body(), MAX_REFUSAL).collect().await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let message = String::from_utf8_lossy(&body).trim().chars().take(500).collect();
+    Err(EvalError::Refused { status, message })
+}
+
+impl Running {
+    /// What it does next: `Stdout`, `Stderr`, `Result`, `Raised`, and `Ended` as the last.
+    pub async fn next(&mut self) -> Result<EvalEvent, EvalError> {
+        loop {
+            let line = self.line().await?;
+            let line: Line =
                 serde_json::from_slice(&line).map_err(|error| EvalError::Protocol(error.to_string()))?;
-            if !evaluated.take(line, &mut main) {
-                evaluated.close(main);
-                return Ok(evaluated);
-            }
-            if let Some(printed) = printed {
-                for new in [evaluated.stdout.get(before.0..), evaluated.stderr.get(before.1..)] {
-                    let Some(new) = new.filter(|new| !new.is_empty()) else { continue };
-                    // Whoever does not listen does not miss it.
-                    let _ = printed.send(new.to_owned()).await;
+            return Ok(match line {
+                Line::Stdout(printed) => EvalEvent::Stdout(printed.text),
+                Line::Stderr(printed) => EvalEvent::Stderr(printed.text),
+                Line::Result { is_main_result, kinds } => EvalEvent::Result(displayed(kinds, is_main_result)),
+                Line::Error(CodeError { name, value, traceback }) => {
+                    EvalEvent::Raised(code::EvalError { name, value, traceback })
+                }
+                Line::EndOfExecution => EvalEvent::Ended { timed_out: false, truncated: self.truncated },
+                Line::NumberOfExecutions { .. } | Line::Keepalive | Line::Unknown => continue,
+            });
+        }
+    }
+
+    /// Whether something was too long to be told.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// The next line that is not too long.
+    async fn line(&mut self) -> Result<BytesMut, EvalError> {
+        loop {
+            while let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(self.searched + end + 1);
+                self.searched = 0;
+                if std::mem::take(&mut self.skipped) == 0 {
+                    return Ok(line);
                 }
             }
-        }
-        if buffer.len() > MAX_LINE {
-            // Whatever it is, the code has come further, and its state is worth more than this.
-            skipped += buffer.len();
-            buffer.clear();
-            evaluated.truncated = true;
-        }
-        if skipped > MAX_SKIPPED {
-            return Err(EvalError::Protocol(format!("a line longer than {MAX_SKIPPED} bytes")));
-        }
-        searched = buffer.len();
-        match body.frame().await {
-            Some(frame) => {
-                buffer.extend_from_slice(&frame.map_err(AgentError::from)?.into_data().unwrap_or_default())
+            if self.buffer.len() > MAX_LINE {
+                // Whatever it is, the code has come further, and its state is worth more than this.
+                self.skipped += self.buffer.len();
+                self.buffer.clear();
+                self.truncated = true;
             }
-            None => return Err(EvalError::Protocol("the answer ended before the code".into())),
+            if self.skipped > MAX_SKIPPED {
+                return Err(EvalError::Protocol(format!("a line longer than {MAX_SKIPPED} bytes")));
+            }
+            self.searched = self.buffer.len();
+            match self.body.frame().await {
+                Some(frame) => {
+                    let data = frame.map_err(AgentError::from)?.into_data().unwrap_or_default();
+                    self.buffer.extend_from_slice(&data);
+                }
+                None => return Err(EvalError::Protocol("the answer ended before the code".into())),
+            }
         }
     }
 }
 
-impl Evaluated {
-    /// Takes one line of the answer. `false` for the last one.
-    fn take(&mut self, line: Line, main: &mut Option<Shown>) -> bool {
-        match line {
-            Line::Stdout(printed) => append(&mut self.stdout, &printed.text, &mut self.truncated),
-            Line::Stderr(printed) => append(&mut self.stderr, &printed.text, &mut self.truncated),
-            Line::Result { is_main_result, kinds } => self.keep(kinds, is_main_result, main),
-            Line::Error(error) => self.error = Some(error),
-            Line::EndOfExecution => return false,
-            Line::NumberOfExecutions { .. } | Line::Keepalive | Line::Unknown => {}
-        }
-        true
-    }
+fn displayed(kinds: Map<String, Value>, main: bool) -> Displayed {
+    let text = |value: Value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Displayed { data: kinds.into_iter().map(|(kind, value)| (mime(kind), text(value))).collect(), main }
+}
 
-    fn keep(&mut self, kinds: Map<String, Value>, main: bool, last: &mut Option<Shown>) {
-        let text = |value: Value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
-        let result: Shown = kinds.into_iter().map(|(kind, value)| (kind, text(value))).collect();
-        if main {
-            self.result = result.get("text").cloned();
-            *last = Some(result);
-            return;
-        }
-        match self.results.iter().map(size).sum::<usize>() + size(&result) <= MAX_KEPT {
-            true => self.results.push(result),
-            false => self.truncated = true,
+/// The type of what an interpreter displays; what has none keeps the interpreter's word for it.
+fn mime(kind: String) -> String {
+    let known = match kind.as_str() {
+        "text" => "text/plain",
+        "html" => "text/html",
+        "markdown" => "text/markdown",
+        "latex" => "text/latex",
+        "svg" => "image/svg+xml",
+        "png" => "image/png",
+        "jpeg" => "image/jpeg",
+        "pdf" => "application/pdf",
+        "json" => "application/json",
+        "javascript" => "application/javascript",
+        _ => return kind,
+    };
+    known.to_owned()
+}
+
+/// What code has said so far, as much of it as an answer holds.
+#[derive(Debug, Default)]
+pub struct Collected {
+    evaluated: Evaluated,
+    /// The value of the last expression.
+    main: Option<Shown>,
+}
+
+/// One value in all its types.
+type Shown = BTreeMap<String, String>;
+
+impl Collected {
+    pub fn add(&mut self, event: EvalEvent) {
+        let evaluated = &mut self.evaluated;
+        match event {
+            EvalEvent::Stdout(text) => append(&mut evaluated.stdout, &text, &mut evaluated.truncated),
+            EvalEvent::Stderr(text) => append(&mut evaluated.stderr, &text, &mut evaluated.truncated),
+            EvalEvent::Result(Displayed { data, main: true }) => {
+                evaluated.result = data.get("text/plain").cloned();
+                self.main = Some(data);
+            }
+            EvalEvent::Result(Displayed { data, main: false }) => {
+                match evaluated.results.iter().map(size).sum::<usize>() + size(&data) <= MAX_KEPT {
+                    true => evaluated.results.push(data),
+                    false => evaluated.truncated = true,
+                }
+            }
+            EvalEvent::Raised(error) => evaluated.error = Some(error),
+            EvalEvent::Ended { timed_out, truncated } => {
+                evaluated.timed_out = timed_out;
+                evaluated.truncated |= truncated;
+            }
+            EvalEvent::Error(_) => {}
         }
     }
 
     /// Adds the value of the last expression, which has room before what was only displayed.
-    fn close(&mut self, main: Option<Shown>) {
-        let Some(main) = main else { return };
-        while self.results.iter().map(size).sum::<usize>() + size(&main) > MAX_KEPT
-            && self.results.pop().is_some()
+    pub fn finish(self) -> Evaluated {
+        let Collected { mut evaluated, main } = self;
+        let Some(main) = main else { return evaluated };
+        while evaluated.results.iter().map(size).sum::<usize>() + size(&main) > MAX_KEPT
+            && evaluated.results.pop().is_some()
         {
-            self.truncated = true;
+            evaluated.truncated = true;
         }
-        self.results.push(main);
+        evaluated.results.push(main);
+        evaluated
     }
 }
 
@@ -249,8 +321,8 @@ mod tests {
         assert_eq!(evaluated.result.as_deref(), Some("2"));
         assert_eq!((&evaluated.stdout[..], &evaluated.stderr[..]), ("one\n", "two"));
         assert_eq!(evaluated.results.len(), 2);
-        assert_eq!(evaluated.results[0]["png"], "aGk=");
-        assert_eq!(evaluated.results[1]["json"], r#"{"a":1}"#);
+        assert_eq!(evaluated.results[0]["image/png"], "aGk=");
+        assert_eq!(evaluated.results[1]["application/json"], r#"{"a":1}"#);
         assert!(!evaluated.truncated && evaluated.error.is_none());
     }
 
@@ -262,11 +334,14 @@ mod tests {
         let figure = line(json!({ "type": "result", "text": "Figure", "png": "aGk=" }));
         let evaluated = answer("200 OK", &format!("{main}{figure}{end}")).await.0.unwrap();
         assert_eq!(evaluated.results.len(), 2);
-        assert_eq!((evaluated.result.as_deref(), &evaluated.results[1]["text"][..]), (Some("42"), "42"));
+        assert_eq!(
+            (evaluated.result.as_deref(), &evaluated.results[1]["text/plain"][..]),
+            (Some("42"), "42")
+        );
 
         let large = line(json!({ "type": "result", "text": "x".repeat(MAX_KEPT - 1) }));
         let evaluated = answer("200 OK", &format!("{large}{main}{end}")).await.0.unwrap();
-        assert_eq!(evaluated.results, [Shown::from([("text".into(), "42".into())])]);
+        assert_eq!(evaluated.results, [Shown::from([("text/plain".into(), "42".into())])]);
         assert!(evaluated.truncated);
     }
 
@@ -326,16 +401,31 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn values_have_types_and_come_as_events() {
+        let line = |message: Value| message.to_string() + "\n";
+        let body = [
+            line(json!({ "type": "result", "png": "aGk=", "chart": { "a": 1 } })),
+            line(json!({ "type": "error", "name": "E", "value": "v", "traceback": "t" })),
+            line(json!({ "type": "end_of_execution" })),
+        ];
+        let (_directory, agent, _request) = answering("200 OK", body.concat().into_bytes());
+        let mut running = start(&agent, &Code::default()).await.unwrap();
+        let data = [("image/png", "aGk="), ("chart", r#"{"a":1}"#)];
+        let data = data.map(|(kind, value)| (kind.to_owned(), value.to_owned())).into();
+        assert_eq!(running.next().await.unwrap(), EvalEvent::Result(Displayed { data, main: false }));
+        assert!(matches!(running.next().await.unwrap(), EvalEvent::Raised(error) if error.name == "E"));
+        let ended = EvalEvent::Ended { timed_out: false, truncated: false };
+        assert_eq!(running.next().await.unwrap(), ended);
+    }
+
     #[test]
     fn more_than_is_kept_is_cut_and_said() {
-        let mut evaluated = Evaluated::default();
-        let line = Line::Stdout(forkd_envd::interpreter::Printed {
-            text: "x".repeat(6 << 20),
-            timestamp: Value::Null,
-        });
+        let mut collected = Collected::default();
         for _ in 0..4 {
-            assert!(evaluated.take(line.clone(), &mut None));
+            collected.add(EvalEvent::Stdout("x".repeat(6 << 20)));
         }
+        let evaluated = collected.finish();
         assert_eq!(evaluated.stdout.len(), 12 << 20);
         assert!(evaluated.truncated);
     }

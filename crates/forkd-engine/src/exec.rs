@@ -6,6 +6,7 @@
 //! ```
 
 mod interactive;
+mod processes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -21,15 +22,17 @@ use forkd_envd::connect::{
 };
 use forkd_envd::port::ENVD;
 use forkd_envd::process::{
-    CLOSE_STDIN, EventMessage, ProcessConfig, ProcessEvent, ProcessInput, Pty, SEND_INPUT, START,
+    CLOSE_STDIN, CONNECT, EventMessage, ProcessConfig, ProcessEvent, ProcessInput, Pty, SEND_INPUT, START,
     SelectRequest, Selector, SendInputRequest, StartRequest, Started,
 };
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::Request;
 use hyper::client::conn::http1;
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 
 pub use interactive::{Input, Remote, interact};
+pub use processes::{connect, detach, list};
 
 use crate::agent::{Agent, AgentError};
 
@@ -64,6 +67,9 @@ pub enum ExecError {
     Agent(#[from] AgentError),
     #[error("{0}")]
     Refused(String),
+    /// Not one that a client has started, or no longer.
+    #[error("{0}")]
+    NoProcess(String),
     #[error("the agent sent something that is no part of the protocol: {0}")]
     Protocol(String),
     #[error("the guest has said nothing for {0:?}")]
@@ -132,28 +138,46 @@ async fn begin(
         cwd: Some(program.workdir.into()),
     };
     let request = StartRequest { process, pty, tag: None, stdin: Some(stdin) };
-    let request = serde_json::to_vec(&request).map_err(AgentError::Request)?;
+    let mut running = open(agent, START, &request, program.user, program.limit).await?;
+    running.begun = begun;
+    Ok(running)
+}
+
+/// Opens a stream of a program's events.
+async fn open(
+    agent: &Agent,
+    path: &str,
+    request: &impl Serialize,
+    user: Option<&str>,
+    limit: Option<Duration>,
+) -> Result<Running, ExecError> {
+    let request = serde_json::to_vec(request).map_err(AgentError::Request)?;
     let stream = agent.guest().connect(ENVD.into()).await.map_err(AgentError::from)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
     let connection = AbortOnDrop(tokio::spawn(connection));
-    let mut head = Request::post(START)
+    let mut head = Request::post(path)
         .header("host", "guest")
         .header("content-type", STREAM_TYPE)
         .header(VERSION_HEADER, VERSION)
         .header(KEEPALIVE_HEADER, KEEPALIVE_SECONDS);
-    if let Some(user) = program.user {
+    if let Some(user) = user {
         head = head.header("authorization", authorization(user));
     }
-    if let Some(limit) = program.limit {
+    if let Some(limit) = limit {
         head = head.header(TIMEOUT_HEADER, limit.as_millis().to_string());
     }
     let request =
         head.body(Full::new(message(&request))).map_err(|error| ExecError::Protocol(error.to_string()))?;
     let response = sender.send_request(request).await.map_err(AgentError::from)?;
-    if !response.status().is_success() {
+    let status = response.status();
+    if !status.is_success() {
         let body = Limited::new(response.into_body(), MAX_ERROR).collect().await;
         let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-        return Err(ExecError::Refused(refusal(&body)));
+        let message = refusal(&body);
+        return Err(match (path, status) {
+            (CONNECT, StatusCode::NOT_FOUND) => ExecError::NoProcess(message),
+            _ => ExecError::Refused(message),
+        });
     }
     Ok(Running {
         agent: agent.clone(),
@@ -161,8 +185,8 @@ async fn begin(
         decoder: Decoder::new(MAX_MESSAGE),
         events: VecDeque::new(),
         exit: None,
-        begun,
-        limit: program.limit,
+        begun: Instant::now(),
+        limit,
         stdin: None,
         _connection: connection,
         _feeding: None,

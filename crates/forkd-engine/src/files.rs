@@ -10,13 +10,15 @@ use forkd_envd::caller::authorization;
 use forkd_envd::connect::UNARY_TYPE;
 use forkd_envd::files::FileQuery;
 use forkd_envd::filesystem::{
-    EntryInfo, EntryResponse, FileType, LIST_DIR, ListDirResponse, PathRequest, REMOVE, STAT,
+    EntryInfo, EntryResponse, FileType, LIST_DIR, ListDirRequest, ListDirResponse, Page, PathRequest, REMOVE,
+    STAT,
 };
 use http_body::Body;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RANGE};
 use hyper::{Request, Response, StatusCode};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
@@ -180,15 +182,29 @@ fn below_a_file() -> String {
     std::io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error()).to_string()
 }
 
-/// What is in a directory, in the order of names.
-pub async fn list(agent: &Agent, at: At<'_>) -> Result<Vec<Info>, FileError> {
+/// A part of what is in a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    pub entries: Vec<Info>,
+    /// Whether there is more after the last one.
+    pub more: bool,
+}
+
+/// What is in a directory, in the order of names, a page at a time.
+pub async fn list(agent: &Agent, at: At<'_>, page: &Page) -> Result<Listing, FileError> {
     let found = stat(agent, at).await?;
     if found.kind != Kind::Directory {
         return Err(FileError::NotDirectory(format!("{} is not a directory", found.path)));
     }
-    let answer = call(agent, LIST_DIR, at, MAX_LIST).await?;
+    let request =
+        ListDirRequest { path: at.path.into(), page: Some(page.clone()), ..ListDirRequest::default() };
+    let answer = call_with(agent, LIST_DIR, at, &request, MAX_LIST).await?;
     let answer: ListDirResponse = serde_json::from_value(answer).map_err(AgentError::Json)?;
-    Ok(answer.entries.into_iter().map(info).collect())
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    // An early agent answers with all of it.
+    let mut rest = answer.entries.into_iter().filter(|entry| entry.name > page.after);
+    let entries: Vec<Info> = rest.by_ref().take(limit).map(info).collect();
+    Ok(Listing { entries, more: answer.more || rest.next().is_some() })
 }
 
 /// Removes a file, or a directory with everything in it.
@@ -252,11 +268,21 @@ async fn closer(agent: &Agent, at: At<'_>, text: String, nothing: fn(String) -> 
 
 /// Calls the file service, for a user.
 async fn call(agent: &Agent, path: &str, at: At<'_>, max: usize) -> Result<Value, FileError> {
+    call_with(agent, path, at, &PathRequest { path: at.path.into() }, max).await
+}
+
+async fn call_with(
+    agent: &Agent,
+    path: &str,
+    at: At<'_>,
+    message: &impl Serialize,
+    max: usize,
+) -> Result<Value, FileError> {
     let mut request = Request::post(path).header(HOST, "guest").header(CONTENT_TYPE, UNARY_TYPE);
     if let Some(user) = at.user {
         request = request.header(AUTHORIZATION, authorization(user));
     }
-    let body = serde_json::to_vec(&PathRequest { path: at.path.into() }).map_err(AgentError::Request)?;
+    let body = serde_json::to_vec(message).map_err(AgentError::Request)?;
     let asked = async {
         let response = exchange(agent, request.body(Full::new(Bytes::from(body)))).await?;
         let body = check(path, response).await?;

@@ -28,12 +28,24 @@ pub struct PathRequest {
     pub path: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ListDirRequest {
     #[serde(default, deserialize_with = "or_default")]
     pub path: String,
     #[serde(default, deserialize_with = "or_default")]
     pub depth: Number,
+    /// Only a part of a directory, without those in it. E2B has no such thing, and early agents answer with all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<Page>,
+}
+
+/// A part of a directory, in the order of names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// It begins after this name.
+    #[serde(default)]
+    pub after: String,
+    pub limit: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,10 +81,13 @@ pub struct EntryResponse {
     pub entry: EntryInfo,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ListDirResponse {
     #[serde(default)]
     pub entries: Vec<EntryInfo>,
+    /// Whether a page is not the last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
 }
 
 #[derive(Debug, Serialize)]

@@ -28,6 +28,41 @@ pub struct ExecuteRequest {
     pub env_vars: Option<BTreeMap<String, String>>,
 }
 
+/// Makes a context: `POST /contexts`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CreateContextRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+/// A context, as its maker and a list of them get it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextInfo {
+    pub id: String,
+    pub language: String,
+    pub cwd: String,
+    /// Whether code runs in it. E2B's does not tell, nor do early agents.
+    #[serde(default)]
+    pub busy: bool,
+}
+
+/// Interrupts the code that runs in a context: `POST /contexts/{id}/interrupt`. E2B has no such call.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InterruptRequest {
+    /// What the code gets to end. After that it is ended with its interpreter.
+    pub grace_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterruptResponse {
+    /// Whether the code did not end in time, and a new interpreter is there.
+    pub restarted: bool,
+}
+
 /// A line of the answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]

@@ -181,17 +181,21 @@ pub struct UpdateRequest {
     pub pty: Option<Pty>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ListResponse {
+    #[serde(default)]
     pub processes: Vec<ProcessInfo>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ProcessInfo {
     pub config: ProcessConfig,
     pub pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// Whether it has a terminal. E2B's agent does not tell, nor do early ones of forkd.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod e2b;
 mod image;
 mod kernel;
 mod run;
+mod running;
 mod sandbox;
 mod serve;
 mod snapshot;
@@ -16,6 +17,7 @@ pub use e2b::*;
 pub use image::*;
 pub use kernel::*;
 pub use run::*;
+pub use running::*;
 pub use sandbox::*;
 pub use serve::*;
 pub use snapshot::*;
@@ -64,6 +66,16 @@ pub enum Command {
     ///
     /// Prints what the code prints, then the value of its last expression. Exits with 1 when the code fails.
     Eval(EvalOptions),
+    /// Interpreter contexts of a sandbox: list them, make one, interrupt the code in one, restart or remove one.
+    Context {
+        #[command(subcommand)]
+        command: ContextCommand,
+    },
+    /// Programs that were started in a sandbox: list them, attach to one, write to one, send a signal.
+    Process {
+        #[command(subcommand)]
+        command: ProcessCommand,
+    },
     /// Open a shell in a sandbox.
     Shell(ShellIn),
     /// Copy files and directories into a sandbox or out of it.

@@ -79,6 +79,8 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Pause(options) => commands::pause::run(&options),
         Command::Resume(options) => commands::resume::run(&options),
         Command::Rollback(options) => commands::rollback::run(&options),
+        Command::Context { command } => commands::context::run(&command),
+        Command::Process { command } => commands::process::run(&command),
         Command::Egress(options) => commands::egress::run(&options),
         Command::Bandwidth(options) => commands::bandwidth::run(&options),
         Command::Images(options) => commands::snapshot::ls::run(&options),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forkd_api::exec::{Exec, ExecEvent, ExecInput, ExecStart, Signal, TerminalSize};
-use forkd_client::{Client, ClientError, Input};
+use forkd_client::{Client, ClientError, Input, Output};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -48,7 +48,28 @@ pub async fn run(
     manner: Manner,
     signals: &mut Signals,
 ) -> Result<Exit, CliError> {
-    let (input, mut output) = client.start(id, &begin(exec, manner)).await?;
+    let (input, output) = client.start(id, &begin(exec, manner)).await?;
+    let ended = follow(input, output, manner, signals).await?;
+    if ended.timed_out {
+        say(&format!("forkd: the command was ended after {} s (--timeout)", exec.timeout_secs));
+    }
+    Ok(ended.exit)
+}
+
+/// How following a program came to its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    pub exit: Exit,
+    pub timed_out: bool,
+}
+
+/// Follows a program to its end, with what is typed here as its input.
+pub async fn follow(
+    input: Input,
+    mut output: Output,
+    manner: Manner,
+    signals: &mut Signals,
+) -> Result<Ended, CliError> {
     let raw = match manner.tty && manner.stdin {
         true => Raw::new().map_err(|error| CliError::Io("use the terminal", error))?,
         false => None,
@@ -62,7 +83,8 @@ pub async fn run(
     };
     let sending = tokio::spawn(send(input, stdin, received));
     let mut asked_before = false;
-    let exit = loop {
+    let ended = |exit| Ended { exit, timed_out: false };
+    let ended = loop {
         let event = tokio::select! {
             event = output.next() => event?,
             asked = signals.next() => {
@@ -73,7 +95,7 @@ pub async fn run(
                         }
                     }
                     // It was told already, and does not end.
-                    _ if asked_before => break Exit::Other(asked.status()),
+                    _ if asked_before => break ended(Exit::Other(asked.status())),
                     _ => {
                         asked_before = true;
                         let _ = controls.send(ExecInput::Signal(signal(asked)));
@@ -87,10 +109,7 @@ pub async fn run(
             ExecEvent::Stderr(output) => write(&mut io::stderr(), &output.0),
             ExecEvent::Exited { exit_code, timed_out } => {
                 drop(raw);
-                if timed_out {
-                    say(&format!("forkd: the command was ended after {} s (--timeout)", exec.timeout_secs));
-                }
-                break Exit::of_guest(exit_code);
+                break Ended { exit: Exit::of_guest(exit_code), timed_out };
             }
             // The others are between the daemon and the client.
             ExecEvent::Started { .. } | ExecEvent::StdinTaken { .. } | ExecEvent::Error(_) => Ok(()),
@@ -102,13 +121,13 @@ pub async fn run(
                 let _ = controls.send(ExecInput::Signal(Signal::Hup));
                 drop(controls);
                 let _ = timeout(FAREWELL, sending).await;
-                return Ok(BROKEN_PIPE);
+                return Ok(ended(BROKEN_PIPE));
             }
             Err(error) => return Err(CliError::Io("write what the command prints", error)),
         }
     };
     sending.abort();
-    Ok(exit)
+    Ok(ended)
 }
 
 fn begin(exec: &Exec, manner: Manner) -> ExecStart {

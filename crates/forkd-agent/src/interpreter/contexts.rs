@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::job::Job;
 use super::language::Language;
 use super::launch::LaunchError;
 use super::message::ForkIdentity;
 use super::place;
-use super::worker::{ForkOutcome, Order, Worker};
+use super::worker::{ForkOutcome, JobId, Order, Worker};
 use crate::agent::Agent;
 
 const MAX_CONTEXTS: usize = 256;
@@ -30,6 +31,16 @@ pub struct Context {
     pub directory: PathBuf,
     jobs: mpsc::Sender<Job>,
     orders: mpsc::Sender<Order>,
+    activity: watch::Receiver<Option<JobId>>,
+}
+
+/// What became of code that was to be interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupted {
+    /// It has ended, or none ran.
+    Ended,
+    /// It did not end in time, and went with its interpreter. Another one is there.
+    Restarted,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +69,8 @@ pub struct Forked {
 }
 
 impl Contexts {
-    fn find(&self, id: &str) -> Result<Context, ContextError> {
+    /// A context that was made.
+    pub fn find(&self, id: &str) -> Result<Context, ContextError> {
         let unknown = || ContextError::Unknown(id.chars().take(100).collect());
         self.lock().get(id).cloned().ok_or_else(unknown)
     }
@@ -169,10 +181,17 @@ impl Contexts {
         }
         let (jobs, job_receiver) = mpsc::channel(MAX_JOBS);
         let (orders, order_receiver) = mpsc::channel(MAX_JOBS);
-        let worker =
-            Worker::new(Arc::clone(agent), language, directory.clone(), job_receiver, order_receiver);
+        let (running, activity) = watch::channel(None);
+        let worker = Worker::new(
+            Arc::clone(agent),
+            language,
+            directory.clone(),
+            job_receiver,
+            order_receiver,
+            running,
+        );
         tokio::spawn(worker.run());
-        let context = Context { id: id.to_owned(), language, directory, jobs, orders };
+        let context = Context { id: id.to_owned(), language, directory, jobs, orders, activity };
         table.insert(id.to_owned(), context.clone());
         Ok(context)
     }
@@ -191,8 +210,26 @@ impl Context {
         })
     }
 
+    /// Whether code runs in it.
+    pub fn is_busy(&self) -> bool {
+        self.activity.borrow().is_some()
+    }
+
     pub async fn restart(&self) -> Result<(), ContextError> {
-        Ok(self.order(Order::Restart).await??)
+        Ok(self.order(|answer| Order::Restart(None, answer)).await??)
+    }
+
+    /// Interrupts the code that runs now, as Ctrl-C does. Code that has not ended after `grace` is ended with its interpreter.
+    pub async fn interrupt(&self, grace: Duration) -> Result<Interrupted, ContextError> {
+        let mut activity = self.activity.clone();
+        let Some(job) = *activity.borrow_and_update() else { return Ok(Interrupted::Ended) };
+        self.order(|answer| Order::Interrupt(job, answer)).await?;
+        let ended = activity.wait_for(|running| *running != Some(job));
+        if tokio::time::timeout(grace, ended).await.is_ok() {
+            return Ok(Interrupted::Ended);
+        }
+        self.order(|answer| Order::Restart(Some(job), answer)).await??;
+        Ok(Interrupted::Restarted)
     }
 
     async fn order<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, ContextError> {

@@ -1,8 +1,8 @@
-//! The calls of E2B's code interpreter, and `/forkd/warm` beside them.
+//! The calls of E2B's code interpreter, and forkd's own beside them: `/forkd/warm`, and interrupting a context.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -12,12 +12,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use forkd_envd::HEALTH;
 use forkd_envd::caller::ACCESS_TOKEN;
-use forkd_envd::interpreter::{CONTEXTS, EXECUTE, ExecuteRequest};
+use forkd_envd::interpreter::{
+    CONTEXTS, ContextInfo, CreateContextRequest, EXECUTE, ExecuteRequest, InterruptRequest, InterruptResponse,
+};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use super::body;
-use super::contexts::{Context, ContextError};
+use super::contexts::{Context, ContextError, Interrupted};
 use super::job::Job;
 use super::language::{Language, UnknownLanguage};
 use super::launch::LaunchError;
@@ -29,13 +31,7 @@ use crate::server::Peer;
 /// Code with its data in it may be large; beyond this it belongs into a file.
 const MAX_BODY: usize = 16 << 20;
 const MAX_NAME: usize = 100;
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct CreateRequest {
-    language: Option<String>,
-    cwd: Option<String>,
-}
+const MAX_GRACE_MS: u64 = 600_000;
 
 #[derive(Debug, Deserialize)]
 struct WarmRequest {
@@ -43,13 +39,6 @@ struct WarmRequest {
     context: Option<String>,
     language: Option<String>,
     code: String,
-}
-
-#[derive(Debug, Serialize)]
-struct ContextResponse<'a> {
-    id: &'a str,
-    language: &'static str,
-    cwd: &'a Path,
 }
 
 /// Answers are plain text, as E2B's are.
@@ -75,6 +64,7 @@ pub fn routes() -> Router<Arc<Agent>> {
         .route(EXECUTE, post(execute))
         .route(CONTEXTS, post(create).get(list))
         .route("/contexts/{id}/restart", post(restart))
+        .route("/contexts/{id}/interrupt", post(interrupt))
         .route("/contexts/{id}", axum::routing::delete(remove))
         .route("/forkd/warm", post(warm))
 }
@@ -123,7 +113,7 @@ fn submit(
 
 async fn create(State(agent): State<Arc<Agent>>, request: Request) -> Result<Response, CallError> {
     check_token_if_shown(&agent, request.headers())?;
-    let asked: CreateRequest = read(request).await?;
+    let asked: CreateContextRequest = read(request).await?;
     let context = agent.contexts.create(&agent, parse(asked.language.as_deref())?, asked.cwd).await?;
     Ok(axum::Json(describe(&context)).into_response())
 }
@@ -147,6 +137,20 @@ async fn restart(
     Ok(StatusCode::OK.into_response())
 }
 
+/// Interrupts the code that runs in a context, and ends it with its interpreter if that does not help.
+async fn interrupt(
+    State(agent): State<Arc<Agent>>,
+    UrlPath(id): UrlPath<String>,
+    request: Request,
+) -> Result<Response, CallError> {
+    check_token(&agent, request.headers())?;
+    let asked: InterruptRequest = read(request).await?;
+    let grace = Duration::from_millis(asked.grace_ms.min(MAX_GRACE_MS));
+    let interrupted = agent.contexts.find(&id)?.interrupt(grace).await?;
+    let restarted = interrupted == Interrupted::Restarted;
+    Ok(axum::Json(InterruptResponse { restarted }).into_response())
+}
+
 async fn remove(
     State(agent): State<Arc<Agent>>,
     UrlPath(id): UrlPath<String>,
@@ -157,8 +161,13 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn describe(context: &Context) -> ContextResponse<'_> {
-    ContextResponse { id: &context.id, language: context.language.name(), cwd: &context.directory }
+fn describe(context: &Context) -> ContextInfo {
+    ContextInfo {
+        id: context.id.clone(),
+        language: context.language.name().to_owned(),
+        cwd: context.directory.to_string_lossy().into_owned(),
+        busy: context.is_busy(),
+    }
 }
 
 fn parse(language: Option<&str>) -> Result<Language, UnknownLanguage> {

@@ -10,7 +10,7 @@
 //!                                     it ended, restart, removal: the job gets an error
 //! ```
 //!
-//! Jobs wait their turn in one queue. Orders (restart, removal, a fork) do not wait for a job. A fork while a job runs reseeds
+//! Jobs wait their turn in one queue. Orders (interruption, restart, removal, a fork) do not wait for a job. A fork while a job runs reseeds
 //! the interpreter's random numbers at once; its hooks and environment follow when the job has ended. An interpreter that rests
 //! is told of a fork with its next job, before that: most children of a fork never use all that they inherit, and pay for every
 //! page that is touched.
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forkd_envd::interpreter::Line;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::job::{Job, Running};
 use super::language::Language;
@@ -41,13 +41,18 @@ const CHUNK: usize = 16 << 10;
 pub enum Order {
     /// Starts a driver if there is none.
     Start(oneshot::Sender<Result<(), LaunchError>>),
-    /// Ends the driver and starts another.
-    Restart(oneshot::Sender<Result<(), LaunchError>>),
+    /// Interrupts a job, if it still runs.
+    Interrupt(JobId, oneshot::Sender<()>),
+    /// Ends the driver and starts another; with a job, only if that still runs.
+    Restart(Option<JobId>, oneshot::Sender<Result<(), LaunchError>>),
     /// Takes a new identity.
     Fork(ForkIdentity, BTreeMap<String, String>, oneshot::Sender<ForkOutcome>),
     /// Ends the driver and the context.
     Remove(oneshot::Sender<()>),
 }
+
+/// A job, among all of its context.
+pub type JobId = u64;
 
 /// What became of a fork in one context.
 #[derive(Debug, Default)]
@@ -67,6 +72,8 @@ pub struct Worker {
     directory: PathBuf,
     jobs: mpsc::Receiver<Job>,
     orders: mpsc::Receiver<Order>,
+    /// The job that runs.
+    activity: watch::Sender<Option<JobId>>,
     driver: Option<Driver>,
     /// A fork that the driver, which rests, was not told of yet.
     untold: Option<(ForkIdentity, BTreeMap<String, String>)>,
@@ -104,6 +111,7 @@ impl Worker {
         directory: PathBuf,
         jobs: mpsc::Receiver<Job>,
         orders: mpsc::Receiver<Order>,
+        activity: watch::Sender<Option<JobId>>,
     ) -> Self {
         Self {
             agent,
@@ -111,6 +119,7 @@ impl Worker {
             directory,
             jobs,
             orders,
+            activity,
             driver: None,
             untold: None,
             executions: 0,
@@ -165,7 +174,10 @@ impl Worker {
                 // Whoever asked may have left.
                 let _ = answer.send(started);
             }
-            Order::Restart(answer) => {
+            // The job has ended in this moment.
+            Order::Interrupt(_, answer) => drop(answer.send(())),
+            Order::Restart(Some(_), answer) if self.activity.borrow().is_none() => drop(answer.send(Ok(()))),
+            Order::Restart(_, answer) => {
                 self.end_driver().await;
                 (self.executions, self.lost) = (0, None);
                 let started = self.start_driver().await;
@@ -233,6 +245,7 @@ impl Worker {
         }
         self.executions += 1;
         let mut running = Running::new(self.next_request());
+        self.activity.send_replace(Some(running.id));
         running.push(Line::NumberOfExecutions { execution_count: self.executions }.encode());
         let outcome = match self.begin(&job, &mut running).await {
             Ok(()) => self.conduct(&job, &mut running).await,
@@ -242,6 +255,7 @@ impl Worker {
             }
         };
         let flow = self.conclude(outcome, &mut running).await;
+        self.activity.send_replace(None);
         running.push(Line::EndOfExecution.encode());
         tokio::spawn(deliver(job.lines, running.outbox));
         flow
@@ -281,6 +295,14 @@ impl Worker {
                 order = self.orders.recv() => match order {
                     None => return Outcome::Removed,
                     Some(Order::Start(answer)) => drop(answer.send(Ok(()))),
+                    Some(Order::Interrupt(job, answer)) => {
+                        if job == running.id {
+                            // It may have ended in this moment.
+                            let _ = self.agent.children.signal_group(driver.pid, Signal::INT).await;
+                        }
+                        let _ = answer.send(());
+                    }
+                    Some(Order::Restart(Some(job), answer)) if job != running.id => drop(answer.send(Ok(()))),
                     Some(Order::Fork(identity, environment, answer)) => {
                         self.requests += 1;
                         let request = message::fork(self.language, self.requests, &identity, &environment);

@@ -237,6 +237,37 @@ fn bash_keeps_its_state_through_an_interrupt() {
 }
 
 #[test]
+fn an_interrupt_ends_code_and_then_its_interpreter() {
+    let agent = Agent::start();
+    let interrupt = |context: &str, grace_ms: u64| {
+        let body = json!({ "grace_ms": grace_ms }).to_string();
+        let path = format!("/contexts/{context}/interrupt");
+        agent.interpreter.call("POST", &path, "application/json", body.as_bytes())
+    };
+    let busy =
+        || agent.interpreter.call("GET", "/contexts", "application/json", b"").json()[0]["busy"].clone();
+    assert_eq!(interrupt("none", 1000).status, 404);
+    python(&agent, "state = 1");
+    assert_eq!((interrupt("default", 1000).json(), busy()), (json!({ "restarted": false }), json!(false)));
+
+    let mut running = begin(&agent, "print('here')\nimport time\ntime.sleep(100)");
+    running.find(|line| line["type"] == "stdout").unwrap();
+    assert_eq!(busy(), true);
+    assert_eq!(interrupt("default", 20_000).json(), json!({ "restarted": false }));
+    assert_eq!(running.find(|line| line["type"] == "error").unwrap()["name"], "KeyboardInterrupt");
+    assert_eq!((text(&python(&agent, "state"), "result"), busy()), ("1".into(), json!(false)));
+
+    // Code that ignores it goes with its interpreter, and what waited behind it runs in the next one.
+    let deaf =
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\ntime.sleep(100)";
+    let mut running = begin(&agent, deaf);
+    running.find(|line| line["type"] == "stdout").unwrap();
+    assert_eq!(interrupt("default", 100).json(), json!({ "restarted": true }));
+    assert_eq!(running.find(|line| line["type"] == "error").unwrap()["name"], "ContextEnded");
+    assert_eq!(of_type(&python(&agent, "state"), "error")[0]["name"], "NameError");
+}
+
+#[test]
 fn a_fork_gives_warm_interpreters_an_identity_of_their_own() {
     let agent = Agent::start();
     let warm = "import random, forkd_guest\nseen = []\nforkd_guest.on_fork(lambda: seen.append(forkd_guest.identity['index']))\nrandom.seed(1)";

@@ -9,8 +9,9 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use forkd_api::error::ErrorBody;
-use forkd_api::file::{FileInfo, FileKind, FileList, FilePath, TAR};
+use forkd_api::file::{FileInfo, FileKind, FileList, FilePath, ListFiles, TAR};
 use forkd_engine::files::{self, At, FileError, Info, Kind};
+use forkd_envd::filesystem::Page;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -21,14 +22,14 @@ use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query, Upload, impatient};
 use crate::ndjson::accepts;
 use crate::passage::{Bounds, through};
-use crate::routes::checks::malformed;
+use crate::routes::checks::{malformed, within};
 use crate::routes::responses::FileErrors;
 
 const OCTETS: &str = "application/octet-stream";
 const MAX_PATH: usize = 4096;
 const MAX_NAME: usize = 256;
 /// What a list has.
-const MAX_FILES: usize = 10_000;
+const MAX_FILES: u32 = 10_000;
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(read, write, remove)).routes(routes!(info)).routes(routes!(list))
@@ -186,32 +187,40 @@ async fn info(
     Ok(Json(convert(found)))
 }
 
-/// What is in a directory, in the order of names: the first 10000.
+/// What is in a directory, in the order of names, at most 10000 at once.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/files/list",
     tag = "files",
     operation_id = "list_files",
-    params(("id" = String, Path), FilePath),
+    params(("id" = String, Path), ListFiles),
     responses(
         (status = 200, description = "What is in it", body = FileList),
         FileErrors,
         (status = 404, description = "There is no such sandbox or directory", body = ErrorBody),
         (status = 409, description = "It is not a directory, or the sandbox does not run", body = ErrorBody),
-        (status = 429, description = "There is more in it than an answer holds", body = ErrorBody),
+        (status = 429, description = "There is more in it than an answer holds, and the sandbox's agent is too old to tell a part of it", body = ErrorBody),
     )
 )]
 async fn list(
     State(app): State<Shared>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Query(wanted): Query<FilePath>,
+    Query(wanted): Query<ListFiles>,
 ) -> Answer<Json<FileList>> {
+    let ListFiles { path, user, after, limit } = wanted;
+    let wanted = FilePath { path, user };
     let at = check(&wanted)?;
+    let limit = within("limit", limit.unwrap_or(MAX_FILES), 1..=MAX_FILES)?;
+    let page = Page { after: after.unwrap_or_default(), limit };
+    if page.after.len() > MAX_PATH {
+        return Err(malformed(format!("after has at most {MAX_PATH} bytes")));
+    }
     let sandbox = app.sandbox(&caller, &id)?;
-    let found = during(&sandbox, files::list(sandbox.awake_agent().await?, at)).await?;
-    let truncated = found.len() > MAX_FILES;
-    Ok(Json(FileList { files: found.into_iter().take(MAX_FILES).map(convert).collect(), truncated }))
+    let found = during(&sandbox, files::list(sandbox.awake_agent().await?, at, &page)).await?;
+    let next = found.entries.last().filter(|_| found.more).map(|last| last.name.clone());
+    let files = found.entries.into_iter().map(convert).collect();
+    Ok(Json(FileList { files, truncated: next.is_some(), next }))
 }
 
 fn check(wanted: &FilePath) -> Answer<At<'_>> {

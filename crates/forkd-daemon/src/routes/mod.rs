@@ -25,7 +25,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::Method;
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use forkd_api::error::ErrorCode;
 use forkd_api::hint::HintCode;
@@ -35,7 +35,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::app::Shared;
 use crate::error::ApiError;
 use crate::gate::gate;
-use crate::openapi;
+use crate::{openapi, removals};
 
 /// All routes that are in the document.
 fn all() -> OpenApiRouter<Shared> {
@@ -64,6 +64,7 @@ pub fn router(app: &Shared) -> Router {
 /// The same with more routes, behind the same gate.
 pub fn router_with(app: &Shared, more: Router<Shared>) -> Router {
     Router::from(all())
+        .layer(from_fn(removals::repeat))
         .merge(Arc::clone(&app.protocol).routes(app))
         .merge(more)
         .fallback(no_such_path)
@@ -84,7 +85,6 @@ async fn wrong_method(method: Method) -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
-    use axum::middleware::from_fn;
     use utoipa_axum::routes;
 
     use super::*;

@@ -33,17 +33,16 @@ pub async fn interact(
         return Err(ExecError::Protocol("the program said something before it was started".into()));
     };
     running.events.push_front(first);
-    let input = Input { agent: agent.clone(), pid, terminal: terminal.is_some(), connection: None };
-    Ok((running, input, Remote { agent: agent.clone(), pid }))
+    Ok((running, Input::of(agent, pid, terminal.is_some()), Remote::of(agent, pid)))
 }
 
 /// Where a program reads from.
 #[derive(Debug)]
 pub struct Input {
-    agent: Agent,
-    pid: u32,
-    terminal: bool,
-    connection: Option<Connection>,
+    pub(super) agent: Agent,
+    pub(super) pid: u32,
+    pub(super) terminal: bool,
+    pub(super) connection: Option<Connection>,
 }
 
 impl Input {
@@ -79,8 +78,8 @@ impl Input {
 /// What can be done to a program beside what it reads, at any time.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    agent: Agent,
-    pid: u32,
+    pub(super) agent: Agent,
+    pub(super) pid: u32,
 }
 
 impl Remote {

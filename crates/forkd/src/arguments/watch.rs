@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use forkd_api::event::What;
+
 use super::{DaemonOptions, Output};
 
 #[derive(Debug, Args)]
@@ -37,6 +39,18 @@ pub struct StatsOptions {
 
 #[derive(Debug, Args)]
 pub struct EventsOptions {
+    /// Begin behind the event that has this cursor, as --json shows them, instead of now.
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<String>,
+    /// Only those of this sandbox; may be repeated.
+    #[arg(long, value_name = "SANDBOX")]
+    pub sandbox: Vec<String>,
+    /// Only those of this snapshot; may be repeated.
+    #[arg(long, value_name = "TAG")]
+    pub snapshot: Vec<String>,
+    /// Only those of this kind; may be repeated.
+    #[arg(long, value_name = "KIND", value_parser = What::KINDS)]
+    pub event: Vec<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

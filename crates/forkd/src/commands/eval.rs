@@ -2,7 +2,8 @@
 
 use std::io::{self, Read, Write};
 
-use forkd_api::code::{Eval, Evaluated};
+use forkd_api::code::{Displayed, Eval, EvalEvent};
+use forkd_client::ClientError;
 
 use super::{print, print_json, say, with_daemon};
 use crate::arguments::EvalOptions;
@@ -22,32 +23,56 @@ pub fn run(options: &EvalOptions) -> Result<Exit, CliError> {
         env: options.env.iter().cloned().collect(),
         timeout_secs: options.timeout,
     };
-    let evaluated =
-        with_daemon(&options.daemon, async |client| Ok(client.eval(&options.sandbox, &wanted).await?))?;
-    if options.output.json {
-        print_json(&evaluated)?;
-    } else {
-        show(&evaluated)?;
-    }
-    Ok(if evaluated.error.is_some() { Exit::Failure } else { Exit::Success })
+    let timeout = options.timeout;
+    with_daemon(&options.daemon, async |client| {
+        if options.output.json {
+            let evaluated = client.eval(&options.sandbox, &wanted).await?;
+            print_json(&evaluated)?;
+            return Ok(exit(evaluated.error.is_some(), evaluated.timed_out));
+        }
+        let mut events = client.eval_lines(&options.sandbox, &wanted).await?;
+        let mut failed = false;
+        while let Some(event) = events.next().await? {
+            match event {
+                EvalEvent::Stdout(text) => print(&text)?,
+                // Nobody is left to tell when stderr itself is gone.
+                EvalEvent::Stderr(text) => drop(io::stderr().write_all(text.as_bytes())),
+                EvalEvent::Result(shown) => show(&shown)?,
+                EvalEvent::Raised(error) => {
+                    failed = true;
+                    match error.traceback.trim_end() {
+                        "" => say(&format!("{}: {}", error.name, error.value)),
+                        traceback => say(traceback),
+                    }
+                }
+                EvalEvent::Ended { timed_out, truncated } => {
+                    if truncated {
+                        say("forkd: warning: something that the code displayed was too large to be shown");
+                    }
+                    if timed_out {
+                        say(&format!("forkd: the code was interrupted after {timeout} s (--timeout)"));
+                    }
+                    return Ok(exit(failed, timed_out));
+                }
+                EvalEvent::Error(error) => return Err(ClientError::from(error).into()),
+            }
+        }
+        Err(ClientError::CutOff.into())
+    })
 }
 
-/// What the code has printed, then its value on a line of its own, then what it failed with.
-fn show(evaluated: &Evaluated) -> Result<(), CliError> {
-    print(&evaluated.stdout)?;
-    // Nobody is left to tell when stderr itself is gone.
-    let _ = io::stderr().write_all(evaluated.stderr.as_bytes());
-    if let Some(result) = &evaluated.result {
-        print(&format!("{result}\n"))?;
-    }
-    if let Some(error) = &evaluated.error {
-        match error.traceback.trim_end() {
-            "" => say(&format!("{}: {}", error.name, error.value)),
-            traceback => say(traceback),
+fn exit(failed: bool, timed_out: bool) -> Exit {
+    if failed || timed_out { Exit::Failure } else { Exit::Success }
+}
+
+/// The value of the last expression on a line of its own. Of what was displayed before, what is not text is only named.
+fn show(shown: &Displayed) -> Result<(), CliError> {
+    match shown.data.get("text/plain") {
+        Some(text) => print(&format!("{text}\n")),
+        None => {
+            let kinds: Vec<&str> = shown.data.keys().map(String::as_str).collect();
+            say(&format!("forkd: displayed {}; --json has it", kinds.join(", ")));
+            Ok(())
         }
     }
-    if evaluated.truncated {
-        say("forkd: warning: there was more output than an answer holds");
-    }
-    Ok(())
 }

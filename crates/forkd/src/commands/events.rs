@@ -1,6 +1,6 @@
 //! `forkd events`.
 
-use forkd_api::event::{DropReason, Event, What};
+use forkd_api::event::{DropReason, Event, EventQuery, What};
 
 use super::snapshot::ls::status;
 use super::{ls, print, with_daemon};
@@ -12,7 +12,14 @@ use crate::table::plain;
 
 pub fn run(options: &EventsOptions) -> Result<Exit, CliError> {
     with_daemon(&options.daemon, async |client| {
-        let mut events = client.events().await?;
+        let joined = |names: &[String]| (!names.is_empty()).then(|| names.join(","));
+        let wanted = EventQuery {
+            after: options.after.clone(),
+            sandbox: joined(&options.sandbox),
+            snapshot: joined(&options.snapshot),
+            event: joined(&options.event),
+        };
+        let mut events = client.events(&wanted).await?;
         while let Some(event) = events.next().await? {
             let line = match options.output.json {
                 true => {
@@ -57,7 +64,8 @@ fn render(event: &Event) -> String {
         What::RolledBack { id, tag } => format!("sandbox {id} is back at {tag}"),
         What::Snapshot { tag, status: is } => format!("snapshot {tag} is {}", status(*is)),
         What::SnapshotRemoved { tag } => format!("snapshot {tag} is removed"),
-        What::Missed { count } => format!("{count} events were missed"),
+        What::Missed { count: Some(count) } => format!("{count} events were missed"),
+        What::Missed { count: None } => "events were missed".into(),
     };
     format!("{}  {what}", at_ms(event.at_unix_ms))
 }

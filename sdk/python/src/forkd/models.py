@@ -21,14 +21,17 @@ __all__ = [
     "BuildSnapshot",
     "BuiltSnapshot",
     "ChooseKernel",
+    "CodeContext",
     "Counted",
     "Cpu",
+    "CreateCodeContext",
     "CreateSandboxes",
     "CreateSnapshot",
     "CreateTiming",
     "CreatedSandboxes",
     "Credentials",
     "DebianImage",
+    "Displayed",
     "DropReason",
     "Egress",
     "EgressMode",
@@ -38,6 +41,8 @@ __all__ = [
     "ErrorCode",
     "Eval",
     "EvalError",
+    "EvalEvent",
+    "EvalEventEnded",
     "Evaluated",
     "Event",
     "Exec",
@@ -58,6 +63,8 @@ __all__ = [
     "ImageRecipe",
     "ImageSource",
     "ImageSummary",
+    "Interrupt",
+    "Interrupted",
     "Kernel",
     "KernelList",
     "KernelSource",
@@ -71,6 +78,7 @@ __all__ = [
     "OnExpiry",
     "Problem",
     "ProblemList",
+    "Process",
     "Progress",
     "PruneImages",
     "PruneSnapshots",
@@ -94,6 +102,7 @@ __all__ = [
     "SandboxList",
     "SandboxState",
     "SandboxStats",
+    "SendSignal",
     "SetBandwidth",
     "SetTtl",
     "Signal",
@@ -108,6 +117,8 @@ __all__ = [
     "SnapshotSize",
     "SnapshotStatus",
     "SnapshotVerification",
+    "StartProcess",
+    "StartedProcess",
     "StepTiming",
     "TerminalSize",
     "Transfer",
@@ -343,6 +354,21 @@ class ChooseKernel(Model):
 
 
 @dataclass(frozen=True)
+class CodeContext(Model):
+    """An interpreter with its state: what code has defined in it, other code in it finds."""
+
+    busy: bool
+    """Whether code runs in it."""
+
+    cwd: str
+
+    id: str
+
+    language: str
+    """The language's name, as in Eval; a guest with another agent may have others."""
+
+
+@dataclass(frozen=True)
 class Counted(Model):
     """What a sandbox used at two moments of its creation."""
 
@@ -351,6 +377,16 @@ class Counted(Model):
 
     running: SandboxStats
     """When its VM ran."""
+
+
+@dataclass(frozen=True)
+class CreateCodeContext(Model):
+    """Makes a context, and starts its interpreter."""
+
+    cwd: Optional[str] = None
+    """Where its code begins. Without it, the user's directory."""
+
+    language: Optional[Language] = None
 
 
 @dataclass(frozen=True)
@@ -523,6 +559,17 @@ class DebianImage(Model):
 
 
 @dataclass(frozen=True)
+class Displayed(Model):
+    """A value that was displayed."""
+
+    data: dict[str, str]
+    """The same value in each of its MIME types. What is binary is in base64."""
+
+    main: bool
+    """Whether it is the value of the last expression."""
+
+
+@dataclass(frozen=True)
 class Egress(Model):
     """Where the packets of a sandbox may go. The host and other sandboxes are never among it."""
 
@@ -590,6 +637,37 @@ class EvalError(Model):
 
 
 @dataclass(frozen=True)
+class EvalEventEnded(Model):
+    """The last line."""
+
+    timed_out: bool
+    """Whether it was interrupted because its time was over."""
+
+    truncated: bool
+    """Whether something was too large to be sent."""
+
+
+@dataclass(frozen=True)
+class EvalEvent(Model):
+    """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
+
+    stdout: Optional[str] = None
+
+    stderr: Optional[str] = None
+
+    result: Optional[Displayed] = None
+
+    raised: Optional[EvalError] = None
+    """The code has failed. `ended` follows."""
+
+    ended: Optional[EvalEventEnded] = None
+    """The last line."""
+
+    error: Optional[ErrorBody] = None
+    """The last line: it could not be followed to its end."""
+
+
+@dataclass(frozen=True)
 class Evaluated(Model):
     """What the code has come to."""
 
@@ -607,6 +685,9 @@ class Evaluated(Model):
 
     result: Optional[str] = None
     """The value of the last expression, as text."""
+
+    timed_out: bool = False
+    """Whether it was interrupted because its time was over. What it printed and displayed until then is here."""
 
 
 @dataclass(frozen=True)
@@ -655,6 +736,10 @@ class Event(Model):
     status: Optional[SnapshotStatus] = None
 
     count: Optional[int] = None
+    """How many. Not known of a daemon that has ended."""
+
+    cursor: Optional[str] = None
+    """A place in the stream: `after` with it continues behind this event."""
 
 
 @dataclass(frozen=True)
@@ -807,6 +892,9 @@ class FileList(Model):
     truncated: bool
     """Whether there are more."""
 
+    next: Optional[str] = None
+    """If there are: `after` with it gives the next of them."""
+
 
 @dataclass(frozen=True)
 class Health(Model):
@@ -944,6 +1032,22 @@ class ImageSummary(Model):
 
     public: bool = False
     """Whether every project may make snapshots of it."""
+
+
+@dataclass(frozen=True)
+class Interrupt(Model):
+    """Interrupts the code that runs in a context."""
+
+    grace_secs: int = 5
+    """What the code gets to end in. Code that still runs then is ended with its interpreter, and a new one is started."""
+
+
+@dataclass(frozen=True)
+class Interrupted(Model):
+    """What became of an interruption."""
+
+    restarted: bool
+    """Whether the code did not end in time. The context has a new interpreter then, without the variables of the old one."""
 
 
 @dataclass(frozen=True)
@@ -1112,6 +1216,24 @@ class ProblemList(Model):
     """The answer's type ProblemList."""
 
     problems: list[Problem]
+
+
+@dataclass(frozen=True)
+class Process(Model):
+    """A program that runs: one that a client has started, not one of its children."""
+
+    args: list[str]
+    """The program and its arguments."""
+
+    pid: int
+
+    tty: bool
+    """Whether it has a terminal."""
+
+    cwd: Optional[str] = None
+
+    tag: Optional[str] = None
+    """A name that an E2B client has given it."""
 
 
 @dataclass(frozen=True)
@@ -1480,6 +1602,13 @@ class SandboxStats(Model):
 
 
 @dataclass(frozen=True)
+class SendSignal(Model):
+    """Sends a signal to a program and all that are in its process group."""
+
+    signal: Signal
+
+
+@dataclass(frozen=True)
 class SetBandwidth(Model):
     """Changes how much a sandbox may send and receive."""
 
@@ -1673,6 +1802,34 @@ class SnapshotVerification(Model):
 
     damage: Optional[SnapshotDamage] = None
     """The first damaged file, if there is one. What comes behind it was not read."""
+
+
+@dataclass(frozen=True)
+class StartProcess(Model):
+    """Starts a program that nobody waits for."""
+
+    args: list[str]
+    """The program and its arguments."""
+
+    cwd: Optional[str] = None
+
+    env: dict[str, str] = field(default_factory=dict)
+
+    stdin: bool = False
+    """Whether it can be written to. Without it, the program reads the end of its input at once."""
+
+    timeout_secs: Optional[int] = None
+    """It is killed after this time. Without it, it runs as long as it wants."""
+
+    user: Optional[str] = None
+    """Without one, the image's."""
+
+
+@dataclass(frozen=True)
+class StartedProcess(Model):
+    """A program that was started."""
+
+    pid: int
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ pub async fn list(State(agent): State<Arc<Agent>>, request: Request) -> Response
             config: process.config.clone(),
             pid: process.pid,
             tag: process.tag.clone(),
+            terminal: process.terminal.is_some(),
         };
         Ok(ListResponse { processes: agent.processes.all().iter().map(|process| info(process)).collect() })
     })

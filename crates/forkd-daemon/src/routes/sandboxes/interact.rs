@@ -91,14 +91,33 @@ pub(super) async fn interact(
     let upgrade = upgrade.map_err(|rejection| {
         malformed("this path is for WebSockets").hint(HintCode::UsePost).detail(rejection.to_string())
     })?;
+    become_socket(&app.clone(), upgrade, async move |socket| serve(&app, &sandbox, socket).await)
+}
+
+/// Serves a client of a program that runs already.
+pub(super) fn serve_session(app: &Shared, upgrade: WebSocketUpgrade, session: Session) -> Answer<Response> {
+    let shared = app.clone();
+    become_socket(app, upgrade, async move |socket| {
+        let (mut to_client, mut from_client) = socket.split();
+        let last = session.run(&shared, &mut to_client, &mut from_client).await;
+        finish(last, to_client, from_client).await;
+    })
+}
+
+fn become_socket<F: Future<Output = ()> + Send + 'static>(
+    app: &Shared,
+    upgrade: WebSocketUpgrade,
+    serve: impl FnOnce(WebSocket) -> F + Send + 'static,
+) -> Answer<Response> {
     let place = app.place_for_upgrade()?;
     let upgrade = upgrade.max_message_size(MAX_INPUT_MESSAGE).max_frame_size(MAX_INPUT_MESSAGE);
     let (span, trace) = (tracing::Span::current(), RequestTrace::current());
+    let app = app.clone();
     Ok(upgrade.on_upgrade(move |socket| {
         let session = async move {
             let _place = place;
             let _counted = app.metrics.connection();
-            trace.scope(serve(&app, &sandbox, socket)).await;
+            trace.scope(serve(socket)).await;
         };
         session.instrument(span)
     }))
@@ -117,14 +136,16 @@ enum Over {
 }
 
 /// A program that runs, and what the client can do to it.
-struct Session {
-    watch: Watch,
-    input: Input,
-    remote: Remote,
-    terminal: bool,
-    first: Option<Bytes>,
+pub(super) struct Session {
+    pub watch: Watch,
+    pub input: Input,
+    pub remote: Remote,
+    pub terminal: bool,
+    pub first: Option<Bytes>,
     /// Whether the client wants to know what the program has taken.
-    window: bool,
+    pub window: bool,
+    /// Whether the client has only come to a program of somebody else's, which does not end with it.
+    pub guest: bool,
 }
 
 async fn serve(app: &App, sandbox: &SandboxHandle, socket: WebSocket) {
@@ -140,6 +161,11 @@ async fn serve(app: &App, sandbox: &SandboxHandle, socket: WebSocket) {
         Ok(None) => return,
         Err(error) => Some(failed(app, error)),
     };
+    finish(last, to_client, from_client).await;
+}
+
+/// Says the last word, and closes.
+async fn finish(last: Option<ExecEvent>, mut to_client: ToClient, mut from_client: FromClient) {
     let Some(last) = last else { return };
     // A client that has gone does not need it.
     let _ = say(&mut to_client, &last).await;
@@ -207,16 +233,16 @@ async fn begin(sandbox: &SandboxHandle, start: ExecStart) -> Answer<Session> {
     let begun = Instant::now();
     let starting = exec::interact(sandbox.agent(), &program, tty.map(size));
     let (running, input, remote) = in_time(GRACE, during(sandbox, starting)).await??;
-    let watch = Watch { running, begun, limit, sandbox: sandbox.clone() };
+    let watch = Watch { running, begun, limit: Some(limit), sandbox: sandbox.clone() };
     let first = wanted.stdin.map(Into::into);
-    Ok(Session { watch, input, remote, terminal: tty.is_some(), first, window })
+    Ok(Session { watch, input, remote, terminal: tty.is_some(), first, window, guest: false })
 }
 
 fn size(size: TerminalSize) -> process::TerminalSize {
     process::TerminalSize { columns: size.cols, rows: size.rows }
 }
 
-fn to_signal(signal: Signal) -> forkd_envd::Signal {
+pub(super) fn to_signal(signal: Signal) -> forkd_envd::Signal {
     match signal {
         Signal::Hup => forkd_envd::Signal::Hup,
         Signal::Int => forkd_envd::Signal::Int,
@@ -239,7 +265,7 @@ impl Session {
         to_client: &mut ToClient,
         from_client: &mut FromClient,
     ) -> Option<ExecEvent> {
-        let Session { mut watch, input, remote, terminal, first, window } = self;
+        let Session { mut watch, input, remote, terminal, first, window, guest } = self;
         let stdin = Arc::new(Stdin::default());
         // Ends with this function, except where it is waited for.
         let mut feeding = JoinSet::new();
@@ -262,7 +288,7 @@ impl Session {
             Over::Nonsense(error) => (true, Some(failed(app, error))),
             Over::Gone => (true, None),
         };
-        if gone {
+        if gone && !guest {
             stdin.close();
             leave(&remote, terminal, feeding).await;
         }

@@ -1,10 +1,13 @@
 //! Sandboxes.
 
 pub(crate) mod change;
+mod contexts;
 pub(crate) mod create;
+mod eval;
 mod interact;
 mod list;
 mod look;
+mod processes;
 mod run;
 mod stdin;
 
@@ -32,6 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     // A GET that does more than look.
     let running = OpenApiRouter::new()
         .routes(routes!(interact::interact))
+        .routes(routes!(processes::connect))
         .route_layer(from_fn(auth::require(Scope::Run)));
     OpenApiRouter::new()
         .routes(routes!(list::list))
@@ -45,7 +49,14 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(look::console))
         .routes(routes!(look::stats))
         .routes(routes!(run::exec))
-        .routes(routes!(run::eval))
+        .routes(routes!(eval::eval))
+        .routes(routes!(contexts::list, contexts::create))
+        .routes(routes!(contexts::remove))
+        .routes(routes!(contexts::restart))
+        .routes(routes!(contexts::interrupt))
+        .routes(routes!(processes::list, processes::start))
+        .routes(routes!(processes::signal))
+        .routes(routes!(processes::write))
         .merge(creating)
         .merge(running)
 }

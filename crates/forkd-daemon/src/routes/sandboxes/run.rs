@@ -1,18 +1,15 @@
-//! Commands and code in a sandbox.
+//! Commands in a sandbox.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use forkd_api::code::{Eval, EvalError, Evaluated};
 use forkd_api::data::Data;
 use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::exec::{Exec, ExecEvent, Executed};
 use forkd_engine::SandboxHandle;
-use forkd_engine::eval::{self, Code};
 use forkd_engine::exec::{self, Program, Running};
 
 use crate::app::{App, Shared};
@@ -76,7 +73,7 @@ pub(super) async fn exec(
     };
     let begun = Instant::now();
     let running = in_time(GRACE, during(&sandbox, exec::start(agent, &program))).await??;
-    let watch = Watch { running, begun, limit, sandbox: sandbox.clone() };
+    let watch = Watch { running, begun, limit: Some(limit), sandbox: sandbox.clone() };
     if ndjson::is_wanted(&headers) {
         return Ok(ndjson::answer(move |lines| async move {
             // Who has gone does not need the rest.
@@ -84,43 +81,6 @@ pub(super) async fn exec(
         }));
     }
     Ok(Json(collect(&app, watch).await?).into_response())
-}
-
-/// Runs code in one of a sandbox's interpreters, which keep their state from call to call.
-#[utoipa::path(
-    post,
-    path = "/v1/sandboxes/{id}/eval",
-    tag = "sandboxes",
-    operation_id = "eval",
-    params(("id" = String, Path)),
-    request_body = Eval,
-    responses(
-        (status = 200, description = "It has come to its end, or failed", body = Evaluated),
-        (status = 400, description = "The request makes no sense, or the guest does not have the language", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id, or it has no such context", body = ErrorBody),
-        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
-        (status = 429, description = "Too much code waits for the context, or there are too many of them", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
-        (status = 504, description = "The code took too long, and was interrupted", body = ErrorBody),
-    )
-)]
-pub(super) async fn eval(
-    State(app): State<Shared>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Json(mut wanted): Json<Eval>,
-) -> Answer<Json<Evaluated>> {
-    let seconds = within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?;
-    checks::env(&wanted.env)?;
-    RequestTrace::current().pass_on(&mut wanted.env);
-    let sandbox = app.sandbox(&caller, &id)?;
-    let language = wanted.context.is_none().then_some(wanted.language.name());
-    let code = Code { code: &wanted.code, language, context: wanted.context.as_deref(), env: wanted.env };
-    let begun = Instant::now();
-    let evaluating = eval::eval(sandbox.awake_agent().await?, &code, Duration::from_secs(seconds));
-    let evaluated = during(&sandbox, evaluating).await?;
-    app.metrics.engine.executed(begun.elapsed());
-    Ok(Json(convert(evaluated)))
 }
 
 pub(super) fn check(wanted: &Exec) -> Answer<Duration> {
@@ -145,14 +105,18 @@ pub(super) async fn in_time<T>(time: Duration, asked: impl Future<Output = T>) -
 pub(super) struct Watch {
     pub running: Running,
     pub begun: Instant,
-    pub limit: Duration,
+    /// What the agent gives it, if that is known here.
+    pub limit: Option<Duration>,
     pub sandbox: SandboxHandle,
 }
 
 impl Watch {
     pub async fn next(&mut self) -> Answer<ExecEvent> {
-        let left = (self.limit + GRACE).saturating_sub(self.begun.elapsed());
-        in_time(left, during(&self.sandbox, self.running.next())).await?
+        let next = during(&self.sandbox, self.running.next());
+        match self.limit {
+            Some(limit) => in_time((limit + GRACE).saturating_sub(self.begun.elapsed()), next).await?,
+            None => next.await,
+        }
     }
 
     pub fn measure(&self, app: &App) {
@@ -173,7 +137,7 @@ async fn collect(app: &App, mut watch: Watch) -> Answer<Executed> {
     }
 }
 
-async fn stream(app: &App, mut watch: Watch, lines: &Lines) -> Result<(), Gone> {
+pub(super) async fn stream(app: &App, mut watch: Watch, lines: &Lines) -> Result<(), Gone> {
     loop {
         let event = watch.next().await.unwrap_or_else(|error| failed(app, error));
         if matches!(event, ExecEvent::Exited { .. }) {
@@ -219,35 +183,6 @@ impl Kept {
     }
 }
 
-fn convert(evaluated: eval::Evaluated) -> Evaluated {
-    let eval::Evaluated { result, results, stdout, stderr, error, truncated } = evaluated;
-    let typed = |result: BTreeMap<String, String>| {
-        result.into_iter().map(|(kind, content)| (mime(kind), content)).collect()
-    };
-    let error =
-        error.map(|error| EvalError { name: error.name, value: error.value, traceback: error.traceback });
-    let results = results.into_iter().map(typed).collect();
-    Evaluated { result, results, stdout, stderr, error, truncated }
-}
-
-/// The type of what an interpreter displays; what has none keeps the interpreter's word for it.
-fn mime(kind: String) -> String {
-    let known = match kind.as_str() {
-        "text" => "text/plain",
-        "html" => "text/html",
-        "markdown" => "text/markdown",
-        "latex" => "text/latex",
-        "svg" => "image/svg+xml",
-        "png" => "image/png",
-        "jpeg" => "image/jpeg",
-        "pdf" => "application/pdf",
-        "json" => "application/json",
-        "javascript" => "application/javascript",
-        _ => return kind,
-    };
-    known.to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,13 +219,5 @@ mod tests {
         let executed = kept.finish(7, false);
         assert_eq!((executed.stdout.len(), executed.stderr.as_str()), (KEPT, "\u{fffd}!"));
         assert!(executed.truncated && !executed.stdout.contains('y'));
-    }
-
-    #[test]
-    fn results_have_types() {
-        let displayed = BTreeMap::from([("png".to_owned(), "a".to_owned()), ("chart".into(), "b".into())]);
-        let evaluated = convert(eval::Evaluated { results: vec![displayed], ..Default::default() });
-        assert_eq!(evaluated.results[0]["image/png"], "a");
-        assert_eq!(evaluated.results[0]["chart"], "b");
     }
 }

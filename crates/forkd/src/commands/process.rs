@@ -1,0 +1,92 @@
+//! `forkd process …`.
+
+use std::io::{self, Read};
+
+use forkd_api::exec::StartProcess;
+
+use super::{print_value, with_daemon};
+use crate::arguments::{
+    ProcessAttachOptions, ProcessCommand, ProcessLsOptions, ProcessStartOptions, ProcessWriteOptions,
+};
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::session::{self, Manner};
+use crate::signals::Signals;
+use crate::table::{Side, Table};
+
+/// What is read of stdin at once.
+const PIECE: usize = 256 << 10;
+
+pub fn run(command: &ProcessCommand) -> Result<Exit, CliError> {
+    match command {
+        ProcessCommand::Ls(options) => list(options),
+        ProcessCommand::Start(options) => start(options),
+        ProcessCommand::Attach(options) => attach(options),
+        ProcessCommand::Write(options) => write(options),
+        ProcessCommand::Signal(options) => with_daemon(&options.daemon, async |client| {
+            client.signal_process(&options.sandbox, options.pid, options.signal).await?;
+            Ok(Exit::Success)
+        }),
+    }
+}
+
+fn list(options: &ProcessLsOptions) -> Result<Exit, CliError> {
+    let processes =
+        with_daemon(&options.daemon, async |client| Ok(client.processes(&options.sandbox).await?))?;
+    print_value(&options.output, &processes, || {
+        let mut table = Table::new([("PID", Side::Right), ("TTY", Side::Left), ("COMMAND", Side::Left)]);
+        for process in &processes {
+            let tty = if process.tty { "yes" } else { "no" };
+            table.row([process.pid.to_string(), tty.into(), process.args.join(" ")]);
+        }
+        table.render()
+    })?;
+    Ok(Exit::Success)
+}
+
+fn start(options: &ProcessStartOptions) -> Result<Exit, CliError> {
+    let wanted = StartProcess {
+        args: options.command.clone(),
+        env: options.env.iter().cloned().collect(),
+        cwd: options.cwd.clone(),
+        user: options.user.clone(),
+        stdin: options.interactive,
+        timeout_secs: options.timeout,
+    };
+    let started = with_daemon(&options.daemon, async |client| {
+        Ok(client.start_process(&options.sandbox, &wanted).await?)
+    })?;
+    print_value(&options.output, &started, || format!("{}\n", started.pid))?;
+    Ok(Exit::Success)
+}
+
+fn attach(options: &ProcessAttachOptions) -> Result<Exit, CliError> {
+    with_daemon(&options.daemon, async |client| {
+        let processes = client.processes(&options.sandbox).await?;
+        let tty = processes.iter().any(|process| process.pid == options.pid && process.tty);
+        let (input, output) = client.attach(&options.sandbox, options.pid).await?;
+        // Without stdin the session would end the program's input; a session at a terminal leaves it alone.
+        let manner = Manner { stdin: !options.no_stdin, tty: tty || options.no_stdin };
+        Ok(session::follow(input, output, manner, &mut Signals::new()?).await?.exit)
+    })
+}
+
+fn write(options: &ProcessWriteOptions) -> Result<Exit, CliError> {
+    let mut stdin = io::stdin().lock();
+    with_daemon(&options.daemon, async |client| {
+        loop {
+            let mut piece = Vec::new();
+            let read = stdin.by_ref().take(PIECE as u64).read_to_end(&mut piece);
+            let read = read.map_err(|error| CliError::Io("read stdin", error))?;
+            let last = read < PIECE;
+            if read > 0 || (last && options.close) {
+                client
+                    .write_process(&options.sandbox, options.pid, piece.into(), last && options.close)
+                    .await?;
+            }
+            if last {
+                return Ok(Exit::Success);
+            }
+        }
+    })
+}

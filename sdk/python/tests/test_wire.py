@@ -372,7 +372,7 @@ def test_contexts_and_processes(daemon: fake.Fake, controller: Controller) -> No
     assert [it.id for it in sandbox.contexts.list()] == ["c1"]
     daemon.says(answer(context, 201))
     made = sandbox.contexts.create(cwd="/srv")
-    assert daemon.asked[-1].json == {"cwd": "/srv"}
+    assert daemon.asked[-1].json == {"language": "python", "cwd": "/srv"}
     daemon.says(answer({"restarted": True}))
     assert sandbox.contexts.interrupt(made, grace=1) is True
     asked = daemon.asked[-1]

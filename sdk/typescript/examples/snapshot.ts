@@ -11,7 +11,7 @@ const snapshot = await Snapshot.get("numpy").catch((error: unknown) => {
   if (!(error instanceof NotFoundError)) throw error;
   return Snapshot.create("numpy", image, {
     warmUp: "import numpy; samples = []",
-    onProgress: (told) => console.log(" ", ...Object.values(told)),
+    onProgress: (told) => console.log(" ", JSON.stringify(told)),
   });
 });
 console.log(`${snapshot.tag}: ${snapshot.info.memory_mib} MiB, ${snapshot.info.status}`);

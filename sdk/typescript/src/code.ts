@@ -1,11 +1,10 @@
 /** Code in a sandbox's interpreters, and the contexts that it runs in. */
 
-import type { CodeContext } from "./additions.js";
 import { parsedObject, type RequestOptions } from "./call.js";
 import { type Controller, given } from "./controller.js";
 import { ConnectionFailedError, EvaluationTimeoutError, fromBody } from "./errors.js";
 import { tell } from "./handlers.js";
-import type { Eval, EvalError, Evaluated, Language } from "./models.js";
+import type { CodeContext, Eval, EvalError, Evaluated, Language } from "./models.js";
 import { LARGEST, limit } from "./policy.js";
 import * as requests from "./requests.js";
 import { Execution, type Handler, Result } from "./results.js";

@@ -5,10 +5,10 @@ import { LINES, parsedObject } from "./call.js";
 import { Changes } from "./changes.js";
 import { Channel } from "./channel.js";
 import type { Controller } from "./controller.js";
-import { ConnectionFailedError, fromBody, ProtocolError } from "./errors.js";
+import { ConnectionFailedError, fromBody, ProtocolError, refusal } from "./errors.js";
 import { tell } from "./handlers.js";
 import type { ExecStart, Signal } from "./models.js";
-import { LONG } from "./policy.js";
+import { LARGEST_ERROR, LONG } from "./policy.js";
 import * as requests from "./requests.js";
 import { CommandResult, type Handler, Text } from "./results.js";
 import type { Answer, Transport } from "./transport.js";
@@ -273,12 +273,16 @@ async function open(controller: Controller, sandboxId: string, path: string, opt
     if (!(error instanceof ConnectionFailedError)) throw error;
     const asked = { method: "GET", path, read: () => undefined, accept: LINES, headers: {}, timeout: LONG, repeatable: false };
     const answer = await transport.exchange(asked, options);
-    const said = new TextDecoder().decode(await transport.body(answer, 1 << 20));
-    // That the request is not for a WebSocket is no reason.
-    if (answer.response.status >= 400 && answer.response.status !== 400) {
-      const body = parsedObject(said);
-      throw fromBody(body, answer.response.status, answer.requestId);
+    const { status } = answer.response;
+    if (status < 400) {
+      // A program that runs is told without end.
+      answer.watch.stop();
+      await answer.response.body?.cancel();
+      throw error;
     }
+    const said = new TextDecoder().decode(await transport.body(answer, LARGEST_ERROR));
+    // That the request is not for a WebSocket is no reason.
+    if (status !== 400) throw refusal(status, said, answer.requestId);
     const { state } = await controller.getSandbox(sandboxId, options);
     if (state !== "running") {
       throw fromBody({ error: `the sandbox is ${state}`, code: "wrong_state" }, 409, answer.requestId);

@@ -1,11 +1,10 @@
 /** Commands and processes of a sandbox, in the foreground and in the background. */
 
-import type { Process } from "./additions.js";
 import type { RequestOptions } from "./call.js";
 import { CommandHandle, follow } from "./command-handle.js";
 import { type Controller, given } from "./controller.js";
 import { NotFoundError } from "./errors.js";
-import type { ExecStart, Signal, TerminalSize } from "./models.js";
+import type { ExecStart, Process, Signal, TerminalSize } from "./models.js";
 import { limit, PIECE } from "./policy.js";
 import * as requests from "./requests.js";
 import { args, type Command, type CommandResult, type Handler } from "./results.js";

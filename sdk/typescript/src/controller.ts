@@ -2,7 +2,6 @@
 
 import { tell } from "./handlers.js";
 import type { Address } from "./address.js";
-import type * as additions from "./additions.js";
 import type { Call, RequestOptions } from "./call.js";
 import { ConnectionFailedError, ProtocolError, fromBody } from "./errors.js";
 import type * as models from "./models.js";
@@ -138,7 +137,7 @@ export class Controller implements AsyncDisposable {
    *
    * When the connection breaks, it is opened again where it was. Events that the daemon no longer has are told as `missed`.
    */
-  async *events(options: EventOptions = {}): AsyncGenerator<additions.Event, void, undefined> {
+  async *events(options: EventOptions = {}): AsyncGenerator<models.Event, void, undefined> {
     const { after, sandbox, snapshot, event, signal } = options;
     let cursor = after;
     while (true) {
@@ -146,7 +145,7 @@ export class Controller implements AsyncDisposable {
       const answer = await this.transport.open(requests.events(values), { signal });
       try {
         for await (const line of this.transport.lines(answer)) {
-          const told = line as additions.Event;
+          const told = line as models.Event;
           cursor = told.cursor ?? cursor;
           yield told;
         }
@@ -239,7 +238,7 @@ export class Controller implements AsyncDisposable {
   }
 
   /** Runs code in one of a sandbox's interpreters, which keep their state from call to call. */
-  evalCode(id: string, body: models.Eval, options?: RequestOptions): Promise<additions.Evaluated> {
+  evalCode(id: string, body: models.Eval, options?: RequestOptions): Promise<models.Evaluated> {
     return this.transport.send(requests.evaluate(id, body), options);
   }
 

@@ -13,7 +13,6 @@
  * `Sandbox` and `Snapshot` are what most programs need, `Controller` has every request of the API, and `models` its types.
  */
 
-export type { CodeContext, EvalEvent, Event, Process } from "./additions.js";
 export { Address } from "./address.js";
 export type { RequestOptions } from "./call.js";
 export { Contexts, type RunCodeOptions } from "./code.js";
@@ -32,7 +31,18 @@ export * from "./errors.js";
 export { type FileOptions, Files, type ListFilesOptions } from "./files.js";
 export type { ForkOptions } from "./fork.js";
 export type * as models from "./models.js";
-export type { Egress, FileInfo, Limits, ReadyProbe, SandboxInfo, SnapshotInfo, WarmUp } from "./models.js";
+export type {
+  CodeContext,
+  Egress,
+  Event,
+  FileInfo,
+  Limits,
+  Process,
+  ReadyProbe,
+  SandboxInfo,
+  SnapshotInfo,
+  WarmUp,
+} from "./models.js";
 export { type SandboxFilter, SandboxPaginator } from "./pages.js";
 export { type Command, CommandResult, Execution, type Handler, type Logs, Result } from "./results.js";
 export type { Fetch, Verify } from "./runtime.js";

@@ -12,14 +12,17 @@ export type BuildOutcome = components["schemas"]["BuildOutcome"];
 export type BuildSnapshot = components["schemas"]["BuildSnapshot"];
 export type BuiltSnapshot = components["schemas"]["BuiltSnapshot"];
 export type ChooseKernel = components["schemas"]["ChooseKernel"];
+export type CodeContext = components["schemas"]["CodeContext"];
 export type Counted = components["schemas"]["Counted"];
 export type Cpu = components["schemas"]["Cpu"];
+export type CreateCodeContext = components["schemas"]["CreateCodeContext"];
 export type CreateSandboxes = components["schemas"]["CreateSandboxes"];
 export type CreateSnapshot = components["schemas"]["CreateSnapshot"];
 export type CreateTiming = components["schemas"]["CreateTiming"];
 export type CreatedSandboxes = components["schemas"]["CreatedSandboxes"];
 export type Credentials = components["schemas"]["Credentials"];
 export type DebianImage = components["schemas"]["DebianImage"];
+export type Displayed = components["schemas"]["Displayed"];
 export type DropReason = components["schemas"]["DropReason"];
 export type Egress = components["schemas"]["Egress"];
 export type EgressMode = components["schemas"]["EgressMode"];
@@ -29,6 +32,7 @@ export type ErrorBody = components["schemas"]["ErrorBody"];
 export type ErrorCode = components["schemas"]["ErrorCode"];
 export type Eval = components["schemas"]["Eval"];
 export type EvalError = components["schemas"]["EvalError"];
+export type EvalEvent = components["schemas"]["EvalEvent"];
 export type Evaluated = components["schemas"]["Evaluated"];
 export type Event = components["schemas"]["Event"];
 export type Exec = components["schemas"]["Exec"];
@@ -47,6 +51,8 @@ export type ImageList = components["schemas"]["ImageList"];
 export type ImageRecipe = components["schemas"]["ImageRecipe"];
 export type ImageSource = components["schemas"]["ImageSource"];
 export type ImageSummary = components["schemas"]["ImageSummary"];
+export type Interrupt = components["schemas"]["Interrupt"];
+export type Interrupted = components["schemas"]["Interrupted"];
 export type Kernel = components["schemas"]["Kernel"];
 export type KernelList = components["schemas"]["KernelList"];
 export type KernelSource = components["schemas"]["KernelSource"];
@@ -60,6 +66,7 @@ export type NetworkStats = components["schemas"]["NetworkStats"];
 export type OnExpiry = components["schemas"]["OnExpiry"];
 export type Problem = components["schemas"]["Problem"];
 export type ProblemList = components["schemas"]["ProblemList"];
+export type Process = components["schemas"]["Process"];
 export type Progress = components["schemas"]["Progress"];
 export type PruneImages = components["schemas"]["PruneImages"];
 export type PruneSnapshots = components["schemas"]["PruneSnapshots"];
@@ -83,6 +90,7 @@ export type SandboxInfo = components["schemas"]["Sandbox"];
 export type SandboxList = components["schemas"]["SandboxList"];
 export type SandboxState = components["schemas"]["SandboxState"];
 export type SandboxStats = components["schemas"]["SandboxStats"];
+export type SendSignal = components["schemas"]["SendSignal"];
 export type SetBandwidth = components["schemas"]["SetBandwidth"];
 export type SetTtl = components["schemas"]["SetTtl"];
 export type Signal = components["schemas"]["Signal"];
@@ -97,6 +105,8 @@ export type SnapshotSignature = components["schemas"]["SnapshotSignature"];
 export type SnapshotSize = components["schemas"]["SnapshotSize"];
 export type SnapshotStatus = components["schemas"]["SnapshotStatus"];
 export type SnapshotVerification = components["schemas"]["SnapshotVerification"];
+export type StartProcess = components["schemas"]["StartProcess"];
+export type StartedProcess = components["schemas"]["StartedProcess"];
 export type StepTiming = components["schemas"]["StepTiming"];
 export type TerminalSize = components["schemas"]["TerminalSize"];
 export type Transfer = components["schemas"]["Transfer"];
@@ -172,6 +182,15 @@ export interface components {
             /** @description A name, or its beginning: a version. */
             kernel: string;
         };
+        /** @description An interpreter with its state: what code has defined in it, other code in it finds. */
+        CodeContext: {
+            /** @description Whether code runs in it. */
+            busy: boolean;
+            cwd: string;
+            id: string;
+            /** @description The language's name, as in Eval; a guest with another agent may have others. */
+            language: string;
+        };
         /** @description What a sandbox used at two moments of its creation. */
         Counted: {
             /** @description When its guest had its identity and was ready. */
@@ -184,6 +203,12 @@ export interface components {
          * @enum {string}
          */
         Cpu: "host" | "x86-64-v2" | "x86-64-v3";
+        /** @description Makes a context, and starts its interpreter. */
+        CreateCodeContext: {
+            /** @description Where its code begins. Without it, the user's directory. */
+            cwd?: string | null;
+            language?: components["schemas"]["Language"];
+        };
         /** @description Asks for sandboxes, as one operation. */
         CreateSandboxes: {
             /** @description Whether to look on the way at what each of them uses: for measurements, since it takes time. */
@@ -325,6 +350,15 @@ export interface components {
             /** @default bookworm */
             suite?: string;
         };
+        /** @description A value that was displayed. */
+        Displayed: {
+            /** @description The same value in each of its MIME types. What is binary is in base64. */
+            data: {
+                [key: string]: string;
+            };
+            /** @description Whether it is the value of the last expression. */
+            main: boolean;
+        };
         /**
          * @description Why something was dropped.
          * @enum {string}
@@ -386,6 +420,28 @@ export interface components {
             traceback: string;
             value: string;
         };
+        /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. */
+        EvalEvent: {
+            stdout: string;
+        } | {
+            stderr: string;
+        } | {
+            result: components["schemas"]["Displayed"];
+        } | {
+            /** @description The code has failed. `ended` follows. */
+            raised: components["schemas"]["EvalError"];
+        } | {
+            /** @description The last line. */
+            ended: {
+                /** @description Whether it was interrupted because its time was over. */
+                timed_out: boolean;
+                /** @description Whether something was too large to be sent. */
+                truncated: boolean;
+            };
+        } | {
+            /** @description The last line: it could not be followed to its end. */
+            error: components["schemas"]["ErrorBody"];
+        };
         /** @description What the code has come to. */
         Evaluated: {
             error?: components["schemas"]["EvalError"] | null;
@@ -397,6 +453,8 @@ export interface components {
             }[];
             stderr: string;
             stdout: string;
+            /** @description Whether it was interrupted because its time was over. What it printed and displayed until then is here. */
+            timed_out?: boolean;
             /** @description Whether there was more output than an answer holds. */
             truncated: boolean;
         };
@@ -404,6 +462,8 @@ export interface components {
         Event: components["schemas"]["What"] & {
             /** Format: int64 */
             at_unix_ms: number;
+            /** @description A place in the stream: `after` with it continues behind this event. */
+            cursor?: string;
         };
         /** @description Runs a program and waits for its end. */
         Exec: {
@@ -525,6 +585,8 @@ export interface components {
         /** @description What is in a directory, in the order of names. */
         FileList: {
             files: components["schemas"]["FileInfo"][];
+            /** @description If there are: `after` with it gives the next of them. */
+            next?: string | null;
             /** @description Whether there are more. */
             truncated: boolean;
         };
@@ -618,6 +680,20 @@ export interface components {
              * @description The size of its file system.
              */
             size_bytes: number;
+        };
+        /** @description Interrupts the code that runs in a context. */
+        Interrupt: {
+            /**
+             * Format: int64
+             * @description What the code gets to end in. Code that still runs then is ended with its interpreter, and a new one is started.
+             * @default 5
+             */
+            grace_secs?: number;
+        };
+        /** @description What became of an interruption. */
+        Interrupted: {
+            /** @description Whether the code did not end in time. The context has a new interpreter then, without the variables of the old one. */
+            restarted: boolean;
         };
         /** @description A kernel. */
         Kernel: {
@@ -784,6 +860,18 @@ export interface components {
         };
         ProblemList: {
             problems: components["schemas"]["Problem"][];
+        };
+        /** @description A program that runs: one that a client has started, not one of its children. */
+        Process: {
+            /** @description The program and its arguments. */
+            args: string[];
+            cwd?: string | null;
+            /** Format: int32 */
+            pid: number;
+            /** @description A name that an E2B client has given it. */
+            tag?: string | null;
+            /** @description Whether it has a terminal. */
+            tty: boolean;
         };
         /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. */
         Progress: {
@@ -1087,6 +1175,10 @@ export interface components {
              */
             process_faults?: number;
         };
+        /** @description Sends a signal to a program and all that are in its process group. */
+        SendSignal: {
+            signal: components["schemas"]["Signal"];
+        };
         /** @description Changes how much a sandbox may send and receive. */
         SetBandwidth: {
             /**
@@ -1259,6 +1351,29 @@ export interface components {
             snapshots: number;
             tag: string;
         };
+        /** @description Starts a program that nobody waits for. */
+        StartProcess: {
+            /** @description The program and its arguments. */
+            args: string[];
+            cwd?: string | null;
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Whether it can be written to. Without it, the program reads the end of its input at once. */
+            stdin?: boolean;
+            /**
+             * Format: int64
+             * @description It is killed after this time. Without it, it runs as long as it wants.
+             */
+            timeout_secs?: number | null;
+            /** @description Without one, the image's. */
+            user?: string | null;
+        };
+        /** @description A program that was started. */
+        StartedProcess: {
+            /** Format: int32 */
+            pid: number;
+        };
         /** @description How long sandboxes took for one step. */
         StepTiming: {
             /**
@@ -1359,8 +1474,11 @@ export interface components {
             event: "snapshot_removed";
             tag: string;
         } | {
-            /** Format: int64 */
-            count: number;
+            /**
+             * Format: int64
+             * @description How many. Not known of a daemon that has ended.
+             */
+            count?: number | null;
             /** @enum {string} */
             event: "missed";
         };

@@ -1,6 +1,5 @@
 /** Every request of the API that this client makes, one function each. */
 
-import type * as additions from "./additions.js";
 import {
   accepting,
   asBytes,
@@ -25,7 +24,7 @@ import {
 } from "./call.js";
 import { foreign, InvalidArgumentError } from "./errors.js";
 import type * as models from "./models.js";
-import { GRACE, LONG } from "./policy.js";
+import { GRACE, LONG, USUAL } from "./policy.js";
 
 const UNLIMITED = Number.POSITIVE_INFINITY;
 
@@ -59,35 +58,38 @@ export const sandboxConsole = (id: string, size?: number) =>
 export const execute = (id: string, body: models.Exec) =>
   within((body.timeout_secs ?? 30) + GRACE, post<models.Executed>(sandbox(id, "/exec"), body));
 export const evaluate = (id: string, body: models.Eval) =>
-  within((body.timeout_secs ?? 30) + GRACE, post<additions.Evaluated>(sandbox(id, "/eval"), body));
+  within((body.timeout_secs ?? 30) + GRACE, post<models.Evaluated>(sandbox(id, "/eval"), body));
 /** The path of a WebSocket. */
 export const interact = (id: string) => sandbox(id, "/exec");
 
-export const listContexts = (id: string) => list<additions.CodeContext>(get(sandbox(id, "/contexts")));
-export const createContext = (id: string, body: additions.CreateCodeContext) =>
-  post<additions.CodeContext>(sandbox(id, "/contexts"), body);
+export const listContexts = (id: string) => list<models.CodeContext>(get(sandbox(id, "/contexts")));
+export const createContext = (id: string, body: models.CreateCodeContext) =>
+  post<models.CodeContext>(sandbox(id, "/contexts"), body);
 export const removeContext = (id: string, context: string) => nothing(remove(`${sandbox(id, "/contexts/")}${part(context)}`));
 export const restartContext = (id: string, context: string) =>
   nothing(post(`${sandbox(id, "/contexts/")}${part(context)}/restart`));
 export const interruptContext = (id: string, context: string, grace?: number) =>
   within(
     LONG,
-    post<additions.Interrupted>(
+    post<models.Interrupted>(
       `${sandbox(id, "/contexts/")}${part(context)}/interrupt`,
       grace === undefined ? {} : { grace_secs: grace },
     ),
   );
 
-export const listProcesses = (id: string) => list<additions.Process>(get(sandbox(id, "/processes")));
-export const startProcess = (id: string, body: additions.StartProcess) =>
-  post<additions.StartedProcess>(sandbox(id, "/processes"), body);
+export const listProcesses = (id: string) => list<models.Process>(get(sandbox(id, "/processes")));
+export const startProcess = (id: string, body: models.StartProcess) =>
+  post<models.StartedProcess>(sandbox(id, "/processes"), body);
 /** The path of a WebSocket, or of a stream of ExecEvent. */
 export const connectProcess = (id: string, pid: number) => sandbox(id, `/processes/${number(pid)}`);
 export const signalProcess = (id: string, pid: number, signal: models.Signal) =>
-  nothing(post(sandbox(id, `/processes/${number(pid)}/signal`), { signal } satisfies additions.SendSignal));
-/** What the process reads comes with the call. */
+  nothing(post(sandbox(id, `/processes/${number(pid)}/signal`), { signal } satisfies models.SendSignal));
+/** What the process reads comes with the call. The daemon waits a minute for the process to take it. */
 export const processStdin = (id: string, pid: number, close: boolean) =>
-  carrying(BYTES, nothing(post(sandbox(id, `/processes/${number(pid)}/stdin`) + query({ close: close || undefined }))));
+  within(
+    USUAL + GRACE,
+    carrying(BYTES, nothing(post(sandbox(id, `/processes/${number(pid)}/stdin`) + query({ close: close || undefined })))),
+  );
 
 export const readFile = (id: string, path: string, user?: string, archive = false) =>
   accepting(archive ? TAR : BYTES, asBytes, get(sandbox(id, "/files"), { path, user }));
@@ -98,7 +100,7 @@ export const removeFile = (id: string, path: string, user?: string) => nothing(r
 export const fileInfo = (id: string, path: string, user?: string) =>
   get<models.FileInfo>(sandbox(id, "/files/info"), { path, user });
 export const listFiles = (id: string, path: string, values: Values) =>
-  get<additions.FileList>(sandbox(id, "/files/list"), { path, ...values });
+  get<models.FileList>(sandbox(id, "/files/list"), { path, ...values });
 
 /** The path at which a port of a sandbox is. */
 export function proxy(id: string, port: number, path: string): string {

@@ -14,7 +14,6 @@ with Sandbox.create("python") as sandbox:
 """
 
 from . import errors, models
-from ._additions import CodeContext, Process
 from ._async.code import AsyncContexts
 from ._async.commands import AsyncCommandHandle, AsyncCommands
 from ._async.controller import AsyncController
@@ -33,7 +32,7 @@ from ._sync.sandbox import Sandbox
 from ._sync.snapshot import Snapshot
 from ._wire import VERSION as __version__
 from .errors import *  # noqa: F403
-from .models import Egress, FileInfo, Limits, ReadyProbe, SandboxInfo, SnapshotInfo, WarmUp
+from .models import CodeContext, Egress, FileInfo, Limits, Process, ReadyProbe, SandboxInfo, SnapshotInfo, WarmUp
 
 __all__ = [
     "AsyncCommandHandle",

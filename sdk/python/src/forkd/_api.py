@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Optional
 
-from . import _additions, models
+from . import models
 from ._call import BYTES, LINES, TAR, Call, Values, delete, get, make, many, model, nothing, optional, part, post, put, query
-from ._policy import GRACE, LONG
+from ._policy import GRACE, LONG, USUAL
 from .errors import InvalidArgumentError
 
 
@@ -25,11 +25,9 @@ def metrics() -> Call[str]:
     return dataclasses.replace(get("/metrics", _text), accept="*/*")
 
 
-def events(
-    after: Optional[str], sandbox: Sequence[str], snapshot: Sequence[str], event: Sequence[str]
-) -> Call[_additions.Event]:
+def events(after: Optional[str], sandbox: Sequence[str], snapshot: Sequence[str], event: Sequence[str]) -> Call[models.Event]:
     """A stream without an end."""
-    call = get("/v1/events", model(_additions.Event), after=after, sandbox=sandbox, snapshot=snapshot, event=event)
+    call = get("/v1/events", model(models.Event), after=after, sandbox=sandbox, snapshot=snapshot, event=event)
     return dataclasses.replace(call, accept=LINES, timeout=math.inf)
 
 
@@ -92,8 +90,8 @@ def execute(sandbox: str, body: models.Exec) -> Call[models.Executed]:
     return post(_sandbox(sandbox, "/exec"), model(models.Executed), body).within(body.timeout_secs + GRACE)
 
 
-def evaluate(sandbox: str, body: models.Eval) -> Call[_additions.Evaluated]:
-    return post(_sandbox(sandbox, "/eval"), model(_additions.Evaluated), body).within(body.timeout_secs + GRACE)
+def evaluate(sandbox: str, body: models.Eval) -> Call[models.Evaluated]:
+    return post(_sandbox(sandbox, "/eval"), model(models.Evaluated), body).within(body.timeout_secs + GRACE)
 
 
 def interact(sandbox: str) -> str:
@@ -101,12 +99,12 @@ def interact(sandbox: str) -> str:
     return _sandbox(sandbox, "/exec")
 
 
-def list_contexts(sandbox: str) -> Call[list[_additions.CodeContext]]:
-    return get(_sandbox(sandbox, "/contexts"), many(_additions.CodeContext))
+def list_contexts(sandbox: str) -> Call[list[models.CodeContext]]:
+    return get(_sandbox(sandbox, "/contexts"), many(models.CodeContext))
 
 
-def create_context(sandbox: str, body: _additions.CreateCodeContext) -> Call[_additions.CodeContext]:
-    return post(_sandbox(sandbox, "/contexts"), model(_additions.CodeContext), body)
+def create_context(sandbox: str, body: models.CreateCodeContext) -> Call[models.CodeContext]:
+    return post(_sandbox(sandbox, "/contexts"), model(models.CodeContext), body)
 
 
 def remove_context(sandbox: str, context: str) -> Call[None]:
@@ -117,17 +115,17 @@ def restart_context(sandbox: str, context: str) -> Call[None]:
     return post(_sandbox(sandbox, f"/contexts/{part(context)}/restart"), nothing)
 
 
-def interrupt_context(sandbox: str, context: str, body: _additions.Interrupt) -> Call[_additions.Interrupted]:
+def interrupt_context(sandbox: str, context: str, body: models.Interrupt) -> Call[models.Interrupted]:
     path = _sandbox(sandbox, f"/contexts/{part(context)}/interrupt")
-    return post(path, model(_additions.Interrupted), body).within(LONG)
+    return post(path, model(models.Interrupted), body).within(LONG)
 
 
-def list_processes(sandbox: str) -> Call[list[_additions.Process]]:
-    return get(_sandbox(sandbox, "/processes"), many(_additions.Process))
+def list_processes(sandbox: str) -> Call[list[models.Process]]:
+    return get(_sandbox(sandbox, "/processes"), many(models.Process))
 
 
-def start_process(sandbox: str, body: _additions.StartProcess) -> Call[_additions.StartedProcess]:
-    return post(_sandbox(sandbox, "/processes"), model(_additions.StartedProcess), body)
+def start_process(sandbox: str, body: models.StartProcess) -> Call[models.StartedProcess]:
+    return post(_sandbox(sandbox, "/processes"), model(models.StartedProcess), body)
 
 
 def connect_process(sandbox: str, pid: int) -> str:
@@ -136,13 +134,13 @@ def connect_process(sandbox: str, pid: int) -> str:
 
 
 def signal_process(sandbox: str, pid: int, signal: models.Signal) -> Call[None]:
-    return post(_sandbox(sandbox, f"/processes/{pid}/signal"), nothing, _additions.SendSignal(signal=signal))
+    return post(_sandbox(sandbox, f"/processes/{pid}/signal"), nothing, models.SendSignal(signal=signal))
 
 
 def process_stdin(sandbox: str, pid: int, close: bool = False) -> Call[None]:
-    """What the program reads comes with the call."""
+    """What the program reads comes with the call. The daemon waits a minute for the program to take it."""
     path = _sandbox(sandbox, f"/processes/{pid}/stdin") + query({"close": close or None})
-    return Call("POST", path, nothing, headers={"content-type": BYTES})
+    return Call("POST", path, nothing, headers={"content-type": BYTES}, timeout=USUAL + GRACE)
 
 
 def read_file(sandbox: str, path: str, user: Optional[str], archive: bool = False) -> Call[bytes]:
@@ -166,9 +164,9 @@ def file_info(sandbox: str, path: str, user: Optional[str]) -> Call[models.FileI
 
 def list_files(
     sandbox: str, path: str, user: Optional[str], limit: Optional[int] = None, after: Optional[str] = None
-) -> Call[_additions.FileList]:
+) -> Call[models.FileList]:
     values = {"path": path, "user": user, "limit": limit, "after": after}
-    return get(_sandbox(sandbox, "/files/list"), model(_additions.FileList), **values)
+    return get(_sandbox(sandbox, "/files/list"), model(models.FileList), **values)
 
 
 def proxy(sandbox: str, port: int, path: str) -> str:

@@ -9,9 +9,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-from ._additions import Evaluated
 from .errors import CommandExitError, CommandTimeoutError, InvalidArgumentError
-from .models import Executed
+from .models import Evaluated, Executed
 
 Command = Union[str, Sequence[str]]
 

@@ -12,7 +12,7 @@ from typing import Callable, Literal, Optional, Union, overload
 
 from websockets.exceptions import ConnectionClosed
 
-from .. import _additions, _api, models
+from .. import _api, models
 from .._arguments import limit
 from .._call import parsed
 from .._results import Command, CommandResult, Text, arguments
@@ -123,7 +123,7 @@ class AsyncCommands:
 
         With `stdin`, `send_stdin` writes to it; without, it reads the end of its input at once.
         """
-        body = _additions.StartProcess(
+        body = models.StartProcess(
             args=arguments(cmd),
             cwd=cwd,
             env=envs or {},
@@ -133,7 +133,7 @@ class AsyncCommands:
         )
         return (await self._controller.transport.send(_api.start_process(self._id, body))).pid
 
-    async def list(self) -> builtins.list[_additions.Process]:
+    async def list(self) -> builtins.list[models.Process]:
         """The programs that run."""
         return await self._controller.transport.send(_api.list_processes(self._id))
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Optional, Union
 
-from .. import _additions, _address, _api, _policy, models
+from .. import _address, _api, _policy, models
 from .._call import Call, parsed
 from .._model import M, Model
 from .._pack import packed
@@ -80,7 +80,7 @@ class AsyncController:
         sandbox: Union[str, Sequence[str]] = (),
         snapshot: Union[str, Sequence[str]] = (),
         event: Union[str, Sequence[str]] = (),
-    ) -> AsyncIterator[_additions.Event]:
+    ) -> AsyncIterator[models.Event]:
         """What happens from now on, or after the `cursor` of an event, without an end.
 
         `sandbox`, `snapshot` and `event` (the kind) pick events; one must pass all that are given. When the connection breaks,
@@ -234,7 +234,7 @@ class AsyncController:
         context: Optional[str] = None,
         env: Optional[dict[str, str]] = None,
         timeout_secs: int = 30,
-    ) -> _additions.Evaluated:
+    ) -> models.Evaluated:
         """Runs code in one of a sandbox's interpreters, which keep their state from call to call."""
         body = models.Eval(code=code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
         return await self.transport.send(_api.evaluate(sandbox_id, body))

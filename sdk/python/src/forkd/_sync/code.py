@@ -7,7 +7,7 @@ from __future__ import annotations
 import builtins
 from typing import Optional, Union
 
-from .. import _additions, _api, models
+from .. import _api, models
 from .._call import LINES, parsed
 from .._results import Execution, ExecutionError, Logs, Result, of_evaluated
 from .._wire import LARGEST
@@ -57,7 +57,7 @@ def _followed(
             line = lines.next()
             if line is None:
                 raise ConnectionFailedError("the daemon ended the connection before the code's end")
-            event = _additions.EvalEvent.from_json(parsed(line))
+            event = models.EvalEvent.from_json(parsed(line))
             if event.error is not None:
                 raise from_body(event.error.to_json(), request_id=lines.request_id)
             if event.stdout is not None:
@@ -102,31 +102,31 @@ class Contexts:
         self._transport = controller.transport
         self._id = sandbox_id
 
-    def list(self) -> builtins.list[_additions.CodeContext]:
+    def list(self) -> builtins.list[models.CodeContext]:
         """All of them."""
         return self._transport.send(_api.list_contexts(self._id))
 
-    def create(self, language: models.Language = "python", *, cwd: Optional[str] = None) -> _additions.CodeContext:
+    def create(self, language: models.Language = "python", *, cwd: Optional[str] = None) -> models.CodeContext:
         """Starts an interpreter."""
-        body = _additions.CreateCodeContext(language=language, cwd=cwd)
+        body = models.CreateCodeContext(language=language, cwd=cwd)
         return self._transport.send(_api.create_context(self._id, body))
 
-    def remove(self, context: Union[str, _additions.CodeContext]) -> None:
+    def remove(self, context: Union[str, models.CodeContext]) -> None:
         """Ends an interpreter."""
         self._transport.send(_api.remove_context(self._id, identity(context)))
 
-    def restart(self, context: Union[str, _additions.CodeContext]) -> None:
+    def restart(self, context: Union[str, models.CodeContext]) -> None:
         """Starts an interpreter anew: its state is gone."""
         self._transport.send(_api.restart_context(self._id, identity(context)))
 
-    def interrupt(self, context: Union[str, _additions.CodeContext], *, grace: int = 5) -> bool:
+    def interrupt(self, context: Union[str, models.CodeContext], *, grace: int = 5) -> bool:
         """Interrupts the code that runs. Code that does not stop within `grace` seconds (default 5) is ended with its
         interpreter, which starts anew. Whether that happened.
         """
-        body = _additions.Interrupt(grace_secs=grace)
+        body = models.Interrupt(grace_secs=grace)
         return (self._transport.send(_api.interrupt_context(self._id, identity(context), body))).restarted
 
 
-def identity(context: Union[str, _additions.CodeContext]) -> str:
+def identity(context: Union[str, models.CodeContext]) -> str:
     """The id of a context."""
     return context if isinstance(context, str) else context.id

@@ -14,7 +14,7 @@ from typing import Callable, Literal, Optional, Union, overload
 
 from websockets.exceptions import ConnectionClosed
 
-from .. import _additions, _api, models
+from .. import _api, models
 from .._arguments import limit
 from .._call import parsed
 from .._results import Command, CommandResult, Text, arguments
@@ -125,7 +125,7 @@ class Commands:
 
         With `stdin`, `send_stdin` writes to it; without, it reads the end of its input at once.
         """
-        body = _additions.StartProcess(
+        body = models.StartProcess(
             args=arguments(cmd),
             cwd=cwd,
             env=envs or {},
@@ -135,7 +135,7 @@ class Commands:
         )
         return (self._controller.transport.send(_api.start_process(self._id, body))).pid
 
-    def list(self) -> builtins.list[_additions.Process]:
+    def list(self) -> builtins.list[models.Process]:
         """The programs that run."""
         return self._controller.transport.send(_api.list_processes(self._id))
 

@@ -11,7 +11,7 @@ from typing import Optional, TypeVar, Union
 
 import httpx
 
-from .. import _additions, _api, models
+from .. import _api, models
 from .._arguments import limit, seconds
 from .._call import Call, nothing
 from .._results import Command, CommandResult, Execution, ExecutionError, Result, arguments, of_evaluated, of_executed
@@ -188,7 +188,7 @@ class Sandbox:
         code: str,
         language: models.Language = "python",
         *,
-        context: Union[str, _additions.CodeContext, None] = None,
+        context: Union[str, models.CodeContext, None] = None,
         envs: Optional[dict[str, str]] = None,
         timeout: Optional[float] = 300,
         on_stdout: Optional[io.Handler[str]] = None,

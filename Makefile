@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python deny unit e2e e2e-agent e2e-isolation e2e-e2b e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-models bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -68,7 +68,7 @@ build-bench: setup
 build-tests: setup ## build the tests and the binaries they run
 	$(CARGO) build $(TESTED) --bins --tests
 
-lint: setup lint-python ## formatting, clippy, types of the Python client
+lint: setup lint-python lint-typescript ## formatting, clippy, types of the Python and TypeScript clients
 	$(CARGO) fmt --check
 	$(CARGO) clippy $(TESTED) --all-targets -- --deny warnings
 	$(CARGO) clippy $(TESTED) --no-default-features --bin forkd -- --deny warnings
@@ -79,6 +79,12 @@ lint-python:
 	sdk/python/with-tools ruff format --check --quiet .
 	sdk/python/with-tools ruff check --quiet .
 	sdk/python/with-tools mypy
+
+lint-typescript:
+	sdk/typescript/with-tools ./generate --check
+	sdk/typescript/with-tools prettier --check --log-level warn .
+	sdk/typescript/with-tools ./snippets --check ../../docs/sdk-typescript.md
+	sdk/typescript/with-tools eslint .
 
 deny: setup ## cargo-deny, which is built the first time: licences, sources and bans of dependencies
 	@cargo-deny --version 2>/dev/null | grep -qx 'cargo-deny $(CARGO_DENY_VERSION)' \
@@ -123,9 +129,23 @@ sdk-python: setup lint-python ## the Python client: types, tests, and a wheel in
 	sdk/python/with-tools pytest --quiet
 	sdk/python/with-tools ./wheel
 
-sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the Python client's models; and its synchronous half
+sdk-typescript: setup lint-typescript ## the TypeScript client: types, tests, and a package in target/npm that is installed and imported
+	sdk/typescript/with-tools ./test
+	sdk/typescript/with-tools ./pack --all
+
+sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the models of both clients; and Python's synchronous half
 	scripts/api-docs
 	sdk/python/with-tools ./generate
+	sdk/typescript/with-tools ./generate
+
+release-test: setup ## dry runs of both releases, and that what must not be released is refused
+	sdk/release-test
+
+release-python: setup ## build the wheel and check it for PyPI; with PUBLISH=1, from a clean tree at the tag of its version, publish it
+	sdk/release python
+
+release-typescript: setup ## build the package and check it for npm; with PUBLISH=1, from a clean tree at the tag of its version, publish it
+	sdk/release typescript
 
 bench: bench-fork bench-api bench-branch bench-chain bench-load bench-hub ## measurements, one JSON object a line
 	@target/release/bench-machine

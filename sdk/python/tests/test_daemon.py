@@ -46,7 +46,8 @@ def test_a_life(real: Controller, base: Sandbox) -> None:
     base.extend_timeout(10)
     assert (base.get_info().expires_at_unix or 0) > time.time() + 30
     assert base.kill() is True
-    assert base.kill() is False
+    # A second one within minutes is answered as the first.
+    assert base.kill() is True
     with pytest.raises(forkd.NotFoundError):
         base.get_info()
 

@@ -8,7 +8,7 @@ import socket
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
 import pytest
 
@@ -327,6 +327,140 @@ def test_code_has_results(daemon: fake.Fake, controller: Controller) -> None:
     error = sandbox.run_code("x").error
     assert error is not None
     assert error.name == "NameError"
+
+
+def test_code_comes_line_by_line(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    ended = {"ended": {"timed_out": False, "truncated": False}}
+    shown = [
+        {"result": {"data": {"image/png": "AAAA"}, "main": False}},
+        {"result": {"data": {"text/plain": "7"}, "main": True}},
+    ]
+    daemon.says(streamed({"stdout": "out"}, {"stderr": "err"}, *shown, ended))
+    heard: list[object] = []
+    execution = sandbox.run_code("x", on_stdout=heard.append, on_result=lambda result: heard.append(list(result.formats)))
+    assert heard == ["out", ["image/png"], ["text/plain"]]
+    assert (execution.text, execution.logs.stderr, execution.error) == ("7", ["err"], None)
+    assert daemon.asked[-1].headers["accept"] == "application/x-ndjson"
+    daemon.says(streamed({"raised": {"name": "NameError", "value": "x", "traceback": "…"}}, ended))
+    assert (sandbox.run_code("x", on_error=heard.append).error or heard) is heard[-1]
+    daemon.says(streamed({"stdout": "before"}, {"ended": {"timed_out": True, "truncated": False}}))
+    with pytest.raises(forkd.GuestTimeoutError, match="within 300 s") as late:
+        sandbox.run_code("x")
+    assert isinstance(late.value, forkd.EvaluationTimeoutError)
+    assert late.value.execution.logs.stdout == ["before"]
+    daemon.says(streamed({"error": {"error": "gone", "code": "sandbox_ended"}}))
+    with pytest.raises(forkd.ConflictError):
+        sandbox.run_code("x")
+    daemon.says(streamed({"stdout": "before"}))
+    with pytest.raises(forkd.ConnectionFailedError):
+        sandbox.run_code("x")
+    daemon.says(answer({"results": [], "stdout": "before", "stderr": "", "truncated": False, "timed_out": True}))
+    with pytest.raises(forkd.EvaluationTimeoutError):
+        sandbox.eval("x")
+
+
+def streamed(*values: object) -> fake.Answer:
+    told = lines(*values)
+    return fake.Answer(told.status, told.body, {**told.headers, "content-type": "application/x-ndjson"})
+
+
+def test_contexts_and_processes(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    context = {"id": "c1", "language": "python", "cwd": "/", "busy": False}
+    daemon.says(answer([context]))
+    assert [it.id for it in sandbox.contexts.list()] == ["c1"]
+    daemon.says(answer(context, 201))
+    made = sandbox.contexts.create(cwd="/srv")
+    assert daemon.asked[-1].json == {"language": "python", "cwd": "/srv"}
+    daemon.says(answer({"restarted": True}))
+    assert sandbox.contexts.interrupt(made, grace=1) is True
+    asked = daemon.asked[-1]
+    assert (asked.line, asked.json) == (f"POST /v1/sandboxes/{ID}/contexts/c1/interrupt", {"grace_secs": 1})
+    daemon.says(fake.Answer(204))
+    sandbox.contexts.restart("c1")
+    sandbox.contexts.remove(made)
+    assert daemon.asked[-1].line == f"DELETE /v1/sandboxes/{ID}/contexts/c1"
+    daemon.says(answer([{"pid": 7, "args": ["sleep"], "tty": False}]))
+    assert [process.pid for process in sandbox.commands.list()] == [7]
+    daemon.says(answer({"pid": 8}, 201))
+    assert sandbox.commands.start(["sleep", "9"], cwd="/") == 8
+    assert daemon.asked[-1].json == {"args": ["sleep", "9"], "cwd": "/"}
+    daemon.says(fake.Answer(204))
+    sandbox.commands.send_stdin(8, "é")
+    assert (daemon.asked[-1].line, daemon.asked[-1].body) == (f"POST /v1/sandboxes/{ID}/processes/8/stdin", "é".encode())
+    sandbox.commands.close_stdin(8)
+    assert daemon.asked[-1].line == f"POST /v1/sandboxes/{ID}/processes/8/stdin?close=true"
+    assert sandbox.commands.kill(8) is True
+    assert daemon.asked[-1].json == {"signal": "SIGKILL"}
+    daemon.says(refused(404, "not_found"))
+    assert sandbox.commands.kill(8) is False
+    daemon.says(answer({}))
+    with pytest.raises(forkd.ProtocolError):
+        sandbox.commands.list()
+
+
+def test_directories_come_in_pages(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    known = {"kind": "file", "size": 1, "mode": 420, "owner": "u", "group": "u", "modified_unix": 1}
+
+    def page(*names: str, next: Optional[str] = None) -> fake.Answer:
+        files = [{**known, "name": name, "path": f"/d/{name}"} for name in names]
+        return answer({"files": files, "truncated": next is not None, "next": next})
+
+    daemon.asked.clear()
+    daemon.says(page("a", "b", next="b"), page("c"))
+    assert [file.name for file in sandbox.files.list("/d")] == ["a", "b", "c"]
+    assert [asked.line.split("?")[1] for asked in daemon.asked] == ["path=%2Fd", "path=%2Fd&after=b"]
+    daemon.says(page("a", "b", next="b"))
+    assert len(sandbox.files.list("/d", limit=3)) == 3
+
+
+def test_events_continue_where_they_were(daemon: fake.Fake, controller: Controller) -> None:
+    def event(cursor: str) -> dict[str, object]:
+        return {"event": "sandbox_removed", "id": ID, "at_unix_ms": 1, "cursor": cursor}
+
+    broken = fake.Answer(200, b'{"event": "sandbox_removed", "id": "i", "at_unix_ms": 1, "cursor": "2"}\n', cut=True)
+    daemon.says(lines(event("1")), broken, fake.Answer(cut=True), lines(event("3")))
+    seen: list[Optional[str]] = []
+    for told in controller.events(sandbox=[ID, "other"], event="sandbox_removed"):
+        seen.append(told.cursor)
+        if len(seen) == 3:
+            break
+    assert seen == ["1", "2", "3"]
+    picked = f"sandbox={ID}&sandbox=other&event=sandbox_removed"
+    asked = [asked.line.split("?")[1] for asked in daemon.asked]
+    assert asked == [picked, f"after=1&{picked}", f"after=2&{picked}", f"after=2&{picked}"]
+    # Without cursors, the end is the end.
+    daemon.says(lines({"event": "sandbox_removed", "id": ID, "at_unix_ms": 1}))
+    assert len(list(controller.events())) == 1
+
+
+def test_reading_is_repeated_until_the_answer_begins(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(fake.Answer(cut=True), refused(503, "unavailable"), fake.Answer(200, [b"one ", b"two"]))
+    assert b"".join(sandbox.files.read("f", "stream")) == b"one two"
+    daemon.says(fake.Answer(200, b"one", cut=True))
+    with pytest.raises(forkd.ConnectionFailedError):
+        b"".join(sandbox.files.read("f", "stream"))
+
+
+def test_what_was_removed_a_moment_ago_is_removed(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    daemon.says(fake.Answer(204))
+    assert sandbox.kill() is True
+    assert controller.delete_snapshot("base") == []
+    assert controller.remove_image("base") is None
+
+
+def test_forks_of_sandboxes_and_of_snapshots_are_one_request(daemon: fake.Fake, controller: Controller) -> None:
+    sandbox = connected(daemon, controller)
+    snapshot = Snapshot(controller, models.SnapshotInfo.from_json(SNAPSHOT))
+    daemon.says(answer({**CREATED, "sandboxes": [SANDBOX, SANDBOX]}, 201))
+    limits = models.Limits(memory_mib=64)
+    for source, named in [(sandbox, {"from_sandbox": ID}), (snapshot, {"snapshot_tag": "base"})]:
+        assert len(source.fork(2, timeout=60, limits=limits)) == 2  # type: ignore[attr-defined]
+        assert daemon.asked[-1].json == {**named, "n": 2, "ttl_secs": 60, "limits": {"memory_mib": 64}}
 
 
 def test_files_go_as_they_are(daemon: fake.Fake, controller: Controller) -> None:

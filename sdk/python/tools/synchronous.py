@@ -17,6 +17,7 @@ WORDS = {
     "AsyncCommandHandle": "CommandHandle",
     "AsyncFiles": "Files",
     "AsyncLines": "Lines",
+    "AsyncContexts": "Contexts",
     "AsyncTransport": "Transport",
     "AsyncHTTPTransport": "HTTPTransport",
     "AsyncIterator": "Iterator",

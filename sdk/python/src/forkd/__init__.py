@@ -14,6 +14,7 @@ with Sandbox.create("python") as sandbox:
 """
 
 from . import errors, models
+from ._async.code import AsyncContexts
 from ._async.commands import AsyncCommandHandle, AsyncCommands
 from ._async.controller import AsyncController
 from ._async.files import AsyncFiles
@@ -22,6 +23,7 @@ from ._async.sandbox import AsyncSandbox
 from ._async.snapshot import AsyncSnapshot
 from ._names import FileType
 from ._results import CommandResult, Execution, ExecutionError, Logs, Result
+from ._sync.code import Contexts
 from ._sync.commands import CommandHandle, Commands
 from ._sync.controller import BranchMode, Controller
 from ._sync.files import Files
@@ -30,20 +32,23 @@ from ._sync.sandbox import Sandbox
 from ._sync.snapshot import Snapshot
 from ._wire import VERSION as __version__
 from .errors import *  # noqa: F403
-from .models import Egress, FileInfo, Limits, ReadyProbe, SandboxInfo, SnapshotInfo, WarmUp
+from .models import CodeContext, Egress, FileInfo, Limits, Process, ReadyProbe, SandboxInfo, SnapshotInfo, WarmUp
 
 __all__ = [
     "AsyncCommandHandle",
     "AsyncCommands",
+    "AsyncContexts",
     "AsyncController",
     "AsyncFiles",
     "AsyncSandbox",
     "AsyncSandboxPaginator",
     "AsyncSnapshot",
     "BranchMode",
+    "CodeContext",
     "CommandHandle",
     "CommandResult",
     "Commands",
+    "Contexts",
     "Controller",
     "Egress",
     "Execution",
@@ -53,6 +58,7 @@ __all__ = [
     "Files",
     "Limits",
     "Logs",
+    "Process",
     "ReadyProbe",
     "Result",
     "Sandbox",

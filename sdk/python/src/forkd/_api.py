@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Optional
 
 from . import models
-from ._call import BYTES, GRACE, LINES, LONG, TAR, Call, Values, delete, get, make, model, nothing, part, post, put, query
+from ._call import BYTES, LINES, TAR, Call, Values, delete, get, make, many, model, nothing, optional, part, post, put, query
+from ._policy import GRACE, LONG, USUAL
 from .errors import InvalidArgumentError
-
-# The longest that a command may be given.
-LONGEST = 86400
 
 
 def health() -> Call[models.Health]:
@@ -26,9 +25,10 @@ def metrics() -> Call[str]:
     return dataclasses.replace(get("/metrics", _text), accept="*/*")
 
 
-def events() -> Call[models.Event]:
+def events(after: Optional[str], sandbox: Sequence[str], snapshot: Sequence[str], event: Sequence[str]) -> Call[models.Event]:
     """A stream without an end."""
-    return Call("GET", "/v1/events", model(models.Event), accept=LINES, timeout=math.inf)
+    call = get("/v1/events", model(models.Event), after=after, sandbox=sandbox, snapshot=snapshot, event=event)
+    return dataclasses.replace(call, accept=LINES, timeout=math.inf)
 
 
 def create_sandboxes(body: models.CreateSandboxes) -> Call[models.CreatedSandboxes]:
@@ -99,6 +99,50 @@ def interact(sandbox: str) -> str:
     return _sandbox(sandbox, "/exec")
 
 
+def list_contexts(sandbox: str) -> Call[list[models.CodeContext]]:
+    return get(_sandbox(sandbox, "/contexts"), many(models.CodeContext))
+
+
+def create_context(sandbox: str, body: models.CreateCodeContext) -> Call[models.CodeContext]:
+    return post(_sandbox(sandbox, "/contexts"), model(models.CodeContext), body)
+
+
+def remove_context(sandbox: str, context: str) -> Call[None]:
+    return delete(_sandbox(sandbox, f"/contexts/{part(context)}"), nothing)
+
+
+def restart_context(sandbox: str, context: str) -> Call[None]:
+    return post(_sandbox(sandbox, f"/contexts/{part(context)}/restart"), nothing)
+
+
+def interrupt_context(sandbox: str, context: str, body: models.Interrupt) -> Call[models.Interrupted]:
+    path = _sandbox(sandbox, f"/contexts/{part(context)}/interrupt")
+    return post(path, model(models.Interrupted), body).within(LONG)
+
+
+def list_processes(sandbox: str) -> Call[list[models.Process]]:
+    return get(_sandbox(sandbox, "/processes"), many(models.Process))
+
+
+def start_process(sandbox: str, body: models.StartProcess) -> Call[models.StartedProcess]:
+    return post(_sandbox(sandbox, "/processes"), model(models.StartedProcess), body)
+
+
+def connect_process(sandbox: str, pid: int) -> str:
+    """The path of a WebSocket."""
+    return _sandbox(sandbox, f"/processes/{pid}")
+
+
+def signal_process(sandbox: str, pid: int, signal: models.Signal) -> Call[None]:
+    return post(_sandbox(sandbox, f"/processes/{pid}/signal"), nothing, models.SendSignal(signal=signal))
+
+
+def process_stdin(sandbox: str, pid: int, close: bool = False) -> Call[None]:
+    """What the program reads comes with the call. The daemon waits a minute for the program to take it."""
+    path = _sandbox(sandbox, f"/processes/{pid}/stdin") + query({"close": close or None})
+    return Call("POST", path, nothing, headers={"content-type": BYTES}, timeout=USUAL + GRACE)
+
+
 def read_file(sandbox: str, path: str, user: Optional[str], archive: bool = False) -> Call[bytes]:
     call = get(_sandbox(sandbox, "/files"), bytes, path=path, user=user)
     return dataclasses.replace(call, accept=TAR if archive else BYTES)
@@ -118,8 +162,11 @@ def file_info(sandbox: str, path: str, user: Optional[str]) -> Call[models.FileI
     return get(_sandbox(sandbox, "/files/info"), model(models.FileInfo), path=path, user=user)
 
 
-def list_files(sandbox: str, path: str, user: Optional[str]) -> Call[models.FileList]:
-    return get(_sandbox(sandbox, "/files/list"), model(models.FileList), path=path, user=user)
+def list_files(
+    sandbox: str, path: str, user: Optional[str], limit: Optional[int] = None, after: Optional[str] = None
+) -> Call[models.FileList]:
+    values = {"path": path, "user": user, "limit": limit, "after": after}
+    return get(_sandbox(sandbox, "/files/list"), model(models.FileList), **values)
 
 
 def proxy(sandbox: str, port: int, path: str) -> str:
@@ -145,9 +192,9 @@ def get_snapshot(tag: str) -> Call[models.SnapshotInfo]:
     return get(f"/v1/snapshots/{part(tag)}", model(models.SnapshotInfo))
 
 
-def remove_snapshot(tag: str, cascade: bool, all_names: bool = False) -> Call[models.RemovedSnapshots]:
+def remove_snapshot(tag: str, cascade: bool, all_names: bool = False) -> Call[Optional[models.RemovedSnapshots]]:
     values = {"cascade": cascade or None, "all_names": all_names or None}
-    return delete(f"/v1/snapshots/{part(tag)}", model(models.RemovedSnapshots), **values)
+    return delete(f"/v1/snapshots/{part(tag)}", optional(models.RemovedSnapshots), **values)
 
 
 def snapshot_history(tag: str) -> Call[models.SnapshotHistory]:
@@ -180,13 +227,13 @@ def add_snapshot_name(tag: str, name: str, force: bool) -> Call[models.SnapshotI
     return Call("PUT", path, model(models.SnapshotInfo), repeatable=True)
 
 
-def remove_snapshot_name(tag: str, name: str) -> Call[models.SnapshotInfo]:
-    return delete(f"/v1/snapshots/{part(tag)}/names/{part(name)}", model(models.SnapshotInfo))
+def remove_snapshot_name(tag: str, name: str) -> Call[Optional[models.SnapshotInfo]]:
+    return delete(f"/v1/snapshots/{part(tag)}/names/{part(name)}", optional(models.SnapshotInfo))
 
 
 def save_snapshot(tag: str) -> Call[bytes]:
     """What is answered is read in pieces."""
-    return Call("GET", f"/v1/snapshots/{part(tag)}/archive", bytes, accept=TAR, timeout=math.inf)
+    return dataclasses.replace(get(f"/v1/snapshots/{part(tag)}/archive", bytes), accept=TAR, timeout=math.inf)
 
 
 def load_snapshot(tag: Optional[str]) -> Call[models.SnapshotInfo]:
@@ -230,8 +277,8 @@ def build_image(values: Values) -> Call[models.ImageInfo]:
     return Call("POST", path, model(models.ImageInfo), headers={"content-type": TAR}, timeout=math.inf)
 
 
-def remove_image(image: str) -> Call[models.RemovedImage]:
-    return delete(f"/v1/images/{part(image)}", model(models.RemovedImage))
+def remove_image(image: str) -> Call[Optional[models.RemovedImage]]:
+    return delete(f"/v1/images/{part(image)}", optional(models.RemovedImage))
 
 
 def list_kernels() -> Call[models.KernelList]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Any, Callable, Generic, Optional, TypeVar, Union
 from urllib.parse import quote, urlencode
 
@@ -13,17 +14,12 @@ from .errors import InvalidArgumentError, ProtocolError
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
-Values = dict[str, Union[str, int, bool, None]]
+Values = dict[str, Union[str, int, bool, Sequence[str], None]]
 
 JSON = "application/json"
 LINES = "application/x-ndjson"
 BYTES = "application/octet-stream"
 TAR = "application/x-tar"
-
-# How long the daemon may take to make sandboxes or to write a snapshot down.
-LONG = 600.0
-# How long after a program's own time is over the daemon may still be about to say so.
-GRACE = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Call(Generic[T]):
         return dataclasses.replace(self, accept=LINES)
 
 
-def get(path: str, read: Callable[[bytes], T], /, **values: Union[str, int, bool, None]) -> Call[T]:
+def get(path: str, read: Callable[[bytes], T], /, **values: Union[str, int, bool, Sequence[str], None]) -> Call[T]:
     """Looks something up."""
     return Call("GET", path + query(values), read, repeatable=True)
 
@@ -60,7 +56,7 @@ def put(path: str, read: Callable[[bytes], T], body: Model) -> Call[T]:
     return Call("PUT", path, read, headers={"content-type": JSON}, body=_json(body), repeatable=True)
 
 
-def delete(path: str, read: Callable[[bytes], T], /, **values: Union[str, int, bool, None]) -> Call[T]:
+def delete(path: str, read: Callable[[bytes], T], /, **values: Union[str, int, bool, Sequence[str], None]) -> Call[T]:
     """Removes something."""
     return Call("DELETE", path + query(values), read, repeatable=True)
 
@@ -88,13 +84,30 @@ def part(text: str) -> str:
 def query(values: Values) -> str:
     """What comes behind the question mark, with the mark."""
     given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values.items()}
-    text = urlencode({name: value for name, value in given.items() if value is not None}, quote_via=quote)
+    text = urlencode({name: value for name, value in given.items() if value is not None}, doseq=True, quote_via=quote)
     return f"?{text}" if text else ""
 
 
 def model(kind: type[M]) -> Callable[[bytes], M]:
     """Reads a model."""
     return lambda body: kind.from_json(parsed(body))
+
+
+def many(kind: type[M]) -> Callable[[bytes], list[M]]:
+    """Reads a list of models."""
+
+    def read(body: bytes) -> list[M]:
+        values = parsed(body)
+        if not isinstance(values, list):
+            raise ProtocolError(f"expected a list of {kind.__name__} in the daemon's answer")
+        return [kind.from_json(value) for value in values]
+
+    return read
+
+
+def optional(kind: type[M]) -> Callable[[bytes], Optional[M]]:
+    """Reads a model, if there is one: what was removed a moment ago is answered without a body."""
+    return lambda body: kind.from_json(parsed(body)) if body else None
 
 
 def nothing(body: bytes) -> None:

@@ -155,6 +155,10 @@ class Execution:
     results: list[Result]
     logs: Logs
     error: Optional[ExecutionError] = None
+    timed_out: bool = False
+    """Whether the code was interrupted because its time was over."""
+    truncated: bool = False
+    """Whether there was more output than an answer holds."""
 
     @property
     def text(self) -> Optional[str]:
@@ -173,4 +177,6 @@ def of_evaluated(evaluated: Evaluated) -> Execution:
         results,
         Logs([evaluated.stdout] if evaluated.stdout else [], [evaluated.stderr] if evaluated.stderr else []),
         None if error is None else ExecutionError(error.name, error.value, error.traceback),
+        evaluated.timed_out,
+        evaluated.truncated,
     )

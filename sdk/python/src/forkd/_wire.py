@@ -13,7 +13,8 @@ import httpx
 
 from ._address import Address
 from ._call import Call
-from .errors import ConnectionFailedError, ForkdError, ProtocolError, RequestTimeoutError, ServerError
+from ._policy import CONNECT
+from .errors import ConnectionFailedError, ForkdError, ProtocolError, RequestTimeoutError
 
 # The most of an answer that is read as a whole. A command's output is kept to 16 MiB by the daemon, and JSON may take six
 # bytes for one.
@@ -24,10 +25,6 @@ LARGEST_ERROR = 1 << 20
 LONGEST_LINE = 16 << 20
 # What is read of a file at once.
 PIECE = 1 << 18
-# How long it may take until there is a connection.
-CONNECT = 10.0
-# Seconds before the second, third, … attempt of a request that may be repeated.
-PAUSES = (0.1, 0.5)
 
 try:
     VERSION = metadata.version("forkd")
@@ -101,8 +98,3 @@ def failure(error: Exception, address: Address) -> ForkdError:
 
 _OTHER = "address= or FORKD_ADDRESS names another"
 _RUNNING = f"is it running? forkd serve starts one; {_OTHER}"
-
-
-def may_pass(error: ForkdError) -> bool:
-    """Whether the same request may do better a moment later."""
-    return isinstance(error, ConnectionFailedError) or (isinstance(error, ServerError) and error.code == "unavailable")

@@ -4,7 +4,7 @@
 ForkdError ─┬─ ConnectionFailedError   no daemon answers, or the connection broke
             ├─ TimedOutError ──────────┬─ RequestTimeoutError   the daemon did not answer in time
             │                          ├─ CommandTimeoutError   a command took too long
-            │                          └─ GuestTimeoutError     so did something else in the sandbox
+            │                          └─ GuestTimeoutError     so did something else in the sandbox: code, for one
             ├─ ProtocolError           the answer is not one of forkd's
             ├─ InvalidArgumentError    the request makes no sense
             ├─ AuthenticationError     no token, or an unknown one
@@ -29,7 +29,10 @@ The daemon's own word for what is wrong is `code`; `hint` says what to do about 
 from __future__ import annotations
 
 import json
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from ._results import Execution
 
 __all__ = [
     "AuthenticationError",
@@ -43,6 +46,7 @@ __all__ = [
     "ConnectionFailedError",
     "ControllerError",
     "EvaluationError",
+    "EvaluationTimeoutError",
     "FileError",
     "FileNotFoundException",
     "ForbiddenError",
@@ -191,6 +195,14 @@ class EvaluationError(ForkdError):
         self.name = name
         self.value = value
         self.traceback = traceback
+
+
+class EvaluationTimeoutError(GuestTimeoutError):
+    """Code was interrupted because its time was over. `execution` has all output until then."""
+
+    def __init__(self, *, timeout: float, execution: Execution) -> None:
+        super().__init__(f"the code did not end within {timeout:g} s", hint="timeout= gives it more")
+        self.execution = execution
 
 
 FAMILIES: dict[str, type[ForkdError]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 from collections import deque
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from .. import _api, models
 from .._arguments import limit
 from .._call import parsed
 from .._results import Command, CommandResult, Text, arguments
-from ..errors import ConnectionFailedError, ForkdError, ProtocolError, from_body
+from ..errors import ConnectionFailedError, ForkdError, NotFoundError, ProtocolError, from_body
 from . import io
 from .controller import AsyncController
 from .transport import AsyncLines
@@ -26,7 +27,6 @@ _STDERR = 2
 _LARGEST_INPUT = 256 << 10
 # What a client may send before the program has taken any of it. The daemon listens for signals meanwhile.
 _WINDOW = 1 << 20
-_KILL = 'kill -KILL -- "-$1" 2>/dev/null || kill -KILL "$1" 2>/dev/null'
 
 
 class AsyncCommands:
@@ -109,10 +109,63 @@ class AsyncCommands:
         finally:
             await handle.disconnect()
 
+    async def start(
+        self,
+        cmd: Command,
+        *,
+        envs: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        cwd: Optional[str] = None,
+        stdin: bool = False,
+        timeout: Optional[float] = None,
+    ) -> int:
+        """Starts a program that nobody waits for, and returns its process id. Without a `timeout`, its time is unlimited.
+
+        With `stdin`, `send_stdin` writes to it; without, it reads the end of its input at once.
+        """
+        body = models.StartProcess(
+            args=arguments(cmd),
+            cwd=cwd,
+            env=envs or {},
+            stdin=stdin,
+            timeout_secs=limit(timeout) if timeout else None,
+            user=user,
+        )
+        return (await self._controller.transport.send(_api.start_process(self._id, body))).pid
+
+    async def list(self) -> builtins.list[models.Process]:
+        """The programs that run."""
+        return await self._controller.transport.send(_api.list_processes(self._id))
+
+    async def connect(self, pid: int) -> AsyncCommandHandle:
+        """Follows a program that runs. What it printed before is not told."""
+        socket = await self._controller.transport.websocket(_api.connect_process(self._id, pid))
+        handle = AsyncCommandHandle(socket, 0)
+        handle.pid = pid
+        return handle
+
+    async def send_signal(self, pid: int, signal: models.Signal) -> None:
+        """A signal to a program and its process group."""
+        await self._controller.transport.send(_api.signal_process(self._id, pid, signal))
+
+    async def send_stdin(self, pid: int, data: Union[str, bytes]) -> None:
+        """What a program reads next."""
+        data = data.encode() if isinstance(data, str) else data
+        for begin in range(0, len(data), _LARGEST_INPUT):
+            piece = data[begin : begin + _LARGEST_INPUT]
+            await self._controller.transport.send(_api.process_stdin(self._id, pid), piece)
+
+    async def close_stdin(self, pid: int) -> None:
+        """A program reads the end of its input."""
+        await self._controller.transport.send(_api.process_stdin(self._id, pid, close=True), b"")
+
     async def kill(self, pid: int) -> bool:
-        """Kills a process and its group. `False` if there is none with this number."""
-        killed = await self._controller.exec_command(self._id, ["/bin/sh", "-c", _KILL, "kill", str(pid)], user="root")
-        return killed.exit_code == 0
+        """Kills a program and its process group. `False` if there is none with this id."""
+        try:
+            await self.send_signal(pid, "SIGKILL")
+        except NotFoundError:
+            return False
+        return True
 
 
 class AsyncCommandHandle:

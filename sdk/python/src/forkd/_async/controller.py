@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, Union
 
-from .. import _address, _api, models
+from .. import _address, _api, _policy, models
 from .._call import Call, parsed
 from .._model import M, Model
 from .._pack import packed
+from .._policy import RETRIES, USUAL
 from .._wire import Verify
-from ..errors import ProtocolError, from_body
+from ..errors import ConnectionFailedError, ProtocolError, from_body
 from . import io
-from .transport import AsyncTransport
+from .transport import AsyncLines, AsyncTransport
 
 BranchMode = Literal["full", "diff", "live"]
 
@@ -31,9 +32,9 @@ class AsyncController:
         self,
         address: Optional[str] = None,
         token: Optional[str] = None,
-        timeout: float = 60.0,
+        timeout: float = USUAL,
         *,
-        retries: int = 2,
+        retries: int = RETRIES,
         verify: Verify = True,
     ) -> None:
         found, shown = _address.find(address, token)
@@ -72,18 +73,40 @@ class AsyncController:
         """The daemon's metrics, in the format of OpenMetrics."""
         return await self.transport.send(_api.metrics())
 
-    async def events(self) -> AsyncIterator[models.Event]:
-        """What happens from now on, without an end."""
-        call = _api.events()
-        lines = await self.transport.lines(call)
-        try:
-            while True:
-                line = await lines.next()
-                if line is None:
-                    return
-                yield call.read(line)
-        finally:
-            await lines.aclose()
+    async def events(
+        self,
+        *,
+        after: Optional[str] = None,
+        sandbox: Union[str, Sequence[str]] = (),
+        snapshot: Union[str, Sequence[str]] = (),
+        event: Union[str, Sequence[str]] = (),
+    ) -> AsyncIterator[models.Event]:
+        """What happens from now on, or after the `cursor` of an event, without an end.
+
+        `sandbox`, `snapshot` and `event` (the kind) pick events; one must pass all that are given. When the connection breaks,
+        it is opened again where it was. Events that the daemon no longer has are told as `missed`.
+        """
+        picked = [[words] if isinstance(words, str) else list(words) for words in (sandbox, snapshot, event)]
+        while True:
+            call = _api.events(after, *picked)
+            lines = AsyncLines(self.transport, await self.transport.begin(call))
+            try:
+                while True:
+                    line = await lines.next()
+                    if line is None:
+                        break
+                    told = call.read(line)
+                    after = told.cursor or after
+                    yield told
+            except ConnectionFailedError:
+                if after is None:
+                    raise
+            finally:
+                await lines.aclose()
+            # A daemon without cursors cannot say what was missed.
+            if after is None:
+                return
+            await io.sleep(_policy.pause(1))
 
     async def create_sandboxes(self, body: models.CreateSandboxes) -> models.CreatedSandboxes:
         """Forks sandboxes from a snapshot, or straight from a sandbox: all, or none unless `partial` is set."""
@@ -250,7 +273,7 @@ class AsyncController:
         With `cascade`, also the snapshots based on it. One that has other names is removed only with `all_names`.
         """
         removed = await self.transport.send(_api.remove_snapshot(tag, cascade, all_names))
-        return [*removed.removed, *removed.names]
+        return [] if removed is None else [*removed.removed, *removed.names]
 
     async def snapshot_history(self, tag: str) -> models.SnapshotHistory:
         """What a snapshot is based on, and what is based on it, with sizes on disk."""
@@ -314,11 +337,11 @@ class AsyncController:
 
     async def remove_snapshot_name(self, tag: str, name: str) -> models.SnapshotInfo:
         """Takes a name from a snapshot, which stays."""
-        return await self.transport.send(_api.remove_snapshot_name(tag, name))
+        return await self.transport.send(_api.remove_snapshot_name(tag, name)) or await self.get_snapshot(tag)
 
     async def save_snapshot(self, tag: str) -> AsyncIterator[bytes]:
         """A snapshot with all that it is based on, as an archive, in pieces as they come."""
-        response = await self.transport.open(_api.save_snapshot(tag))
+        response = await self.transport.begin(_api.save_snapshot(tag))
         return self.transport.pieces(response)
 
     async def load_snapshot(
@@ -432,8 +455,8 @@ class AsyncController:
             last = await self._followed(call, models.LibraryProgress, on_progress, archive)
         return last.image or _nothing()
 
-    async def remove_image(self, image: str) -> models.RemovedImage:
-        """Removes an image, or a name of it."""
+    async def remove_image(self, image: str) -> Optional[models.RemovedImage]:
+        """Removes an image, or a name of it. `None` if it was removed a moment ago."""
         return await self.transport.send(_api.remove_image(image))
 
     async def list_kernels(self) -> list[models.Kernel]:

@@ -9,7 +9,6 @@ from typing import IO, Any, Literal, Optional, Union, overload
 
 from .. import _api, models
 from .._pack import packed
-from .._wire import LARGEST
 from ..errors import FileError, NotFoundError
 from . import io
 from .controller import AsyncController
@@ -17,6 +16,8 @@ from .controller import AsyncController
 # What a file is made of: text, bytes, a file that is open, or pieces as they come.
 Content = Union[str, bytes, IO[Any], Any]
 
+# Entries of a directory that are asked for at once, if a limit is given.
+_PAGE = 1000
 _RENAME = 'if [ -d "$2" ]; then rmdir -- "$2" || exit; fi; mkdir -p -- "$(dirname -- "$2")" && mv -- "$1" "$2"'
 
 
@@ -41,10 +42,10 @@ class AsyncFiles:
         self, path: str, format: Literal["text", "bytes", "stream"] = "text", *, user: Optional[str] = None
     ) -> Union[str, bytes, AsyncIterator[bytes]]:
         """The content of a file: as text, as bytes, or in pieces as they come."""
-        response = await self._transport.open(_api.read_file(self._id, path, user))
+        call = _api.read_file(self._id, path, user)
         if format == "stream":
-            return self._transport.pieces(response)
-        content = await self._transport.body(response, LARGEST)
+            return self._transport.pieces(await self._transport.begin(call))
+        content = await self._transport.send(call)
         return content.decode("utf-8", "replace") if format == "text" else content
 
     async def write(self, path: str, data: Content, *, user: Optional[str] = None) -> models.FileInfo:
@@ -59,9 +60,19 @@ class AsyncFiles:
         """Makes several files, each given as `{"path": …, "data": …}`."""
         return [await self.write(file["path"], file["data"], user=user) for file in files]
 
-    async def list(self, path: str, *, user: Optional[str] = None) -> builtins.list[models.FileInfo]:
-        """What is in a directory, in the order of names: the first 10000."""
-        return (await self._transport.send(_api.list_files(self._id, path, user))).files
+    async def list(
+        self, path: str, *, user: Optional[str] = None, limit: Optional[int] = None, after: Optional[str] = None
+    ) -> builtins.list[models.FileInfo]:
+        """What is in a directory, in the order of names: at most `limit`, and only those after a name."""
+        files: builtins.list[models.FileInfo] = []
+        while limit is None or len(files) < limit:
+            size = None if limit is None else min(limit - len(files), _PAGE)
+            page = await self._transport.send(_api.list_files(self._id, path, user, size, after))
+            files += page.files
+            if page.next is None:
+                break
+            after = page.next
+        return files[:limit]
 
     async def get_info(self, path: str, *, user: Optional[str] = None) -> models.FileInfo:
         """What is known of a file. A link is shown as what it leads to."""
@@ -100,7 +111,7 @@ class AsyncFiles:
 
     async def read_archive(self, path: str, *, user: Optional[str] = None) -> AsyncIterator[bytes]:
         """A file or a directory as a tar archive, in pieces as they come. Its names begin with the path's last part."""
-        response = await self._transport.open(_api.read_file(self._id, path, user, archive=True))
+        response = await self._transport.begin(_api.read_file(self._id, path, user, archive=True))
         return self._transport.pieces(response)
 
     async def write_archive(self, path: str, archive: Content, *, user: Optional[str] = None) -> None:

@@ -10,15 +10,17 @@ from typing import Optional, TypeVar, Union
 import httpx
 
 from .. import _api, models
-from .._arguments import limit, new_sandboxes, seconds
+from .._arguments import limit, seconds
 from .._call import Call, nothing
-from .._results import Command, CommandResult, Execution, arguments, of_evaluated, of_executed
+from .._results import Command, CommandResult, Execution, ExecutionError, Result, arguments, of_evaluated, of_executed
 from .._wire import LARGEST
-from ..errors import EvaluationError, ForkdError, InvalidArgumentError, NotFoundError
+from ..errors import EvaluationError, EvaluationTimeoutError, ForkdError, InvalidArgumentError, NotFoundError
 from . import io
+from .code import AsyncContexts, identity, run_code
 from .commands import AsyncCommands, follow
 from .controller import AsyncController
 from .files import AsyncFiles
+from .fork import forked
 from .pages import AsyncSandboxPaginator
 from .snapshot import AsyncSnapshot
 
@@ -36,6 +38,7 @@ class AsyncSandbox:
         self.info = info
         self.files = AsyncFiles(controller, info.id)
         self.commands = AsyncCommands(controller, info.id)
+        self.contexts = AsyncContexts(controller, info.id)
 
     @property
     def sandbox_id(self) -> str:
@@ -81,10 +84,11 @@ class AsyncSandbox:
         tag = named if isinstance(named, str) else named.tag
         if controller is None and not isinstance(named, str):
             controller = named.controller
-        body = new_sandboxes(snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress)
         controller = controller or AsyncController.shared(address, token)
-        created = await controller.create_sandboxes(body)
-        return cls(controller, created.sandboxes[0])
+        made = await forked(
+            controller, snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
+        )
+        return cls(controller, made[0])
 
     @classmethod
     async def connect(
@@ -167,9 +171,14 @@ class AsyncSandbox:
         return result.checked(body.timeout_secs) if check else result
 
     async def eval(self, code: str, *, language: models.Language = "python", timeout: Optional[float] = 30) -> Optional[str]:
-        """The value of the last expression, as text. Names stay from call to call. Code that fails raises EvaluationError."""
+        """The value of the last expression, as text. Names stay from call to call.
+
+        Code that fails raises EvaluationError, code whose time is over EvaluationTimeoutError.
+        """
         evaluated = await self.controller.eval_code(self.id, code, language=language, timeout_secs=limit(timeout))
         error = evaluated.error
+        if evaluated.timed_out:
+            raise EvaluationTimeoutError(timeout=limit(timeout), execution=of_evaluated(evaluated))
         if error is not None:
             raise EvaluationError(name=error.name, value=error.value, traceback=error.traceback)
         return evaluated.result
@@ -179,28 +188,27 @@ class AsyncSandbox:
         code: str,
         language: models.Language = "python",
         *,
-        context: Optional[str] = None,
+        context: Union[str, models.CodeContext, None] = None,
         envs: Optional[dict[str, str]] = None,
         timeout: Optional[float] = 300,
         on_stdout: Optional[io.Handler[str]] = None,
         on_stderr: Optional[io.Handler[str]] = None,
+        on_result: Optional[io.Handler[Result]] = None,
+        on_error: Optional[io.Handler[ExecutionError]] = None,
     ) -> Execution:
         """Runs code in an interpreter that keeps its state, and returns all it has come to: values, pictures, output, an error.
 
-        `on_stdout` and `on_stderr` are told the output when the code has ended.
+        `on_stdout`, `on_stderr`, `on_result` and `on_error` are told each as it comes. Code whose time is over raises
+        EvaluationTimeoutError, which has all output until then.
         """
-        evaluated = await self.controller.eval_code(
-            self.id,
-            code,
+        body = models.Eval(
+            code=code,
+            context=None if context is None else identity(context),
+            env=envs or {},
             language=language,
-            context=context,
-            env=envs,
             timeout_secs=limit(timeout),
         )
-        for text, handler in ((evaluated.stdout, on_stdout), (evaluated.stderr, on_stderr)):
-            if text:
-                await io.tell(handler, text)
-        return of_evaluated(evaluated)
+        return await run_code(self.controller, self.id, body, on_stdout, on_stderr, on_result, on_error)
 
     async def branch(self, tag: Optional[str] = None, *, wait: bool = False) -> AsyncSnapshot:
         """A snapshot of it as it is now; it goes on. With `wait`, the snapshot is on disk when this returns."""
@@ -218,11 +226,17 @@ class AsyncSandbox:
         egress: Optional[models.Egress] = None,
     ) -> builtins.list[AsyncSandbox]:
         """Copies of it as it is now, all of them or none; it goes on."""
-        body = new_sandboxes(
-            from_sandbox=self.id, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
+        made = await forked(
+            self.controller,
+            n,
+            from_sandbox=self.id,
+            timeout=timeout,
+            envs=envs,
+            metadata=metadata,
+            limits=limits,
+            egress=egress,
         )
-        created = await self.controller.create_sandboxes(body)
-        return [AsyncSandbox(self.controller, info) for info in created.sandboxes]
+        return [AsyncSandbox(self.controller, info) for info in made]
 
     async def pause(self) -> models.SandboxInfo:
         """Stops it where it is."""
@@ -241,7 +255,7 @@ class AsyncSandbox:
         return self.info
 
     async def kill(self) -> bool:
-        """Ends it. `False` if it was gone."""
+        """Removes it. `False` if the daemon does not know it; one that was removed minutes ago is still known."""
         try:
             await self.controller.kill_sandbox(self.id)
         except NotFoundError:

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from .. import models
-from .._arguments import new_sandboxes
 from ..errors import ProtocolError
 from . import io
 from .controller import AsyncController
+from .fork import forked
 
 if TYPE_CHECKING:
     from .sandbox import AsyncSandbox
@@ -256,11 +256,17 @@ class AsyncSnapshot:
         """New sandboxes that begin where this was frozen, all of them or none."""
         from .sandbox import AsyncSandbox
 
-        body = new_sandboxes(
-            snapshot_tag=self.tag, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
+        made = await forked(
+            self.controller,
+            n,
+            snapshot_tag=self.tag,
+            timeout=timeout,
+            envs=envs,
+            metadata=metadata,
+            limits=limits,
+            egress=egress,
         )
-        created = await self.controller.create_sandboxes(body)
-        return [AsyncSandbox(self.controller, info) for info in created.sandboxes]
+        return [AsyncSandbox(self.controller, info) for info in made]
 
     async def derive(
         self,

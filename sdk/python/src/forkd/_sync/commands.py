@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 from collections import deque
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from .. import _api, models
 from .._arguments import limit
 from .._call import parsed
 from .._results import Command, CommandResult, Text, arguments
-from ..errors import ConnectionFailedError, ForkdError, ProtocolError, from_body
+from ..errors import ConnectionFailedError, ForkdError, NotFoundError, ProtocolError, from_body
 from . import io
 from .controller import Controller
 from .transport import Lines
@@ -28,7 +29,6 @@ _STDERR = 2
 _LARGEST_INPUT = 256 << 10
 # What a client may send before the program has taken any of it. The daemon listens for signals meanwhile.
 _WINDOW = 1 << 20
-_KILL = 'kill -KILL -- "-$1" 2>/dev/null || kill -KILL "$1" 2>/dev/null'
 
 
 class Commands:
@@ -111,10 +111,63 @@ class Commands:
         finally:
             handle.disconnect()
 
+    def start(
+        self,
+        cmd: Command,
+        *,
+        envs: Optional[dict[str, str]] = None,
+        user: Optional[str] = None,
+        cwd: Optional[str] = None,
+        stdin: bool = False,
+        timeout: Optional[float] = None,
+    ) -> int:
+        """Starts a program that nobody waits for, and returns its process id. Without a `timeout`, its time is unlimited.
+
+        With `stdin`, `send_stdin` writes to it; without, it reads the end of its input at once.
+        """
+        body = models.StartProcess(
+            args=arguments(cmd),
+            cwd=cwd,
+            env=envs or {},
+            stdin=stdin,
+            timeout_secs=limit(timeout) if timeout else None,
+            user=user,
+        )
+        return (self._controller.transport.send(_api.start_process(self._id, body))).pid
+
+    def list(self) -> builtins.list[models.Process]:
+        """The programs that run."""
+        return self._controller.transport.send(_api.list_processes(self._id))
+
+    def connect(self, pid: int) -> CommandHandle:
+        """Follows a program that runs. What it printed before is not told."""
+        socket = self._controller.transport.websocket(_api.connect_process(self._id, pid))
+        handle = CommandHandle(socket, 0)
+        handle.pid = pid
+        return handle
+
+    def send_signal(self, pid: int, signal: models.Signal) -> None:
+        """A signal to a program and its process group."""
+        self._controller.transport.send(_api.signal_process(self._id, pid, signal))
+
+    def send_stdin(self, pid: int, data: Union[str, bytes]) -> None:
+        """What a program reads next."""
+        data = data.encode() if isinstance(data, str) else data
+        for begin in range(0, len(data), _LARGEST_INPUT):
+            piece = data[begin : begin + _LARGEST_INPUT]
+            self._controller.transport.send(_api.process_stdin(self._id, pid), piece)
+
+    def close_stdin(self, pid: int) -> None:
+        """A program reads the end of its input."""
+        self._controller.transport.send(_api.process_stdin(self._id, pid, close=True), b"")
+
     def kill(self, pid: int) -> bool:
-        """Kills a process and its group. `False` if there is none with this number."""
-        killed = self._controller.exec_command(self._id, ["/bin/sh", "-c", _KILL, "kill", str(pid)], user="root")
-        return killed.exit_code == 0
+        """Kills a program and its process group. `False` if there is none with this id."""
+        try:
+            self.send_signal(pid, "SIGKILL")
+        except NotFoundError:
+            return False
+        return True
 
 
 class CommandHandle:

@@ -11,7 +11,6 @@ from typing import IO, Any, Literal, Optional, Union, overload
 
 from .. import _api, models
 from .._pack import packed
-from .._wire import LARGEST
 from ..errors import FileError, NotFoundError
 from . import io
 from .controller import Controller
@@ -19,6 +18,8 @@ from .controller import Controller
 # What a file is made of: text, bytes, a file that is open, or pieces as they come.
 Content = Union[str, bytes, IO[Any], Any]
 
+# Entries of a directory that are asked for at once, if a limit is given.
+_PAGE = 1000
 _RENAME = 'if [ -d "$2" ]; then rmdir -- "$2" || exit; fi; mkdir -p -- "$(dirname -- "$2")" && mv -- "$1" "$2"'
 
 
@@ -43,10 +44,10 @@ class Files:
         self, path: str, format: Literal["text", "bytes", "stream"] = "text", *, user: Optional[str] = None
     ) -> Union[str, bytes, Iterator[bytes]]:
         """The content of a file: as text, as bytes, or in pieces as they come."""
-        response = self._transport.open(_api.read_file(self._id, path, user))
+        call = _api.read_file(self._id, path, user)
         if format == "stream":
-            return self._transport.pieces(response)
-        content = self._transport.body(response, LARGEST)
+            return self._transport.pieces(self._transport.begin(call))
+        content = self._transport.send(call)
         return content.decode("utf-8", "replace") if format == "text" else content
 
     def write(self, path: str, data: Content, *, user: Optional[str] = None) -> models.FileInfo:
@@ -59,9 +60,19 @@ class Files:
         """Makes several files, each given as `{"path": …, "data": …}`."""
         return [self.write(file["path"], file["data"], user=user) for file in files]
 
-    def list(self, path: str, *, user: Optional[str] = None) -> builtins.list[models.FileInfo]:
-        """What is in a directory, in the order of names: the first 10000."""
-        return (self._transport.send(_api.list_files(self._id, path, user))).files
+    def list(
+        self, path: str, *, user: Optional[str] = None, limit: Optional[int] = None, after: Optional[str] = None
+    ) -> builtins.list[models.FileInfo]:
+        """What is in a directory, in the order of names: at most `limit`, and only those after a name."""
+        files: builtins.list[models.FileInfo] = []
+        while limit is None or len(files) < limit:
+            size = None if limit is None else min(limit - len(files), _PAGE)
+            page = self._transport.send(_api.list_files(self._id, path, user, size, after))
+            files += page.files
+            if page.next is None:
+                break
+            after = page.next
+        return files[:limit]
 
     def get_info(self, path: str, *, user: Optional[str] = None) -> models.FileInfo:
         """What is known of a file. A link is shown as what it leads to."""
@@ -98,7 +109,7 @@ class Files:
 
     def read_archive(self, path: str, *, user: Optional[str] = None) -> Iterator[bytes]:
         """A file or a directory as a tar archive, in pieces as they come. Its names begin with the path's last part."""
-        response = self._transport.open(_api.read_file(self._id, path, user, archive=True))
+        response = self._transport.begin(_api.read_file(self._id, path, user, archive=True))
         return self._transport.pieces(response)
 
     def write_archive(self, path: str, archive: Content, *, user: Optional[str] = None) -> None:

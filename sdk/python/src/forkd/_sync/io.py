@@ -12,7 +12,8 @@ from typing import Any, Callable, Optional, TypeVar
 from websockets.sync.client import ClientConnection, connect, unix_connect
 
 from .._address import Address
-from .._wire import CONNECT, LONGEST_LINE, PIECE
+from .._policy import CONNECT
+from .._wire import LONGEST_LINE, PIECE
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -12,15 +12,17 @@ from typing import Optional, TypeVar, Union
 import httpx
 
 from .. import _api, models
-from .._arguments import limit, new_sandboxes, seconds
+from .._arguments import limit, seconds
 from .._call import Call, nothing
-from .._results import Command, CommandResult, Execution, arguments, of_evaluated, of_executed
+from .._results import Command, CommandResult, Execution, ExecutionError, Result, arguments, of_evaluated, of_executed
 from .._wire import LARGEST
-from ..errors import EvaluationError, ForkdError, InvalidArgumentError, NotFoundError
+from ..errors import EvaluationError, EvaluationTimeoutError, ForkdError, InvalidArgumentError, NotFoundError
 from . import io
+from .code import Contexts, identity, run_code
 from .commands import Commands, follow
 from .controller import Controller
 from .files import Files
+from .fork import forked
 from .pages import SandboxPaginator
 from .snapshot import Snapshot
 
@@ -38,6 +40,7 @@ class Sandbox:
         self.info = info
         self.files = Files(controller, info.id)
         self.commands = Commands(controller, info.id)
+        self.contexts = Contexts(controller, info.id)
 
     @property
     def sandbox_id(self) -> str:
@@ -83,10 +86,9 @@ class Sandbox:
         tag = named if isinstance(named, str) else named.tag
         if controller is None and not isinstance(named, str):
             controller = named.controller
-        body = new_sandboxes(snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress)
         controller = controller or Controller.shared(address, token)
-        created = controller.create_sandboxes(body)
-        return cls(controller, created.sandboxes[0])
+        made = forked(controller, snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress)
+        return cls(controller, made[0])
 
     @classmethod
     def connect(
@@ -169,9 +171,14 @@ class Sandbox:
         return result.checked(body.timeout_secs) if check else result
 
     def eval(self, code: str, *, language: models.Language = "python", timeout: Optional[float] = 30) -> Optional[str]:
-        """The value of the last expression, as text. Names stay from call to call. Code that fails raises EvaluationError."""
+        """The value of the last expression, as text. Names stay from call to call.
+
+        Code that fails raises EvaluationError, code whose time is over EvaluationTimeoutError.
+        """
         evaluated = self.controller.eval_code(self.id, code, language=language, timeout_secs=limit(timeout))
         error = evaluated.error
+        if evaluated.timed_out:
+            raise EvaluationTimeoutError(timeout=limit(timeout), execution=of_evaluated(evaluated))
         if error is not None:
             raise EvaluationError(name=error.name, value=error.value, traceback=error.traceback)
         return evaluated.result
@@ -181,28 +188,27 @@ class Sandbox:
         code: str,
         language: models.Language = "python",
         *,
-        context: Optional[str] = None,
+        context: Union[str, models.CodeContext, None] = None,
         envs: Optional[dict[str, str]] = None,
         timeout: Optional[float] = 300,
         on_stdout: Optional[io.Handler[str]] = None,
         on_stderr: Optional[io.Handler[str]] = None,
+        on_result: Optional[io.Handler[Result]] = None,
+        on_error: Optional[io.Handler[ExecutionError]] = None,
     ) -> Execution:
         """Runs code in an interpreter that keeps its state, and returns all it has come to: values, pictures, output, an error.
 
-        `on_stdout` and `on_stderr` are told the output when the code has ended.
+        `on_stdout`, `on_stderr`, `on_result` and `on_error` are told each as it comes. Code whose time is over raises
+        EvaluationTimeoutError, which has all output until then.
         """
-        evaluated = self.controller.eval_code(
-            self.id,
-            code,
+        body = models.Eval(
+            code=code,
+            context=None if context is None else identity(context),
+            env=envs or {},
             language=language,
-            context=context,
-            env=envs,
             timeout_secs=limit(timeout),
         )
-        for text, handler in ((evaluated.stdout, on_stdout), (evaluated.stderr, on_stderr)):
-            if text:
-                io.tell(handler, text)
-        return of_evaluated(evaluated)
+        return run_code(self.controller, self.id, body, on_stdout, on_stderr, on_result, on_error)
 
     def branch(self, tag: Optional[str] = None, *, wait: bool = False) -> Snapshot:
         """A snapshot of it as it is now; it goes on. With `wait`, the snapshot is on disk when this returns."""
@@ -220,11 +226,17 @@ class Sandbox:
         egress: Optional[models.Egress] = None,
     ) -> builtins.list[Sandbox]:
         """Copies of it as it is now, all of them or none; it goes on."""
-        body = new_sandboxes(
-            from_sandbox=self.id, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
+        made = forked(
+            self.controller,
+            n,
+            from_sandbox=self.id,
+            timeout=timeout,
+            envs=envs,
+            metadata=metadata,
+            limits=limits,
+            egress=egress,
         )
-        created = self.controller.create_sandboxes(body)
-        return [Sandbox(self.controller, info) for info in created.sandboxes]
+        return [Sandbox(self.controller, info) for info in made]
 
     def pause(self) -> models.SandboxInfo:
         """Stops it where it is."""
@@ -243,7 +255,7 @@ class Sandbox:
         return self.info
 
     def kill(self) -> bool:
-        """Ends it. `False` if it was gone."""
+        """Removes it. `False` if the daemon does not know it; one that was removed minutes ago is still known."""
         try:
             self.controller.kill_sandbox(self.id)
         except NotFoundError:

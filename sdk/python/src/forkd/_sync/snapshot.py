@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 from .. import models
-from .._arguments import new_sandboxes
 from ..errors import ProtocolError
 from . import io
 from .controller import Controller
+from .fork import forked
 
 if TYPE_CHECKING:
     from .sandbox import Sandbox
@@ -258,11 +258,17 @@ class Snapshot:
         """New sandboxes that begin where this was frozen, all of them or none."""
         from .sandbox import Sandbox
 
-        body = new_sandboxes(
-            snapshot_tag=self.tag, n=n, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
+        made = forked(
+            self.controller,
+            n,
+            snapshot_tag=self.tag,
+            timeout=timeout,
+            envs=envs,
+            metadata=metadata,
+            limits=limits,
+            egress=egress,
         )
-        created = self.controller.create_sandboxes(body)
-        return [Sandbox(self.controller, info) for info in created.sandboxes]
+        return [Sandbox(self.controller, info) for info in made]
 
     def derive(
         self,

@@ -10,7 +10,7 @@ from typing import Any, Optional, TypeVar
 import httpx
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from .. import _wire
+from .. import _policy, _wire
 from .._address import Address
 from .._call import Call
 from ..errors import ForkdError, ProtocolError, refusal
@@ -33,22 +33,39 @@ class Transport:
 
     def send(self, call: Call[T], content: Any = None) -> T:
         """What is answered. A request that may be repeated is, if the daemon cannot be reached or says that this will pass."""
-        pauses = list(_wire.PAUSES[: self.retries]) if call.repeatable and content is None else []
+        attempts = 0
         while True:
             try:
                 response = self.open(call, content)
                 return call.read(self.body(response, _wire.LARGEST))
             except ForkdError as error:
-                if not pauses or not _wire.may_pass(error):
+                attempts += 1
+                if not self._again(call, content, attempts, error):
                     raise
-            io.sleep(pauses.pop(0))
+            io.sleep(_policy.pause(attempts))
+
+    def begin(self, call: Call[Any]) -> httpx.Response:
+        """An answer with a status below 400, of which nothing is read yet. The request is repeated until the answer begins."""
+        attempts = 0
+        while True:
+            try:
+                return self.open(call)
+            except ForkdError as error:
+                attempts += 1
+                if not self._again(call, None, attempts, error):
+                    raise
+            io.sleep(_policy.pause(attempts))
+
+    def _again(self, call: Call[Any], content: Any, attempts: int, error: ForkdError) -> bool:
+        """Whether a request is repeated that has failed so often."""
+        return call.repeatable and content is None and attempts <= self.retries and _policy.may_pass(error)
 
     def lines(self, call: Call[Any], content: Any = None) -> Lines:
-        """An answer in lines."""
+        """An answer in lines. It is not repeated: what makes something and tells how far it is would begin again."""
         return Lines(self, self.open(call.streamed(), content))
 
     def open(self, call: Call[Any], content: Any = None) -> httpx.Response:
-        """An answer with a status below 400, of which nothing is read yet."""
+        """An answer with a status below 400, of which nothing is read yet. The request is sent once."""
         response = self.exchange(call, content)
         if response.status_code < 400:
             return response

@@ -1,0 +1,136 @@
+/** Commands and processes of a sandbox, in the foreground and in the background. */
+
+import type { RequestOptions } from "./call.js";
+import { CommandHandle, follow } from "./command-handle.js";
+import { type Controller, given } from "./controller.js";
+import { NotFoundError } from "./errors.js";
+import type { ExecStart, Process, Signal, TerminalSize } from "./models.js";
+import { limit, PIECE } from "./policy.js";
+import * as requests from "./requests.js";
+import { args, type Command, type CommandResult, type Handler } from "./results.js";
+
+/** Of every program. */
+export interface ProgramOptions extends RequestOptions {
+  envs?: Record<string, string> | undefined;
+  /** Without it, the image's user. */
+  user?: string | undefined;
+  cwd?: string | undefined;
+}
+
+export interface RunOptions extends ProgramOptions {
+  /** Are told the output as it comes. */
+  onStdout?: Handler<string> | undefined;
+  onStderr?: Handler<string> | undefined;
+  /** What the command reads, or `true` if its handle will send that. */
+  stdin?: string | boolean | undefined;
+  /** Seconds until it is ended [default: 60]; 0 and `null` are a day. */
+  timeout?: number | null | undefined;
+  /** With it, the command has a terminal of this size, on which both of its streams are one. */
+  tty?: TerminalSize | undefined;
+}
+
+export interface StartOptions extends ProgramOptions {
+  /** Whether `sendStdin` writes to it; without it, the program reads the end of its input at once. */
+  stdin?: boolean | undefined;
+  /** Seconds until it is ended [default: unlimited]. */
+  timeout?: number | null | undefined;
+}
+
+/** Runs commands in a sandbox. A text is a command of the shell, `/bin/sh`; a list is a program and its arguments. */
+export class Commands {
+  readonly #controller: Controller;
+  readonly #id: string;
+
+  constructor(controller: Controller, sandboxId: string) {
+    this.#controller = controller;
+    this.#id = sandboxId;
+  }
+
+  /**
+   * Runs a command.
+   *
+   * In the foreground, resolves when it has ended, and rejects with `CommandExitError` if it failed. With `background`, resolves to a
+   * handle as soon as it runs. A command keeps running when its caller goes away, until its time is over.
+   */
+  run(command: Command, options: RunOptions & { background: true }): Promise<CommandHandle>;
+  run(command: Command, options?: RunOptions & { background?: false }): Promise<CommandResult>;
+  async run(command: Command, options: RunOptions & { background?: boolean } = {}): Promise<CommandResult | CommandHandle> {
+    const { background = false, timeout = 60, tty, stdin } = options;
+    const isOpen = background && stdin === true;
+    const body: ExecStart = {
+      args: args(command),
+      timeout_secs: limit(timeout),
+      ...program(options),
+      ...given({ tty, stdin: typeof stdin === "string" ? stdin : undefined }),
+      ...(isOpen ? { stdin_window: true } : {}),
+    };
+    if (!background && !tty) {
+      const { transport } = this.#controller;
+      const answer = await transport.stream(requests.execute(this.#id, { ...body, timeout_secs: limit(timeout) }), options);
+      return (await follow(transport, answer, options)).checked(limit(timeout));
+    }
+    const handle = await CommandHandle.start(this.#controller, this.#id, body, isOpen, options);
+    if (background) return handle;
+    try {
+      return await handle.wait(options);
+    } finally {
+      handle.disconnect();
+    }
+  }
+
+  /** Starts a program that nobody waits for, and returns its process id. `connect` follows it. */
+  async start(command: Command, options: StartOptions = {}): Promise<number> {
+    const { stdin, timeout } = options;
+    const body = {
+      args: args(command),
+      ...program(options),
+      ...given({ stdin, timeout_secs: timeout ? limit(timeout) : undefined }),
+    };
+    return (await this.#controller.transport.send(requests.startProcess(this.#id, body), options)).pid;
+  }
+
+  /** The programs that run. */
+  list(options?: RequestOptions): Promise<Process[]> {
+    return this.#controller.transport.send(requests.listProcesses(this.#id), options);
+  }
+
+  /** Follows a program that runs. What it printed before is not told. */
+  connect(pid: number, options: RequestOptions = {}): Promise<CommandHandle> {
+    return CommandHandle.connect(this.#controller, this.#id, pid, options);
+  }
+
+  /** Sends a signal to a program and its process group. */
+  sendSignal(pid: number, signal: Signal, options?: RequestOptions): Promise<void> {
+    return this.#controller.transport.send(requests.signalProcess(this.#id, pid, signal), options);
+  }
+
+  /** What a program reads next. */
+  async sendStdin(pid: number, data: string | Uint8Array, options?: RequestOptions): Promise<void> {
+    const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
+    for (let begin = 0; begin < bytes.byteLength; begin += PIECE) {
+      const piece = bytes.subarray(begin, begin + PIECE);
+      await this.#controller.transport.send(requests.processStdin(this.#id, pid, false), options, piece);
+    }
+  }
+
+  /** A program reads the end of its input. */
+  closeStdin(pid: number, options?: RequestOptions): Promise<void> {
+    return this.#controller.transport.send(requests.processStdin(this.#id, pid, true), options, new Uint8Array());
+  }
+
+  /** Kills a program and its process group. `false` if there is none with this id. */
+  async kill(pid: number, options?: RequestOptions): Promise<boolean> {
+    try {
+      await this.sendSignal(pid, "SIGKILL", options);
+      return true;
+    } catch (error) {
+      if (error instanceof NotFoundError) return false;
+      throw error;
+    }
+  }
+}
+
+/** What the API calls the options of a program. */
+export function program(options: ProgramOptions) {
+  return given({ cwd: options.cwd, env: options.envs, user: options.user });
+}

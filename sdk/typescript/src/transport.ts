@@ -1,0 +1,341 @@
+/** Requests and their answers, over HTTP. docs/clients.md says what is repeated, and how long things may take. */
+
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Address, type Found, find, named } from "./address.js";
+import { type Call, LINES, parsedObject, type RequestOptions } from "./call.js";
+import { ConnectionFailedError, type ForkdError, ProtocolError, RequestTimeoutError, refusal } from "./errors.js";
+import { LARGEST, LARGEST_ERROR, LONGEST_LINE, mayPass, PIECE, pause } from "./policy.js";
+import { type Connector, connector, type Fetch, type Socket, type Verify } from "./runtime.js";
+import { VERSION } from "./version.js";
+
+export interface TransportOptions {
+  address: string | undefined;
+  token: string | undefined;
+  timeout: number;
+  retries: number;
+  verify: Verify;
+  fetch: Fetch | undefined;
+}
+
+/** What can be sent: text, bytes, a stream, or pieces as they come. */
+export type Content =
+  string | Uint8Array | ArrayBuffer | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
+
+/** An answer of which nothing is read yet. */
+export interface Answer {
+  response: Response;
+  requestId: string | undefined;
+  watch: Watch;
+}
+
+interface Daemon extends Found {
+  connector: Connector;
+}
+
+/** Connections to one daemon, which is looked for at the first request. */
+export class Transport {
+  readonly #options: TransportOptions;
+  #daemon: Promise<Daemon> | undefined;
+  #hasWarned = false;
+
+  constructor(options: TransportOptions) {
+    this.#options = options;
+    // What is named and is no address is refused at once.
+    named(options.address);
+  }
+
+  /** Where the daemon is. */
+  async address(): Promise<Address> {
+    return (await this.#found()).address;
+  }
+
+  /** What is answered. A request that may be repeated is, if the daemon cannot be reached or says that this will pass. */
+  async send<T>(call: Call<T>, options: RequestOptions = {}, content?: Content): Promise<T> {
+    return this.#repeated(call.repeatable && content === undefined, options, async () => {
+      const answer = await this.#opened(call, options, content);
+      return call.read(await this.body(answer, LARGEST));
+    });
+  }
+
+  /** An answer with a status below 300, of which nothing is read yet. It is repeated until the answer begins. */
+  async open(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
+    return this.#repeated(call.repeatable && content === undefined, options, () => this.#opened(call, options, content));
+  }
+
+  /** An answer with any status, of which nothing is read yet. */
+  async exchange(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
+    const daemon = await this.#found();
+    const watch = new Watch(call.timeout ?? this.#options.timeout, options.signal);
+    try {
+      const init: RequestInit & { duplex?: "half" } = {
+        method: call.method,
+        headers: { ...this.#headers(daemon), accept: call.accept, ...call.headers },
+        signal: watch.signal,
+        redirect: "manual",
+      };
+      const body = content === undefined ? call.body : await sent(content, watch);
+      if (body !== undefined) init.body = body;
+      if (body instanceof ReadableStream) init.duplex = "half";
+      const response = await daemon.connector.fetch(daemon.address.base + call.path, init);
+      watch.restart();
+      return { response, requestId: response.headers.get("x-request-id") ?? undefined, watch };
+    } catch (cause) {
+      watch.stop();
+      throw watch.failure(cause, daemon.address, () => this.#forget(), false);
+    }
+  }
+
+  /** The whole body of an answer, if it is not too large. */
+  async body(answer: Answer, most: number): Promise<Uint8Array> {
+    const pieces: Uint8Array[] = [];
+    let size = 0;
+    for await (const piece of this.pieces(answer)) {
+      size += piece.byteLength;
+      if (size > most) throw new ProtocolError("the daemon's answer is too large");
+      pieces.push(piece);
+    }
+    const whole = new Uint8Array(size);
+    let at = 0;
+    for (const piece of pieces) {
+      whole.set(piece, at);
+      at += piece.byteLength;
+    }
+    return whole;
+  }
+
+  /** The body of an answer as it comes. Whoever stops reading ends the connection. */
+  async *pieces(answer: Answer): AsyncGenerator<Uint8Array, void, undefined> {
+    const { response, watch } = answer;
+    const reader = response.body?.getReader();
+    try {
+      while (reader) {
+        const { done, value } = (await reader.read()) as { done: boolean; value: Uint8Array };
+        if (done) return;
+        watch.restart();
+        yield value;
+        watch.restart();
+      }
+    } catch (cause) {
+      throw watch.failure(cause, await this.address(), () => undefined, true);
+    } finally {
+      watch.stop();
+      await reader?.cancel().catch(() => undefined);
+    }
+  }
+
+  /** The lines of an answer as they come, each an object of JSON. */
+  async *lines(answer: Answer): AsyncGenerator<Record<string, unknown>, void, undefined> {
+    const decoder = new TextDecoder();
+    let rest = "";
+    for await (const piece of this.pieces(answer)) {
+      // A line that comes in many pieces is searched once.
+      let from = rest.length;
+      rest += decoder.decode(piece, { stream: true });
+      let begin = 0;
+      for (let end = rest.indexOf("\n", from); end >= 0; end = rest.indexOf("\n", from)) {
+        yield parsedObject(rest.slice(begin, end));
+        begin = from = end + 1;
+      }
+      rest = rest.slice(begin);
+      if (rest.length > LONGEST_LINE) throw new ProtocolError("a line of the daemon's answer is too long");
+    }
+    rest += decoder.decode();
+    if (rest) yield parsedObject(rest);
+  }
+
+  /** An answer in lines. It is not repeated: what makes something and tells how far it is would begin again. */
+  async stream(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
+    return this.#opened({ ...call, accept: LINES }, options, content);
+  }
+
+  /** A WebSocket at a path of the API, which is not open yet. */
+  async websocket(path: string): Promise<Socket> {
+    const daemon = await this.#found();
+    return daemon.connector.websocket(path, this.#headers(daemon));
+  }
+
+  /** Ends all connections. The next request makes new ones. */
+  async close(): Promise<void> {
+    const daemon = this.#daemon;
+    this.#daemon = undefined;
+    await (await daemon?.catch(() => undefined))?.connector.close();
+  }
+
+  async #opened(call: Call<unknown>, options: RequestOptions, content?: Content): Promise<Answer> {
+    const answer = await this.exchange(call, options, content);
+    const { response, requestId } = answer;
+    if (response.status < 300) return answer;
+    const said = new TextDecoder().decode(await this.body(answer, LARGEST_ERROR));
+    throw refusal(response.status, said, requestId);
+  }
+
+  async #repeated<T>(isRepeatable: boolean, options: RequestOptions, attempt: () => Promise<T>): Promise<T> {
+    const most = isRepeatable ? this.#options.retries : 0;
+    for (let attempts = 1; ; attempts++) {
+      try {
+        return await attempt();
+      } catch (error) {
+        if (attempts > most || !mayPass(error)) throw error;
+      }
+      await rest(pause(attempts), options.signal);
+    }
+  }
+
+  #found(): Promise<Daemon> {
+    if (!this.#daemon) {
+      const looking = this.#look();
+      this.#daemon = looking;
+      // What was not found is looked for again.
+      looking.catch(() => {
+        if (this.#daemon === looking) this.#daemon = undefined;
+      });
+    }
+    return this.#daemon;
+  }
+
+  async #look(): Promise<Daemon> {
+    const { address, token, verify, fetch } = this.#options;
+    const found = await find(address, token);
+    if (found.token && !found.address.isLocal && found.address.base.startsWith("http:") && !this.#hasWarned) {
+      this.#hasWarned = true;
+      console.warn(`forkd: the token goes to ${found.address} unencrypted`);
+    }
+    return { ...found, connector: await connector(found.address, { verify, fetch }) };
+  }
+
+  /** A daemon that no name led to, and that is gone, is looked for again: another may have come up. */
+  #forget(): void {
+    if (!named(this.#options.address)) void this.close();
+  }
+
+  #headers(daemon: Daemon): Record<string, string> {
+    const always = { "user-agent": `forkd-typescript/${VERSION}`, "accept-encoding": "identity" };
+    return daemon.token ? { ...always, authorization: `Bearer ${daemon.token}` } : always;
+  }
+}
+
+/** Ends a request when nothing happens for a time, or when its caller wants it to end. */
+export class Watch {
+  readonly #controller = new AbortController();
+  readonly #seconds: number;
+  readonly #outer: AbortSignal | undefined;
+  readonly #abort = () => this.#controller.abort(this.#outer?.reason);
+  #timer: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  constructor(seconds: number, outer?: AbortSignal) {
+    outer?.throwIfAborted();
+    this.#seconds = seconds;
+    this.#outer = outer;
+    outer?.addEventListener("abort", this.#abort, { once: true });
+    this.restart();
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  /** Something has happened. */
+  restart(): void {
+    clearTimeout(this.#timer);
+    // A timer of more than 2^31 ms would be over at once.
+    if (this.#seconds * 1000 < 2 ** 31) {
+      this.#timer = setTimeout(() => {
+        this.#isOver = true;
+        this.#controller.abort();
+      }, this.#seconds * 1000);
+    }
+  }
+
+  /** The answer has begun, and whoever reads it may take any time. Its caller can still end it. */
+  release(): void {
+    clearTimeout(this.#timer);
+  }
+
+  /** The request has ended. */
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#outer?.removeEventListener("abort", this.#abort);
+  }
+
+  /** What an error of `fetch` means to the caller. */
+  failure(cause: unknown, address: Address, onUnreachable: () => void, hasBegun: boolean): unknown {
+    if (this.#outer?.aborted) return this.#outer.reason;
+    if (this.#isOver) {
+      const hint = "forkd ping says whether it answers at all";
+      return new RequestTimeoutError("the daemon did not answer in time", { hint, cause });
+    }
+    const error = connectionFailure(cause, address, hasBegun);
+    if (!hasBegun && error instanceof ConnectionFailedError) onUnreachable();
+    return error;
+  }
+}
+
+const OTHER = "FORKD_ADDRESS or the option address names another";
+const RUNNING = `is it running? forkd serve starts one; ${OTHER}`;
+
+function connectionFailure(cause: unknown, address: Address, hasBegun: boolean): ForkdError {
+  const inner = cause instanceof Error && cause.cause instanceof Error ? cause.cause : cause;
+  const given = (inner as { code?: unknown } | undefined)?.code;
+  const code = typeof given === "string" ? given : "";
+  const reason = inner instanceof Error ? inner.message || code : String(inner);
+  if (code.startsWith("HPE_")) {
+    return new ProtocolError(`what answers at ${address} is not forkd's daemon: ${reason}`, { hint: OTHER, cause });
+  }
+  if (/CERT|SELF_SIGNED|VERIFY/.test(code) || /certificate|UnknownIssuer/i.test(reason)) {
+    return new ConnectionFailedError(`the daemon at ${address} has no certificate that this host trusts`, {
+      hint: "SSL_CERT_FILE or the option verify names a file of certificates to trust, in PEM",
+      cause,
+    });
+  }
+  if (hasBegun || /SOCKET|ECONNRESET|EPIPE|ConnectionClosed/.test(code)) {
+    const hint = "its log may have the reason";
+    return new ConnectionFailedError(`the connection to the daemon broke: ${reason}`, { hint, cause });
+  }
+  return new ConnectionFailedError(`the daemon at ${address} cannot be reached: ${reason}`, { hint: RUNNING, cause });
+}
+
+/** Waits before another attempt. */
+export async function rest(milliseconds: number, signal: AbortSignal | undefined): Promise<void> {
+  try {
+    await sleep(milliseconds, undefined, signal ? { signal } : {});
+  } catch (error) {
+    throw signal?.aborted ? signal.reason : error;
+  }
+}
+
+/** A body: what is small as it is, everything else in pieces, each of which shows that the request is alive. */
+async function sent(content: Content, watch: Watch): Promise<Uint8Array<ArrayBuffer> | ReadableStream<Uint8Array>> {
+  if (typeof content === "string") return sent(new TextEncoder().encode(content), watch);
+  if (content instanceof ArrayBuffer) return sent(new Uint8Array(content), watch);
+  if (content instanceof Blob) return sent(content.stream() as ReadableStream<Uint8Array>, watch);
+  if (content instanceof Uint8Array) {
+    return content.byteLength <= PIECE ? new Uint8Array(content) : streamed(slices(content), watch);
+  }
+  return streamed(content, watch);
+}
+
+function* slices(content: Uint8Array): Generator<Uint8Array> {
+  for (let begin = 0; begin < content.byteLength; begin += PIECE) yield content.subarray(begin, begin + PIECE);
+}
+
+function streamed(
+  content: ReadableStream<Uint8Array> | AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+  watch: Watch,
+): ReadableStream<Uint8Array> {
+  const pieces = Symbol.asyncIterator in content ? content[Symbol.asyncIterator]() : content[Symbol.iterator]();
+  return new ReadableStream<Uint8Array>(
+    {
+      async pull(controller) {
+        const { done, value } = (await pieces.next()) as IteratorResult<Uint8Array | string, undefined>;
+        watch.restart();
+        if (done) controller.close();
+        else controller.enqueue(typeof value === "string" ? new TextEncoder().encode(value) : value);
+      },
+      async cancel() {
+        await pieces.return?.();
+      },
+    },
+    { highWaterMark: 0 },
+  );
+}

@@ -11,6 +11,7 @@ export type BranchSandbox = components["schemas"]["BranchSandbox"];
 export type BuildOutcome = components["schemas"]["BuildOutcome"];
 export type BuildSnapshot = components["schemas"]["BuildSnapshot"];
 export type BuiltSnapshot = components["schemas"]["BuiltSnapshot"];
+export type Caller = components["schemas"]["Caller"];
 export type ChooseKernel = components["schemas"]["ChooseKernel"];
 export type CodeContext = components["schemas"]["CodeContext"];
 export type Counted = components["schemas"]["Counted"];
@@ -90,6 +91,7 @@ export type SandboxInfo = components["schemas"]["Sandbox"];
 export type SandboxList = components["schemas"]["SandboxList"];
 export type SandboxState = components["schemas"]["SandboxState"];
 export type SandboxStats = components["schemas"]["SandboxStats"];
+export type Scope = components["schemas"]["Scope"];
 export type SendSignal = components["schemas"]["SendSignal"];
 export type SetBandwidth = components["schemas"]["SetBandwidth"];
 export type SetTtl = components["schemas"]["SetTtl"];
@@ -109,6 +111,7 @@ export type StartProcess = components["schemas"]["StartProcess"];
 export type StartedProcess = components["schemas"]["StartedProcess"];
 export type StepTiming = components["schemas"]["StepTiming"];
 export type TerminalSize = components["schemas"]["TerminalSize"];
+export type TokenLimits = components["schemas"]["TokenLimits"];
 export type Transfer = components["schemas"]["Transfer"];
 export type Version = components["schemas"]["Version"];
 export type WarmUp = components["schemas"]["WarmUp"];
@@ -176,6 +179,16 @@ export interface components {
             /** @description The tag of the snapshot that had the name before, if it was another one. */
             replaced?: string | null;
             snapshot?: components["schemas"]["Snapshot"] | null;
+        };
+        /** @description Who a request is from. */
+        Caller: {
+            /** @description The most that there may be at once of what it makes. */
+            limits?: components["schemas"]["TokenLimits"];
+            /** @description `token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token. */
+            name: string;
+            /** @description The project of what it makes. */
+            project: string;
+            scope: components["schemas"]["Scope"];
         };
         /** @description Chooses the default. */
         ChooseKernel: {
@@ -1175,6 +1188,11 @@ export interface components {
              */
             process_faults?: number;
         };
+        /**
+         * @description What a token allows. Each scope has all of those before it.
+         * @enum {string}
+         */
+        Scope: "read" | "run" | "admin";
         /** @description Sends a signal to a program and all that are in its process group. */
         SendSignal: {
             signal: components["schemas"]["Signal"];
@@ -1394,6 +1412,32 @@ export interface components {
             cols: number;
             /** Format: int32 */
             rows: number;
+        };
+        /** @description What there may be at once of a token's, or of a project's, together. What is not said is as much as the host gives. */
+        TokenLimits: {
+            /**
+             * Format: int64
+             * @description Of their guests, and what their branches keep.
+             */
+            memory_mib?: number | null;
+            /**
+             * Format: int64
+             * @description Guests that make snapshots and images count as well.
+             */
+            sandboxes?: number | null;
+            /**
+             * Format: int64
+             * @description What their snapshots take on disk, without what they share with those they are based on. The one that is being made may go beyond
+             *     it; the next is refused.
+             */
+            snapshot_mib?: number | null;
+            /**
+             * Format: int64
+             * @description Branches are snapshots, too.
+             */
+            snapshots?: number | null;
+            /** Format: int64 */
+            vcpus?: number | null;
         };
         /** @description How far a transfer is. */
         Transfer: {

@@ -101,7 +101,8 @@ fn twenty_come_and_go_through_the_api() -> Result<(), Failure> {
     }
     assert!(!pids.iter().any(|pid| lives(*pid)));
     world.ask(&format!("GET /v1/sandboxes/{}", one.id))?.error(ErrorCode::NotFound)?;
-    world.ask(&format!("DELETE /v1/sandboxes/{}", one.id))?.error(ErrorCode::NotFound)?;
+    assert_eq!(world.ask(&format!("DELETE /v1/sandboxes/{}", one.id))?.status, 204, "as it was");
+    world.ask("DELETE /v1/sandboxes/none")?.error(ErrorCode::NotFound)?;
     world.until("their files are gone", |world| Ok(tiny::names(&world.root(), "sandboxes").is_empty()))
 }
 

@@ -112,6 +112,11 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.health(), options);
   }
 
+  /** Who the daemon takes this client to be, and what it may do. */
+  caller(options?: RequestOptions): Promise<models.Caller> {
+    return this.transport.send(requests.caller(), options);
+  }
+
   /** The daemon's version, and its API's. */
   version(options?: RequestOptions): Promise<models.Version> {
     return this.transport.send(requests.version(), options);

@@ -30,6 +30,7 @@ const UNLIMITED = Number.POSITIVE_INFINITY;
 
 export const health = () => get<models.Health>("/healthz");
 export const version = () => get<models.Version>("/version");
+export const caller = () => get<models.Caller>("/v1/caller");
 export const metrics = () => accepting("*/*", asText, get("/metrics"));
 export const problems = () => get<models.ProblemList>("/v1/problems");
 

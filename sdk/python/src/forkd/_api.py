@@ -21,6 +21,10 @@ def version() -> Call[models.Version]:
     return get("/version", model(models.Version))
 
 
+def caller() -> Call[models.Caller]:
+    return get("/v1/caller", model(models.Caller))
+
+
 def metrics() -> Call[str]:
     return dataclasses.replace(get("/metrics", _text), accept="*/*")
 

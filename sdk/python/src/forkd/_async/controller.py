@@ -69,6 +69,10 @@ class AsyncController:
         """The daemon's version, and its API's."""
         return await self.transport.send(_api.version())
 
+    async def caller(self) -> models.Caller:
+        """Who the daemon takes this client to be, and what it may do."""
+        return await self.transport.send(_api.caller())
+
     async def metrics(self) -> str:
         """The daemon's metrics, in the format of OpenMetrics."""
         return await self.transport.send(_api.metrics())

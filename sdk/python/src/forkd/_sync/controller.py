@@ -71,6 +71,10 @@ class Controller:
         """The daemon's version, and its API's."""
         return self.transport.send(_api.version())
 
+    def caller(self) -> models.Caller:
+        """Who the daemon takes this client to be, and what it may do."""
+        return self.transport.send(_api.caller())
+
     def metrics(self) -> str:
         """The daemon's metrics, in the format of OpenMetrics."""
         return self.transport.send(_api.metrics())

@@ -1,8 +1,8 @@
 //! What the doctor finds, on a host that lacks something.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
+use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use serde_json::{Value, json};
 
@@ -28,8 +28,7 @@ fn a_kernel_that_cannot_log_packets_is_told_with_its_modules() -> Result<(), Fai
     let home = Home::new()?;
     let nft = home.path().join("bin/nft");
     fs::create_dir(home.path().join("bin"))?;
-    fs::write(&nft, NFT)?;
-    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755))?;
+    binaries::install_script(NFT, &nft)?;
     let logging = check(&home, "drop-log")?;
     assert_eq!(
         (&logging["status"], &logging["needed_for"]),

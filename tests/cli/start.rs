@@ -1,7 +1,6 @@
 //! `forkd run` where there is no daemon, on a host whose KVM can run guests: as a prober beside the binary says.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -24,10 +23,8 @@ fn run(home: &Home) -> Result<Output, Failure> {
     let binaries = home.path().join("bin");
     if !binaries.exists() {
         fs::create_dir(&binaries)?;
-        fs::copy(binaries::directory().join("forkd"), binaries.join("forkd"))?;
-        let prober = binaries.join("forkd-vmm");
-        fs::write(&prober, PROBER)?;
-        fs::set_permissions(prober, fs::Permissions::from_mode(0o755))?;
+        binaries::install(&binaries::directory().join("forkd"), &binaries.join("forkd"))?;
+        binaries::install_script(PROBER, &binaries.join("forkd-vmm"))?;
     }
     let mut command = std::process::Command::new(binaries.join("forkd"));
     command

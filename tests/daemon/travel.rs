@@ -1,7 +1,7 @@
 //! Snapshots that go from one daemon to another: in a file, and through a registry.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use forkd_api::error::ErrorCode;
@@ -291,8 +291,8 @@ fn credentials_come_from_a_helper_of_the_user() -> Result<(), Failure> {
     fs::write(docker.join("config.json"), config.to_string())?;
     let helper = docker.join("bin/docker-credential-of-a-test");
     let answer = json!({ "ServerURL": "", "Username": registry::USER, "Secret": registry::PASSWORD });
-    fs::write(&helper, format!("#!/bin/sh\ncat > \"{}/asked\"\necho '{answer}'\n", docker.display()))?;
-    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755))?;
+    let script = format!("#!/bin/sh\ncat > \"{}/asked\"\necho '{answer}'\n", docker.display());
+    binaries::install_script(&script, &helper)?;
     let reference = format!("{}/team/app:latest", registry.address);
     let pull = |path: String| {
         binaries::forkd(world.home(), &["snapshot", "pull", &reference])

@@ -32,6 +32,24 @@ pub fn forkd(home: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// Puts an executable file where a test wants it.
+///
+/// Another process writes it: as long as this one has it open for writing, so has every child that another thread forks in this
+/// moment, and nobody can run it.
+pub fn install(from: &Path, to: &Path) -> crate::TestResult {
+    let installed = Command::new("install").args(["-m", "755"]).args([from, to]).output()?;
+    crate::check!(installed.status.success(), "{}", transcript(&installed));
+    Ok(())
+}
+
+/// The same with a script.
+pub fn install_script(script: &str, to: &Path) -> crate::TestResult {
+    let beside = to.with_extension("script");
+    std::fs::write(&beside, script)?;
+    install(&beside, to)?;
+    Ok(std::fs::remove_file(beside)?)
+}
+
 /// What a command said, for a failed test to show.
 pub fn transcript(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();

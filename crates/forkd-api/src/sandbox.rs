@@ -349,6 +349,9 @@ pub struct ReadConsole {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1048576)]
     pub bytes: Option<u64>,
+    /// Also send what the guest prints from now on, until the sandbox ends. Bytes come as the guest has printed them, UTF-8 or not.
+    #[serde(default)]
+    pub follow: bool,
 }
 
 /// What a sandbox uses.

@@ -32,6 +32,8 @@ const LARGEST_TEXT: usize = 16 << 20;
 const LARGEST_ERROR: usize = 1 << 20;
 /// How long the daemon may take where it only looks something up.
 pub(crate) const QUICK: Duration = Duration::from_secs(60);
+/// What is accepted where plain text is expected: refusals are JSON.
+pub(crate) const TEXT: &str = "text/plain, application/json";
 /// How many connections are kept for later.
 const IDLE: usize = 128;
 
@@ -78,10 +80,11 @@ pub(crate) struct Answer {
 
 /// The body of an answer, piece by piece.
 #[derive(Debug)]
-pub(crate) struct Streamed(Incoming);
+pub struct Streamed(Incoming);
 
 impl Streamed {
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+    /// The next piece; nothing at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         loop {
             match self.0.frame().await {
                 None => return Ok(None),
@@ -252,7 +255,7 @@ impl Client {
             });
         }
         let response = self.inner.pool.request(http).await.map_err(|error| self.failed(&error))?;
-        let answer = Answer { response, client: self.clone() };
+        let answer = Answer::new(response, self);
         match answer.response.status().as_u16() {
             200..400 => Ok(answer),
             _ => {
@@ -304,7 +307,7 @@ impl Client {
 
     /// A request that is answered with plain text.
     pub(crate) async fn text(&self, request: Request) -> Result<String, ClientError> {
-        let request = request.accept("text/plain, application/json");
+        let request = request.accept(TEXT);
         let text = self.exchange(request).await?.whole(LARGEST_TEXT).await?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
@@ -315,6 +318,10 @@ impl Client {
 }
 
 impl Answer {
+    pub(crate) fn new(response: Response<Incoming>, client: &Client) -> Answer {
+        Answer { response, client: client.clone() }
+    }
+
     /// The whole body, which then leaves its connection to others.
     pub(crate) async fn whole(self, most: usize) -> Result<Bytes, ClientError> {
         let body = Limited::new(self.response.into_body(), most).collect().await;
@@ -330,7 +337,8 @@ impl Answer {
         Streamed(self.response.into_body())
     }
 
-    async fn refusal(self) -> ClientError {
+    /// Why the daemon refuses, from an answer of 400 and above.
+    pub(crate) async fn refusal(self) -> ClientError {
         let (client, status) = (self.client.clone(), self.response.status().as_u16());
         match self.whole(LARGEST_ERROR).await {
             Ok(body) => refusal(&client, status, &body),

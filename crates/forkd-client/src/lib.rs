@@ -5,6 +5,7 @@
 //!                                                       │
 //!                    lines.rs (answers that are streams)┤
 //!                    process.rs (a WebSocket to a program)
+//!                    tunnel.rs (a connection to a port of a guest)
 //! ```
 //!
 //! What the daemon answers is bounded and checked as if it came from anybody: an address may be wrong, and what guests say
@@ -28,12 +29,13 @@ mod snapshots;
 mod system;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 pub use address::{Address, AddressError};
 pub use body::Upload;
 pub use connect::Stream;
 pub use error::{ClientError, Refusal};
-pub use exchange::Client;
+pub use exchange::{Client, Streamed};
 pub use files::Download;
 pub use lines::Lines;
 pub use process::{Following, Input, Output};

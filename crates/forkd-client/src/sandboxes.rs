@@ -8,7 +8,7 @@ use forkd_api::snapshot::Snapshot;
 use hyper::Method;
 
 use crate::error::ClientError;
-use crate::exchange::{Client, Request, part, query};
+use crate::exchange::{Client, Request, Streamed, TEXT, part, query};
 
 /// How many sandboxes a page of a list has.
 const PAGE: u32 = 1000;
@@ -97,5 +97,12 @@ impl Client {
     pub async fn console(&self, id: &str, bytes: Option<u64>) -> Result<String, ClientError> {
         let query = query([("bytes", bytes.map(|bytes| bytes.to_string()))]);
         self.text(Request::get(path(id, &format!("/console{query}")))).await
+    }
+
+    /// The same, and then what the guest prints until its sandbox ends.
+    pub async fn follow_console(&self, id: &str, bytes: Option<u64>) -> Result<Streamed, ClientError> {
+        let query = query([("follow", Some("true".into())), ("bytes", bytes.map(|bytes| bytes.to_string()))]);
+        let request = Request::get(path(id, &format!("/console{query}"))).accept(TEXT);
+        Ok(self.exchange(request).await?.streamed())
     }
 }

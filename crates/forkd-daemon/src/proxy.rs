@@ -27,6 +27,7 @@ use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use percent_encoding::percent_decode_str;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument;
 
@@ -41,6 +42,8 @@ const BUFFER: usize = 64 << 10;
 const ANSWER: Duration = Duration::from_secs(600);
 /// What paths of the agent's begin with that only the host calls: forkd's own, and E2B's.
 const PRIVATE: [&str; 7] = ["forkd", "init", "freeze", "unfreeze", "collapse", "fsfreeze", "fsthaw"];
+/// What a client asks for that wants bytes and no HTTP.
+const TCP: &[u8] = b"tcp";
 /// What is copied at once, after an upgrade.
 const PIECE: usize = 16 << 10;
 
@@ -127,28 +130,61 @@ fn switch(
 ) -> Answer<Response> {
     let guest = guest
         .ok_or_else(|| ApiError::new(ErrorCode::GuestFailed, "the guest changes no protocol after all"))?;
-    let (protocol, app) = (headers.get(UPGRADE).cloned(), app.clone());
+    let protocol = headers.get(UPGRADE).cloned();
+    let guest = async { guest.await.ok().map(TokioIo::new) };
+    tunnel(app, client, guest, place);
+    let mut headers = headers;
+    remove_hop_by_hop(&mut headers);
+    Ok(switching(headers, protocol))
+}
+
+/// Makes the connection of a request one to a port of the guest, whatever is spoken there.
+pub async fn connect(app: &Shared, agent: &Agent, port: u16, mut request: Request) -> Answer<Response> {
+    let protocol =
+        wanted_upgrade(request.headers()).filter(|wanted| wanted.as_bytes().eq_ignore_ascii_case(TCP));
+    let protocol = protocol.ok_or_else(|| {
+        malformed("this path needs a request with the headers \"Connection: upgrade\" and \"Upgrade: tcp\"")
+    })?;
+    if is_agents(port) {
+        return Err(ApiError::new(ErrorCode::Forbidden, format!("port {port} is the agent's: use the API")));
+    }
+    let place = app.place_for_upgrade()?;
+    let client = hyper::upgrade::on(&mut request);
+    let guest = dial(agent, port).await?;
+    tunnel(app, client, async { Some(guest) }, place);
+    Ok(switching(HeaderMap::new(), Some(protocol)))
+}
+
+/// Passes bytes on between a client and a guest, until both have closed or one is gone.
+fn tunnel<G: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    app: &Shared,
+    client: OnUpgrade,
+    guest: impl Future<Output = Option<G>> + Send + 'static,
+    place: OwnedSemaphorePermit,
+) {
+    let app = app.clone();
     let tunnel = async move {
         let _place = place;
         let _counted = app.metrics.connection();
-        let (Ok(client), Ok(guest)) = tokio::join!(client, guest) else { return };
-        let (mut client, mut guest) = (TokioIo::new(client), TokioIo::new(guest));
+        let (Ok(client), Some(mut guest)) = tokio::join!(client, guest) else { return };
+        let mut client = TokioIo::new(client);
         tokio::select! {
-            // One of the two has gone, or both are done.
             _ = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut guest, PIECE, PIECE) => {}
             () = app.stopping() => {}
         }
     };
     tokio::spawn(tunnel.in_current_span());
-    let mut headers = headers;
-    remove_hop_by_hop(&mut headers);
+}
+
+/// The answer after which the connection is no longer HTTP.
+fn switching(mut headers: HeaderMap, protocol: Option<HeaderValue>) -> Response {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     protocol.map(|protocol| headers.insert(UPGRADE, protocol));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = headers;
     response.extensions_mut().insert(PassThrough);
-    Ok(response)
+    response
 }
 
 /// The protocol that a client asks for instead of HTTP.

@@ -11,7 +11,7 @@
 //!            ├─ network      leases of forkd-net
 //!            ├─ recovery/    what an earlier daemon left
 //!            ├─ process/     one VM process: its handle, its control socket, its user id
-//!            └─ boot, bring_up, identity, exec, eval, contexts, files, transfer, dial: what is asked of a guest
+//!            └─ boot, bring_up, identity, exec, eval, contexts, files, transfer, dial: what is asked of a guest; console: what it prints
 //! ```
 
 pub mod agent;
@@ -20,6 +20,7 @@ mod blocking;
 pub mod boot;
 pub mod bring_up;
 mod commands;
+pub mod console;
 pub mod contexts;
 pub mod dial;
 mod disk;

@@ -18,7 +18,7 @@ use crate::auth::{self, Caller, Peer};
 use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::Path;
-use crate::proxy::{Destination, Forwarded, forward};
+use crate::proxy::{Destination, Forwarded, connect, forward};
 use crate::routes::checks::malformed;
 use crate::routes::responses::AgentErrors;
 
@@ -31,6 +31,7 @@ const SEGMENTS: usize = 6;
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(proxy))
+        .routes(routes!(tunnel))
         .route("/v1/sandboxes/{id}/proxy/{port}/{*path}", any(proxy))
         .route("/v1/sandboxes/{id}/proxy/{port}/", any(root))
         .route("/v1/sandboxes/{id}/proxy/{port}", any(root))
@@ -70,6 +71,44 @@ async fn proxy(
     pass(&app, &sandbox, port, &peer, request).await
 }
 
+/// Opens a connection to a port of the sandbox and passes bytes in both directions, whatever is spoken.
+///
+/// The request has the headers `Connection: upgrade` and `Upgrade: tcp`. After the answer with status 101 the connection belongs to the
+/// port. Each side may close its direction alone. `forkd port-forward` uses this.
+#[utoipa::path(
+    get,
+    path = "/v1/sandboxes/{id}/ports/{port}",
+    tag = "sandboxes",
+    operation_id = "connect_port",
+    params(("id" = String, Path), ("port" = u16, Path, minimum = 1)),
+    responses(
+        (status = 101, description = "Bytes of the port from now on"),
+        (status = 400, description = "The request does not ask for an upgrade to tcp", body = ErrorBody),
+        AgentErrors,
+        (status = 403, description = "A port of the agent", body = ErrorBody),
+        (status = 502, description = "Nothing listens on the port", body = ErrorBody),
+        (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
+    )
+)]
+async fn tunnel(
+    State(app): State<Shared>,
+    Path((id, port)): Path<(String, u16)>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Answer<Response> {
+    let sandbox = app.sandbox(&caller, &id)?;
+    check_port(port)?;
+    let agent = sandbox.awake_agent().await?;
+    during(&sandbox, connect(&app, agent, port, request)).await
+}
+
+fn check_port(port: u16) -> Answer<()> {
+    match port {
+        0 => Err(malformed("port is 0, expected 1 to 65535")),
+        _ => Ok(()),
+    }
+}
+
 /// The same for the guest's root.
 async fn root(
     State(app): State<Shared>,
@@ -89,9 +128,7 @@ async fn pass(
     peer: &Peer,
     mut request: Request,
 ) -> Answer<Response> {
-    if port == 0 {
-        return Err(malformed("port is 0, expected 1 to 65535"));
-    }
+    check_port(port)?;
     let agent = sandbox.awake_agent().await?;
     let path = request.uri().path();
     // As it was written: what is decoded cannot be told from what was not encoded.

@@ -1,8 +1,7 @@
-//! What sandboxes and snapshots take of the host, and what a guest has printed: read from files, in tasks that may wait for
-//! them.
+//! What sandboxes and snapshots take of the host: read from files, in tasks that may wait for them.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,7 +13,6 @@ use crate::error::EngineError;
 use crate::ids::LayerId;
 use crate::limits::cgroup::Cgroups;
 use crate::limits::quota::of_sandbox;
-use crate::process::descriptors::SERIAL_LOG;
 use crate::record::SandboxRecord;
 use crate::sandbox::ENDED;
 use crate::sandbox::SandboxState;
@@ -70,17 +68,6 @@ impl Engine {
             SandboxState::Ended => EngineError::WrongState(ENDED),
             _ => EngineError::io("read what the VM process uses")(error),
         })
-    }
-
-    /// The last bytes that a guest has printed on its console.
-    pub async fn console(&self, id: &str, bytes: u64) -> Result<Vec<u8>, EngineError> {
-        let view = self.sandbox(id)?.view();
-        let path = self.shared.places.sandbox(view.id()).join(SERIAL_LOG);
-        let tail = blocking(move || match tail(&path, bytes) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            tail => tail,
-        });
-        tail.await.map_err(EngineError::io("read the console"))
     }
 
     /// What these snapshots take on disk, as far as they are there.
@@ -162,16 +149,6 @@ pub(crate) fn allocated(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.blocks() * BLOCK)
 }
 
-fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
-    let mut tail = Vec::new();
-    // The log may grow meanwhile.
-    file.take(bytes).read_to_end(&mut tail)?;
-    Ok(tail)
-}
-
 /// User and system time of all threads.
 fn cpu_us(stat: &str) -> u64 {
     fields_of(stat, [14, 15]).saturating_mul(TICK_US)
@@ -222,16 +199,5 @@ mod tests {
         let smaps = "55-66 ---p 00000000 00:00 0 [rollup]\nRss: 9 kB\nShared_Clean: 1 kB\nShared_Dirty: 2 kB\n\
                      Private_Clean: 3 kB\nPrivate_Dirty: 4 kB\nSwap: 5 kB\n";
         assert_eq!(memory_of(smaps), Memory { private_bytes: 7 << 10, shared_bytes: 3 << 10 });
-    }
-
-    #[test]
-    fn a_tail_is_at_most_so_long() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("log");
-        fs::write(&path, "0123456789").unwrap();
-        assert_eq!(tail(&path, 4).unwrap(), b"6789");
-        assert_eq!(tail(&path, 100).unwrap(), b"0123456789");
-        assert_eq!(tail(&path, 0).unwrap(), b"");
-        assert!(tail(&directory.path().join("none"), 1).is_err());
     }
 }

@@ -1,11 +1,13 @@
 //! What a sandbox prints and uses.
 
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::IntoResponse;
 use forkd_api::error::ErrorBody;
 use forkd_api::sandbox::{ReadConsole, SandboxStats};
+use forkd_engine::console::Follower;
 
 use crate::app::Shared;
 use crate::auth::Caller;
@@ -18,7 +20,7 @@ use crate::views;
 const TAIL: u64 = 64 << 10;
 const LONGEST: u64 = 1 << 20;
 
-/// The last of what a guest has printed on its console.
+/// The end of what a guest has printed on its console; with `follow`, also what it prints from then on.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/console",
@@ -26,7 +28,7 @@ const LONGEST: u64 = 1 << 20;
     operation_id = "sandbox_console",
     params(("id" = String, Path), ReadConsole),
     responses(
-        (status = 200, description = "What is not UTF-8 is replaced", body = String, content_type = "text/plain"),
+        (status = 200, description = "Text; without `follow`, bytes that are not UTF-8 are replaced", body = String, content_type = "text/plain"),
         (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
     )
 )]
@@ -38,10 +40,28 @@ pub(super) async fn console(
 ) -> Answer<impl IntoResponse> {
     let bytes = within("bytes", wanted.bytes.unwrap_or(TAIL), 1..=LONGEST)?;
     app.sandbox(&caller, &id)?;
-    let text = app.engine.console(&id, bytes).await?;
+    let body = match wanted.follow {
+        true => followed(app.clone(), app.engine.follow_console(&id, bytes)?),
+        false => Body::from(String::from_utf8_lossy(&app.engine.console(&id, bytes)?).into_owned()),
+    };
     // A guest's words are shown by no browser as a page.
     let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    Ok((headers, String::from_utf8_lossy(&text).into_owned()))
+    Ok((headers, body))
+}
+
+/// Ends with the sandbox, with its reader or with the daemon.
+fn followed(app: Shared, console: Follower) -> Body {
+    let pieces = futures_util::stream::unfold(console, move |mut console| {
+        let app = app.clone();
+        async move {
+            let piece = tokio::select! {
+                piece = console.next() => piece,
+                () = app.stopping() => return None,
+            };
+            piece.transpose().map(|piece| (piece, console))
+        }
+    });
+    Body::from_stream(pieces)
 }
 
 /// What a sandbox uses.

@@ -58,6 +58,17 @@ NAME  ID  ON DISK  SIZE  USER  LIBRARY
 "#]]
     );
     assert_data_eq!(
+        world.run(&["images"])?,
+        str![[r#"
+exit: 0
+--- stdout
+NAME  ID  ON DISK  SIZE  USER  LIBRARY
+--- stderr
+note: forkd images used to list snapshots; these are listed by: forkd snapshot ls
+
+"#]]
+    );
+    assert_data_eq!(
         world.run(&["image", "import", &archive])?,
         str![[r#"
 exit: 0
@@ -203,10 +214,11 @@ The name tiny-1 is removed; the image has others.
 "#]]
     );
     assert_data_eq!(
-        world.run(&["image", "rm", "nothing", "team/app:v1"])?,
+        world.run(&["rmi", "nothing", "team/app:v1"])?,
         str![[r#"
 exit: 1
 --- stderr
+note: forkd rmi used to remove snapshots; these are removed by: forkd snapshot rm
 forkd: there is no image "nothing"
 hint: forkd image ls lists those there are
 team/app:v1 is removed; [..] are free again.

@@ -511,7 +511,7 @@ hint: --address or FORKD_ADDRESS names another
 "#]]
     );
     assert_data_eq!(
-        home.run(&["images"])?,
+        home.run(&["snapshot", "ls"])?,
         str![[r#"
 exit: 1
 --- stderr

@@ -32,7 +32,7 @@ child  ready    [..]s      1  64 MiB  16 MiB  [..] KiB  base    ID
 "#]]
     );
     assert_data_eq!(
-        world.run(&["images", "-q"])?,
+        world.run(&["snapshot", "ls", "-q"])?,
         str![[r#"
 exit: 0
 --- stdout
@@ -82,7 +82,7 @@ loaded          yes
 "#]]
     );
     assert_data_eq!(
-        world.run(&["rmi", "base"])?,
+        world.run(&["snapshot", "rm", "base"])?,
         str![[r#"
 exit: 1
 --- stderr
@@ -92,7 +92,7 @@ hint: remove them first, or all with --cascade
 "#]]
     );
     assert_data_eq!(
-        world.run(&["rmi", "base", "child", "nothing", "--cascade"])?,
+        world.run(&["snapshot", "rm", "base", "child", "nothing", "--cascade"])?,
         str![[r#"
 exit: 1
 --- stdout

@@ -9,6 +9,7 @@ mod e2b;
 mod ending;
 mod events;
 mod files;
+mod forward;
 mod guest;
 mod held_up;
 mod hostile;

@@ -15,7 +15,7 @@ use crate::client::Answer;
 use crate::world::World;
 
 /// A server on a port of this host, which plays the guest's: what it does with each connection.
-fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Result<u16, Failure> {
+pub fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Result<u16, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     let serve = std::sync::Arc::new(serve);
@@ -47,7 +47,7 @@ fn echo(mut client: TcpStream) {
     );
 }
 
-fn ask(world: &World, request: &str, headers: &str) -> Result<Answer, Failure> {
+pub fn ask(world: &World, request: &str, headers: &str) -> Result<Answer, Failure> {
     let mut stream = UnixStream::connect(world.socket())?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "{request} HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n{headers}\r\n")?;

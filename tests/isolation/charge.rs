@@ -139,7 +139,7 @@ pub fn follows_the_memory_of_branches() -> TestResult {
 
     // Threads of the kernel have moved with the VM: no cgroup of a branch is kept by one.
     for number in 0..branches {
-        daemon.run(&["rmi", &format!("charge-{number}")])?;
+        daemon.run(&["snapshot", "rm", &format!("charge-{number}")])?;
     }
     // The snapshot's own may have been evicted.
     let expected = [format!("sandbox-{id}.{}", branches + 1), "zygote-charge".to_owned()];

@@ -42,132 +42,141 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a command in a new sandbox, which is removed at its end.
+    /// Run a command in a new sandbox, and remove the sandbox when the command ends.
     ///
-    /// Given an image, a snapshot of it is made the first time and forked from then on. Exits with the command's status. Starts
-    /// a daemon where there is none.
+    /// Given an image, makes a snapshot of it the first time and forks that one from then on. Exits with the command's status.
+    /// Starts a daemon if none is running.
     Run(RunOptions),
-    /// Make a snapshot of an image or of a sandbox; list, show and remove snapshots.
+    /// Make snapshots of images and sandboxes, and manage them.
     ///
-    /// The image is booted and warmed up, then the guest is frozen. Prints the snapshot's tag.
+    /// `forkd snapshot IMAGE` boots the image, warms the guest up, freezes it, and prints the snapshot's tag.
     Snapshot(Box<SnapshotOptions>),
-    /// Fork sandboxes from a snapshot, or from a sandbox. Prints their ids.
+    /// Fork sandboxes from a snapshot or from a running sandbox, and print their ids.
     Fork(ForkOptions),
-    /// Make a snapshot of a sandbox, which goes on. Prints the snapshot's tag.
+    /// Make a snapshot of a sandbox while it keeps running, and print the snapshot's tag.
     Branch(BranchOptions),
-    /// List the sandboxes.
+    /// List sandboxes.
     #[command(visible_alias = "ps")]
     Ls(SandboxLsOptions),
-    /// Show what is known of a sandbox or a snapshot.
+    /// Show the details of a sandbox or a snapshot.
     Inspect(InspectOptions),
-    /// Run a command in a sandbox, with this command's stdin, stdout and stderr.
+    /// Run a command in a sandbox, connected to this terminal.
     ///
-    /// Exits with the command's status; 128 + N if a signal ended it.
+    /// Exits with the command's status, or with 128 + N if signal N ended it.
     Exec(ExecIn),
-    /// Run code in one of a sandbox's interpreters, which keep their state from call to call.
+    /// Run code in an interpreter of a sandbox; variables are kept between calls.
     ///
-    /// Prints what the code prints, then the value of its last expression. Exits with 1 when the code fails.
+    /// Prints what the code prints, then the value of its last expression. Exits with 1 if the code raises an error.
     Eval(EvalOptions),
-    /// Interpreter contexts of a sandbox: list them, make one, interrupt the code in one, restart or remove one.
+    /// Manage the interpreter contexts of a sandbox: list, create, interrupt, restart, remove.
     Context {
         #[command(subcommand)]
         command: ContextCommand,
     },
-    /// Programs that were started in a sandbox: list them, attach to one, write to one, send a signal.
+    /// Manage the processes of a sandbox: list, start, attach, write to stdin, send signals.
     Process {
         #[command(subcommand)]
         command: ProcessCommand,
     },
     /// Open a shell in a sandbox.
     Shell(ShellIn),
-    /// Copy files and directories into a sandbox or out of it.
+    /// Copy files and directories into or out of a sandbox.
     Cp(CpOptions),
-    /// Print a sandbox's console.
+    /// Print the console output of a sandbox.
     Logs(ConsoleOptions),
-    /// Show what sandboxes use, over and over.
+    /// Show the CPU time, memory, disk and network use of sandboxes.
     Stats(StatsOptions),
-    /// Print what happens, as it happens.
+    /// Print events of sandboxes and snapshots as they happen.
     Events(EventsOptions),
-    /// End sandboxes and forget them. Their branches stay.
+    /// End sandboxes and remove them. Their branches stay.
+    #[command(visible_alias = "rm")]
     Kill(KillOptions),
-    /// Stop sandboxes where they are.
+    /// Wait until sandboxes end, and print why each ended.
+    Wait(WaitOptions),
+    /// Show or change when a sandbox ends.
+    Ttl(TtlOptions),
+    /// Forward local TCP ports to ports of a sandbox, until Ctrl-C or until the sandbox ends.
+    ///
+    /// Prints a line for each: the local address, and the port of the sandbox.
+    PortForward(PortForwardOptions),
+    /// Pause sandboxes: stop their CPUs, keep their memory.
     Pause(SandboxesOptions),
-    /// Let sandboxes go on.
+    /// Resume paused sandboxes.
     Resume(SandboxesOptions),
-    /// Take a sandbox back to one of its own branches, in place.
+    /// Return a sandbox to the state of one of its branches, in place.
     Rollback(RollbackOptions),
-    /// Show or change what a sandbox may reach, from one packet to the next.
+    /// Show or change which addresses a sandbox may connect to.
     Egress(EgressOptions),
-    /// Show or change how much a sandbox may send and receive each second, from one packet to the next.
+    /// Show or change the bandwidth limit of a sandbox.
     Bandwidth(BandwidthOptions),
-    /// List the snapshots: what sandboxes are forked from. Images are listed by `forkd image ls`.
-    Images(SnapshotLsOptions),
-    /// Remove snapshots. Images are removed by `forkd image rm`.
-    Rmi(SnapshotRmOptions),
-    /// Ask the daemon, or the agent of a sandbox, whether it answers.
+    /// List images, as `forkd image ls` does. Snapshots are listed by `forkd snapshot ls`.
+    Images(ImageLsOptions),
+    /// Remove an image, as `forkd image rm` does. Snapshots are removed by `forkd snapshot rm`.
+    Rmi(ImageRmOptions),
+    /// Check that the daemon, or the agent of a sandbox, responds.
     Ping(PingOptions),
-    /// Show what is left of sandboxes that have ended and of snapshots that failed, and remove it if told so.
+    /// List ended sandboxes and failed snapshots; with --yes, remove them.
     Cleanup(CleanupOptions),
-    /// Time what matters, on this host.
+    /// Run benchmarks on this host.
     Bench {
         #[command(subcommand)]
         command: BenchCommand,
     },
-    /// Find out whether and how sandboxes can run on this host.
+    /// Check whether this host can run sandboxes, and how.
     ///
-    /// Exits with 1 when they can run neither natively nor in the machine.
+    /// Exits with 1 if sandboxes can run neither natively nor in the machine.
     Doctor(DoctorOptions),
-    /// Boot an image and put its agent on ports of the loopback, until Ctrl-C.
+    /// Boot an image and serve its agent on loopback ports until Ctrl-C.
     ///
-    /// The official E2B SDKs reach it there in their debug mode.
+    /// The official E2B SDKs connect to it in their debug mode.
     Dev(DevOptions),
-    /// Be the daemon: answer the API until SIGTERM.
+    /// Run the daemon in the foreground until SIGTERM.
     ///
-    /// SIGHUP opens the audit log and the certificate again.
+    /// SIGHUP reopens the audit log and reloads the TLS certificate.
     Serve(ServeOptions),
-    /// E2B's clients, unchanged, as users of this daemon.
+    /// Set up this daemon for the official E2B SDKs.
     E2b {
         #[command(subcommand)]
         command: E2bCommand,
     },
-    /// Serve sandboxes as tools of a model: the Model Context Protocol, over stdin and stdout.
+    /// Run a Model Context Protocol (MCP) server on stdin and stdout.
     ///
-    /// A client starts this command; `forkd mcp install` writes its configuration. The daemon itself serves the same over HTTP, at /mcp.
+    /// MCP clients start this command; `forkd mcp install` writes their configuration. The daemon serves the same tools over HTTP at /mcp.
     Mcp(Box<McpOptions>),
-    /// Tokens: who may do what over TCP.
+    /// Manage API tokens.
     Token {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Projects: whose sandboxes, snapshots and images are whose. A token belongs to one.
+    /// Manage projects. A token belongs to one project and sees only what that project owns.
     Project {
         #[command(subcommand)]
         command: ProjectCommand,
     },
-    /// A Linux host with KVM in software, for hosts whose own KVM cannot run sandboxes.
+    /// Manage machines: emulated Linux hosts with KVM, for hosts that cannot run sandboxes themselves.
     Machine {
         #[command(subcommand)]
         command: MachineCommand,
     },
-    /// Kernels that sandboxes boot.
+    /// Manage guest kernels.
     ///
-    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, one is
-    /// started for the command. It uses this host's library, which the next daemon finds; the machine's daemon reads it, too.
+    /// The daemon named by --address does the work, or else this host's daemon. If none is running, one is started for the command.
+    /// Kernels are kept in this host's library, which the machine's daemon reads as well.
     Kernel {
         #[command(subcommand)]
         command: KernelCommand,
     },
-    /// Images: the file systems that sandboxes start with.
+    /// Manage images: the root file systems that snapshots are made from.
     ///
-    /// This is the daemon's work: that of the one that --address names, else that of this host's own. Without either, one is
-    /// started for the command. It uses this host's library, which the next daemon finds; the machine's daemon reads it, too.
+    /// The daemon named by --address does the work, or else this host's daemon. If none is running, one is started for the command.
+    /// Images are kept in this host's library, which the machine's daemon reads as well.
     Image {
         #[command(subcommand)]
         command: ImageCommand,
     },
-    /// Print the completions of a shell, such as: forkd completions bash > /etc/bash_completion.d/forkd
+    /// Print a shell completion script, as in: forkd completions bash > /etc/bash_completion.d/forkd
     Completions(CompletionsOptions),
-    /// Write the manual pages.
+    /// Write the manual pages to a directory.
     Man(ManOptions),
     /// In the machine: keep one guest of a build, told what to do on stdin.
     #[command(hide = true)]
@@ -176,25 +185,25 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
-    /// Make a machine; the first one builds the image, which takes a minute or two.
+    /// Create a machine. The first one builds the disk image, which takes one to two minutes.
     Init(InitOptions),
-    /// Start a machine and wait until it is ready.
+    /// Start a machine, and wait until it is ready.
     Start(StartOptions),
-    /// Start the daemon in a machine that runs, and say how to reach it.
+    /// Start the daemon in a running machine, and print how to reach it.
     Serve(MachineServeOptions),
-    /// Shut a machine down.
+    /// Stop a machine.
     Stop(StopOptions),
-    /// Show what a machine is doing.
+    /// Show the state of a machine.
     Status(StatusOptions),
-    /// Run a command in a machine, as root, with this command's stdin, stdout and stderr.
+    /// Run a command in a machine as root, connected to this terminal.
     ///
-    /// Exits with the command's status; 128 + N if a signal ended it.
+    /// Exits with the command's status, or with 128 + N if signal N ended it.
     Exec(ExecOptions),
     /// Open a shell in a machine.
     Shell(ShellOptions),
-    /// Print a machine's console.
+    /// Print the console output of a machine.
     Logs(LogsOptions),
-    /// List the machines.
+    /// List machines.
     Ls(LsOptions),
     /// Remove a machine and its disk.
     Rm(RmOptions),
@@ -204,22 +213,22 @@ pub enum MachineCommand {
 pub struct DevOptions {
     /// An image, by name or id.
     pub image: String,
-    /// vCPUs of the guest; as the image's recipe says, else 1.
+    /// Number of vCPUs [default: the image's recipe, else 1].
     #[arg(long)]
     pub vcpus: Option<u8>,
-    /// Memory of the guest, in MiB or with a unit (512, 2G); as the image's recipe says, else 512.
+    /// Guest memory, in MiB or with a unit (512, 2G) [default: the image's recipe, else 512].
     #[arg(long, value_parser = parse_mib)]
     pub memory: Option<u64>,
-    /// The guest's disk; as the image's recipe says, else 4G.
+    /// Size of the guest's disk [default: the image's recipe, else 4G].
     #[arg(long, value_parser = parse_mib)]
     pub disk: Option<u64>,
-    /// The machine to use where this host's own KVM cannot run guests.
+    /// The machine to use if this host's KVM cannot run guests.
     #[arg(long, default_value = "default")]
     pub machine: Name,
-    /// The port for envd.
+    /// Local port of envd.
     #[arg(long, default_value_t = ENVD)]
     pub envd_port: u16,
-    /// The port for the code interpreter.
+    /// Local port of the code interpreter.
     #[arg(long, default_value_t = INTERPRETER)]
     pub interpreter_port: u16,
 }
@@ -256,13 +265,13 @@ pub struct Output {
 pub struct InitOptions {
     #[command(flatten)]
     pub which: Which,
-    /// CPUs [default: 1 under emulation, where more are unreliable; else the host's].
+    /// Number of CPUs [default: 1 if emulated, where more are unreliable; else the host's].
     #[arg(long)]
     pub cpus: Option<u32>,
-    /// Memory, such as 4G; a bare number is MiB [default: 4G].
+    /// Memory, in MiB or with a unit [default: 4G].
     #[arg(long, value_parser = parse_mib)]
     pub memory: Option<u64>,
-    /// Size of the disk, such as 20G; it takes space only as it fills [default: 20G].
+    /// Size of the disk, in MiB or with a unit; the file is sparse [default: 20G].
     #[arg(long, value_parser = parse_mib)]
     pub disk: Option<u64>,
     #[command(flatten)]
@@ -281,7 +290,7 @@ pub struct StartOptions {
 pub struct StopOptions {
     #[command(flatten)]
     pub which: Which,
-    /// End the machine without asking it.
+    /// Kill the machine instead of shutting it down.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -323,7 +332,7 @@ pub struct ShellOptions {
 pub struct LogsOptions {
     #[command(flatten)]
     pub which: Which,
-    /// Go on printing what comes, until interrupted.
+    /// Keep printing new output until interrupted.
     #[arg(long, short)]
     pub follow: bool,
 }
@@ -338,7 +347,7 @@ pub struct LsOptions {
 pub struct RmOptions {
     #[command(flatten)]
     pub which: Which,
-    /// Also a machine that is running or whose files are damaged.
+    /// Remove it even if it is running or its files are damaged.
     #[arg(long)]
     pub force: bool,
     /// Also remove cached images that no machine uses.

@@ -138,6 +138,12 @@ pub enum CliError {
     BenchCode(String),
     #[error("interrupted")]
     Interrupted(u8),
+    #[error("not all sandboxes ended within {seconds} s")]
+    StillRunning { seconds: u64 },
+    #[error("sandbox {sandbox} ended: {why}")]
+    SandboxEnded { sandbox: String, why: String },
+    #[error("cannot listen on {address}")]
+    Listen { address: std::net::SocketAddr, source: io::Error },
     #[error("cannot {0}")]
     Io(&'static str, #[source] io::Error),
 }

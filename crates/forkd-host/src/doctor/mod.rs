@@ -192,7 +192,8 @@ fn check_state(home: &Path) -> Result<String, Problem> {
 fn judge_state(free: u64) -> Result<String, Problem> {
     let detail = format!("{} MiB free for snapshots and disks", free >> 20);
     let variable = crate::home::HOME_VARIABLE;
-    let hint = format!("remove snapshots (forkd rmi), or set {variable} to a directory on a larger disk");
+    let hint =
+        format!("remove snapshots (forkd snapshot rm), or set {variable} to a directory on a larger disk");
     match free {
         STATE_DISK.. => Ok(detail),
         STATE_DISK_LEAST.. => Err(Problem::warning(detail, hint)),

@@ -11,13 +11,13 @@ const HEADING: &str = "Daemon";
 
 #[derive(Debug, Args)]
 pub struct DaemonOptions {
-    /// The daemon: unix:///path, http://host:port or https://host:port [default: this host's, else the machine's].
+    /// Address of the daemon: unix:///path, http://host:port or https://host:port [default: this host's, else the machine's].
     #[arg(long, help_heading = HEADING, alias = "daemon-url", env = "FORKD_ADDRESS", hide_env_values = true)]
     pub address: Option<Address>,
-    /// A file with the token to show; FORKD_TOKEN has the token itself.
+    /// File with the API token. FORKD_TOKEN holds the token itself.
     #[arg(long, help_heading = HEADING, value_name = "PATH", env = "FORKD_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
-    /// The machine whose daemon is asked where this host has none.
+    /// The machine whose daemon is used if this host has none.
     #[arg(
         long,
         value_name = "NAME",

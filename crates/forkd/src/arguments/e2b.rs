@@ -6,12 +6,12 @@ use super::{DaemonOptions, Output, SnapshotShape};
 
 #[derive(Debug, Subcommand)]
 pub enum E2bCommand {
-    /// Make the template that E2B's clients take if nothing else is said: code-interpreter-v1, which is also base.
+    /// Make the default template of the E2B SDKs: code-interpreter-v1, which also serves as base.
     ///
     /// Without an image, one of Debian with Python, numpy, pandas, matplotlib and Node.js is made the first time. A template that
     /// is there already stays.
     Setup(E2bSetupOptions),
-    /// Print what E2B's clients have to know of the daemon, for a shell: eval "$(forkd e2b env)".
+    /// Print the environment variables that E2B SDKs need, as in: eval "$(forkd e2b env)".
     ///
     /// The key is the token that is given, or the machine's own; without either any key will do, as long as the daemon has no tokens.
     /// A daemon that is found by its socket is taken to listen on 127.0.0.1:8889.
@@ -28,7 +28,7 @@ pub struct E2bEnvOptions {
 
 #[derive(Debug, Args)]
 pub struct E2bSetupOptions {
-    /// The image, by its name, instead of the usual one.
+    /// Image to use instead of the default one.
     pub image: Option<String>,
     #[command(flatten)]
     pub shape: SnapshotShape,

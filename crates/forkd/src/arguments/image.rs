@@ -10,50 +10,49 @@ use crate::size::parse_mib;
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Pull an image from a registry, as docker would: python:3.12, registry.example/owner/name:tag.
+    /// Pull an image from a registry: python:3.12, registry.example/owner/name:tag.
     ///
-    /// Credentials are read from this user's Docker config file. Plain http is spoken with the daemon's own host only.
+    /// Credentials come from `docker login`. Plain HTTP is used only for registries on the daemon's own host.
     Pull(ImagePullOptions),
-    /// Make a Debian image, without any registry.
+    /// Make an image from Debian packages, without a registry.
     Debian(ImageDebianOptions),
-    /// Import a root file system (tar, tar.gz, tar.zst), or an archive that docker save has written. It is sent to the daemon.
+    /// Import a root file system (tar, tar.gz, tar.zst) or an archive made by `docker save`.
     Import(ImageImportOptions),
     /// Build an image from a Dockerfile. Commands run in microVMs.
     ///
-    /// They reach the internet, but neither this host nor its networks; that takes root. The build context is sent to the
-    /// daemon, without what .dockerignore names; no other file is. Where there is no daemon but the machine's, the commands run
-    /// in the machine, and the image is made here.
+    /// Commands can connect to the internet, but not to this host or its networks; this needs root. The build context is sent to the
+    /// daemon, except for what .dockerignore lists. If only the machine has a daemon, commands run in the machine.
     ///
-    /// Steps are kept and used again; `forkd image prune` removes them. A forkd.toml beside the Dockerfile says what a parent
-    /// needs beyond the image, and is kept with it.
+    /// Steps are cached; `forkd image prune` removes them. A forkd.toml next to the Dockerfile sets defaults for snapshots of the image,
+    /// and is stored with it.
     Build(ImageBuildOptions),
-    /// List the images.
+    /// List images.
     Ls(ImageLsOptions),
-    /// Show what is known of an image, as JSON.
+    /// Show the details of an image as JSON.
     Inspect(ImageInspectOptions),
-    /// Let every project make snapshots of an image. Without it, only those do that have made it.
+    /// Let all projects use an image. By default only projects that made it can.
     Share(ImageShareOptions),
-    /// Remove names, and images when those were their last; given an id, the image with all its names.
+    /// Remove images by name or id. An image is deleted with its last name.
     ///
-    /// An image that snapshots or sandboxes need stays.
+    /// An image that snapshots or sandboxes use cannot be removed.
     Rm(ImageRmOptions),
-    /// Remove steps that builds have kept.
+    /// Remove cached build steps.
     Prune(ImagePruneOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct ImageKeep {
-    /// The name that the image gets.
+    /// Name of the new image.
     #[arg(long)]
     pub name: Option<Name>,
-    /// The least size of the file system, such as 8G [default: the content and 1 GiB].
+    /// Minimum size of the file system, such as 8G [default: content plus 1 GiB].
     #[arg(long, value_parser = parse_mib)]
     pub size: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub struct ImagePullOptions {
-    /// The image.
+    /// The image to pull.
     pub reference: String,
     #[command(flatten)]
     pub keep: ImageKeep,
@@ -65,13 +64,13 @@ pub struct ImagePullOptions {
 
 #[derive(Debug, Args)]
 pub struct ImageDebianOptions {
-    /// Debian's release.
+    /// Debian release.
     #[arg(long, default_value = "bookworm")]
     pub suite: String,
-    /// Packages beyond the smallest system, such as python3,python3-numpy.
+    /// Packages to add to the minimal system, such as python3,python3-numpy.
     #[arg(long, value_delimiter = ',')]
     pub include: Vec<String>,
-    /// Where the packages come from [default: Debian's own mirrors].
+    /// Package mirror [default: Debian's].
     #[arg(long)]
     pub mirror: Option<String>,
     #[command(flatten)]
@@ -101,28 +100,28 @@ pub struct ImageBuildOptions {
     /// The Dockerfile [default: Dockerfile in the build context].
     #[arg(long, short)]
     pub file: Option<PathBuf>,
-    /// The name that the image gets.
+    /// Name of the new image.
     #[arg(long, short)]
     pub tag: Option<Name>,
-    /// A value for an ARG, such as VERSION=3.
+    /// Value of a build argument (ARG), such as VERSION=3.
     #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub build_args: Vec<(String, String)>,
-    /// The stage to end with [default: the last].
+    /// Stage to build [default: the last].
     #[arg(long)]
     pub target: Option<String>,
-    /// Give commands the certificates and proxy settings of the daemon's host. The image does not keep them.
+    /// Give commands the CA certificates and proxy settings of the daemon's host. They are not stored in the image.
     #[arg(long)]
     pub host_certs: bool,
-    /// What commands reach.
+    /// Network of commands.
     #[arg(long, value_enum, default_value = "internet")]
     pub network: BuildNetwork,
-    /// Do every step again.
+    /// Run every step, without the cache.
     #[arg(long)]
     pub no_cache: bool,
-    /// vCPUs of the guests that commands run in.
+    /// Number of vCPUs for commands.
     #[arg(long, default_value_t = 1)]
     pub vcpus: u8,
-    /// Memory of these guests, in MiB or with a unit: 512, 2G.
+    /// Memory for commands, in MiB or with a unit (512, 2G).
     #[arg(long, default_value = "1G", value_parser = parse_mib)]
     pub memory: u64,
     #[command(flatten)]
@@ -133,10 +132,10 @@ pub struct ImageBuildOptions {
 
 #[derive(Debug, Args)]
 pub struct ImagePruneOptions {
-    /// Keep this much of what was used last, such as 10G.
+    /// Keep this much of the most recently used steps, such as 10G.
     #[arg(long, default_value = "0", value_parser = parse_mib)]
     pub keep: u64,
-    /// Also remove images that have no name.
+    /// Also remove images without a name.
     #[arg(long)]
     pub images: bool,
     #[command(flatten)]
@@ -147,9 +146,9 @@ pub struct ImagePruneOptions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BuildNetwork {
-    /// The internet, and nothing of this host or its networks.
+    /// The internet, but not this host or its networks.
     Internet,
-    /// Nothing.
+    /// No network.
     None,
 }
 
@@ -166,9 +165,9 @@ pub struct ImageLsOptions {
 
 #[derive(Debug, Args)]
 pub struct ImageShareOptions {
-    /// A name, an id, or the beginning of an id.
+    /// The image's name or id, or a prefix of its id.
     pub image: String,
-    /// Take it back. Snapshots that others have made of it stay.
+    /// Make it private again. Snapshots that other projects made of it stay.
     #[arg(long)]
     pub off: bool,
     #[command(flatten)]
@@ -179,7 +178,7 @@ pub struct ImageShareOptions {
 
 #[derive(Debug, Args)]
 pub struct ImageInspectOptions {
-    /// A name, an id, or the beginning of an id.
+    /// The image's name or id, or a prefix of its id.
     pub image: String,
     /// Print JSON, which it does in any case.
     #[arg(long, hide = true)]
@@ -190,7 +189,7 @@ pub struct ImageInspectOptions {
 
 #[derive(Debug, Args)]
 pub struct ImageRmOptions {
-    /// Images, each by a name, an id, or the beginning of an id.
+    /// Names or ids of images, or prefixes of ids.
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<String>,
     #[command(flatten)]

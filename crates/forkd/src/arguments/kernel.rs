@@ -8,31 +8,31 @@ use super::{DaemonOptions, Output};
 
 #[derive(Debug, Subcommand)]
 pub enum KernelCommand {
-    /// Add a kernel: without options, that of the distribution of the daemon's host, downloaded and not installed.
+    /// Add a kernel. Without options, downloads the kernel package of the daemon host's distribution.
     Add(KernelAddOptions),
-    /// List the kernels.
+    /// List kernels.
     Ls(KernelLsOptions),
     /// Remove a kernel.
     Rm(KernelRmOptions),
-    /// Show the kernel that is used when none is named, or choose another.
+    /// Show or set the default kernel.
     Default(KernelDefaultOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct KernelAddOptions {
-    /// Take the own kernel of the daemon's host, from /boot and /lib/modules.
+    /// Use the kernel of the daemon's host, from /boot and /lib/modules.
     #[arg(long, conflicts_with = "path")]
     pub host: bool,
-    /// Of the host's kernels, this version [default: the newest].
+    /// Version of the host's kernel [default: the newest].
     #[arg(long, requires = "host", value_name = "VERSION")]
     pub version: Option<String>,
-    /// Take this file, an ELF kernel or a bzImage. It is sent to the daemon.
+    /// Use this file, an ELF kernel or a bzImage. It is sent to the daemon.
     #[arg(long, value_name = "FILE")]
     pub path: Option<PathBuf>,
-    /// The modules of that kernel, the directory with modules.dep; without it, everything must be built in.
+    /// Directory with modules.dep of that kernel. Without it, everything must be built in.
     #[arg(long, requires = "path", value_name = "DIRECTORY")]
     pub modules: Option<PathBuf>,
-    /// Let it be the default.
+    /// Make it the default kernel.
     #[arg(long)]
     pub default: bool,
     #[command(flatten)]
@@ -51,9 +51,9 @@ pub struct KernelLsOptions {
 
 #[derive(Debug, Args)]
 pub struct KernelRmOptions {
-    /// The kernel's id, its version, or how they begin.
+    /// The kernel's id or version, or a prefix of one.
     pub kernel: String,
-    /// Also the default one.
+    /// Remove it even if it is the default.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub struct KernelRmOptions {
 
 #[derive(Debug, Args)]
 pub struct KernelDefaultOptions {
-    /// The kernel's id, its version, or how they begin.
+    /// The kernel's id or version, or a prefix of one.
     pub kernel: Option<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,

@@ -21,10 +21,9 @@ pub struct McpOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum McpCommand {
-    /// Write the entry for a client into its configuration file, or print it.
+    /// Add forkd to the configuration file of an MCP client, or print the entry.
     ///
-    /// Everything else in the file stays as it is. The options of `forkd mcp` become part of the entry. A token is not: name a file that
-    /// has it with --token-file.
+    /// The rest of the file is not changed. Options of `forkd mcp` become part of the entry. Tokens do not: use --token-file.
     Install(McpInstallOptions),
 }
 
@@ -32,7 +31,7 @@ pub enum McpCommand {
 pub struct McpServeOptions {
     #[command(flatten)]
     pub behaviour: McpBehaviour,
-    /// What is logged to stderr: a level, or levels by module.
+    /// Log filter for stderr: a level, or levels by module.
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "warn")]
     pub log: String,
     #[command(flatten)]
@@ -42,16 +41,16 @@ pub struct McpServeOptions {
 /// How tools behave.
 #[derive(Debug, Args)]
 pub struct McpBehaviour {
-    /// The tools that are offered: forkd's own, or those of deeplethe/forkd's MCP server by their names.
+    /// Tools to offer: forkd's own, or those of the MCP server of deeplethe/forkd under their names.
     #[arg(long, value_enum, default_value = "tasks")]
     pub tools: ToolsArgument,
-    /// The snapshot of new sandboxes if a call names none [default: code-interpreter-v1, else the only one that is not a branch].
+    /// Snapshot for new sandboxes [default: code-interpreter-v1, else the only one that is not a branch].
     #[arg(long, value_name = "TAG")]
     pub snapshot: Option<String>,
-    /// The most sandboxes made through MCP that this caller may have at once.
+    /// Maximum number of sandboxes made through MCP by this caller.
     #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_MAX_SANDBOXES)]
     pub max_sandboxes: u32,
-    /// How long a sandbox made through MCP lives after its last use, such as 90, 10m or 2h.
+    /// Time to live of such a sandbox after its last use, such as 90, 10m or 2h.
     #[arg(long, value_name = "TIME", default_value = USUAL_TTL, value_parser = parse_seconds)]
     pub sandbox_ttl: u64,
 }
@@ -70,17 +69,16 @@ impl McpBehaviour {
 /// The same for the daemon's own `/mcp`.
 #[derive(Debug, Args)]
 pub struct ServeMcpOptions {
-    /// The tools that /mcp offers: forkd's own, or those of deeplethe/forkd's MCP server by their names.
+    /// Tools that /mcp offers: forkd's own, or those of the MCP server of deeplethe/forkd under their names.
     #[arg(long, value_enum, default_value = "tasks")]
     pub mcp_tools: ToolsArgument,
-    /// The snapshot of sandboxes that /mcp makes if a call names none [default: code-interpreter-v1, else the only one that is not a
-    /// branch].
+    /// Snapshot for sandboxes made through /mcp [default: code-interpreter-v1, else the only one that is not a branch].
     #[arg(long, value_name = "TAG")]
     pub mcp_snapshot: Option<String>,
-    /// The most sandboxes made through /mcp that each token may have at once.
+    /// Maximum number of sandboxes made through /mcp by each token.
     #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_MAX_SANDBOXES)]
     pub mcp_sandboxes: u32,
-    /// How long a sandbox made through /mcp lives after its last use, such as 90, 10m or 2h.
+    /// Time to live of such a sandbox after its last use, such as 90, 10m or 2h.
     #[arg(long, value_name = "TIME", default_value = USUAL_TTL, value_parser = parse_seconds)]
     pub mcp_ttl: u64,
 }
@@ -113,19 +111,19 @@ impl From<ToolsArgument> for ToolSet {
 
 #[derive(Debug, Args)]
 pub struct McpInstallOptions {
-    /// The client. Without one, the entry is printed as most of them want it.
+    /// The client. Without one, the entry is printed in the most common form.
     #[arg(value_enum)]
     pub client: Option<McpClient>,
-    /// Print the entry, and write nothing.
+    /// Print the entry instead of writing it.
     #[arg(long)]
     pub print: bool,
-    /// The name of the entry.
+    /// Name of the entry.
     #[arg(long, default_value = "forkd")]
     pub name: String,
-    /// Write it for a project, into this directory, where the client has such files: claude-code, cursor, vscode.
+    /// Write it to the project configuration in this directory (claude-code, cursor, vscode).
     #[arg(long, value_name = "PATH")]
     pub project: Option<PathBuf>,
-    /// Replace another entry of the same name.
+    /// Replace an existing entry of this name.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]

@@ -10,16 +10,16 @@ const DAY: &str = "24h";
 
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// A snapshot to fork from, or an image, of which a snapshot is made the first time.
+    /// A snapshot, or an image, of which a snapshot is made the first time.
     #[arg(value_name = "SNAPSHOT|IMAGE")]
     pub source: String,
     /// The command and its arguments [default: a shell].
     #[arg(last = true)]
     pub command: Vec<String>,
-    /// Leave the sandbox there at the end.
+    /// Keep the sandbox when the command ends.
     #[arg(long)]
     pub keep: bool,
-    /// Pull the image from a registry if it is not there.
+    /// Pull the image from a registry if it is missing.
     #[arg(long)]
     pub pull: bool,
     #[command(flatten)]
@@ -36,11 +36,14 @@ pub struct RunOptions {
 
 #[derive(Debug, Args)]
 pub struct ExecIn {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
     /// The command and its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
+    /// Start the command in the background and print its process number, for `forkd process`.
+    #[arg(long, short, conflicts_with = "tty")]
+    pub detach: bool,
     #[command(flatten)]
     pub how: How,
     #[command(flatten)]
@@ -51,14 +54,14 @@ pub struct ExecIn {
 
 #[derive(Debug, Args)]
 pub struct ShellIn {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The program [default: bash if it is there, else sh].
+    /// The shell [default: bash if installed, else sh].
     #[arg(last = true)]
     pub command: Vec<String>,
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair, help = "Add this to the environment")]
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair, help = "Set an environment variable")]
     pub env: Vec<(String, String)>,
-    /// The directory to start in.
+    /// Working directory.
     #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
     pub cwd: Option<String>,
     /// The user [default: the image's].
@@ -71,39 +74,39 @@ pub struct ShellIn {
 /// How a command is run.
 #[derive(Debug, Args)]
 pub struct How {
-    /// Let the command read this command's stdin, also from a terminal.
+    /// Connect stdin, even if it is a terminal.
     #[arg(long, short)]
     pub interactive: bool,
-    /// Give the command a terminal; its stderr then comes with its stdout.
+    /// Allocate a terminal; stdout and stderr are then one stream.
     #[arg(long, short)]
     pub tty: bool,
-    /// Add this to the command's environment.
+    /// Set an environment variable.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
-    /// The directory to start in.
+    /// Working directory.
     #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
     pub cwd: Option<String>,
     /// The user [default: the image's].
     #[arg(long, short)]
     pub user: Option<String>,
-    /// End the command after this time, such as 90, 10m or 2h.
+    /// Kill the command after this time, such as 90, 10m or 2h.
     #[arg(long, alias = "timeout-secs", value_name = "TIME", default_value = DAY, value_parser = parse_seconds)]
     pub timeout: u64,
 }
 
 #[derive(Debug, Args)]
 pub struct EvalOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The code; `-` reads it from stdin.
+    /// The code, or `-` to read it from stdin.
     pub code: String,
     /// The language.
     #[arg(long, short, value_enum, default_value = "python")]
     pub language: LanguageArgument,
-    /// A context of its own, by its id, instead of the language's default one.
+    /// Id of the context to run in [default: the language's default context].
     #[arg(long, value_name = "ID")]
     pub context: Option<String>,
-    /// Add this to the environment.
+    /// Set an environment variable.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
     /// Interrupt the code after this time, such as 90, 10m or 2h.
@@ -134,11 +137,11 @@ impl From<LanguageArgument> for Language {
 
 #[derive(Debug, Args)]
 pub struct CpOptions {
-    /// What is copied: a path here, or SANDBOX:PATH.
+    /// Source: a local path, or SANDBOX:PATH.
     pub from: String,
-    /// Where it goes: a path here, or SANDBOX:PATH.
+    /// Destination: a local path, or SANDBOX:PATH.
     pub to: String,
-    /// Who it belongs to in the sandbox [default: root].
+    /// Owner of the files in the sandbox [default: root].
     #[arg(long, short)]
     pub user: Option<String>,
     #[command(flatten)]

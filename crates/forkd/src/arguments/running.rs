@@ -8,23 +8,23 @@ use super::{DaemonOptions, LanguageArgument, Output, parse_seconds};
 
 #[derive(Debug, Subcommand)]
 pub enum ContextCommand {
-    /// List the contexts of a sandbox.
+    /// List contexts.
     Ls(ContextLsOptions),
-    /// Make a context: an interpreter of its own. Prints its id.
+    /// Create a context with its own interpreter, and print its id.
     New(ContextNewOptions),
     /// Interrupt the code that runs in a context, as Ctrl-C does.
     ///
-    /// Code that does not end within --grace is ended with its interpreter; a new one is started, without its variables.
+    /// If the code does not stop within --grace, the interpreter is replaced and its variables are lost.
     Interrupt(ContextInterruptOptions),
-    /// Give a context a new interpreter. Ends the code that runs in it.
+    /// Replace the interpreter of a context. Running code is ended.
     Restart(ContextOptions),
-    /// Remove a context and end the code that runs in it.
+    /// Remove a context. Running code is ended.
     Rm(ContextOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct ContextLsOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -34,12 +34,12 @@ pub struct ContextLsOptions {
 
 #[derive(Debug, Args)]
 pub struct ContextNewOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
     /// The language.
     #[arg(long, short, value_enum, default_value = "python")]
     pub language: LanguageArgument,
-    /// The directory that its code begins in [default: the user's].
+    /// Working directory [default: the user's home].
     #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
     pub cwd: Option<String>,
     #[command(flatten)]
@@ -50,9 +50,9 @@ pub struct ContextNewOptions {
 
 #[derive(Debug, Args)]
 pub struct ContextOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The context's id; those of the languages' default contexts are in `forkd context ls`.
+    /// The context's id, as `forkd context ls` shows it.
     pub context: String,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -60,11 +60,11 @@ pub struct ContextOptions {
 
 #[derive(Debug, Args)]
 pub struct ContextInterruptOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The context's id; those of the languages' default contexts are in `forkd context ls`.
+    /// The context's id, as `forkd context ls` shows it.
     pub context: String,
-    /// The time that the code has to end in, such as 5 or 1m.
+    /// How long the code may take to stop, such as 5 or 1m.
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = parse_seconds)]
     pub grace: u64,
     #[command(flatten)]
@@ -75,23 +75,23 @@ pub struct ContextInterruptOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum ProcessCommand {
-    /// List the programs that clients have started in a sandbox and that run.
+    /// List running processes that clients started.
     Ls(ProcessLsOptions),
-    /// Start a program and leave it running. Prints its process number.
+    /// Start a process in the background, and print its pid.
     Start(ProcessStartOptions),
-    /// Print what a program prints from now on, and let it read this command's stdin.
+    /// Connect this terminal to a running process.
     ///
-    /// The program goes on when this command ends. Exits with the program's status if that ends first.
+    /// The process keeps running when this command ends. Exits with the status of the process if it ends first.
     Attach(ProcessAttachOptions),
-    /// Write this command's stdin to a program.
+    /// Write this command's stdin to the stdin of a process.
     Write(ProcessWriteOptions),
-    /// Send a signal to a program and its process group.
+    /// Send a signal to a process and its process group.
     Signal(ProcessSignalOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct ProcessLsOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -101,24 +101,24 @@ pub struct ProcessLsOptions {
 
 #[derive(Debug, Args)]
 pub struct ProcessStartOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
     /// The command and its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
-    /// Keep its input open, for `forkd process write` and `attach`.
+    /// Keep stdin open for `forkd process write` and `attach`.
     #[arg(long, short)]
     pub interactive: bool,
-    /// Add this to the command's environment.
+    /// Set an environment variable.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = super::parse_pair)]
     pub env: Vec<(String, String)>,
-    /// The directory to start in.
+    /// Working directory.
     #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
     pub cwd: Option<String>,
     /// The user [default: the image's].
     #[arg(long, short)]
     pub user: Option<String>,
-    /// End the command after this time, such as 90, 10m or 2h [default: never].
+    /// Kill the command after this time, such as 90, 10m or 2h [default: unlimited].
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub timeout: Option<u64>,
     #[command(flatten)]
@@ -129,11 +129,11 @@ pub struct ProcessStartOptions {
 
 #[derive(Debug, Args)]
 pub struct ProcessAttachOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The process number.
+    /// The pid, as `forkd process ls` shows it.
     pub pid: u32,
-    /// Only print: leave the program's input alone.
+    /// Do not connect stdin.
     #[arg(long)]
     pub no_stdin: bool,
     #[command(flatten)]
@@ -142,11 +142,11 @@ pub struct ProcessAttachOptions {
 
 #[derive(Debug, Args)]
 pub struct ProcessWriteOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The process number.
+    /// The pid, as `forkd process ls` shows it.
     pub pid: u32,
-    /// Let the program read the end of its input after that.
+    /// Close the stdin of the process afterwards.
     #[arg(long)]
     pub close: bool,
     #[command(flatten)]
@@ -155,9 +155,9 @@ pub struct ProcessWriteOptions {
 
 #[derive(Debug, Args)]
 pub struct ProcessSignalOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The process number.
+    /// The pid, as `forkd process ls` shows it.
     pub pid: u32,
     /// The signal.
     #[arg(default_value = "TERM", ignore_case = true, value_parser = signal_parser())]

@@ -13,10 +13,10 @@ pub struct ForkOptions {
     /// it is there.
     #[arg(value_name = "SNAPSHOT|SANDBOX|REFERENCE")]
     pub source: String,
-    /// How many.
+    /// Number of sandboxes.
     #[arg(short, long = "n", value_name = "COUNT", default_value_t = 1)]
     pub n: u32,
-    /// Keep those that came up when others did not.
+    /// Keep the sandboxes that started even if others failed.
     #[arg(long)]
     pub partial: bool,
     #[command(flatten)]
@@ -30,19 +30,19 @@ pub struct ForkOptions {
 /// What a new sandbox is given.
 #[derive(Debug, Args)]
 pub struct Given {
-    /// End them by themselves after this time, such as 90, 10m or 2h.
+    /// Time to live, such as 90, 10m or 2h [default: unlimited].
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub ttl: Option<u64>,
-    /// What happens to them then.
+    /// What to do when the time is over.
     #[arg(long, value_name = "end|pause", default_value = "end", hide_default_value = true, value_parser = on_expiry_parser(), requires = "ttl")]
     pub on_expiry: OnExpiry,
-    /// Wake one that is paused when something is asked of it, for as long as --ttl says.
+    /// Resume a paused sandbox when a request for it arrives, for another --ttl.
     #[arg(long)]
     pub wake_on_traffic: bool,
-    /// Add this to the environment of everything that is started in them.
+    /// Set an environment variable for everything that is started in them.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
-    /// Words of your own, by which lists can be filtered.
+    /// Attach metadata, which lists can be filtered by.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub metadata: Vec<(String, String)>,
     #[command(flatten)]
@@ -94,7 +94,7 @@ impl EgressArguments {
 
 #[derive(Debug, Args)]
 pub struct EgressOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
     #[command(flatten)]
     pub egress: EgressArguments,
@@ -106,9 +106,9 @@ pub struct EgressOptions {
 
 #[derive(Debug, Args)]
 pub struct BandwidthOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// What may be sent each second, and may be received; `default` for what the daemon gives by itself.
+    /// Bytes per second in each direction, in MiB or with a unit; `default` for the daemon's default.
     #[arg(value_name = "SIZE", value_parser = parse_bandwidth)]
     pub size: Option<Bandwidth>,
     #[command(flatten)]
@@ -135,28 +135,28 @@ fn parse_bandwidth(text: &str) -> Result<Bandwidth, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitOptions {
-    /// CPUs, such as 0.5 [default: as many as it has].
+    /// CPU limit in CPUs, such as 0.5 [default: its number of vCPUs].
     #[arg(long, value_name = "COUNT", value_parser = parse_percent)]
     pub cpus: Option<u64>,
-    /// The share where CPUs are short, against 100 of another.
+    /// CPU weight under contention, 1 to 10000 [default: 100].
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub cpu_weight: Option<u16>,
-    /// Of the host's memory, beside what is shared with the snapshot [default: what the guest has and what that costs].
+    /// Host memory, not counting what is shared with the snapshot [default: guest memory plus overhead].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub memory_limit: Option<u64>,
-    /// What may be written to the disk [default: as the snapshot has it].
+    /// Bytes that may be written to the disk [default: the snapshot's disk size].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk_limit: Option<u64>,
-    /// What may be sent each second, and may be received.
+    /// Network bytes per second in each direction [default: the daemon's --bandwidth].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub bandwidth: Option<u64>,
-    /// What may be read from the disk's device each second.
+    /// Bytes read from disk per second [default: unlimited].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub read_rate: Option<u64>,
-    /// What may be written there each second.
+    /// Bytes written to disk per second [default: unlimited].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub write_rate: Option<u64>,
-    /// How often either may be done each second.
+    /// Disk I/O operations per second [default: unlimited].
     #[arg(long, value_name = "COUNT")]
     pub io_rate: Option<u64>,
 }
@@ -194,12 +194,12 @@ fn parse_percent(text: &str) -> Result<u64, String> {
 
 #[derive(Debug, Args)]
 pub struct BranchOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// The snapshot's name [default: one that is free].
+    /// The snapshot's name [default: generated].
     #[arg(long)]
     pub tag: Option<String>,
-    /// Wait until the snapshot is on disk. It can be forked from before that.
+    /// Wait until the snapshot is on disk; it can be forked before that.
     #[arg(long)]
     pub wait: bool,
     #[command(flatten)]
@@ -210,16 +210,16 @@ pub struct BranchOptions {
 
 #[derive(Debug, Args)]
 pub struct SandboxLsOptions {
-    /// Also those that have ended.
+    /// Include sandboxes that have ended.
     #[arg(long, short)]
     pub all: bool,
-    /// Only those in this state.
+    /// List only sandboxes in this state.
     #[arg(long, value_enum)]
     pub state: Option<StateArgument>,
-    /// Only those that were forked from this snapshot.
+    /// List only sandboxes forked from this snapshot.
     #[arg(long, value_name = "TAG")]
     pub snapshot: Option<String>,
-    /// Only those with this metadata.
+    /// List only sandboxes with this metadata.
     #[arg(long, value_name = "KEY=VALUE")]
     pub metadata: Option<String>,
     /// Print ids only.
@@ -263,13 +263,13 @@ pub struct InspectOptions {
 
 #[derive(Debug, Args)]
 pub struct KillOptions {
-    /// Sandboxes.
+    /// Ids of sandboxes.
     #[arg(value_name = "SANDBOX", required_unless_present_any = ["all", "snapshot"])]
     pub sandboxes: Vec<String>,
-    /// Every sandbox.
+    /// End all sandboxes.
     #[arg(long, conflicts_with = "sandboxes")]
     pub all: bool,
-    /// Every sandbox that was forked from this snapshot.
+    /// End all sandboxes that were forked from this snapshot.
     #[arg(long, alias = "tag", value_name = "TAG", conflicts_with_all = ["sandboxes", "all"])]
     pub snapshot: Option<String>,
     #[command(flatten)]
@@ -278,10 +278,72 @@ pub struct KillOptions {
     pub output: Output,
 }
 
+#[derive(Debug, Args)]
+pub struct TtlOptions {
+    /// The sandbox's id.
+    pub sandbox: String,
+    /// Time to live from now on, such as 90, 10m or 2h; `never` for no limit [default: show what is left].
+    #[arg(value_name = "TIME", value_parser = parse_ttl)]
+    pub ttl: Option<Ttl>,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A time to live on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ttl {
+    Seconds(u64),
+    Never,
+}
+
+fn parse_ttl(text: &str) -> Result<Ttl, String> {
+    match text {
+        "never" => Ok(Ttl::Never),
+        time => parse_seconds(time).map(Ttl::Seconds).map_err(|error| format!("{error}, or never")),
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct WaitOptions {
+    /// Ids of sandboxes.
+    #[arg(value_name = "SANDBOX", required = true)]
+    pub sandboxes: Vec<String>,
+    /// Fail if they have not all ended after this time, such as 90, 10m or 2h.
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    pub timeout: Option<u64>,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct PortForwardOptions {
+    /// The sandbox's id.
+    pub sandbox: String,
+    /// TCP ports: of the sandbox, or a local one and that of the sandbox (8080:80). `:80` takes any free local port.
+    #[arg(value_name = "[LOCAL:]PORT", required = true, value_parser = crate::commands::port_forward::parse)]
+    pub ports: Vec<Forward>,
+    /// The local address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub bind: std::net::IpAddr,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+}
+
+/// A port of a sandbox and the local port that leads to it; 0 is any that is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forward {
+    pub local: u16,
+    pub remote: u16,
+}
+
 /// Verbs that do the same to each of some sandboxes.
 #[derive(Debug, Args)]
 pub struct SandboxesOptions {
-    /// Sandboxes.
+    /// Ids of sandboxes.
     #[arg(value_name = "SANDBOX", required = true)]
     pub sandboxes: Vec<String>,
     #[command(flatten)]
@@ -292,9 +354,9 @@ pub struct SandboxesOptions {
 
 #[derive(Debug, Args)]
 pub struct RollbackOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// One of its own branches.
+    /// The tag of one of its branches.
     pub tag: String,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -304,7 +366,7 @@ pub struct RollbackOptions {
 
 #[derive(Debug, Args)]
 pub struct PingOptions {
-    /// A sandbox, whose agent shall answer, too.
+    /// Also check the agent of this sandbox.
     pub sandbox: Option<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -314,10 +376,10 @@ pub struct PingOptions {
 
 #[derive(Debug, Args)]
 pub struct CleanupOptions {
-    /// Remove them, instead of only saying what would be removed.
+    /// Remove them instead of only listing them.
     #[arg(long, short)]
     pub yes: bool,
-    /// Also snapshots that `forkd run` made and that no sandbox or snapshot comes from.
+    /// Include snapshots made by `forkd run` that no sandbox or snapshot is based on.
     #[arg(long)]
     pub runs: bool,
     #[command(flatten)]
@@ -329,6 +391,13 @@ pub struct CleanupOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_to_live_may_have_no_limit() {
+        assert_eq!(parse_ttl("10m"), Ok(Ttl::Seconds(600)));
+        assert_eq!(parse_ttl("never"), Ok(Ttl::Never));
+        assert!(parse_ttl("0").is_err() && parse_ttl("soon").is_err());
+    }
 
     #[test]
     fn cpus_have_hundredths() {

@@ -15,70 +15,70 @@ pub const USUAL_LISTEN: &str = "127.0.0.1:8889";
 
 #[derive(Debug, Args)]
 pub struct ServeOptions {
-    /// The TCP address, or `none`. One that is not the loopback's needs a token (forkd token create).
+    /// TCP address to listen on, or `none`. Addresses other than loopback need a token (forkd token create).
     #[arg(long, default_value = USUAL_LISTEN, value_parser = parse_listen)]
     pub listen: Listen,
-    /// The Unix socket [default: forkd.sock among forkd's files].
+    /// Path of the Unix socket [default: forkd.sock in forkd's home].
     #[arg(long, value_name = "PATH", env = crate::daemon::SOCKET_VARIABLE)]
     pub socket: Option<PathBuf>,
-    /// A group, by name or number, that may use the Unix socket too. Its members can do everything.
+    /// Group, by name or number, that may also use the Unix socket. Its members are admins.
     #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
-    /// Speak TLS on the TCP address, with these certificates in PEM.
+    /// Certificate chain (PEM) for TLS on the TCP address.
     #[arg(long, value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's key in PEM.
+    /// Private key (PEM) of the certificate.
     #[arg(long, value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Leave a line of JSON in this file for every request.
+    /// Append a line of JSON to this file for each request.
     #[arg(long, value_name = "PATH")]
     pub audit_log: Option<PathBuf>,
-    /// Which snapshots may be pulled from registries, by who has signed them; read anew for each pull
-    /// [default: snapshot-policy.toml among forkd's files, if it is there].
+    /// Policy file that says whose signatures a pulled snapshot needs; read for each pull
+    /// [default: snapshot-policy.toml in forkd's home, if it exists].
     #[arg(long, value_name = "PATH", env = "FORKD_SNAPSHOT_POLICY")]
     pub snapshot_policy: Option<PathBuf>,
-    /// The directory of sandboxes and snapshots [default: engine among forkd's files].
+    /// Directory for sandboxes and snapshots [default: engine in forkd's home].
     #[arg(long, value_name = "PATH")]
     pub root: Option<PathBuf>,
-    /// The most sandboxes at once.
+    /// Maximum number of sandboxes.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub max_sandboxes: u64,
-    /// The most memory of one sandbox [default: the host's].
+    /// Maximum memory of one sandbox [default: the host's memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
-    /// The most memory for snapshots that are kept ready to be forked; those that are not used go first, and are loaded
-    /// again when they are [default: a quarter of the host's].
+    /// Memory for snapshots that are kept loaded; the least recently used are unloaded first
+    /// [default: a quarter of the host's memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub zygote_memory: Option<u64>,
-    /// Disk space that is left free.
+    /// Disk space to keep free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
-    /// Whether sandboxes have networks, which takes root: `auto` gives them some where that is possible, and refuses to make
-    /// sandboxes with a network where it is not; `required` does not start there.
+    /// Networks of sandboxes, which need root: `auto` sets them up if possible, and otherwise refuses sandboxes that want one;
+    /// `required` fails to start if it cannot set them up.
     #[arg(long, value_enum, default_value = "auto", env = "FORKD_NETWORK")]
     pub network: NetworkArgument,
-    /// Networks that are kept ready for sandboxes [default: 128; 16 in an emulator].
+    /// Number of networks to prepare in advance [default: 128; 16 if emulated].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub networks_ready: Option<u16>,
-    /// The most bytes a second that a sandbox may send, and may receive, if it is not given another limit [default: none].
+    /// Default bandwidth limit of a sandbox in each direction, per second [default: unlimited].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub bandwidth: Option<u64>,
-    /// A server that is asked for the names that sandboxes may know; can be given more than once [default: the host's].
+    /// DNS server for sandboxes; may be repeated [default: the host's].
     #[arg(long, value_name = "ADDRESS")]
     pub dns: Vec<IpAddr>,
-    /// The cgroup (v2) whose children keep sandboxes within their limits, or `none`: then only disks are limited
-    /// [default: forkd, below the root of all].
+    /// cgroup (v2) to create the cgroups of sandboxes in, or `none`: then only disk use is limited
+    /// [default: forkd below the root cgroup].
     #[arg(long, value_name = "PATH", env = "FORKD_CGROUP", value_parser = parse_cgroup)]
     pub cgroup: Option<Cgroup>,
     #[command(flatten)]
     pub mcp: ServeMcpOptions,
-    /// The user ids of VM processes, FIRST:COUNT: nobody else on this host may have them [default: 2000000001:65535].
+    /// User ids for VM processes, FIRST:COUNT, not used by anything else on this host [default: 2000000001:65535].
     #[arg(long, value_name = "RANGE")]
     pub uid_range: Option<UidRange>,
-    /// A library whose kernels and images are used beside the daemon's own, and only read.
+    /// Second library of kernels and images, used read-only.
     #[arg(long, value_name = "PATH")]
     pub shared_library: Option<PathBuf>,
-    /// The first program of guests [default: the one beside forkd].
+    /// The guest agent binary [default: forkd-agent next to forkd].
     #[arg(long, value_name = "PATH")]
     pub agent: Option<PathBuf>,
     /// Leave the terminal and the session that it was started in.
@@ -90,8 +90,8 @@ pub struct ServeOptions {
     /// The machine that guests of builds run in where this host's KVM cannot run them.
     #[arg(long, hide = true, value_name = "NAME", default_value = "default", requires = "temporary")]
     pub machine: Name,
-    /// Whether children of a snapshot get the pages that they are known to use before they run. Which ones is learned once for
-    /// each snapshot, from children that nobody sees.
+    /// Map the memory pages that forks of a snapshot are known to touch before they run. The list is learned once per snapshot,
+    /// from hidden forks.
     #[arg(
         long,
         value_name = "BOOL",
@@ -101,7 +101,7 @@ pub struct ServeOptions {
         action = clap::ArgAction::Set
     )]
     pub prefault: bool,
-    /// What is logged to stderr: a level, or levels by module, as in info,forkd_daemon=debug.
+    /// Log filter for stderr: a level, or levels by module (info,forkd_daemon=debug).
     #[arg(long, value_name = "FILTER", env = "FORKD_LOG", default_value = "info")]
     pub log: String,
 }

@@ -20,62 +20,62 @@ pub struct SnapshotOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Make a snapshot of an image, of another snapshot or of a sandbox. `forkd snapshot IMAGE` is short for it.
+    /// Make a snapshot of an image, another snapshot or a sandbox. `forkd snapshot IMAGE` is short for this.
     Make(Box<SnapshotCreateOptions>),
-    /// Build the snapshots that forkd.toml describes: those whose contents have changed, and those based on them.
+    /// Build the snapshots described by forkd.toml whose contents have changed.
     Build(SnapshotBuildOptions),
-    /// List the snapshots, or those in a repository of a registry.
+    /// List local snapshots, or the snapshots in a registry's repository.
     Ls(SnapshotLsOptions),
-    /// Show what is known of a snapshot.
+    /// Show the details of a snapshot.
     Inspect(SnapshotInspectOptions),
-    /// Show the snapshots that a snapshot is based on and those based on it, with their sizes on disk.
+    /// Show the chain of a snapshot: what it is based on and what is based on it, with sizes.
     History(SnapshotInspectOptions),
-    /// Read and check every file of a snapshot and of what it is based on. Exits with 1 if one is damaged.
+    /// Check every byte of a snapshot and its chain. Exits with 1 if a file is damaged.
     Verify(SnapshotInspectOptions),
-    /// Write a snapshot, with everything it is based on, to a file.
+    /// Write a snapshot and its chain to a file.
     #[command(alias = "pack")]
     Save(SnapshotSaveOptions),
-    /// Read a snapshot from a file that `save` has written.
+    /// Load a snapshot from a file written by `save`.
     #[command(alias = "unpack")]
     Load(SnapshotLoadOptions),
-    /// Push a snapshot, with everything it is based on, to a registry.
+    /// Push a snapshot and its chain to a registry.
     Push(SnapshotPushOptions),
     /// Pull a snapshot from a registry.
     Pull(SnapshotPullOptions),
-    /// Sign a snapshot that is in a registry, as cosign does.
+    /// Sign a snapshot in a registry, as cosign does.
     Sign(SnapshotSignOptions),
-    /// Keys that snapshots are signed with.
+    /// Manage signing keys.
     #[command(subcommand)]
     Key(SnapshotKeyCommand),
-    /// Make a snapshot one that needs no other: all of its memory is written, and those it is based on can be removed.
+    /// Make a snapshot independent of its chain: write all of its memory, so that its parents can be removed.
     Compact(SnapshotInspectOptions),
-    /// Give a snapshot another name, which can be used in the place of its tag. `forkd snapshot rm NAME` removes the name.
+    /// Give a snapshot another name. `forkd snapshot rm NAME` removes the name.
     Tag(SnapshotTagOptions),
-    /// Let every project fork from a snapshot. Without it, only its own does.
+    /// Let all projects fork a snapshot. By default only its own project can.
     Share(SnapshotShareOptions),
-    /// Remove snapshots. Sandboxes that were forked from them go on.
+    /// Remove snapshots. Sandboxes forked from them keep running.
     Rm(SnapshotRmOptions),
-    /// Remove snapshots that nobody needs, the longest unused first.
+    /// Remove unused snapshots, the least recently used first.
     ///
-    /// Snapshots stay that sandboxes were forked from or can be rolled back to, that are public, or that others are based on which stay.
+    /// Keeps snapshots that running sandboxes were forked from or can be rolled back to, public snapshots, and the chains of those.
     Prune(SnapshotPruneOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct SnapshotPruneOptions {
-    /// Remove only those that were not forked for this long, such as 7d.
+    /// Remove only snapshots that were not forked for this long, such as 7d.
     #[arg(long, value_name = "TIME", value_parser = super::parse_seconds)]
     pub unused_for: Option<u64>,
-    /// Stop as soon as what is left takes no more than this on disk, such as 20G.
+    /// Stop when the remaining snapshots take no more than this on disk, such as 20G.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_mib)]
     pub keep: u64,
-    /// Also remove those that somebody has named, and not only those named after what they are made of. Needs --unused-for or --keep.
+    /// Also remove snapshots with a name given by a user. Needs --unused-for or --keep.
     #[arg(long, short)]
     pub all: bool,
-    /// Remove only those of this project [default: all those that you may remove].
+    /// Remove only snapshots of this project [default: all that the caller may remove].
     #[arg(long)]
     pub project: Option<String>,
-    /// Only show what would be removed.
+    /// Show what would be removed, and remove nothing.
     #[arg(long, short = 'n')]
     pub dry_run: bool,
     #[command(flatten)]
@@ -86,49 +86,48 @@ pub struct SnapshotPruneOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotCreateOptions {
-    /// The image to boot, by name or id. If there is no such image: the snapshot to base the new one on, as with --snapshot.
+    /// The image to boot, by name or id; if there is no such image, the snapshot to derive from, as with --snapshot.
     #[arg(required_unless_present_any = ["from", "snapshot"], conflicts_with_all = ["from", "snapshot"])]
     pub image: Option<String>,
-    /// The snapshot's name [default: the image's name; with --from, one that is free].
+    /// The snapshot's name [default: the image's name; with --from, generated].
     #[arg(long, short)]
     pub tag: Option<String>,
-    /// Instead of an image, make a snapshot of this sandbox, which goes on: the same as `forkd branch`.
+    /// Make a snapshot of this running sandbox instead of an image, as `forkd branch` does.
     #[arg(long, alias = "from-sandbox", value_name = "SANDBOX")]
     pub from: Option<String>,
-    /// Instead of an image, base the new snapshot on this one: it is forked, --run and --warm-up run in the fork, and only what differs
-    /// is written.
+    /// Derive from this snapshot instead of an image: fork it, apply --run and --warm-up, and store only the difference.
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from", requires = "tag")]
     pub snapshot: Option<String>,
-    /// Run this command as root with `sh -c` before --warm-up. May be given several times. One that fails ends it.
+    /// Run this command as root with `sh -c` before --warm-up; may be repeated. A failing command fails the snapshot.
     #[arg(long, value_name = "COMMAND", conflicts_with = "from")]
     pub run: Vec<String>,
     #[command(flatten)]
     pub shape: SnapshotShape,
-    /// Add this to the guest's environment, and to that of its sandboxes.
+    /// Set an environment variable in the guest and its sandboxes.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair, conflicts_with = "from")]
     pub env: Vec<(String, String)>,
-    /// A command that runs from the start, as a shell would read it.
+    /// Command to start in the background, in shell syntax.
     #[arg(long, value_name = "COMMAND", value_parser = parse_words, conflicts_with = "from")]
     pub start: Option<Words>,
-    /// The guest is ready when somebody listens on this port.
+    /// The guest is ready when a process listens on this port.
     #[arg(long, value_name = "PORT", conflicts_with_all = ["ready_command", "from"])]
     pub ready_port: Option<u16>,
-    /// The guest is ready when this command ends with 0.
+    /// The guest is ready when this command exits with 0.
     #[arg(long, value_name = "COMMAND", value_parser = parse_words, conflicts_with = "from")]
     pub ready_command: Option<Words>,
-    /// How long the guest may take to be ready, such as 90 or 10m.
+    /// How long the guest may take to become ready, such as 90 or 10m.
     #[arg(long, value_name = "TIME", value_parser = super::parse_seconds, conflicts_with = "from")]
     pub ready_timeout: Option<u64>,
     /// Run this code before the guest is frozen: python=CODE, javascript=CODE or bash=CODE, or @FILE for CODE.
     #[arg(long, value_name = "LANGUAGE=CODE", value_parser = parse_warm_up, conflicts_with = "from")]
     pub warm_up: Vec<WarmUp>,
-    /// Let the guest and its sandboxes trust the certificates of the daemon's host, and use its proxies.
+    /// Give the guest and its sandboxes the CA certificates and proxy settings of the daemon's host.
     #[arg(long, conflicts_with = "from")]
     pub host_certs: bool,
-    /// For programs written for E2B: user `user` in /home/user, with passwordless sudo, whatever the image has.
+    /// Add E2B's default user: `user` in /home/user, with passwordless sudo.
     #[arg(long, conflicts_with = "from")]
     pub e2b: bool,
-    /// Return as soon as the snapshot can be forked from, without waiting until it is on disk.
+    /// Return when the snapshot can be forked, without waiting until it is on disk.
     #[arg(long)]
     pub no_wait: bool,
     #[command(flatten)]
@@ -140,39 +139,38 @@ pub struct SnapshotCreateOptions {
 /// What a guest is booted with.
 #[derive(Debug, Clone, Args)]
 pub struct SnapshotShape {
-    /// vCPUs of the guest; as the image's recipe says, else 1.
+    /// Number of vCPUs [default: the image's recipe, else 1].
     #[arg(long)]
     pub vcpus: Option<u8>,
-    /// Memory of the guest, in MiB or with a unit (512, 2G); as the image's recipe says, else 512.
+    /// Guest memory, in MiB or with a unit (512, 2G) [default: the image's recipe, else 512].
     #[arg(long, alias = "mem-size-mib", value_name = "SIZE", value_parser = parse_mib)]
     pub memory: Option<u64>,
-    /// What each sandbox may write to its disk; as the image's recipe says, else 4G.
+    /// Disk size: what each sandbox may write [default: the image's recipe, else 4G].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk: Option<u64>,
-    /// What the guest is shown of the host's CPU: all of it, or what every CPU of a level has, so that the snapshot can be
-    /// used on other hosts [default: host].
+    /// CPU model of the guest: the host's, or a feature level, which lets the snapshot run on other hosts [default: host].
     #[arg(long, value_name = "MODEL", value_parser = cpu_parser())]
     pub cpu: Option<Cpu>,
-    /// Leave out the network device: sandboxes reach nothing but what the daemon carries to them.
+    /// Make a guest without a network device. Commands, files and ports work through the daemon.
     #[arg(long)]
     pub no_network: bool,
-    /// The kernel, by its name [default: see forkd kernel default].
+    /// The kernel's name [default: see forkd kernel default].
     #[arg(long)]
     pub kernel: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct SnapshotBuildOptions {
-    /// Build these snapshots and those they are based on [default: all of the file].
+    /// Names of snapshots to build, with their parents [default: all].
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// The file with the tables [snapshot.NAME].
     #[arg(long, short, value_name = "FILE", default_value = "forkd.toml")]
     pub file: PathBuf,
-    /// Make all of them anew, also those of the same contents.
+    /// Rebuild all of them, even if nothing has changed.
     #[arg(long)]
     pub no_cache: bool,
-    /// Make nothing, and show what would be made.
+    /// Show what would be built, and build nothing.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -183,7 +181,7 @@ pub struct SnapshotBuildOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotLsOptions {
-    /// List the tags of this repository of a registry instead: registry.example/team/app.
+    /// List the tags of this repository instead of local snapshots: registry.example/team/app.
     #[arg(value_name = "REGISTRY/REPOSITORY")]
     pub repository: Option<String>,
     /// Print tags only.
@@ -210,7 +208,7 @@ pub struct SnapshotSaveOptions {
 pub struct SnapshotLoadOptions {
     /// The file to read, or - for standard input.
     pub file: PathBuf,
-    /// The snapshot's name here [default: the name it was saved under].
+    /// Local name [default: the name it was saved under].
     #[arg(long, short)]
     pub tag: Option<String>,
     #[command(flatten)]
@@ -223,15 +221,15 @@ pub struct SnapshotLoadOptions {
 pub struct SnapshotPushOptions {
     /// The snapshot's tag.
     pub tag: String,
-    /// Where to push it: registry.example/team/app:tag.
+    /// Destination: registry.example/team/app:tag.
     pub reference: String,
-    /// Take blobs that this repository of the same registry has from there, such as team/base.
+    /// Mount existing blobs from this repository of the same registry, such as team/base.
     #[arg(long, value_name = "REPOSITORY")]
     pub mount_from: Vec<String>,
-    /// Push a snapshot of a sandbox, which contains the memory of whoever used it.
+    /// Confirm that the snapshot may contain the memory of the sandbox's users.
     #[arg(long, short)]
     pub yes: bool,
-    /// Sign it with the private key in this file. The key does not leave this host.
+    /// Sign with the private key in this file. The key stays on this host.
     #[arg(long, value_name = "FILE")]
     pub sign_key: Option<PathBuf>,
     #[command(flatten)]
@@ -242,12 +240,12 @@ pub struct SnapshotPushOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotPullOptions {
-    /// Where to pull it from: registry.example/team/app:tag.
+    /// Source: registry.example/team/app:tag.
     pub reference: String,
-    /// The snapshot's name here [default: the name it was pushed under].
+    /// Local name [default: the name it was pushed under].
     #[arg(long, short)]
     pub tag: Option<String>,
-    /// Refuse it unless it is signed with the key whose public half is in this file, beside what the daemon's policy demands.
+    /// Require a signature by the public key in this file, in addition to the daemon's policy.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     #[command(flatten)]
@@ -258,9 +256,9 @@ pub struct SnapshotPullOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotSignOptions {
-    /// The snapshot: registry.example/team/app:tag, or with @sha256:... what has this digest.
+    /// The snapshot: registry.example/team/app:tag or registry.example/team/app@sha256:...
     pub reference: String,
-    /// Sign with the private key in this file. The key does not leave this host.
+    /// Sign with the private key in this file. The key stays on this host.
     #[arg(long, value_name = "FILE")]
     pub key: PathBuf,
     #[command(flatten)]
@@ -271,13 +269,13 @@ pub struct SnapshotSignOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum SnapshotKeyCommand {
-    /// Make a key: the private half goes to FILE, which only its owner can read, the public one to FILE.pub.
+    /// Create a key pair: the private key in FILE (mode 0600), the public key in FILE.pub.
     New(SnapshotKeyNewOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct SnapshotKeyNewOptions {
-    /// The file to write. There must be neither FILE nor FILE.pub yet.
+    /// File to write. Neither FILE nor FILE.pub may exist.
     pub file: PathBuf,
     #[command(flatten)]
     pub output: Output,
@@ -285,7 +283,7 @@ pub struct SnapshotKeyNewOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotInspectOptions {
-    /// The snapshot.
+    /// The snapshot's tag.
     pub tag: String,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -295,9 +293,9 @@ pub struct SnapshotInspectOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotShareOptions {
-    /// The snapshot.
+    /// The snapshot's tag.
     pub tag: String,
-    /// Take it back: only its own project uses it from now on. Sandboxes that others have forked from it go on.
+    /// Make it private again. Sandboxes of other projects keep running.
     #[arg(long)]
     pub off: bool,
     #[command(flatten)]
@@ -308,7 +306,7 @@ pub struct SnapshotShareOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotTagOptions {
-    /// The snapshot.
+    /// The snapshot's tag.
     pub tag: String,
     /// The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit.
     pub name: String,
@@ -323,13 +321,13 @@ pub struct SnapshotTagOptions {
 
 #[derive(Debug, Args)]
 pub struct SnapshotRmOptions {
-    /// Snapshots, or other names of snapshots. Of a snapshot with another name, only that name is removed.
+    /// Tags or other names. If a snapshot has several, only the given one is removed.
     #[arg(value_name = "TAG", required = true)]
     pub tags: Vec<String>,
     /// Also remove the snapshots based on them.
     #[arg(long)]
     pub cascade: bool,
-    /// Also remove their other names. Without this, a snapshot that has any is not removed.
+    /// Remove snapshots together with all of their names.
     #[arg(long)]
     pub all_names: bool,
     #[command(flatten)]

@@ -9,22 +9,22 @@ use crate::size::parse_mib;
 
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token and print its secret, which is kept nowhere else. It is good at once.
+    /// Create a token and print its secret, which is not stored anywhere.
     Create(TokenCreateOptions),
-    /// List the tokens.
+    /// List tokens.
     Ls(LsOptions),
-    /// Remove a token. It is refused at once.
+    /// Revoke a token, effective immediately.
     Rm(TokenRmOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct TokenCreateOptions {
-    /// The token's name, which the audit log will have.
+    /// The token's name, which the audit log shows.
     pub name: String,
-    /// What it allows; each has all of those before it.
+    /// Permissions; each scope includes those before it.
     #[arg(long, value_enum, default_value = "run")]
     pub scope: ScopeArgument,
-    /// The project whose sandboxes, snapshots and images it is for. It sees no other's, unless its scope is admin.
+    /// The project that the token belongs to. Only admin tokens see other projects.
     #[arg(long, value_name = "PROJECT", default_value_t)]
     pub project: Project,
     #[command(flatten)]
@@ -36,19 +36,19 @@ pub struct TokenCreateOptions {
 /// What there may be at once.
 #[derive(Debug, Args)]
 pub struct AllowanceOptions {
-    /// The most sandboxes at once. Guests that make snapshots and images count as well.
+    /// Maximum number of sandboxes, including guests that make snapshots and images.
     #[arg(long, value_name = "COUNT")]
     pub max_sandboxes: Option<u64>,
-    /// The most memory of their guests and of what their branches keep in memory, together.
+    /// Maximum total guest memory, including memory that branches hold.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
-    /// The most vCPUs of theirs, together.
+    /// Maximum total number of vCPUs.
     #[arg(long, value_name = "COUNT")]
     pub max_vcpus: Option<u64>,
-    /// The most snapshots, branches too.
+    /// Maximum number of snapshots, including branches.
     #[arg(long, value_name = "COUNT")]
     pub max_snapshots: Option<u64>,
-    /// The most that snapshots may take on disk, branches too. `forkd snapshot prune` makes room.
+    /// Maximum disk space of snapshots, including branches. `forkd snapshot prune` makes room.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_snapshot_disk: Option<u64>,
 }
@@ -67,9 +67,9 @@ impl From<&AllowanceOptions> for TokenLimits {
 
 #[derive(Debug, Subcommand)]
 pub enum ProjectCommand {
-    /// List the projects that tokens belong to or that have limits.
+    /// List projects that have tokens or limits.
     Ls(LsOptions),
-    /// Set what all tokens of a project may have together, in the place of what was set before.
+    /// Set the limits of a project, shared by all its tokens. Replaces all previous limits.
     Limit(ProjectLimitOptions),
 }
 
@@ -93,11 +93,11 @@ pub struct TokenRmOptions {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum ScopeArgument {
-    /// To look at all of its project.
+    /// Look at everything in its project.
     Read,
-    /// To make, use and remove sandboxes and snapshots.
+    /// Also create, use and remove sandboxes and snapshots.
     Run,
-    /// Everything, of every project.
+    /// Everything, in every project.
     Admin,
 }
 

@@ -8,12 +8,12 @@ use super::{DaemonOptions, Output};
 
 #[derive(Debug, Args)]
 pub struct ConsoleOptions {
-    /// The sandbox.
+    /// The sandbox's id.
     pub sandbox: String,
-    /// Go on printing what comes, until interrupted or until the sandbox ends.
+    /// Keep printing new output until interrupted or until the sandbox ends.
     #[arg(long, short)]
     pub follow: bool,
-    /// How many bytes, from the end.
+    /// Number of bytes to print, from the end.
     #[arg(long, default_value_t = 65536)]
     pub bytes: u64,
     #[command(flatten)]
@@ -22,13 +22,13 @@ pub struct ConsoleOptions {
 
 #[derive(Debug, Args)]
 pub struct StatsOptions {
-    /// Sandboxes [default: all].
+    /// Ids of sandboxes [default: all].
     #[arg(value_name = "SANDBOX")]
     pub sandboxes: Vec<String>,
-    /// Print one table and end, as it does when stdout is not a terminal.
+    /// Print one table and exit. This is the default if stdout is not a terminal.
     #[arg(long)]
     pub once: bool,
-    /// Seconds between two tables.
+    /// Seconds between updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
     #[command(flatten)]
@@ -39,16 +39,16 @@ pub struct StatsOptions {
 
 #[derive(Debug, Args)]
 pub struct EventsOptions {
-    /// Begin behind the event that has this cursor, as --json shows them, instead of now.
+    /// Start after the event with this cursor (see --json) instead of with new events.
     #[arg(long, value_name = "CURSOR")]
     pub after: Option<String>,
-    /// Only those of this sandbox; may be repeated.
+    /// Print only events of this sandbox; may be repeated.
     #[arg(long, value_name = "SANDBOX")]
     pub sandbox: Vec<String>,
-    /// Only those of this snapshot; may be repeated.
+    /// Print only events of this snapshot; may be repeated.
     #[arg(long, value_name = "TAG")]
     pub snapshot: Vec<String>,
-    /// Only those of this kind; may be repeated.
+    /// Print only events of this kind; may be repeated.
     #[arg(long, value_name = "KIND", value_parser = What::KINDS)]
     pub event: Vec<String>,
     #[command(flatten)]
@@ -59,29 +59,29 @@ pub struct EventsOptions {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Time what a user of the API sees: children made, ready, answering; and the pause of a branch.
+    /// Measure forks and branches through the API: until VMs run, are ready, and have answered.
     Api(BenchApiOptions),
-    /// The main job from nothing: a warm parent, its children, a branch in the middle of a computation; as a table, a picture and JSON.
+    /// Fork 100 sandboxes from a warm Python parent and branch one of them; writes a table, a chart and JSON.
     ///
-    /// Starts a daemon if there is none, and makes the image the first time.
+    /// Starts a daemon if none is running, and makes the image the first time.
     Demo(BenchDemoOptions),
 }
 
 #[derive(Debug, Args)]
 pub struct BenchDemoOptions {
-    /// How many children.
+    /// Number of children.
     #[arg(long, short, value_name = "COUNT", default_value_t = 100)]
     pub n: u32,
-    /// How often the same image is booted cold, for comparison.
+    /// Number of cold boots of the same image, for comparison.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub cold_boots: u32,
-    /// How often a sandbox is branched while a client talks to it.
+    /// Number of branches of a sandbox while a client uses it.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub branches: u32,
-    /// An image with Python and numpy [default: one that is made of Debian's packages].
+    /// An image with Python and numpy [default: made from Debian packages].
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Where demo.json and demo.svg are written.
+    /// Directory for demo.json and demo.svg.
     #[arg(long, value_name = "DIRECTORY", default_value = "bench/out")]
     pub out: std::path::PathBuf,
     #[command(flatten)]
@@ -92,22 +92,22 @@ pub struct BenchDemoOptions {
 
 #[derive(Debug, Args)]
 pub struct BenchApiOptions {
-    /// The snapshot, whose guest runs Python.
+    /// A snapshot with a Python interpreter.
     #[arg(long, alias = "tag", value_name = "TAG")]
     pub snapshot: String,
-    /// How many children.
+    /// Number of children.
     #[arg(long, short, value_name = "COUNT", default_value_t = 100)]
     pub n: u32,
-    /// What every child evaluates, in Python.
+    /// Python code that each child evaluates.
     #[arg(long, default_value = "1 + 1")]
     pub code: String,
-    /// How often a sandbox is branched while a client talks to it.
+    /// Number of branches of a sandbox while a client uses it.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub branches: u32,
-    /// How often the snapshot's image is booted cold, for comparison.
+    /// Number of cold boots of the snapshot's image, for comparison.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub cold_boots: u32,
-    /// How many single children are made one after another.
+    /// Number of children that are forked one at a time.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub singles: u32,
     #[command(flatten)]
@@ -124,6 +124,6 @@ pub struct CompletionsOptions {
 
 #[derive(Debug, Args)]
 pub struct ManOptions {
-    /// The directory to write them to, such as ~/.local/share/man/man1.
+    /// Directory to write to, such as ~/.local/share/man/man1.
     pub directory: std::path::PathBuf,
 }

@@ -27,6 +27,7 @@ pub mod man;
 pub mod mcp;
 pub mod pause;
 pub mod ping;
+pub mod port_forward;
 pub mod process;
 pub mod project;
 pub mod resume;
@@ -37,6 +38,8 @@ pub mod shell;
 pub mod snapshot;
 pub mod stats;
 pub mod token;
+pub mod ttl;
+pub mod wait;
 
 use std::fmt::Display;
 use std::io::{self, Write};

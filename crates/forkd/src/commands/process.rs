@@ -2,12 +2,11 @@
 
 use std::io::{self, Read};
 
-use forkd_api::exec::StartProcess;
+use forkd_api::exec::{Exec, StartProcess};
+use forkd_client::Client;
 
 use super::{print_value, with_daemon};
-use crate::arguments::{
-    ProcessAttachOptions, ProcessCommand, ProcessLsOptions, ProcessStartOptions, ProcessWriteOptions,
-};
+use crate::arguments::{Output, ProcessAttachOptions, ProcessCommand, ProcessLsOptions, ProcessWriteOptions};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::session::{self, Manner};
@@ -20,7 +19,17 @@ const PIECE: usize = 256 << 10;
 pub fn run(command: &ProcessCommand) -> Result<Exit, CliError> {
     match command {
         ProcessCommand::Ls(options) => list(options),
-        ProcessCommand::Start(options) => start(options),
+        ProcessCommand::Start(options) => with_daemon(&options.daemon, async |client| {
+            let wanted = StartProcess {
+                args: options.command.clone(),
+                env: options.env.iter().cloned().collect(),
+                cwd: options.cwd.clone(),
+                user: options.user.clone(),
+                stdin: options.interactive,
+                timeout_secs: options.timeout,
+            };
+            start(&client, &options.sandbox, &wanted, &options.output).await
+        }),
         ProcessCommand::Attach(options) => attach(options),
         ProcessCommand::Write(options) => write(options),
         ProcessCommand::Signal(options) => with_daemon(&options.daemon, async |client| {
@@ -44,20 +53,22 @@ fn list(options: &ProcessLsOptions) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-fn start(options: &ProcessStartOptions) -> Result<Exit, CliError> {
-    let wanted = StartProcess {
-        args: options.command.clone(),
-        env: options.env.iter().cloned().collect(),
-        cwd: options.cwd.clone(),
-        user: options.user.clone(),
-        stdin: options.interactive,
-        timeout_secs: options.timeout,
-    };
-    let started = with_daemon(&options.daemon, async |client| {
-        Ok(client.start_process(&options.sandbox, &wanted).await?)
-    })?;
-    print_value(&options.output, &started, || format!("{}\n", started.pid))?;
+/// Starts a program without waiting for its end, and prints its process number.
+pub(super) async fn start(
+    client: &Client,
+    sandbox: &str,
+    wanted: &StartProcess,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let started = client.start_process(sandbox, wanted).await?;
+    print_value(output, &started, || format!("{}\n", started.pid))?;
     Ok(Exit::Success)
+}
+
+/// A command that nobody waits for.
+pub(super) fn detached(exec: Exec, stdin: bool) -> StartProcess {
+    let Exec { args, env, cwd, user, stdin: _, timeout_secs } = exec;
+    StartProcess { args, env, cwd, user, stdin, timeout_secs: Some(timeout_secs) }
 }
 
 fn attach(options: &ProcessAttachOptions) -> Result<Exit, CliError> {

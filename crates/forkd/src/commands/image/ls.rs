@@ -4,7 +4,7 @@ use forkd_api::library::ImageSummary;
 
 use super::digits;
 use crate::arguments::ImageLsOptions;
-use crate::commands::{lines, print_value};
+use crate::commands::{lines, print_value, say};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::library;
@@ -21,6 +21,12 @@ pub fn run(options: &ImageLsOptions) -> Result<Exit, CliError> {
         false => render(&images),
     })?;
     Ok(Exit::Success)
+}
+
+/// `forkd images`.
+pub fn short(options: &ImageLsOptions) -> Result<Exit, CliError> {
+    say("note: forkd images used to list snapshots; these are listed by: forkd snapshot ls");
+    run(options)
 }
 
 fn render(images: &[ImageSummary]) -> String {

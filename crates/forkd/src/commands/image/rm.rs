@@ -35,6 +35,12 @@ pub fn run(options: &ImageRmOptions) -> Result<Exit, CliError> {
     Ok(exit)
 }
 
+/// `forkd rmi`.
+pub fn short(options: &ImageRmOptions) -> Result<Exit, CliError> {
+    say("note: forkd rmi used to remove snapshots; these are removed by: forkd snapshot rm");
+    run(options)
+}
+
 fn outcome(image: &str, removed: &RemovedImage) -> String {
     match removed.removed {
         true => format!("{image} is removed; {} are free again.", bytes(removed.freed_bytes)),

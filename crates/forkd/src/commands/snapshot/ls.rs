@@ -1,4 +1,4 @@
-//! `forkd snapshot ls`, `forkd images`.
+//! `forkd snapshot ls`.
 
 use forkd_api::snapshot::{ListRepository, RepositoryTag, Snapshot, SnapshotStatus};
 

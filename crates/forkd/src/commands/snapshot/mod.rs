@@ -1,4 +1,4 @@
-//! `forkd snapshot …`, and `images` and `rmi`, which are its `ls` and `rm`.
+//! `forkd snapshot …`.
 
 pub mod build;
 pub mod compact;

@@ -1,4 +1,4 @@
-//! `forkd snapshot rm`, `forkd rmi`.
+//! `forkd snapshot rm`.
 
 use forkd_api::snapshot::{RemoveSnapshot, RemovedSnapshots};
 

@@ -24,12 +24,17 @@ pub struct ServeOptions {
     /// A group, by name or number, that may use the Unix socket too. Its members can do everything.
     #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
-    /// Speak TLS on the TCP address, with these certificates in PEM.
+    /// Speak only TLS on the TCP address, with these certificates in PEM. Without it, the port takes plain HTTP, and TLS with
+    /// certificates of the daemon's own CA, which is made among forkd's files.
     #[arg(long, value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The certificate's key in PEM.
     #[arg(long, value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// A domain whose names lead to this daemon, for certificates of its own CA: NAME and *.NAME. May be given more than once
+    /// [default: only localhost and *.localhost].
+    #[arg(long, value_name = "NAME", conflicts_with = "tls_cert")]
+    pub domain: Vec<String>,
     /// Leave a line of JSON in this file for every request.
     #[arg(long, value_name = "PATH")]
     pub audit_log: Option<PathBuf>,

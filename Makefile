@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -107,6 +107,9 @@ e2e-isolation: build-tests ## guests that try what they should not be able to
 
 e2e-e2b: build-tests ## the official E2B clients against a daemon with real guests
 	$(RUN) --test e2b
+
+e2b-upstream: ## the tests of E2B's own repositories, from checkouts in DIR, against the daemon of E2B_API_URL
+	tests/e2b/upstream/run $(DIR) $(ARGS)
 
 e2e-hub: build-tests ## two machines and a registry with TLS and passwords: what one pushes, the other forks
 	tests/hub/run

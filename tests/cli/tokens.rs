@@ -122,10 +122,20 @@ fn clients_of_e2b_are_told_where_the_daemon_is_and_with_which_key() -> Result<()
     let secret = world.stdout(&["token", "create", "agents"])?;
     let address = format!("http://{}", world.address()?);
     let told = over_tcp(&world, &address, &["e2b", "env"], Some(&secret)).output()?;
+    let told = String::from_utf8(told.stdout)?;
     let expected = format!(
         "export E2B_API_URL={address}\nexport E2B_SANDBOX_URL={address}\nexport E2B_API_KEY={secret}\n"
     );
-    assert_eq!(String::from_utf8(told.stdout)?, expected);
+    let files = told.strip_prefix(&expected).ok_or(told.clone())?;
+    // Where the daemon's CA is, alone and with all that the system trusts.
+    let value = |line: &str, name: &str| line.strip_prefix(&format!("export {name}=")).map(str::to_owned);
+    let node = files.lines().find_map(|line| value(line, "NODE_EXTRA_CA_CERTS")).ok_or("no file for Node")?;
+    let ca = std::fs::read_to_string(&node)?;
+    assert!(node.starts_with(&world.path().display().to_string()) && ca.starts_with("-----BEGIN"), "{node}");
+    if let Some(both) = files.lines().find_map(|line| value(line, "SSL_CERT_FILE")) {
+        assert!(std::fs::read_to_string(both)?.ends_with(&ca));
+        assert_eq!(files.lines().count(), 3, "{files}");
+    }
     // By its socket, nobody needs a token, and nobody sees where it listens for TCP.
     let told = world.stdout(&["e2b", "env"])?;
     assert!(told.starts_with("export E2B_API_URL=http://127.0.0.1:8889\n"), "{told}");

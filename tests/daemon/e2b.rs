@@ -353,7 +353,7 @@ fn keys_are_tokens_and_scopes_hold() -> Result<(), Failure> {
 }
 
 /// A server on a port of this host, which plays the guest's.
-fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Result<u16, Failure> {
+pub(crate) fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Result<u16, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
     let serve = std::sync::Arc::new(serve);
@@ -367,7 +367,7 @@ fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Result<u16, Fail
 }
 
 /// Answers with the head of the request.
-fn echo(mut client: TcpStream) {
+pub(crate) fn echo(mut client: TcpStream) {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|read| read > 0) {
         head.extend(byte);
@@ -705,6 +705,8 @@ fn what_cannot_be_kept_is_refused() -> Result<(), Failure> {
         json!({"mcp": {"server": {}}}),
         json!({"volumeMounts": [{"name": "v", "path": "/v"}]}),
         json!({"network": {"rules": {"a.example": [{}]}}}),
+        json!({"network": {"denyOut": ["evil.example"]}}),
+        // The tiny guest has no network to keep it in.
         json!({"network": {"denyOut": ["8.8.8.8"]}}),
     ] {
         refused(new(wrong)?, 400)?;
@@ -721,6 +723,38 @@ fn what_cannot_be_kept_is_refused() -> Result<(), Failure> {
     let secure = json!({"templateID": "base", "secure": true});
     let secure = control(&world, "POST /sandboxes", secure)?.parsed::<Value>(201)?;
     assert!(secure["envdAccessToken"].is_string(), "{secure}");
+    Ok(())
+}
+
+/// Every five seconds, and now.
+#[test]
+fn metrics_are_a_series() -> Result<(), Failure> {
+    let (mut world, _agents) = World::with_agents(&[])?;
+    let id = id_of(&create(&world, json!({ "templateID": "base" }))?);
+    let metrics = |world: &World, query: &str| -> Result<Vec<u64>, Failure> {
+        let path = format!("GET /sandboxes/{id}/metrics{query}");
+        let points: Vec<Value> = control(world, &path, json!({}))?.parsed(200)?;
+        let whole = |point: &Value| {
+            point["cpuUsedPct"].as_f64().is_some_and(|used| (0.0..=100.0).contains(&used))
+                && point["timestamp"].is_string()
+        };
+        assert!(points.iter().all(whole), "{points:?}");
+        Ok(points.iter().filter_map(|point| point["timestampUnix"].as_u64()).collect())
+    };
+    assert_eq!(metrics(&world, "")?.len(), 1, "nothing was measured yet but what is now");
+    world.until("some were measured", |world| Ok(metrics(world, "")?.len() >= 4))?;
+    let all = metrics(&world, "")?;
+    assert!(all.is_sorted() && all[1] - all[0] >= 4, "{all:?}");
+    let [first, second] = [all[0], all[1]];
+    assert_eq!(metrics(&world, &format!("?end={first}"))?, [first]);
+    assert_eq!(metrics(&world, &format!("?start={second}&end={second}"))?, [second]);
+    // A paused guest is not asked, and what was measured stays.
+    assert_eq!(control(&world, &format!("POST /sandboxes/{id}/pause"), json!({}))?.status, 204);
+    assert_eq!(metrics(&world, "")?[..2], [first, second]);
+    // A daemon that starts begins anew.
+    world.end(Signal::TERM)?;
+    world.start(&[])?;
+    assert_eq!(metrics(&world, "")?, []);
     Ok(())
 }
 

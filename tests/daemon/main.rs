@@ -33,6 +33,7 @@ mod sdk;
 mod snapshots;
 mod soak;
 mod templates;
+mod tls;
 mod traces;
 mod travel;
 mod trust;

@@ -196,6 +196,19 @@ fn a_life() -> Result<(), Failure> {
         Ok((seen.sent_packets, seen.refused_packets) == (2, 2))
     })?;
     assert_eq!(ask(one, "example.com")?, Some(NXDOMAIN));
+    // A denied network of the internet, with a port of it that is allowed although.
+    let path = format!("PUT /v1/sandboxes/{}/egress", one.id);
+    let denied = json!({ "mode": "allow", "deny": ["0.0.0.0/1"], "allow": [format!("{INTERNET}/32:4322")] });
+    let shown: Sandbox = world.tell(&path, denied.clone())?.parsed(200)?;
+    assert_eq!(serde_json::to_value(shown.egress)?, denied);
+    send(one, INTERNET, 4321)?;
+    send(one, INTERNET, 4322)?;
+    world.until("denied but for a port", |world| {
+        let seen = stats(world, one)?;
+        Ok((seen.sent_packets, seen.refused_packets) == (3, 3))
+    })?;
+    let listed = json!({ "mode": "list", "allow": allowed });
+    world.tell(&path, listed)?.parsed::<Sandbox>(200)?;
 
     // Another bandwidth leaves the rest alone. Without a number it is the daemon's, which has none.
     for (mib, shown) in [(json!(7), Some(7)), (json!(null), None), (json!(2), Some(2))] {
@@ -208,7 +221,7 @@ fn a_life() -> Result<(), Failure> {
 
     // What was dropped is told.
     let mut told = Vec::new();
-    while told.len() < 5 {
+    while told.len() < 6 {
         let mut event = lines.next()?.ok_or("no event")?;
         if event["event"] == "dropped" {
             assert_eq!(event["id"], json!(one.id));
@@ -222,7 +235,7 @@ fn a_life() -> Result<(), Failure> {
     let packet = |reason: &str, to: Ipv4Addr| json!({ "reason": reason, "protocol": "udp", "destination": to, "port": 4321 });
     for (expected, count) in [
         (packet("refused", PRIVATE), 1),
-        (packet("refused", INTERNET), 1),
+        (packet("refused", INTERNET), 2),
         (packet("spoofed", INTERNET), 2),
         (json!({ "reason": "refused", "name": "example.com" }), 1),
     ] {
@@ -416,6 +429,8 @@ fn a_sandbox_without_a_device_has_no_egress() -> Result<(), Failure> {
         json!({ "snapshot_tag": "base", "egress": { "mode": "deny" } }),
         json!({ "snapshot_tag": "base", "limits": { "bandwidth_mib": 1 } }),
         json!({ "snapshot_tag": "base", "egress": { "mode": "list", "allow": ["10.0.0.1/8"] } }),
+        json!({ "snapshot_tag": "base", "egress": { "mode": "allow", "deny": ["example.com"] } }),
+        json!({ "snapshot_tag": "base", "egress": { "mode": "deny", "deny": ["8.8.8.8"] } }),
         json!({ "snapshot_tag": "base", "egress": { "mode": "some" } }),
     ] {
         world.refuses(ErrorCode::Malformed, "POST /v1/sandboxes", body)?;

@@ -67,7 +67,7 @@ fn classified(operation: &str) -> Option<About> {
             Body
         }
         "list_sandboxes" | "list_snapshots" | "list_images" | "events" => List,
-        "health" | "version" | "caller" | "metrics" | "openapi" | "list_kernels" => Host,
+        "health" | "version" | "caller" | "ca" | "metrics" | "openapi" | "list_kernels" => Host,
         "problems"
         | "build_image"
         | "debian_image"

@@ -207,23 +207,34 @@ pub struct Limits {
 #[serde(deny_unknown_fields)]
 pub struct Egress {
     pub mode: EgressMode,
-    /// What is reached in the mode `list`: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`), each
+    /// What is reached in the mode `list`, and in the mode `allow` although `deny` has it: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`), each
     /// with ports if only those are meant (`example.com:443`, `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 256)]
     pub allow: Vec<String>,
+    /// Networks (`8.8.8.0/24`) and addresses that are not reached in the mode `allow`. What `allow` has wins over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 256)]
+    pub deny: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EgressMode {
-    /// To the internet: everywhere but private, link-local, metadata and other special networks.
+    /// To the internet: everywhere but private, link-local, metadata and other special networks, and what `deny` lists.
     #[default]
     Allow,
     /// Nowhere.
     Deny,
     /// To what `allow` lists.
     List,
+}
+
+impl From<EgressMode> for Egress {
+    /// The mode without a list.
+    fn from(mode: EgressMode) -> Egress {
+        Egress { mode, allow: Vec::new(), deny: Vec::new() }
+    }
 }
 
 /// What became of a request for sandboxes.

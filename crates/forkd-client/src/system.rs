@@ -18,6 +18,11 @@ impl Client {
         self.ask(Request::get("/version".into())).await
     }
 
+    /// The certificate of the daemon's own CA, in PEM. Needs no token.
+    pub async fn ca(&self) -> Result<String, ClientError> {
+        self.text(Request::get("/v1/ca".into())).await
+    }
+
     /// Who the daemon takes this client to be, and what its token allows.
     pub async fn caller(&self) -> Result<Caller, ClientError> {
         self.ask(Request::get("/v1/caller".into())).await

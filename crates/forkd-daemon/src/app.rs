@@ -1,6 +1,6 @@
 //! What all handlers share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use forkd_api::error::ErrorCode;
 use forkd_engine::Engine;
@@ -11,7 +11,7 @@ use tracing::Instrument;
 use crate::audit::{Audit, AuditError};
 use crate::auth::{TokenError, TokenFile, Tokens};
 use crate::build_guests::BuildGuests;
-use crate::config::{Config, Limits};
+use crate::config::{Config, Limits, Tls};
 use crate::error::ApiError;
 use crate::event_log::EventLog;
 use crate::idempotency::Idempotency;
@@ -40,8 +40,10 @@ pub struct App {
     pub events: EventLog,
     pub limits: Limits,
     pub mcp: forkd_mcp::Settings,
-    /// Whether the TCP port is for TLS.
+    /// Whether the TCP port is for TLS only.
     pub tls: bool,
+    /// The certificate of the daemon's own CA, in PEM, if it has one.
+    pub ca: OnceLock<String>,
     pub protocol: Arc<dyn Protocol>,
     pub sharing: Sharing,
     pub snapshot_policy: PolicyFile,
@@ -95,7 +97,8 @@ impl App {
             events: EventLog::default(),
             limits: config.limits,
             mcp: config.mcp.clone(),
-            tls: config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some()),
+            tls: config.tcp.as_ref().is_some_and(|tcp| matches!(tcp.tls, Some(Tls::Files(_)))),
+            ca: OnceLock::new(),
             protocol,
             sharing: Sharing::open(&config.home)?,
             snapshot_policy: PolicyFile::new(config),

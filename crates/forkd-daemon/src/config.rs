@@ -37,7 +37,18 @@ pub struct Socket {
 #[derive(Debug, Clone)]
 pub struct Tcp {
     pub address: SocketAddr,
-    pub tls: Option<TlsFiles>,
+    /// Without it, plain HTTP only.
+    pub tls: Option<Tls>,
+}
+
+/// What the TCP port's TLS is made with.
+#[derive(Debug, Clone)]
+pub enum Tls {
+    /// Files. Plain HTTP is not spoken.
+    Files(TlsFiles),
+    /// The daemon's own CA, for the loopback and for these domains with the names below them. Plain HTTP is spoken, too, on the
+    /// same port.
+    Own(Vec<String>),
 }
 
 /// Files in PEM: the chain of certificates, the daemon's own first, and its key.

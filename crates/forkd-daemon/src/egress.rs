@@ -2,23 +2,29 @@
 
 use forkd_api::event::{DropReason, What};
 use forkd_api::sandbox::{Egress, EgressMode};
-use forkd_net::{Dropped, Entry, Policy, Reason};
+use forkd_net::{Cidr, Dropped, Entry, Exceptions, Policy, Reason};
 
 use crate::error::Answer;
 use crate::routes::checks::malformed;
 
 pub fn convert(wanted: Egress) -> Answer<forkd_net::Egress> {
-    let Egress { mode, allow } = wanted;
-    if mode != EgressMode::List && !allow.is_empty() {
-        return Err(malformed("egress.allow is for the mode list"));
+    let Egress { mode, allow, deny } = wanted;
+    if mode != EgressMode::Allow && !deny.is_empty() {
+        return Err(malformed("egress.deny is for the mode allow"));
+    }
+    if mode != EgressMode::List && deny.is_empty() && !allow.is_empty() {
+        return Err(malformed("egress.allow is for the mode list, and for the mode allow with egress.deny"));
     }
     let egress = match mode {
+        EgressMode::Allow if !deny.is_empty() => {
+            forkd_net::Egress::Except(Exceptions { deny: networks(&deny)?, allow: entries(&allow)? })
+        }
         EgressMode::Allow => forkd_net::Egress::Allow,
         EgressMode::Deny => forkd_net::Egress::Deny,
         EgressMode::List => forkd_net::Egress::List(entries(&allow)?),
     };
     let policy = Policy { egress, bandwidth: None };
-    policy.check().map_err(|error| malformed(format!("egress.allow: {error}")))?;
+    policy.check().map_err(|error| malformed(format!("egress: {error}")))?;
     Ok(policy.egress)
 }
 
@@ -27,14 +33,26 @@ fn entries(allow: &[String]) -> Answer<Vec<Entry>> {
     allow.iter().map(entry).collect()
 }
 
+fn networks(deny: &[String]) -> Answer<Vec<Cidr>> {
+    let network = |text: &String| text.parse().map_err(|error| malformed(format!("egress.deny: {error}")));
+    deny.iter().map(network).collect()
+}
+
 pub fn show(egress: &forkd_net::Egress) -> Egress {
     match egress {
-        forkd_net::Egress::Allow => Egress { mode: EgressMode::Allow, allow: Vec::new() },
-        forkd_net::Egress::Deny => Egress { mode: EgressMode::Deny, allow: Vec::new() },
+        forkd_net::Egress::Allow => EgressMode::Allow.into(),
+        forkd_net::Egress::Deny => EgressMode::Deny.into(),
         forkd_net::Egress::List(entries) => {
-            Egress { mode: EgressMode::List, allow: entries.iter().map(ToString::to_string).collect() }
+            Egress { mode: EgressMode::List, allow: texts(entries), deny: Vec::new() }
+        }
+        forkd_net::Egress::Except(Exceptions { deny, allow }) => {
+            Egress { mode: EgressMode::Allow, allow: texts(allow), deny: texts(deny) }
         }
     }
+}
+
+fn texts(list: &[impl ToString]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
 }
 
 /// An event.
@@ -60,15 +78,20 @@ mod tests {
     use super::*;
 
     fn list(allow: &[&str]) -> Egress {
-        Egress { mode: EgressMode::List, allow: allow.iter().map(ToString::to_string).collect() }
+        Egress { mode: EgressMode::List, allow: texts(allow), deny: Vec::new() }
+    }
+
+    fn except(deny: &[&str], allow: &[&str]) -> Egress {
+        Egress { mode: EgressMode::Allow, allow: texts(allow), deny: texts(deny) }
     }
 
     #[test]
     fn what_is_shown_is_what_was_asked_for() {
         for egress in [
             Egress::default(),
-            Egress { mode: EgressMode::Deny, allow: Vec::new() },
+            EgressMode::Deny.into(),
             list(&[]),
+            except(&["8.8.8.0/24", "2001:db8::/32"], &["8.8.8.8/32:443", "*.example.com"]),
             list(&["10.1.0.0/16", "192.0.2.7/32:443", "*.example.com:80,8000-8100", "[2001:db8::/32]:443"]),
         ] {
             assert_eq!(show(&convert(egress.clone()).unwrap()), egress);
@@ -77,7 +100,10 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_words() {
-        let denied = Egress { mode: EgressMode::Deny, allow: vec!["example.com".into()] };
+        let denied = Egress { mode: EgressMode::Deny, ..list(&["example.com"]) };
+        let allowed = Egress { mode: EgressMode::Allow, ..list(&["example.com"]) };
+        let both = Egress { mode: EgressMode::List, ..except(&["8.8.8.8"], &["example.com"]) };
+        let many_denied: Vec<&str> = vec!["8.8.8.8"; 257];
         let many: Vec<&str> = vec!["example.com"; 257];
         for (wrong, says) in [
             (denied, "for the mode list"),
@@ -85,6 +111,12 @@ mod tests {
             (list(&["example.com:0"]), "no port"),
             (list(&["exa mple"]), "egress.allow"),
             (list(&many), "256 entries"),
+            (allowed, "for the mode allow with egress.deny"),
+            (both, "egress.deny is for the mode allow"),
+            (except(&["example.com"], &[]), "egress.deny: 'example.com'"),
+            (except(&["8.8.8.8:53"], &[]), "egress.deny"),
+            (except(&["8.8.8.8/8"], &[]), "did you mean 8.0.0.0/8?"),
+            (except(&many_denied, &[]), "256 entries"),
         ] {
             let error = convert(wrong).unwrap_err();
             assert_eq!(error.code().status(), 400);

@@ -27,8 +27,8 @@ use crate::request_id::{self, RequestId};
 use crate::routes::mcp;
 use crate::trace::ServerSpan;
 
-/// What anybody may ask: load balancers have no token, and the document is no secret.
-const PUBLIC: [&str; 2] = ["/healthz", "/openapi.json"];
+/// What anybody may ask: load balancers have no token, and neither the document nor a certificate is a secret.
+const PUBLIC: [&str; 3] = ["/healthz", "/openapi.json", "/v1/ca"];
 
 /// The route of everything that goes on to sandboxes, for metrics.
 const DATA_PLANE: &str = "{sandbox}";

@@ -35,8 +35,8 @@ pub fn start(app: &Shared) {
     });
     // Before anything happens that counts.
     let happened = app.engine.happenings();
-    let cleaning = app.clone();
-    tokio::spawn(Arc::clone(&app.protocol).clean_up(cleaning));
+    let for_protocol = app.clone();
+    tokio::spawn(Arc::clone(&app.protocol).chores(for_protocol));
     tokio::spawn(async move {
         tokio::select! {
             () = sweep(&sweeping) => {}

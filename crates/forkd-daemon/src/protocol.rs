@@ -64,8 +64,8 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// The snapshot that one of its names means.
     fn snapshot(&self, name: &str) -> Option<Tag>;
 
-    /// Removes what an earlier daemon did not bring to its end.
-    fn clean_up(self: Arc<Self>, app: Shared) -> BoxFuture<'static, ()>;
+    /// What it does unasked, until the daemon stops: it removes what an earlier daemon did not bring to its end, and measures.
+    fn chores(self: Arc<Self>, app: Shared) -> BoxFuture<'static, ()>;
 }
 
 /// No protocol but the daemon's own.
@@ -97,7 +97,7 @@ impl Protocol for OwnOnly {
         None
     }
 
-    fn clean_up(self: Arc<Self>, _: Shared) -> BoxFuture<'static, ()> {
+    fn chores(self: Arc<Self>, _: Shared) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }
 }

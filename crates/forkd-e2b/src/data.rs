@@ -96,7 +96,7 @@ async fn pass(
         Peer::Tcp { address, .. } => Some(address.ip()),
         Peer::Unix { .. } => None,
     };
-    let forwarded = Forwarded { address, encrypted: app.tls && address.is_some(), prefix: None };
+    let forwarded = Forwarded { address, encrypted: peer.speaks_tls(), prefix: None };
     let to = Destination { agent, port, target, host, forwarded };
     let path = request.uri().path().to_owned();
     let answered = during(&sandbox, forward(app, to, request)).await;

@@ -27,6 +27,7 @@ mod paging;
 mod query;
 mod routing;
 mod sandboxes;
+mod series;
 mod snapshots;
 mod templates;
 
@@ -56,6 +57,7 @@ pub struct E2b {
     keys: keys::Keys,
     builds: builds::Builds,
     names: names::Names,
+    series: series::Series,
 }
 
 /// What was remembered cannot be read.
@@ -73,6 +75,7 @@ impl E2b {
             keys: keys::Keys::open(home)?,
             builds: builds::Builds::default(),
             names: names::Names::open(home)?,
+            series: series::Series::default(),
         }))
     }
 }
@@ -134,9 +137,15 @@ impl Protocol for E2b {
         self.names.current(&name.parse().ok()?)
     }
 
-    fn clean_up(self: Arc<Self>, app: Shared) -> BoxFuture<'static, ()> {
+    fn chores(self: Arc<Self>, app: Shared) -> BoxFuture<'static, ()> {
         let app = App { daemon: app, e2b: self };
-        Box::pin(async move { templates::clean_up(&app).await })
+        Box::pin(async move {
+            templates::clean_up(&app).await;
+            tokio::select! {
+                () = series::measure(&app) => {}
+                () = app.stopping() => {}
+            }
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a sandbox uses, as its agent sees it.
+//! What a sandbox uses, as its agent sees it: over time, and now.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +8,9 @@ use forkd_engine::SandboxState;
 use forkd_envd::metrics::{METRICS, Metrics};
 use serde::Deserialize;
 
-use super::models::{Metric, date};
+use super::models::Metric;
 use super::sandboxes::find;
+use super::series::Point;
 use crate::App;
 use forkd_daemon::auth::Caller;
 use forkd_daemon::error::{Answer, ApiError};
@@ -24,7 +25,7 @@ pub(super) struct When {
     end: Option<u64>,
 }
 
-/// As of now, if that is in the time that is asked about. Nothing is measured before somebody asks.
+/// What was measured in the time that is asked about, and what is so now, if that is in it.
 pub(super) async fn metrics(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
@@ -34,21 +35,14 @@ pub(super) async fn metrics(
     let sandbox = find(&app, &caller, &id)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // Clocks differ by a little.
-    let asked = when.start.is_none_or(|start| start <= now + 1) && when.end.is_none_or(|end| end + 5 >= now);
-    if !asked || sandbox.view().state != SandboxState::Running {
-        return Ok(Json(Vec::new()));
+    let asks_now =
+        when.start.is_none_or(|start| start <= now + 1) && when.end.is_none_or(|end| end + 5 >= now);
+    let mut points = app.e2b.series.of(&id, when.start, when.end);
+    if asks_now && sandbox.view().state == SandboxState::Running {
+        let said = sandbox.answering_agent()?.get::<Metrics>(METRICS, PATIENCE).await;
+        let said = said.map_err(|error| ApiError::from(forkd_engine::EngineError::Agent(error)))?;
+        points.retain(|point| point.unix < now);
+        points.push(Point::of(now, &said));
     }
-    let said = sandbox.answering_agent()?.get::<Metrics>(METRICS, PATIENCE).await;
-    let said = said.map_err(|error| ApiError::from(forkd_engine::EngineError::Agent(error)))?;
-    Ok(Json(vec![Metric {
-        timestamp: date(now.saturating_mul(1000)),
-        timestamp_unix: now,
-        cpu_count: said.cpu_count,
-        cpu_used_pct: said.cpu_used_pct,
-        mem_used: said.mem_used,
-        mem_total: said.mem_total,
-        mem_cache: said.mem_cache,
-        disk_used: said.disk_used,
-        disk_total: said.disk_total,
-    }]))
+    Ok(Json(points.iter().map(Metric::of).collect()))
 }

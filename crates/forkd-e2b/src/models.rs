@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::about::About;
 use super::keys::{Keys, Purpose};
 use super::network::{self, Network, ShownNetwork};
+use super::series::Point;
 use crate::App;
 use forkd_daemon::error::ApiError;
 use forkd_daemon::extract;
@@ -173,6 +174,22 @@ pub(super) struct Metric {
     pub mem_cache: u64,
     pub disk_used: u64,
     pub disk_total: u64,
+}
+
+impl Metric {
+    pub fn of(point: &Point) -> Metric {
+        Metric {
+            timestamp: date(point.unix.saturating_mul(1000)),
+            timestamp_unix: point.unix,
+            cpu_count: point.cpu_count,
+            cpu_used_pct: point.cpu_used_pct,
+            mem_used: point.mem_used,
+            mem_total: point.mem_total,
+            mem_cache: point.mem_cache,
+            disk_used: point.disk_used,
+            disk_total: point.disk_total,
+        }
+    }
 }
 
 impl Sandbox {

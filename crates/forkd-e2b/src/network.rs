@@ -4,15 +4,14 @@
 //!   nothing said, or only what may be reached               the internet
 //!   allow_internet_access: false, or all of it denied       nothing
 //!   all of it denied, and what may be reached               that
+//!   networks denied                                         the internet without them, but with what may be reached
 //! ```
 //!
-//! forkd has lists of what may be reached, and none of what may not: networks that are denied one by one are refused here, unless
-//! no sandbox reaches them anyway. So is what would have to change packets on their way.
-
-use std::net::{Ipv4Addr, Ipv6Addr};
+//! What would have to change packets on their way is refused.
 
 use forkd_api::hint::HintCode;
 use forkd_api::sandbox::{Egress, EgressMode};
+use forkd_net::{Cidr, CidrError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -56,23 +55,21 @@ impl Network {
         self.refuse_what_cannot_be_kept()?;
         let allow = self.allow_out.as_deref().unwrap_or_default();
         let deny = self.deny_out.as_deref().unwrap_or_default();
+        let denied = deny.iter().map(|entry| denied_network(entry)).collect::<Answer<Vec<Cidr>>>()?;
         let denies_all = internet == Some(false) || deny.iter().any(|entry| is_all(entry));
-        let one_by_one = deny.iter().find(|entry| !is_all(entry) && !is_never_reached(entry));
-        if let (Some(entry), false) = (one_by_one, denies_all) {
-            let entry: String = entry.chars().take(80).collect();
-            return Err(malformed(format!("denyOut has {entry:?}: only all of the internet can be denied"))
-                .hint(HintCode::AllowInstead));
-        }
         if allow.is_empty() && deny.is_empty() && internet.is_none() {
             return Ok(None);
         }
-        let wanted = match (denies_all, allow.is_empty()) {
-            (false, _) => Egress { mode: EgressMode::Allow, allow: Vec::new() },
-            (true, _) if allow.iter().any(|entry| is_all(entry)) => {
-                Egress { mode: EgressMode::Allow, allow: Vec::new() }
+        let allows_all = allow.iter().any(|entry| is_all(entry));
+        let wanted = match (denies_all, denied.is_empty()) {
+            _ if allows_all => EgressMode::Allow.into(),
+            (true, _) if allow.is_empty() => EgressMode::Deny.into(),
+            (true, _) => Egress { mode: EgressMode::List, allow: allow.to_vec(), deny: Vec::new() },
+            (false, true) => EgressMode::Allow.into(),
+            (false, false) => {
+                let deny = denied.iter().map(ToString::to_string).collect();
+                Egress { mode: EgressMode::Allow, allow: allow.to_vec(), deny }
             }
-            (true, true) => Egress { mode: EgressMode::Deny, allow: Vec::new() },
-            (true, false) => Egress { mode: EgressMode::List, allow: allow.to_vec() },
         };
         egress::convert(wanted).map(Some)
     }
@@ -105,46 +102,39 @@ pub(crate) fn show(
 ) -> ShownNetwork {
     let deny_all = || vec![ALL[0].to_owned()];
     let (allow_out, deny_out) = match policy.map(egress::show) {
-        None | Some(Egress { mode: EgressMode::Allow, .. }) => (Vec::new(), Vec::new()),
+        None => (Vec::new(), Vec::new()),
+        Some(Egress { mode: EgressMode::Allow, allow, deny }) => (short(allow), short(deny)),
         Some(Egress { mode: EgressMode::Deny, .. }) => (Vec::new(), deny_all()),
-        Some(Egress { mode: EgressMode::List, allow }) => (allow, deny_all()),
+        Some(Egress { mode: EgressMode::List, allow, .. }) => (short(allow), deny_all()),
     };
     ShownNetwork { allow_public_traffic: public_traffic, allow_out, deny_out, mask_request_host: mask_host }
+}
+
+/// Addresses as clients write them: `8.8.8.8`, not `8.8.8.8/32`.
+fn short(entries: Vec<String>) -> Vec<String> {
+    let short = |entry: String| match entry
+        .parse::<Cidr>()
+        .map(|network| (network.network(), network.prefix()))
+    {
+        Ok((address, prefix)) if prefix == if address.is_ipv4() { 32 } else { 128 } => address.to_string(),
+        _ => entry,
+    };
+    entries.into_iter().map(short).collect()
 }
 
 fn is_all(entry: &str) -> bool {
     ALL.contains(&entry.trim())
 }
 
-/// Whether it is a network, or an address, that no sandbox reaches unless it is on its list: private ones and those of the host.
-fn is_never_reached(entry: &str) -> bool {
-    let (address, bits) = entry.trim().split_once('/').map_or((entry.trim(), None), |(a, b)| (a, Some(b)));
-    let bits: Option<u8> = match bits.map(str::parse).transpose() {
-        Ok(bits) => bits,
-        Err(_) => return false,
-    };
-    if let Ok(address) = address.parse::<Ipv4Addr>() {
-        let inside = |network: [u8; 4], length: u8| {
-            let mask = u32::MAX << (32 - u32::from(length));
-            bits.is_none_or(|bits| (length..=32).contains(&bits))
-                && address.to_bits() & mask == Ipv4Addr::from(network).to_bits()
-        };
-        return [
-            ([10, 0, 0, 0], 8),
-            ([172, 16, 0, 0], 12),
-            ([192, 168, 0, 0], 16),
-            ([169, 254, 0, 0], 16),
-            ([127, 0, 0, 0], 8),
-        ]
-        .into_iter()
-        .any(|(network, length)| inside(network, length));
+/// A denied network or address. E2B takes networks whose address has bits beyond the prefix, and so does this.
+fn denied_network(entry: &str) -> Answer<Cidr> {
+    match entry.trim().parse() {
+        Ok(network) | Err(CidrError::Bits(_, network)) => Ok(network),
+        Err(CidrError::Malformed(text)) => {
+            let message = format!("denyOut: '{text}' is not an address or a network such as 192.0.2.0/24");
+            Err(malformed(message).hint(HintCode::AllowInstead))
+        }
     }
-    let Ok(address) = address.parse::<Ipv6Addr>() else { return false };
-    let unique_local =
-        address.segments()[0] & 0xfe00 == 0xfc00 && bits.is_none_or(|bits| (7..=128).contains(&bits));
-    let link_local =
-        address.segments()[0] & 0xffc0 == 0xfe80 && bits.is_none_or(|bits| (10..=128).contains(&bits));
-    unique_local || link_local
 }
 
 #[cfg(test)]
@@ -163,16 +153,18 @@ mod tests {
 
     #[test]
     fn rules_become_a_policy() {
-        let mode = |mode| Some(Egress { mode, allow: Vec::new() });
-        let list = |allow: &[&str]| {
-            Some(Egress { mode: EgressMode::List, allow: allow.iter().map(ToString::to_string).collect() })
+        let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let mode = |mode: EgressMode| Some(mode.into());
+        let list =
+            |allow: &[&str]| Some(Egress { mode: EgressMode::List, allow: texts(allow), deny: Vec::new() });
+        let except = |deny: &[&str], allow: &[&str]| {
+            Some(Egress { mode: EgressMode::Allow, allow: texts(allow), deny: texts(deny) })
         };
         assert_eq!(wanted("{}", None), None);
         assert_eq!(wanted("{}", Some(true)), mode(EgressMode::Allow));
         assert_eq!(wanted("{}", Some(false)), mode(EgressMode::Deny));
         assert_eq!(wanted(r#"{"denyOut": ["0.0.0.0/0"]}"#, None), mode(EgressMode::Deny));
         assert_eq!(wanted(r#"{"allowOut": ["example.com"]}"#, None), mode(EgressMode::Allow));
-        assert_eq!(wanted(r#"{"denyOut": ["10.0.0.0/8", "192.168.1.1"]}"#, None), mode(EgressMode::Allow));
         let some = r#"{"denyOut": ["0.0.0.0/0", "8.8.8.8"], "allowOut": ["1.1.1.1/32", "*.example.com"]}"#;
         assert_eq!(wanted(some, None), list(&["1.1.1.1/32", "*.example.com"]));
         assert_eq!(wanted(r#"{"allowOut": ["example.com"]}"#, Some(false)), list(&["example.com"]));
@@ -181,14 +173,22 @@ mod tests {
             mode(EgressMode::Allow)
         );
         assert_eq!(wanted(r#"{"rules": {}, "egressProxy": null, "dnsServers": []}"#, None), None);
+
+        // Networks one by one, also with bits beyond their prefix, and with what is allowed of them.
+        assert_eq!(wanted(r#"{"denyOut": ["8.8.8.8"]}"#, None), except(&["8.8.8.8/32"], &[]));
+        assert_eq!(wanted(r#"{"denyOut": ["10.1.2.3/8"]}"#, Some(true)), except(&["10.0.0.0/8"], &[]));
+        let both = r#"{"denyOut": ["8.0.0.0/8", "2a00::/16"], "allowOut": ["8.8.8.8/32", "dns.example"]}"#;
+        assert_eq!(wanted(both, None), except(&["8.0.0.0/8", "2a00::/16"], &["8.8.8.8/32", "dns.example"]));
+        assert_eq!(wanted(r#"{"denyOut": ["8.8.8.8"]}"#, Some(false)), mode(EgressMode::Deny));
     }
 
     #[test]
     fn what_cannot_be_kept_is_refused_with_words() {
+        let many = serde_json::json!({ "denyOut": vec!["8.8.8.8"; 257] }).to_string();
         for (json, says) in [
-            (r#"{"denyOut": ["8.8.8.8"]}"#, "only all of the internet"),
-            (r#"{"denyOut": ["10.0.0.0/7"]}"#, "only all of the internet"),
-            (r#"{"denyOut": ["evil.example"]}"#, "only all of the internet"),
+            (r#"{"denyOut": ["evil.example"]}"#, "denyOut: 'evil.example' is not an address or a network"),
+            (r#"{"denyOut": ["0.0.0.0/0", "8.8.8.8:53"]}"#, "denyOut: '8.8.8.8:53' is not"),
+            (many.as_str(), "256 entries"),
             (r#"{"rules": {"a.example": []}}"#, "network.rules is not supported"),
             (r#"{"egressProxy": {"address": "x"}}"#, "network.egressProxy is not supported"),
             (r#"{"dnsServers": ["1.1.1.1"]}"#, "network.dnsServers is not supported"),
@@ -203,12 +203,13 @@ mod tests {
 
     #[test]
     fn what_is_shown_can_be_asked_for() {
-        for policy in
-            [r#"{"denyOut": ["0.0.0.0/0"]}"#, r#"{"denyOut": ["0.0.0.0/0"], "allowOut": ["a.example"]}"#]
-        {
+        for policy in [
+            r#"{"allowPublicTraffic":true,"allowOut":[],"denyOut":["0.0.0.0/0"]}"#,
+            r#"{"allowPublicTraffic":true,"allowOut":["a.example","9.9.9.9"],"denyOut":["0.0.0.0/0"]}"#,
+            r#"{"allowPublicTraffic":true,"allowOut":["8.8.4.4"],"denyOut":["8.0.0.0/8","9.9.9.9","2a00::/32","::1"]}"#,
+        ] {
             let egress = network(policy).egress(None).unwrap();
-            let shown = serde_json::to_string(&show(egress.as_ref(), true, None)).unwrap();
-            assert_eq!(network(&shown).egress(None).unwrap(), egress);
+            assert_eq!(serde_json::to_string(&show(egress.as_ref(), true, None)).unwrap(), policy);
         }
     }
 
@@ -216,16 +217,6 @@ mod tests {
         #[test]
         fn any_entry_may_come(entry in "\\PC{0,32}|[0-9.:/a-f]{0,24}") {
             let _ = network(&serde_json::json!({ "denyOut": [entry] }).to_string()).egress(None);
-        }
-
-        #[test]
-        fn only_private_networks_are_never_reached(address in any::<[u8; 4]>(), bits in 0u8..=32) {
-            let address = Ipv4Addr::from(address);
-            let never = address.is_private() || address.is_link_local() || address.is_loopback();
-            if is_never_reached(&format!("{address}/{bits}")) {
-                prop_assert!(never && bits >= 8);
-            }
-            prop_assert_eq!(is_never_reached(&address.to_string()), never);
         }
     }
 }

@@ -25,6 +25,18 @@ pub enum Egress {
     Allow,
     /// To what is listed.
     List(Vec<Entry>),
+    /// To the internet, as with `Allow`, without these networks.
+    Except(Exceptions),
+}
+
+/// Networks of the internet that are not reached, and what is reached although it is in one of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exceptions {
+    pub deny: Vec<Cidr>,
+    /// Wins over `deny`, and opens nothing else: no private network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<Entry>,
 }
 
 /// One line of an allow-list.
@@ -77,12 +89,27 @@ pub struct Policy {
     pub bandwidth: Option<u64>,
 }
 
+impl Egress {
+    /// What is allowed by a list. Names among it are opened by their places in it.
+    fn entries(&self) -> &[Entry] {
+        match self {
+            Egress::Deny | Egress::Allow => &[],
+            Egress::List(entries) => entries,
+            Egress::Except(exceptions) => &exceptions.allow,
+        }
+    }
+}
+
 impl Policy {
     /// What types cannot say.
     pub fn check(&self) -> Result<(), PolicyError> {
-        let Egress::List(entries) = &self.egress else { return Ok(()) };
-        if entries.len() > MAX_ENTRIES {
-            return Err(PolicyError::Entries(entries.len()));
+        let entries = self.egress.entries();
+        let denied = match &self.egress {
+            Egress::Except(exceptions) => exceptions.deny.len(),
+            _ => 0,
+        };
+        if let Some(count) = [entries.len(), denied].into_iter().find(|count| *count > MAX_ENTRIES) {
+            return Err(PolicyError::Entries(count));
         }
         match entries.iter().find(|entry| entry.ports.len() > MAX_PORTS) {
             Some(entry) => Err(PolicyError::TooManyPorts(entry.ports.len())),
@@ -94,18 +121,14 @@ impl Policy {
     pub fn resolves(&self, name: &str) -> bool {
         match &self.egress {
             Egress::Deny => false,
-            Egress::Allow => !is_internal(name),
+            Egress::Allow | Egress::Except(_) => !is_internal(name),
             Egress::List(_) => self.entries_of(name).next().is_some(),
         }
     }
 
     /// The entries that allow a name, by their places in the list.
     pub fn entries_of(&self, name: &str) -> impl Iterator<Item = usize> {
-        let entries = match &self.egress {
-            Egress::List(entries) => &entries[..],
-            _ => &[],
-        };
-        entries.iter().enumerate().filter_map(move |(index, entry)| match &entry.to {
+        self.egress.entries().iter().enumerate().filter_map(move |(index, entry)| match &entry.to {
             Target::Name(pattern) if pattern.matches(name) => Some(index),
             _ => None,
         })
@@ -353,6 +376,23 @@ mod tests {
     }
 
     #[test]
+    fn exceptions_resolve_names_of_the_internet() {
+        let value = json!({ "egress": { "except": {
+            "deny": ["8.8.0.0/16", "2001:db8::/32"],
+            "allow": [{ "to": "*.example.com", "ports": ["443"] }, { "to": "10.0.0.0/8" }],
+        } } });
+        let policy: Policy = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&policy).unwrap(), value);
+        assert!(policy.resolves("anything.example") && !policy.resolves("db.internal"));
+        assert_eq!(policy.entries_of("a.example.com").collect::<Vec<_>>(), [0]);
+        assert_eq!(policy.entries_of("example.com").count(), 0);
+        // No exception of this mode opens the LAN.
+        assert!(policy.may_open([8, 8, 8, 8].into()) && !policy.may_open([10, 1, 1, 1].into()));
+        let without = json!({ "egress": { "except": { "deny": ["example.com"] } } });
+        assert!(serde_json::from_value::<Policy>(without).is_err(), "a name cannot be denied");
+    }
+
+    #[test]
     fn entries_are_written_as_people_write_them() {
         let ports = |first, last| Ports { first, last };
         for (text, to, expected) in [
@@ -384,9 +424,17 @@ mod tests {
         let entry = Entry { to: "1.2.3.4".parse().unwrap(), ports: Vec::new() };
         let long = Policy { egress: Egress::List(vec![entry.clone(); MAX_ENTRIES + 1]), bandwidth: None };
         assert_eq!(long.check(), Err(PolicyError::Entries(MAX_ENTRIES + 1)));
-        let wide = Entry { ports: vec![Ports { first: 1, last: 1 }; MAX_PORTS + 1], ..entry };
+        let wide = Entry { ports: vec![Ports { first: 1, last: 1 }; MAX_PORTS + 1], ..entry.clone() };
         let wide = Policy { egress: Egress::List(vec![wide]), bandwidth: None };
         assert_eq!(wide.check(), Err(PolicyError::TooManyPorts(MAX_PORTS + 1)));
+        let except = |deny, allow| {
+            let deny = vec!["1.2.3.4".parse().unwrap(); deny];
+            let egress = Egress::Except(Exceptions { deny, allow: vec![entry.clone(); allow] });
+            Policy { egress, bandwidth: None }.check()
+        };
+        assert_eq!(except(MAX_ENTRIES, MAX_ENTRIES), Ok(()));
+        assert_eq!(except(MAX_ENTRIES + 1, 0), Err(PolicyError::Entries(MAX_ENTRIES + 1)));
+        assert_eq!(except(1, MAX_ENTRIES + 1), Err(PolicyError::Entries(MAX_ENTRIES + 1)));
     }
 
     proptest! {

@@ -92,8 +92,7 @@ const tests = {
 
   async metrics(sandbox) {
     const metrics = await sandbox.getMetrics()
-    assert.equal(metrics.length, 1)
-    assert.ok(metrics[0].memTotal > 0)
+    assert.ok(metrics.length >= 1 && metrics.at(-1).memTotal > 0)
   },
 
   async unknown() {

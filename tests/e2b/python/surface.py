@@ -123,7 +123,11 @@ def test_list(sandbox):
 
 def test_metrics(sandbox):
     metrics = sandbox.get_metrics()
-    assert len(metrics) == 1 and metrics[0].mem_total > 0 and metrics[0].cpu_count >= 1, metrics
+    assert metrics and metrics[-1].mem_total > 0 and metrics[-1].cpu_count >= 1, metrics
+    assert until(lambda: len(sandbox.get_metrics()) > 3, 30)
+    times = [metric.timestamp for metric in sandbox.get_metrics()]
+    assert times == sorted(times), times
+    assert [metric.timestamp for metric in sandbox.get_metrics(end=times[0])] == times[:1]
 
 
 def test_unknown_sandboxes_and_templates(sandbox):

@@ -17,6 +17,7 @@ const MAX_NAME: usize = 32;
 const LAST_ID: u32 = 60_000;
 const SHELLS: [&str; 2] = ["/bin/bash", "/bin/sh"];
 const SKELETON: &str = "/etc/skel";
+const LOCAL: &str = "/usr/local";
 const SUDOERS: &str = "/etc/sudoers";
 const SUDOERS_DIRECTORY: &str = "/etc/sudoers.d";
 /// Where a sudo may be, as its own search path has it.
@@ -50,6 +51,7 @@ pub fn make(root: &Path, account: &Account, program: Option<&Path>) -> Result<()
     system.make_home(&user.home, &user)?;
     // Programs have this path in them, wherever the image's own user of the name lives.
     system.make_home(Path::new(&account.home), &user)?;
+    system.give_local(&user)?;
     system.allow_sudo(&account.name)?;
     match program {
         Some(program) => system.provide_sudo(program),
@@ -156,6 +158,21 @@ impl System<'_> {
         hand_over(&path, user).map_err(at(&path))
     }
 
+    /// The user may install programs: on E2B everybody may write to /usr/local. Here only the user may, who has sudo anyway: what other
+    /// accounts put there, root would run. Files stay root's.
+    fn give_local(&self, user: &User) -> Result<(), AccountError> {
+        let path = self.path(LOCAL);
+        if !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            return Ok(());
+        }
+        let owner = fs::metadata(self.root).map_err(at(self.root))?.uid();
+        each(&path, |path, data| match data.is_dir() && data.uid() == owner {
+            true => lchown(path, Some(user.uid), None),
+            false => Ok(()),
+        })
+        .map_err(at(&path))
+    }
+
     /// The files that useradd(8) copies. They are a convenience: what cannot be copied is left out.
     fn copy_skeleton(&self, home: &Path) {
         let entries = fs::read_dir(self.path(SKELETON)).into_iter().flatten().flatten();
@@ -245,8 +262,13 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-/// Gives a directory and everything in it to the user. Links are not followed, other filesystems not entered.
+/// Gives a directory and everything in it to the user.
 fn hand_over(path: &Path, user: &User) -> io::Result<()> {
+    each(path, |path, _| lchown(path, Some(user.uid), Some(user.gid)))
+}
+
+/// Does something with a directory and everything in it. Links are not followed, other filesystems not entered.
+fn each(path: &Path, act: impl Fn(&Path, &fs::Metadata) -> io::Result<()>) -> io::Result<()> {
     let device = fs::metadata(path)?.dev();
     let mut waiting = vec![path.to_owned()];
     while let Some(path) = waiting.pop() {
@@ -254,7 +276,7 @@ fn hand_over(path: &Path, user: &User) -> io::Result<()> {
         if data.dev() != device {
             continue;
         }
-        lchown(&path, Some(user.uid), Some(user.gid))?;
+        act(&path, &data)?;
         if data.is_dir() {
             for entry in fs::read_dir(&path)? {
                 waiting.push(entry?.path());

@@ -37,7 +37,25 @@ pub fn system_error(subject: &str, error: &io::Error) -> ConnectError {
         }
         _ => Code::Internal,
     };
-    ConnectError::new(code, format!("{subject}: {error}"))
+    ConnectError::new(code, format!("{subject}: {}", words(error)))
+}
+
+/// An error of the guest's system in the C library's words, which E2B's agent begins with a small letter: `no such file or directory`.
+pub fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    let Some(errno) = error.raw_os_error() else { return text };
+    let text = text.strip_suffix(&format!(" (os error {errno})")).unwrap_or(&text);
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(characters).collect()
+}
+
+/// The same, with what it was that is missing: clients of E2B look for these words.
+pub fn or_missing(what: &str, error: ConnectError) -> ConnectError {
+    match error.code {
+        Code::NotFound => ConnectError::not_found(format!("{what}: {}", error.message)),
+        _ => error,
+    }
 }
 
 #[cfg(test)]

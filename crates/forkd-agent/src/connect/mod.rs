@@ -9,7 +9,7 @@ mod unary;
 
 pub use body::{Sender, Stall};
 pub use client_stream::client_stream;
-pub use error::{error_response, system_error};
+pub use error::{error_response, or_missing, system_error, words};
 pub use headers::timeout;
 pub use server_stream::{read_request, respond};
 pub use unary::unary;

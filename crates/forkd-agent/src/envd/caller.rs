@@ -43,19 +43,28 @@ pub fn token_is_right(agent: &Agent, headers: &HeaderMap) -> bool {
 /// The user of an RPC: `Authorization: Basic base64("name:")`, or the default.
 pub async fn user(agent: &Agent, headers: &HeaderMap) -> Result<User, ConnectError> {
     let name = basic_name(headers)?;
-    find_user(agent, name).await.map_err(|unknown| ConnectError::new(Code::Unauthenticated, unknown))
+    let found = find_user(agent, name).await;
+    found.map_err(|NoUser(name)| {
+        ConnectError::new(Code::Unauthenticated, format!("invalid username: '{name}'"))
+    })
 }
 
 /// A user by name, or the default one.
-pub async fn find_user(agent: &Agent, name: Option<String>) -> Result<User, String> {
+pub async fn find_user(agent: &Agent, name: Option<String>) -> Result<User, NoUser> {
     let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| agent.settings().default_user);
+    let asked = name.clone();
     let found = blocking(move || {
         let users = Users::read();
         // A sandbox that was told nothing: E2B's user where the image has it.
         if name.is_empty() { users.find("user").or_else(|_| users.find("root")) } else { users.find(&name) }
     });
-    found.await.map_err(|error| error.to_string())?.map_err(|unknown| unknown.to_string())
+    found.await.ok().and_then(Result::ok).ok_or(NoUser(asked))
 }
+
+/// A user that the guest does not have, in the words of E2B's agent.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("error looking up user '{0}': user: unknown user {0}")]
+pub struct NoUser(String);
 
 fn basic_name(headers: &HeaderMap) -> Result<Option<String>, ConnectError> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };

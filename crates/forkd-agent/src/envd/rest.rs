@@ -8,6 +8,9 @@ use axum::response::{IntoResponse, Response};
 use rustix::io::Errno;
 use serde_json::json;
 
+use super::caller::NoUser;
+use crate::connect::words;
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct RestError {
@@ -22,6 +25,10 @@ impl RestError {
 
     pub fn unauthorized(message: impl Into<String>) -> Self {
         Self { status: StatusCode::UNAUTHORIZED, message: message.into() }
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self { status: StatusCode::NOT_FOUND, message: message.into() }
     }
 
     /// An error of the guest's system, about `subject`.
@@ -48,7 +55,7 @@ impl RestError {
         };
         let message = match status {
             StatusCode::INSUFFICIENT_STORAGE => format!("{subject}: not enough disk space available"),
-            _ => format!("{subject}: {error}"),
+            _ => format!("{subject}: {}", words(error)),
         };
         Self { status, message }
     }
@@ -56,6 +63,12 @@ impl RestError {
     #[cfg(test)]
     pub fn status(&self) -> u16 {
         self.status.as_u16()
+    }
+}
+
+impl From<NoUser> for RestError {
+    fn from(unknown: NoUser) -> RestError {
+        RestError::unauthorized(unknown.to_string())
     }
 }
 

@@ -82,7 +82,9 @@ fn directories_and_entries() {
         |method: &str, message| agent.client.unary(&format!("filesystem.Filesystem/{method}"), &message);
     let made = call("MakeDir", json!({"path": path("a/b")}));
     assert_eq!((made.0, &made.1["entry"]["type"]), (200, &json!("FILE_TYPE_DIRECTORY")));
-    assert_eq!(call("MakeDir", json!({"path": path("a/b")})).1["code"], "already_exists");
+    let again = call("MakeDir", json!({"path": path("a/b")})).1;
+    let text = format!("directory already exists: {}", path("a/b"));
+    assert_eq!((&again["code"], &again["message"]), (&json!("already_exists"), &json!(text)));
     std::fs::write(path("a/file"), "12345").unwrap();
     let stat = call("Stat", json!({"path": path("a/file")})).1["entry"].clone();
     assert_eq!(
@@ -91,7 +93,7 @@ fn directories_and_entries() {
     );
     let below = call("Stat", json!({"path": path("a/file/child")})).1;
     assert_eq!(below["code"], "invalid_argument");
-    assert!(below["message"].as_str().unwrap().contains("Not a directory"), "{below}");
+    assert!(below["message"].as_str().unwrap().contains("not a directory"), "{below}");
     let over = call("MakeDir", json!({"path": path("a/file")})).1;
     assert!(over["message"].as_str().unwrap().contains("already exists"), "{over}");
     let listed = call("ListDir", json!({"path": path("a"), "depth": 2})).1;
@@ -103,6 +105,63 @@ fn directories_and_entries() {
     assert_eq!(call("Stat", json!({"path": path("x")})).1["code"], "not_found");
     assert_eq!(call("Stat", json!({"path": "~root/x"})).1["code"], "invalid_argument");
     assert_eq!(call("Stat", json!({"path": "a\u{0}b"})).1["code"], "invalid_argument");
+}
+
+#[test]
+fn failures_have_the_words_of_e2b_s_agent() {
+    let agent = Agent::start();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("file"), "x").unwrap();
+    let (file, none) = (path("file"), path("none"));
+    let gone = "no such file or directory";
+    for (method, message, code, text) in [
+        ("Stat", json!({"path": none}), "not_found", format!("file not found: {none}: {gone}")),
+        ("ListDir", json!({"path": none}), "not_found", format!("path not found: {none}: {gone}")),
+        ("ListDir", json!({"path": file}), "invalid_argument", format!("path is not a directory: {file}")),
+        (
+            "MakeDir",
+            json!({"path": file}),
+            "invalid_argument",
+            format!("path already exists but it is not a directory: {file}"),
+        ),
+        (
+            "Move",
+            json!({"source": none, "destination": path("other")}),
+            "not_found",
+            format!("source file not found: {none} to {}: {gone}", path("other")),
+        ),
+        ("CreateWatcher", json!({"path": none}), "not_found", format!("path {none} not found: stat: {gone}")),
+        ("CreateWatcher", json!({"path": file}), "invalid_argument", format!("path {file} not a directory")),
+        (
+            "RemoveWatcher",
+            json!({"watcherId": "none"}),
+            "not_found",
+            "watcher with id none not found".to_owned(),
+        ),
+    ] {
+        let refused = agent.client.unary(&format!("filesystem.Filesystem/{method}"), &message).1;
+        assert_eq!((&refused["code"], &refused["message"]), (&json!(code), &json!(text)), "{method}");
+    }
+    let nobody = agent.client.with("Authorization", "Basic bm9ib2R5LWF0LWFsbDo=");
+    let refused = nobody.unary("filesystem.Filesystem/Stat", &json!({"path": file})).1;
+    assert_eq!(refused["message"], "invalid username: 'nobody-at-all'");
+    for (query, status, text) in [
+        (format!("path={none}"), 404, format!("path '{none}' does not exist")),
+        (
+            format!("path={}", directory.path().display()),
+            400,
+            format!("path '{}' is a directory", directory.path().display()),
+        ),
+        (
+            format!("path={file}&username=nobody-at-all"),
+            401,
+            "error looking up user 'nobody-at-all': user: unknown user nobody-at-all".to_owned(),
+        ),
+    ] {
+        let refused = agent.client.call("GET", &format!("/files?{query}"), "", b"");
+        assert_eq!((refused.status, &refused.json()["message"]), (status, &json!(text)), "{query}");
+    }
 }
 
 #[test]

@@ -44,7 +44,15 @@ pub enum Peer {
         address: SocketAddr,
         /// Whether the daemon listens there on the loopback only.
         loopback: bool,
+        /// Whether the connection is encrypted.
+        tls: bool,
     },
+}
+
+impl Peer {
+    pub fn speaks_tls(&self) -> bool {
+        matches!(self, Peer::Tcp { tls: true, .. })
+    }
 }
 
 /// Who a request is from. Handlers get it as an extension.

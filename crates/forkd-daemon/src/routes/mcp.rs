@@ -64,7 +64,7 @@ async fn serve(
 /// A client of this daemon that asks as the caller does.
 fn client(mcp: &Arc<Mcp>, peer: Peer, headers: &HeaderMap) -> Client {
     let token = auth::shown_token(headers).and_then(|token| Secret::new(token.expose()));
-    let address = address(mcp.app.tls && matches!(peer, Peer::Tcp { .. }), headers);
+    let address = address(peer.speaks_tls(), headers);
     let mcp = Arc::clone(mcp);
     Client::in_process(address, token, move || {
         let (client, server) = duplex(PIPE);

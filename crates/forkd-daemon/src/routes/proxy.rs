@@ -145,7 +145,7 @@ async fn pass(
         Peer::Tcp { address, .. } => Some(address.ip()),
         Peer::Unix { .. } => None,
     };
-    let forwarded = Forwarded { address, encrypted: app.tls && address.is_some(), prefix: Some(prefix) };
+    let forwarded = Forwarded { address, encrypted: peer.speaks_tls(), prefix: Some(prefix) };
     let to = Destination { agent, port, target, host, forwarded };
     let mut response = during(sandbox, forward(app, to, request)).await?;
     response.headers_mut().append(CONTENT_SECURITY_POLICY, HeaderValue::from_static(FOREIGN));

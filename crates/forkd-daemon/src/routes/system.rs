@@ -19,6 +19,8 @@ use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::{auth, housekeeping, metrics};
 
+const PEM: &str = "application/x-pem-file";
+
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     let problems =
         OpenApiRouter::new().routes(routes!(problems)).route_layer(from_fn(auth::require(Scope::Admin)));
@@ -27,6 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(health))
         .routes(routes!(version))
         .routes(routes!(caller))
+        .routes(routes!(ca))
         .routes(routes!(metrics_text))
         .routes(routes!(document))
 }
@@ -79,6 +82,31 @@ async fn version(State(app): State<Shared>) -> Json<Version> {
 async fn caller(Extension(caller): Extension<Caller>) -> Json<token::Caller> {
     let Caller { name, scope, project, limits } = caller;
     Json(token::Caller { name, scope, project: project.to_string(), limits })
+}
+
+/// The certificate of the daemon's own CA, in PEM.
+///
+/// Needs no token. Whoever trusts it can use TLS on the daemon's port: `https://localhost:8889`, `https://8000-<id>.localhost:8889`.
+#[utoipa::path(
+    get,
+    path = "/v1/ca",
+    tag = "system",
+    operation_id = "ca",
+    security(()),
+    responses(
+        (status = 200, description = "The certificate", body = String, content_type = PEM),
+        (status = 404, description = "The daemon has no CA: it has a certificate of files, or no TLS",
+            body = forkd_api::error::ErrorBody),
+    )
+)]
+async fn ca(State(app): State<Shared>) -> Answer<impl IntoResponse> {
+    let certificate = app.ca.get().cloned().ok_or_else(|| {
+        ApiError::new(
+            ErrorCode::NotFound,
+            "the daemon has no CA of its own: it was started with --tls-cert, or without TCP",
+        )
+    })?;
+    Ok(([(CONTENT_TYPE, PEM)], certificate))
 }
 
 /// What the daemon cannot read of its own files.

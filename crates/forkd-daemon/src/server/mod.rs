@@ -7,6 +7,7 @@
 //! ```
 
 pub(crate) mod connection;
+mod own_ca;
 mod stream;
 mod tls;
 mod unix;
@@ -24,13 +25,15 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::app::Shared;
 use crate::audit::AuditError;
 use crate::auth::Peer;
-use crate::config::Config;
+use crate::config::{Config, Tls};
 use crate::error::chain;
 
+use own_ca::OwnCa;
 pub use tls::TlsError;
 pub use unix::SocketError;
 
@@ -69,15 +72,27 @@ pub struct Server {
 struct BoundTcp {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<(Arc<tls::Certificate>, Acceptor)>,
+    speaks: Speaks,
+    /// Of files, which may change.
+    certificate: Option<Arc<tls::Certificate>>,
 }
 
+/// What connections of the TCP port begin with.
 #[derive(Clone)]
-struct Acceptor(TlsAcceptor);
+enum Speaks {
+    Plain,
+    Tls(TlsAcceptor),
+    /// Each connection as its first byte says.
+    Both(TlsAcceptor),
+}
 
-impl std::fmt::Debug for Acceptor {
+impl std::fmt::Debug for Speaks {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Acceptor")
+        formatter.write_str(match self {
+            Speaks::Plain => "Plain",
+            Speaks::Tls(_) => "Tls",
+            Speaks::Both(_) => "Both",
+        })
     }
 }
 
@@ -121,21 +136,25 @@ impl Server {
                 if !address.ip().is_loopback() && !app.tokens.any() {
                     return Err(BindError::Unprotected(address));
                 }
-                if !address.ip().is_loopback() && tcp.tls.is_none() {
-                    tracing::warn!(%address, "tokens travel in the clear: without TLS, listen on networks you trust");
+                if !address.ip().is_loopback() && !app.tls {
+                    tracing::warn!(%address, "tokens travel in the clear with plain HTTP: without --tls-cert, listen on networks you trust");
                 }
-                let tls = match &tcp.tls {
-                    None => None,
-                    Some(files) => {
+                let (speaks, certificate) = match &tcp.tls {
+                    None => (Speaks::Plain, None),
+                    Some(Tls::Files(files)) => {
                         let certificate = tls::Certificate::open(files)?;
-                        let acceptor = Acceptor(certificate.acceptor()?);
-                        Some((certificate, acceptor))
+                        (Speaks::Tls(certificate.acceptor()?), Some(certificate))
+                    }
+                    Some(Tls::Own(domains)) => {
+                        let ca = OwnCa::open(&config.home, domains, address.ip())?;
+                        app.ca.get_or_init(|| ca.certificate().to_owned());
+                        (Speaks::Both(tls::acceptor(ca)?), None)
                     }
                 };
                 let failed = |source| BindError::Tcp { address, source };
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
-                Some(BoundTcp { listener, address, tls })
+                Some(BoundTcp { listener, address, speaks, certificate })
             }
         };
         // The last step: its file tells others that the daemon is there.
@@ -153,8 +172,8 @@ impl Server {
     }
 
     pub fn handle(&self) -> Handle {
-        let tls = self.tcp.as_ref().and_then(|tcp| tcp.tls.as_ref());
-        Handle { app: self.app.clone(), certificate: tls.map(|(certificate, _)| Arc::clone(certificate)) }
+        let certificate = self.tcp.as_ref().and_then(|tcp| tcp.certificate.clone());
+        Handle { app: self.app.clone(), certificate }
     }
 
     /// Answers requests until somebody says stop.
@@ -162,8 +181,8 @@ impl Server {
         let Server { app, unix, tcp } = self;
         let mut chores = JoinSet::new();
         chores.spawn(write_usage(app.clone()));
-        if let Some((certificate, _)) = tcp.as_ref().and_then(|tcp| tcp.tls.as_ref()) {
-            chores.spawn(watch(Arc::clone(certificate)));
+        if let Some(certificate) = tcp.as_ref().and_then(|tcp| tcp.certificate.clone()) {
+            chores.spawn(watch(certificate));
         }
         let (unix, _file) = unix.unzip();
         let over_unix = async {
@@ -202,37 +221,61 @@ async fn accept_unix(listener: UnixListener, app: &Shared, router: &Router) {
 }
 
 async fn accept_tcp(tcp: BoundTcp, app: &Shared, router: &Router) {
-    let BoundTcp { listener, address, tls } = tcp;
-    let acceptor = tls.map(|(_, acceptor)| acceptor);
+    let BoundTcp { listener, address, speaks, .. } = tcp;
     let loopback = address.ip().is_loopback();
     let mut connections = Connections::new(app);
     while let Some((stream, address)) = connections.next(|| listener.accept()).await {
         let Some(place) = connections.place() else {
-            if acceptor.is_none() {
+            if !matches!(speaks, Speaks::Tls(_)) {
                 refuse_tcp(stream);
             }
             continue;
         };
         // Answers are written whole; waiting for more to send only delays them. It fails for a connection that is gone.
         let _ = stream.set_nodelay(true);
-        let peer = Peer::Tcp { address, loopback };
-        let (app, router, acceptor) = (app.clone(), router.clone(), acceptor.clone());
+        let (app, router, speaks) = (app.clone(), router.clone(), speaks.clone());
         connections.tasks.spawn(async move {
-            match acceptor {
-                None => connection::serve(stream, peer, app, router).await,
-                Some(Acceptor(acceptor)) => {
-                    match tokio::time::timeout(app.limits.head_time, acceptor.accept(stream)).await {
-                        Ok(Ok(stream)) => connection::serve(stream, peer, app, router).await,
-                        Ok(Err(error)) => tracing::debug!(%address, %error, "no TLS was agreed on"),
-                        Err(_) => tracing::debug!(%address, "no TLS was agreed on in time"),
-                    }
-                }
+            let peer = |tls| Peer::Tcp { address, loopback, tls };
+            let begun = tokio::select! {
+                begun = tokio::time::timeout(app.limits.head_time, begin(stream, speaks)) => begun,
+                () = app.stopping() => return,
+            };
+            match begun {
+                Ok(Ok(Begun::Plain(stream))) => connection::serve(stream, peer(false), app, router).await,
+                Ok(Ok(Begun::Tls(stream))) => connection::serve(stream, peer(true), app, router).await,
+                Ok(Err(error)) => tracing::debug!(%address, %error, "no TLS was agreed on"),
+                Err(_) => tracing::debug!(%address, "nothing was sent, or no TLS was agreed on, in time"),
             }
             drop(place);
         });
     }
     drop(listener);
     connections.finish().await;
+}
+
+/// A connection whose first bytes were exchanged.
+enum Begun {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// The first byte of a TLS connection: its record is a handshake. No method of HTTP begins with it.
+const HANDSHAKE: u8 = 0x16;
+
+async fn begin(stream: TcpStream, speaks: Speaks) -> io::Result<Begun> {
+    let acceptor = match speaks {
+        Speaks::Plain => return Ok(Begun::Plain(stream)),
+        Speaks::Tls(acceptor) => acceptor,
+        Speaks::Both(acceptor) => {
+            let mut first = [0];
+            stream.peek(&mut first).await?;
+            if first != [HANDSHAKE] {
+                return Ok(Begun::Plain(stream));
+            }
+            acceptor
+        }
+    };
+    Ok(Begun::Tls(Box::new(acceptor.accept(stream).await?)))
 }
 
 /// The connections of one listener.

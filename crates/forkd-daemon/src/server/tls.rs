@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::TlsFiles;
 use crate::error::chain;
+use crate::kept::KeptError;
 
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -36,6 +37,14 @@ pub enum TlsError {
     Pair { files: TlsFiles, source: rustls::Error },
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
+    #[error("'{0}' is not a domain name such as sandboxes.example.org")]
+    Domain(String),
+    #[error("the daemon's own CA cannot be used")]
+    Kept(#[from] KeptError),
+    #[error("the daemon's own CA cannot issue a certificate")]
+    Issue(#[source] rcgen::Error),
+    #[error("the kernel gave no random bytes for a certificate")]
+    NoRandomness,
 }
 
 /// Certificate and key, as they are now.
@@ -54,15 +63,8 @@ impl Certificate {
         Ok(Arc::new(Certificate { files: files.clone(), current, seen }))
     }
 
-    /// TLS 1.2 and 1.3, for HTTP/1.1.
     pub fn acceptor(self: &Arc<Self>) -> Result<TlsAcceptor, TlsError> {
-        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::Setup)?;
-        let resolver = Arc::new(Resolver(Arc::clone(self)));
-        let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        acceptor(Arc::new(Resolver(Arc::clone(self))))
     }
 
     /// Reads the files again if they have changed. Blocks.
@@ -80,6 +82,16 @@ impl Certificate {
             Err(error) => tracing::warn!(error = %chain(&error), "the old certificate stays"),
         }
     }
+}
+
+/// TLS 1.2 and 1.3, for HTTP/1.1.
+pub(super) fn acceptor(resolver: Arc<dyn ResolvesServerCert>) -> Result<TlsAcceptor, TlsError> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?;
+    let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, RData};
 
-use crate::policy::{Egress, Policy};
+use crate::policy::Policy;
 
 /// An address is open for as long as its answer may be kept, but at least so long that it can be used; and nobody keeps an
 /// answer for longer than the longest.
@@ -116,7 +116,7 @@ impl Question {
 
     /// The answer for the guest.
     pub fn reply(&self, upstream: Message, policy: &Policy) -> Reply {
-        let listed = matches!(policy.egress, Egress::List(_));
+        let entries: Vec<usize> = policy.entries_of(&self.name).collect();
         let mut message = self.empty(upstream.metadata.response_code);
         let mut open = Vec::new();
         for mut record in upstream.answers {
@@ -130,7 +130,7 @@ impl Question {
             if address.is_some_and(|address| !policy.may_open(address)) {
                 continue;
             }
-            if let Some(address) = address.filter(|_| listed) {
+            if let Some(address) = address.filter(|_| !entries.is_empty()) {
                 if open.len() == MAX_ADDRESSES {
                     continue;
                 }
@@ -140,7 +140,6 @@ impl Question {
             message.answers.push(record);
         }
         message.authorities = upstream.authorities;
-        let entries = policy.entries_of(&self.name).collect();
         Reply { message, open, entries }
     }
 
@@ -171,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::Entry;
+    use crate::policy::{Egress, Entry};
 
     fn list(targets: &[&str]) -> Policy {
         let entries = targets.iter().map(|to| Entry { to: to.parse().unwrap(), ports: Vec::new() });

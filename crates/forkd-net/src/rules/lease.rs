@@ -12,13 +12,15 @@
 //! already connected is looked at again by the new rules, in the moment that they appear: nothing that they forbid goes on, and
 //! what they allow does not notice.
 
+use std::net::IpAddr;
+
 use super::TABLE;
 use super::ranges::not_the_internet;
 use crate::drops::{GROUP, LOGGED_BYTES, Reason};
 use crate::nft::{Base, Comparison, Expression, Family, Hook, Priority, Rule, SetKey, Transaction};
 use crate::nft::{ESTABLISHED, ICMP, ICMP6, INVALID, RELATED, TCP, UDP};
 use crate::plan::{GATEWAY4, GATEWAY6, GUEST_LINK_LOCAL, GUEST_MAC, GUEST4, GUEST6, TAP, UPLINK};
-use crate::policy::{Egress, Entry, Policy, Target};
+use crate::policy::{Egress, Entry, Exceptions, Policy, Target};
 
 /// Counters, by table.
 pub const SENT: &str = "sent";
@@ -226,10 +228,17 @@ fn with_egress(mut transaction: Transaction, policy: &Policy, generation: u32) -
     match &policy.egress {
         Egress::Deny => {}
         Egress::Allow => {
-            for (network, prefix) in not_the_internet() {
-                let rule = Rule::new().to_network(network, prefix).jump(REFUSE);
-                transaction = transaction.add_rule(EGRESS, &rule);
+            transaction = without_networks(transaction, not_the_internet());
+            transaction = transaction.add_rule(EGRESS, &Rule::new().jump(PASS));
+        }
+        // The order is the policy: nothing opens private networks, and what is allowed wins over what is denied.
+        Egress::Except(Exceptions { deny, allow }) => {
+            transaction = without_networks(transaction, not_the_internet());
+            for (index, entry) in allow.iter().enumerate() {
+                transaction = with_entry(transaction, index, entry, generation);
             }
+            let denied = deny.iter().map(|network| (network.network(), network.prefix()));
+            transaction = without_networks(transaction, denied);
             transaction = transaction.add_rule(EGRESS, &Rule::new().jump(PASS));
         }
         Egress::List(entries) => {
@@ -239,6 +248,15 @@ fn with_egress(mut transaction: Transaction, policy: &Policy, generation: u32) -
         }
     }
     transaction.add_rule(EGRESS, &Rule::new().jump(REFUSE))
+}
+
+fn without_networks(
+    transaction: Transaction,
+    networks: impl IntoIterator<Item = (IpAddr, u8)>,
+) -> Transaction {
+    networks.into_iter().fold(transaction, |transaction, (network, prefix)| {
+        transaction.add_rule(EGRESS, &Rule::new().to_network(network, prefix).jump(REFUSE))
+    })
 }
 
 fn with_entry(mut transaction: Transaction, index: usize, entry: &Entry, generation: u32) -> Transaction {

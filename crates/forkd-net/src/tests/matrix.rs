@@ -9,7 +9,7 @@ use super::in_namespaces;
 use super::world::{ELSEWHERE, Guest, HOST4, HOST6, OTHER_PORT, PORT, Reached, World, line};
 use crate::plan::{GATEWAY4, GATEWAY6, Slot};
 use crate::rules::ranges::is_internet;
-use crate::{Egress, Entry, Lease, Policy};
+use crate::{Egress, Entry, Exceptions, Lease, Policy};
 
 fn slot(number: u16) -> Slot {
     Slot::try_from(number).unwrap()
@@ -107,6 +107,27 @@ async fn modes() {
     assert_eq!(guest.reach("2a00:9::9", PORT), Reached::Forbidden);
     nothing_near(&guest, &other);
 
+    // Exceptions: the internet without what is denied, but with what is allowed of that; nothing private, listed or not.
+    let except = Exceptions {
+        deny: ["8.0.0.0/8", "9.9.9.9", "2a00:9::/32"].map(|network| network.parse().unwrap()).into(),
+        allow: ["8.8.8.8:8080", "10.1.0.0/16"].map(|entry| entry.parse().unwrap()).into(),
+    };
+    lease.change(policy(Egress::Except(except))).await.unwrap();
+    for address in ELSEWHERE {
+        let expected = match is_internet(address.parse().unwrap()) {
+            true if address == "8.8.8.8" => yes(&HOST4),
+            true if address.starts_with('8') || address == "9.9.9.9" => Reached::Forbidden,
+            true if address.starts_with("2a00:9:") => Reached::Forbidden,
+            true if address.contains(':') => yes(&HOST6),
+            true => yes(&HOST4),
+            false => Reached::Forbidden,
+        };
+        assert_eq!(guest.reach(address, PORT), expected, "{address}");
+    }
+    assert_eq!(guest.reach("8.8.8.8", OTHER_PORT), Reached::Forbidden);
+    assert_eq!(guest.reach("8.8.8.8", 53), Reached::Forbidden);
+    nothing_near(&guest, &other);
+
     // The other sandbox was never touched by any of this.
     assert_eq!(neighbour.reach("8.8.8.8", PORT), yes(&HOST4));
     drop(host);
@@ -139,6 +160,16 @@ async fn changes() {
     lease.change(Policy::default()).await.unwrap();
     bad.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
     assert_eq!(line(&mut bad).unwrap(), "two");
+
+    // The same where networks are denied one by one.
+    let mut bad = guest.connect(([8, 8, 8, 8], PORT).into()).unwrap();
+    line(&mut bad).unwrap();
+    let deny = vec!["8.8.8.0/24".parse().unwrap()];
+    lease.change(policy(Egress::Except(Exceptions { deny, allow: Vec::new() }))).await.unwrap();
+    writeln!(good, "three").unwrap();
+    assert_eq!(line(&mut good).unwrap(), "three");
+    writeln!(bad, "three").unwrap();
+    assert!(line(&mut bad).is_err(), "a connection that is denied now goes on");
 }
 
 #[test]

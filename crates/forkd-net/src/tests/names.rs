@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use super::in_namespaces;
 use super::world::{Guest, OTHER_PORT, PORT, Reached, World};
 use crate::plan::{GATEWAY4, Slot};
-use crate::{Egress, Entry, Lease, Notice, Policy, Reason, Upstream};
+use crate::{Egress, Entry, Exceptions, Lease, Notice, Policy, Reason, Upstream};
 
 /// A resolver with a few names, at a port of the host's loopback.
 pub(super) fn upstream() -> SocketAddr {
@@ -185,6 +185,20 @@ async fn resolving() {
 
     lease.change(Policy { bandwidth: Some(1 << 30), ..lease.policy() }).await.unwrap();
     assert!(matches!(guest.reach("9.9.9.9", PORT), Reached::Yes(_)), "another bandwidth closes nothing");
+
+    // A name that is allowed wins over networks that are denied. Other names are answered, and open nothing.
+    let except = Exceptions {
+        deny: vec!["9.9.9.0/24".parse().unwrap(), "2a00:9::/32".parse().unwrap()],
+        allow: vec!["*.example.com:8080".parse().unwrap()],
+    };
+    lease.change(Policy { egress: Egress::Except(except), bandwidth: None }).await.unwrap();
+    assert_eq!(addresses(&ask(&guest, "other.org.", RecordType::A).await).len(), 1);
+    assert_eq!(guest.reach("9.9.9.9", PORT), Reached::Forbidden);
+    assert!(matches!(guest.reach("8.8.8.8", OTHER_PORT), Reached::Yes(_)));
+    ask(&guest, "good.example.com.", RecordType::A).await;
+    assert!(matches!(guest.reach("9.9.9.9", PORT), Reached::Yes(_)));
+    assert_eq!(guest.reach("9.9.9.9", OTHER_PORT), Reached::Forbidden);
+    assert_eq!(guest.reach("2a00:9::9", PORT), Reached::Forbidden);
 
     lease.change(Policy { egress: Egress::Deny, bandwidth: None }).await.unwrap();
     let denied = ask(&guest, "good.example.com.", RecordType::A).await;

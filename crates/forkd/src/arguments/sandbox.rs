@@ -62,12 +62,15 @@ fn on_expiry_parser() -> impl TypedValueParser<Value = OnExpiry> {
 #[derive(Debug, Args)]
 pub struct EgressArguments {
     /// Whether packets go out: to the internet, or nowhere.
-    #[arg(long, value_enum, value_name = "MODE", conflicts_with = "allow")]
+    #[arg(long, value_enum, value_name = "MODE", conflicts_with_all = ["allow", "deny"])]
     pub egress: Option<EgressArgument>,
-    /// Reach only this, and whatever else is allowed so: 10.1.0.0/16, example.com, *.example.com, each with ports if only
-    /// those are meant (example.com:443).
+    /// Reach only this and the targets of further --allow: 10.1.0.0/16, example.com, *.example.com, each with ports if only
+    /// those are meant (example.com:443). With --deny: reach this although a denied network has it.
     #[arg(long, value_name = "TARGET")]
     pub allow: Vec<String>,
+    /// Reach the internet except this network or address: 8.8.8.0/24, 2001:db8::1. May be given more than once.
+    #[arg(long, value_name = "NETWORK")]
+    pub deny: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -81,14 +84,14 @@ pub enum EgressArgument {
 impl EgressArguments {
     /// What is asked for, if anything is.
     pub fn wanted(&self) -> Option<Egress> {
-        if !self.allow.is_empty() {
-            return Some(Egress { mode: EgressMode::List, allow: self.allow.clone() });
-        }
-        let mode = match self.egress? {
-            EgressArgument::Allow => EgressMode::Allow,
-            EgressArgument::Deny => EgressMode::Deny,
+        let mode = match self.egress {
+            Some(EgressArgument::Allow) => EgressMode::Allow,
+            Some(EgressArgument::Deny) => EgressMode::Deny,
+            None if !self.deny.is_empty() => EgressMode::Allow,
+            None if !self.allow.is_empty() => EgressMode::List,
+            None => return None,
         };
-        Some(Egress { mode, allow: Vec::new() })
+        Some(Egress { mode, allow: self.allow.clone(), deny: self.deny.clone() })
     }
 }
 

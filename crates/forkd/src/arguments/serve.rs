@@ -24,12 +24,17 @@ pub struct ServeOptions {
     /// Group, by name or number, that may also use the Unix socket. Its members are admins.
     #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
-    /// Certificate chain (PEM) for TLS on the TCP address.
+    /// Certificate chain (PEM); the TCP address then takes TLS only. Without it, the port takes plain HTTP, and TLS with certificates
+    /// of a CA that the daemon creates in forkd's home.
     #[arg(long, value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key (PEM) of the certificate.
     #[arg(long, value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Domain whose names lead to this daemon, for certificates of its own CA: NAME and *.NAME; may be repeated
+    /// [default: localhost and *.localhost].
+    #[arg(long, value_name = "NAME", conflicts_with = "tls_cert")]
+    pub domain: Vec<String>,
     /// Append a line of JSON to this file for each request.
     #[arg(long, value_name = "PATH")]
     pub audit_log: Option<PathBuf>,

@@ -25,8 +25,33 @@ pub fn run(options: &EgressOptions) -> Result<Exit, CliError> {
 /// In one line.
 pub(super) fn line(egress: &Egress) -> String {
     match egress.mode {
-        EgressMode::Allow => "allow".into(),
+        EgressMode::Allow if egress.deny.is_empty() => "allow".into(),
+        EgressMode::Allow if egress.allow.is_empty() => format!("all but {}", egress.deny.join(", ")),
+        EgressMode::Allow => {
+            format!("all but {}, except {}", egress.deny.join(", "), egress.allow.join(", "))
+        }
         EgressMode::Deny => "deny".into(),
         EgressMode::List => format!("only {}", egress.allow.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_is_one_line() {
+        let list = |items: &[&str]| items.iter().map(ToString::to_string).collect();
+        let egress =
+            |mode, allow: &[&str], deny: &[&str]| Egress { mode, allow: list(allow), deny: list(deny) };
+        for (egress, expected) in [
+            (EgressMode::Allow.into(), "allow"),
+            (EgressMode::Deny.into(), "deny"),
+            (egress(EgressMode::List, &["a.example", "9.9.9.9"], &[]), "only a.example, 9.9.9.9"),
+            (egress(EgressMode::Allow, &[], &["8.8.0.0/16", "9.9.9.9"]), "all but 8.8.0.0/16, 9.9.9.9"),
+            (egress(EgressMode::Allow, &["8.8.8.8"], &["8.8.0.0/16"]), "all but 8.8.0.0/16, except 8.8.8.8"),
+        ] {
+            assert_eq!(line(&egress), expected);
+        }
     }
 }

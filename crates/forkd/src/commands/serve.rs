@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_daemon::build_guests::EngineGuests;
-use forkd_daemon::config::{Config, Limits, Socket, Tcp, TlsFiles};
+use forkd_daemon::config::{Config, Limits, Socket, Tcp, Tls, TlsFiles};
 use forkd_daemon::snapshot_policy::PolicyFile;
 use forkd_daemon::{App, Server, housekeeping, routes, signals};
 use forkd_e2b::E2b;
@@ -129,7 +129,11 @@ async fn serve(
         tracing::info!(socket = %socket.display(), "listening");
     }
     if let Some(address) = server.address() {
-        let tls = config.tcp.as_ref().is_some_and(|tcp| tcp.tls.is_some());
+        let tls = match config.tcp.as_ref().and_then(|tcp| tcp.tls.as_ref()) {
+            None => "no",
+            Some(Tls::Files(_)) => "only",
+            Some(Tls::Own(_)) => "own CA",
+        };
         tracing::info!(%address, tls, "listening");
         if !app.tokens.needed() {
             tracing::warn!("there are no tokens: every user of this host may use {address}");
@@ -309,13 +313,13 @@ fn config(options: &ServeOptions) -> Result<Config, CliError> {
     let home = home::directory()?;
     let tls = match (&options.tls_cert, &options.tls_key) {
         (Some(certificate), Some(key)) => {
-            Some(TlsFiles { certificate: certificate.clone(), key: key.clone() })
+            Tls::Files(TlsFiles { certificate: certificate.clone(), key: key.clone() })
         }
-        _ => None,
+        _ => Tls::Own(options.domain.clone()),
     };
     let tcp = match options.listen {
         Listen::Nowhere => None,
-        Listen::At(address) => Some(Tcp { address, tls }),
+        Listen::At(address) => Some(Tcp { address, tls: Some(tls) }),
     };
     let group = options.socket_group.as_deref().map(group).transpose()?;
     let path: PathBuf = options.socket.clone().unwrap_or_else(|| home.join(SOCKET));

@@ -598,9 +598,13 @@ class Egress(Model):
     mode: EgressMode
 
     allow: list[str] = field(default_factory=list)
-    """What is reached in the mode `list`: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`),
-    each with ports if only those are meant (`example.com:443`, `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
+    """What is reached in the mode `list`, and in the mode `allow` although `deny` has it: networks (`10.1.0.0/16`),
+    addresses, names (`example.com`, `*.example.com`), each with ports if only those are meant (`example.com:443`,
+    `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
     """
+
+    deny: list[str] = field(default_factory=list)
+    """Networks (`8.8.8.0/24`) and addresses that are not reached in the mode `allow`. What `allow` has wins over them."""
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,24 @@ fn an_image_of_debian_gets_the_account() {
 }
 
 #[test]
+fn directories_of_local_programs_are_the_users() {
+    let image =
+        Image::new(&[("/etc/passwd", PASSWD), ("/usr/local/lib/python3/site.py", ""), ("/usr/lib/x", "")]);
+    let outside = tempfile::tempdir().unwrap();
+    symlink(outside.path(), image.at("/usr/local/man")).unwrap();
+    let before = image.owner("/usr/lib");
+    image.make().unwrap();
+    let uid = image.user().uid;
+    for path in ["/usr/local", "/usr/local/lib", "/usr/local/lib/python3"] {
+        assert_eq!(image.owner(path), (uid, before.1), "{path}");
+    }
+    for path in ["/usr/local/lib/python3/site.py", "/usr/local/man", "/usr", "/usr/lib"] {
+        assert_eq!(image.owner(path), before, "{path}");
+    }
+    assert_eq!(fs::metadata(outside.path()).unwrap().uid(), before.0);
+}
+
+#[test]
 fn an_image_with_nothing_at_all_gets_it_too() {
     let image = Image::new(&[]);
     image.make().unwrap();

@@ -37,7 +37,7 @@ async fn serve(agent: &Agent, request: Request) -> Result<Written, RestError> {
     if request.source_paths.is_empty() || request.destination.is_empty() {
         return Err(RestError::bad_request("source_paths and destination must not be empty"));
     }
-    let user = caller::find_user(agent, request.username).await.map_err(RestError::unauthorized)?;
+    let user = caller::find_user(agent, request.username).await?;
     let workdir = agent.settings().default_workdir;
     let resolve = |path: &str| {
         paths::resolve(path, &user, workdir.as_deref())

@@ -37,7 +37,7 @@ pub async fn download(
 
 async fn serve(agent: &Agent, query: &FileQuery, headers: &HeaderMap) -> Result<Response, RestError> {
     access::check(agent, headers, query, Operation::Read)?;
-    let user = caller::find_user(agent, query.username.clone()).await.map_err(RestError::unauthorized)?;
+    let user = caller::find_user(agent, query.username.clone()).await?;
     let workdir = agent.settings().default_workdir;
     let path = paths::resolve(query.path.as_deref().unwrap_or_default(), &user, workdir.as_deref())
         .map_err(|error| RestError::bad_request(error.to_string()))?;
@@ -61,7 +61,15 @@ fn open(path: &Path) -> Result<Opened, RestError> {
     let wrong = |error: io::Error| RestError::system(&path.display().to_string(), &error);
     // Without waiting: opening a pipe that nobody writes to would.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(wrong)?;
+    let file =
+        File::options().read(true).custom_flags(nonblocking).open(path).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    RestError::not_found(format!("path '{}' does not exist", path.display()))
+                }
+                _ => wrong(error),
+            }
+        })?;
     let found = file.metadata().map_err(wrong)?;
     if found.is_dir() {
         return Err(RestError::bad_request(format!("path '{}' is a directory", path.display())));

@@ -53,7 +53,7 @@ async fn serve(
     body: SharedBody,
 ) -> Result<Vec<Written>, RestError> {
     access::check(agent, headers, query, Operation::Write)?;
-    let user = caller::find_user(agent, query.username.clone()).await.map_err(RestError::unauthorized)?;
+    let user = caller::find_user(agent, query.username.clone()).await?;
     let place = Place { user, workdir: agent.settings().default_workdir };
     let compressed = is_compressed(headers)?;
     let kind = text(headers, header::CONTENT_TYPE);

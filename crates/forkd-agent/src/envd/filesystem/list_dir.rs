@@ -14,7 +14,7 @@ use forkd_envd::filesystem::{EntryInfo, ListDirRequest, ListDirResponse, Page};
 
 use super::{Caller, entry};
 use crate::agent::Agent;
-use crate::connect::{system_error, unary};
+use crate::connect::{or_missing, system_error, unary};
 use crate::runtime::blocking;
 use crate::users::Users;
 
@@ -40,7 +40,8 @@ pub async fn list_dir(State(agent): State<Arc<Agent>>, request: Request) -> Resp
 
 /// A page in the order of names. However large the directory is, no more than a page of it is in memory.
 fn page(root: &Path, wanted: &Page) -> Result<ListDirResponse, ConnectError> {
-    let wrong = |error: &io::Error| system_error(&root.display().to_string(), error);
+    let wrong =
+        |error: &io::Error| or_missing("path not found", system_error(&root.display().to_string(), error));
     let limit = usize::try_from(wanted.limit).unwrap_or(usize::MAX).clamp(1, MAX_PAGE_ENTRIES);
     let mut names: BTreeSet<(String, OsString)> = BTreeSet::new();
     for entry in fs::read_dir(root).map_err(|error| wrong(&error))? {
@@ -73,9 +74,10 @@ fn page(root: &Path, wanted: &Page) -> Result<ListDirResponse, ConnectError> {
 
 /// In the order of names, a directory before what is in it. Links are not followed, except the one that was asked for.
 fn list(root: &Path, depth: u32, limit: usize) -> Result<Vec<EntryInfo>, ConnectError> {
-    let wrong = |error: &io::Error| system_error(&root.display().to_string(), error);
+    let wrong =
+        |error: &io::Error| or_missing("path not found", system_error(&root.display().to_string(), error));
     if !fs::metadata(root).map_err(|error| wrong(&error))?.is_dir() {
-        return Err(ConnectError::invalid(format!("{} is not a directory", root.display())));
+        return Err(ConnectError::invalid(format!("path is not a directory: {}", root.display())));
     }
     let users = Users::read();
     let mut entries = Vec::new();

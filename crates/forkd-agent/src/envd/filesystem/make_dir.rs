@@ -21,10 +21,11 @@ pub async fn make_dir(State(agent): State<Arc<Agent>>, request: Request) -> Resp
         let wanted = path.clone();
         let made = blocking(move || match wanted.metadata() {
             Ok(found) if found.is_dir() => {
-                Err(ConnectError::new(Code::AlreadyExists, format!("{} exists", wanted.display())))
+                let message = format!("directory already exists: {}", wanted.display());
+                Err(ConnectError::new(Code::AlreadyExists, message))
             }
             Ok(_) => Err(ConnectError::invalid(format!(
-                "{} already exists and is not a directory",
+                "path already exists but it is not a directory: {}",
                 wanted.display()
             ))),
             Err(_) => owned::make_directories(&wanted, &caller.user)

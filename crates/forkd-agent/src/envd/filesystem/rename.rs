@@ -8,7 +8,7 @@ use forkd_envd::filesystem::MoveRequest;
 
 use super::{Caller, owned, stat};
 use crate::agent::Agent;
-use crate::connect::{system_error, unary};
+use crate::connect::{or_missing, system_error, unary};
 use crate::runtime::blocking;
 
 pub async fn rename(State(agent): State<Arc<Agent>>, request: Request) -> Response {
@@ -24,7 +24,8 @@ pub async fn rename(State(agent): State<Arc<Agent>>, request: Request) -> Respon
             owned::make_parents(&target, &caller.user)?;
             std::fs::rename(&source, &target)
         });
-        moved.await.and_then(|moved| moved).map_err(|error| system_error(&subject, &error))?;
+        let wrong = |error| or_missing("source file not found", system_error(&subject, &error));
+        moved.await.and_then(|moved| moved).map_err(wrong)?;
         stat::entry_response(destination).await
     })
     .await

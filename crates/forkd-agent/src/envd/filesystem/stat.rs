@@ -9,7 +9,7 @@ use forkd_envd::filesystem::{EntryResponse, PathRequest};
 
 use super::{Caller, entry};
 use crate::agent::Agent;
-use crate::connect::{system_error, unary};
+use crate::connect::{or_missing, system_error, unary};
 use crate::runtime::blocking;
 use crate::users::Users;
 
@@ -26,5 +26,6 @@ pub async fn stat(State(agent): State<Arc<Agent>>, request: Request) -> Response
 pub async fn entry_response(path: std::path::PathBuf) -> Result<EntryResponse, ConnectError> {
     let subject = path.display().to_string();
     let found = blocking(move || entry::info(&path, &Users::read())).await.and_then(|found| found);
-    found.map(|entry| EntryResponse { entry }).map_err(|error| system_error(&subject, &error))
+    let wrong = |error| or_missing("file not found", system_error(&subject, &error));
+    found.map(|entry| EntryResponse { entry }).map_err(wrong)
 }

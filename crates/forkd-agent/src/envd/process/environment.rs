@@ -40,14 +40,13 @@ pub async fn directory(
     let path = paths::resolve(wanted, user, settings.default_workdir.as_deref())
         .map_err(|error| ConnectError::invalid(error.to_string()))?;
     let candidate = path.clone();
-    let is_directory = blocking(move || candidate.is_dir()).await;
-    match is_directory {
+    let found =
+        blocking(move || candidate.metadata().map(|found| found.is_dir())).await.and_then(|found| found);
+    match found {
         Ok(true) => Ok(path),
         _ if wanted.is_empty() => Ok(Path::new("/").to_owned()),
-        _ => Err(ConnectError::invalid(format!(
-            "cwd '{}' does not exist or is not a directory",
-            path.display()
-        ))),
+        Ok(false) => Err(ConnectError::invalid(format!("cwd '{}' is not a directory", path.display()))),
+        Err(_) => Err(ConnectError::invalid(format!("cwd '{}' does not exist", path.display()))),
     }
 }
 

@@ -15,7 +15,7 @@ use forkd_envd::filesystem::{Event, EventType};
 use tokio::io::unix::AsyncFd;
 
 use super::entry;
-use crate::connect::system_error;
+use crate::connect::{or_missing, system_error};
 use crate::envd::paths;
 use crate::runtime::blocking;
 use crate::users::Users;
@@ -102,9 +102,11 @@ fn add_entries(root: &Path, events: &mut [Event]) {
 
 /// inotify sees what this kernel does. On a filesystem that others write to, it sees half of it.
 fn check(root: &Path, options: Options) -> Result<(), ConnectError> {
-    let wrong = |error: std::io::Error| system_error(&root.display().to_string(), &error);
+    let shown = root.display();
+    let wrong =
+        |error: std::io::Error| or_missing(&format!("path {shown} not found"), system_error("stat", &error));
     if !root.metadata().map_err(wrong)?.is_dir() {
-        return Err(ConnectError::invalid(format!("{} is not a directory", root.display())));
+        return Err(ConnectError::invalid(format!("path {shown} not a directory")));
     }
     let kind = rustix::fs::statfs(root).map_err(|error| wrong(error.into()))?.f_type;
     if !options.allow_network_mounts && kernel::is_shared(kind) {

@@ -61,23 +61,23 @@ fn on_expiry_parser() -> impl TypedValueParser<Value = OnExpiry> {
 /// What a sandbox may reach.
 #[derive(Debug, Args)]
 pub struct EgressArguments {
-    /// Whether packets go out: to the internet, or nowhere.
+    /// Outgoing connections: to the internet, or none.
     #[arg(long, value_enum, value_name = "MODE", conflicts_with_all = ["allow", "deny"])]
     pub egress: Option<EgressArgument>,
-    /// Reach only this and the targets of further --allow: 10.1.0.0/16, example.com, *.example.com, each with ports if only
-    /// those are meant (example.com:443). With --deny: reach this although a denied network has it.
+    /// Allow connections only to this network, address or domain, optionally on one port: 10.1.0.0/16, example.com, *.example.com:443;
+    /// may be repeated. With --deny: an exception from the denied networks.
     #[arg(long, value_name = "TARGET")]
     pub allow: Vec<String>,
-    /// Reach the internet except this network or address: 8.8.8.0/24, 2001:db8::1. May be given more than once.
+    /// Allow the internet except for this network or address: 8.8.8.0/24, 2001:db8::1; may be repeated.
     #[arg(long, value_name = "NETWORK")]
     pub deny: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EgressArgument {
-    /// To the internet, and not to private networks.
+    /// To the internet, but not to private networks.
     Allow,
-    /// Nowhere.
+    /// None.
     Deny,
 }
 

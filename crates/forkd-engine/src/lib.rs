@@ -23,6 +23,7 @@ mod commands;
 pub mod contexts;
 pub mod dial;
 mod disk;
+mod ending;
 mod engine;
 mod error;
 pub mod eval;

@@ -2,6 +2,7 @@
 
 mod daemon;
 mod e2b;
+mod hold;
 mod image;
 mod kernel;
 mod mcp;
@@ -15,6 +16,7 @@ mod watch;
 
 pub use daemon::*;
 pub use e2b::*;
+pub use hold::*;
 pub use image::*;
 pub use kernel::*;
 pub use mcp::*;
@@ -125,6 +127,13 @@ pub enum Command {
     ///
     /// SIGHUP opens the audit log and the certificate again.
     Serve(ServeOptions),
+    /// Find the daemon, or start a private one that ends with its last holder; hold it until stdin ends.
+    ///
+    /// Prints one line of JSON when the daemon answers: url, token if one is needed, and private, which is false for a daemon that
+    /// was there already; such a one is not held, and the command ends at once. Otherwise the daemon, and all of its sandboxes, end
+    /// when the last process that holds it has closed stdin or is gone. Where this host's KVM cannot run guests, the machine is
+    /// started, and stopped in the same way. Clients start this command by themselves with FORKD_AUTOSTART=1.
+    Hold(HoldOptions),
     /// E2B's clients, unchanged, as users of this daemon.
     E2b {
         #[command(subcommand)]

@@ -10,6 +10,7 @@ mod ending;
 mod events;
 mod files;
 mod guest;
+mod held;
 mod held_up;
 mod hostile;
 mod images;

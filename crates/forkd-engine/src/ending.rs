@@ -37,7 +37,9 @@ impl Engine {
         while let Some(ended) = ends.join_next().await {
             left.extend(ended.ok().flatten());
         }
-        left.extend(self.shared.sandboxes.all().iter().map(|sandbox| sandbox.view().id().to_string()));
+        left.extend(
+            self.shared.sandboxes.all().iter().map(|sandbox| sandbox.view().id().as_str().to_owned()),
+        );
         left
     }
 

@@ -229,9 +229,7 @@ pub fn token_of_machine(options: &DaemonOptions, address: &Address) -> Result<Op
         Err(OpenError::NoMachine(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let is_its = |daemon: &DaemonAddress| {
-        matches!(address, Address::Tcp { tls: false, host, port } if host == "127.0.0.1" && *port == daemon.port)
-    };
+    let is_its = |daemon: &DaemonAddress| matches!(address, Address::Tcp { tls: false, host, port } if host == "127.0.0.1" && *port == daemon.port);
     match machine.daemon() {
         Ok(daemon) => Ok(daemon.filter(is_its).map(|daemon| daemon.token)),
         Err(forkd_machine::DaemonError::NotRunning(_)) => Ok(None),

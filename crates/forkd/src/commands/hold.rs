@@ -82,7 +82,8 @@ async fn hold(options: &HoldOptions, private: &Private) -> Result<Option<crate::
     let Found { client, is_private } = find_or_start(&options.daemon, private).await?;
     let url = match client.address() {
         Address::Unix(path) => {
-            let path = std::path::absolute(path).map_err(|error| CliError::Io("tell where the socket is", error))?;
+            let path =
+                std::path::absolute(path).map_err(|error| CliError::Io("tell where the socket is", error))?;
             Address::Unix(path).to_string()
         }
         address => address.to_string(),

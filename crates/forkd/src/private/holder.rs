@@ -8,7 +8,7 @@ use forkd_client::Client;
 use forkd_host::home;
 use forkd_proto::probe::KvmFinding;
 
-use super::{Kept, KeeperLock, Private, said_since};
+use super::{KeeperLock, Kept, Private, said_since};
 use crate::arguments::DaemonOptions;
 use crate::commands::say;
 use crate::daemon;

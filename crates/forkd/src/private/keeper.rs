@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::fcntl_dupfd_cloexec;
 use tokio::sync::oneshot;
 
-use super::{Kept, KeeperLock, Private};
+use super::{KeeperLock, Kept, Private};
 use crate::error::CliError;
 
 /// The keeper, while it has something to end.

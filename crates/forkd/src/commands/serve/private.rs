@@ -55,7 +55,10 @@ impl PrivateKeeper {
         let last_lease = self.keeper.last_lease();
         tokio::spawn(async move {
             if let Ok(Err(error)) = last_lease.await {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot tell who holds this daemon");
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot tell who holds this daemon"
+                );
             }
             tracing::info!("nobody holds this daemon any more");
             handle.stop();

@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -150,7 +150,7 @@ release-python: setup ## build the wheel and check it for PyPI; with PUBLISH=1, 
 release-typescript: setup ## build the package and check it for npm; with PUBLISH=1, from a clean tree at the tag of its version, publish it
 	sdk/release typescript
 
-bench: bench-fork bench-api bench-branch bench-chain bench-load bench-hub ## measurements, one JSON object a line
+bench: bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart ## measurements, one JSON object a line
 	@target/release/bench-machine
 
 bench-fork: build-bench ## children of one zygote, beside the floor (and Firecracker, if on PATH)
@@ -170,6 +170,9 @@ bench-load: build-bench ## the first fork of a snapshot that is on disk only, be
 
 bench-hub: build-bench ## sending a snapshot's memory to a registry or a file and back, beside zstd and BLAKE3 alone
 	@target/release/bench-hub
+
+bench-autostart: build-bench ## from the import of a client to its first sandbox where there is no daemon, beside the next fork
+	@target/release/bench-autostart
 
 fuzz: setup ## every fuzz target for FUZZ_SECONDS (60) each
 	@cargo fuzz --version 2>/dev/null | grep -qx 'cargo-fuzz $(CARGO_FUZZ_VERSION)' \

@@ -11,6 +11,7 @@ mod events;
 mod files;
 mod forward;
 mod guest;
+mod held;
 mod held_up;
 mod hostile;
 mod images;

@@ -12,7 +12,7 @@ const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/python/with-too
 const TYPESCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/typescript/with-tools");
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/scenarios/run");
 /// Tests of the TypeScript client are compiled into one directory.
-static COMPILED: Mutex<()> = Mutex::new(());
+pub static COMPILED: Mutex<()> = Mutex::new(());
 
 fn pytest(files: &[&str]) -> Command {
     let mut command = Command::new(TOOLS);

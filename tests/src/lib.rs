@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod docker_registry;
 pub mod engine;
 pub mod fake_agent;
+pub mod held;
 pub mod host;
 pub mod hostile;
 pub mod library;

@@ -24,6 +24,7 @@ pub mod console;
 pub mod contexts;
 pub mod dial;
 mod disk;
+mod ending;
 mod engine;
 mod error;
 pub mod eval;

@@ -2,6 +2,7 @@
 
 mod daemon;
 mod e2b;
+mod hold;
 mod image;
 mod kernel;
 mod mcp;
@@ -15,6 +16,7 @@ mod watch;
 
 pub use daemon::*;
 pub use e2b::*;
+pub use hold::*;
 pub use image::*;
 pub use kernel::*;
 pub use mcp::*;
@@ -134,6 +136,13 @@ pub enum Command {
     ///
     /// SIGHUP reopens the audit log and reloads the TLS certificate.
     Serve(ServeOptions),
+    /// Find or start a daemon for other programs, and hold it until stdin is closed.
+    ///
+    /// Prints one line of JSON when the daemon responds: url, token if one is needed, and private. If a daemon was already running,
+    /// private is false and the command exits at once. Otherwise a private daemon is started, which ends with all of its sandboxes
+    /// when the last process that holds it has closed stdin or has ended. If this host's KVM cannot run guests, the machine is started
+    /// and stopped in the same way. Clients run this command if FORKD_AUTOSTART=1.
+    Hold(HoldOptions),
     /// Set up this daemon for the official E2B SDKs.
     E2b {
         #[command(subcommand)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forkd_client::{Address, Client, Secret};
 use forkd_host::{home, kvm};
-use forkd_machine::{DaemonAddress, Home, InitOptions, Machine, OpenError, StartOptions};
+use forkd_machine::{DaemonAddress, Home, InitOptions, Machine, Name, OpenError, StartOptions, State};
 use forkd_proto::probe::{KvmFinding, ProbeReport};
 use tokio::time::timeout;
 
@@ -56,8 +56,13 @@ pub async fn find_or_start(options: &DaemonOptions) -> Result<Client, CliError> 
     let (binaries, host) = probe()?;
     match host.kvm {
         KvmFinding::Good { .. } => start_here(options, &binaries).await,
-        _ => start_in_machine(options, binaries, host),
+        _ => start_in_machine(options),
     }
+}
+
+/// Whether a daemon is named by an option or a variable, so that no other one is looked for.
+pub fn is_named(options: &DaemonOptions) -> bool {
+    options.address.is_some() || std::env::var_os(URL_VARIABLE).is_some_and(|text| !text.is_empty())
 }
 
 /// Whether no daemon answers and [`find_or_start`] would start one in the machine.
@@ -69,7 +74,7 @@ pub async fn will_be_in_machine(options: &DaemonOptions) -> Result<bool, CliErro
 }
 
 /// Where the binaries are, and what this host's KVM can do with them.
-fn probe() -> Result<(PathBuf, ProbeReport), CliError> {
+pub fn probe() -> Result<(PathBuf, ProbeReport), CliError> {
     let binaries = home::binaries().map_err(CliError::Binaries)?;
     let host = kvm::probe(&binaries)?;
     Ok((binaries, host))
@@ -217,16 +222,43 @@ pub fn last_lines(log: &[u8]) -> String {
     lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join("\n")
 }
 
+/// The token of the machine's daemon, if this is its address.
+pub fn token_of_machine(options: &DaemonOptions, address: &Address) -> Result<Option<String>, CliError> {
+    let machine = match Machine::open(&Home::new(home::directory()?), &options.machine) {
+        Ok(machine) => machine,
+        Err(OpenError::NoMachine(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let is_its = |daemon: &DaemonAddress| matches!(address, Address::Tcp { tls: false, host, port } if host == "127.0.0.1" && *port == daemon.port);
+    match machine.daemon() {
+        Ok(daemon) => Ok(daemon.filter(is_its).map(|daemon| daemon.token)),
+        Err(forkd_machine::DaemonError::NotRunning(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether there is the machine and it runs, or does anything but stand still.
+pub fn machine_runs(options: &DaemonOptions) -> Result<bool, CliError> {
+    match Machine::open(&Home::new(home::directory()?), &options.machine) {
+        Ok(machine) => Ok(!matches!(machine.status()?.state, State::Stopped | State::Crashed)),
+        Err(OpenError::NoMachine(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Makes and starts the machine as far as that is needed, and the daemon in it.
-fn start_in_machine(
-    options: &DaemonOptions,
-    binaries: PathBuf,
-    host: ProbeReport,
-) -> Result<Client, CliError> {
-    let (home, name) = (Home::new(home::directory()?), &options.machine);
+pub fn start_in_machine(options: &DaemonOptions) -> Result<Client, CliError> {
+    let name = &options.machine;
     say(&format!(
         "forkd: this host's KVM cannot run guests, and there is no daemon; machine {name} runs one"
     ));
+    of_machine(&bring_up(name)?)
+}
+
+/// The same without a word about it.
+pub fn bring_up(name: &Name) -> Result<DaemonAddress, CliError> {
+    let home = Home::new(home::directory()?);
+    let (binaries, host) = probe()?;
     let progress = Progress::new();
     let machine = match Machine::open(&home, name) {
         Ok(machine) => machine,
@@ -240,7 +272,20 @@ fn start_in_machine(
     forkd_machine::Progress::step(&progress, "start the daemon in the machine");
     let address = machine.start_daemon()?;
     progress.finish();
-    of_machine(&address)
+    Ok(address)
+}
+
+/// Stops the machine, and its daemon with it.
+pub fn shut_down(name: &Name) -> Result<(), CliError> {
+    let machine = match Machine::open(&Home::new(home::directory()?), name) {
+        Ok(machine) => machine,
+        Err(OpenError::NoMachine(_)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let progress = Progress::new();
+    forkd_machine::stop(&machine, false, &progress)?;
+    progress.finish();
+    Ok(())
 }
 
 #[cfg(test)]

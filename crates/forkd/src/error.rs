@@ -110,6 +110,20 @@ pub enum CliError {
     DaemonDidNotStart { log: PathBuf, said: String },
     #[error("the daemon that was started for this command failed:\n{said}")]
     TemporaryDaemon { said: String },
+    #[error("cannot use {}, which says who uses the private daemon", path.display())]
+    Private { path: PathBuf, source: io::Error },
+    #[error("the private daemon of before is still ending its sandboxes; {} has its log", log.display())]
+    PrivateStillEnding { log: PathBuf },
+    #[error("the private daemon was stopped; {} has its log", log.display())]
+    PrivateStopped { log: PathBuf },
+    #[error("the private daemon crashes again and again; {} has its log", log.display())]
+    PrivateCrashes { log: PathBuf },
+    #[error("serve --private and hold --keep-machine are started by forkd hold only")]
+    NotAKeeper,
+    #[error("machine {held} runs the private daemon, and machine {wanted} was asked for")]
+    OtherMachineHeld { held: forkd_machine::Name, wanted: forkd_machine::Name },
+    #[error("{0} sandboxes of a daemon that was stopped still run, which a private daemon would end")]
+    SandboxesOfAnother(usize),
     #[error("{variable} is no address")]
     Address { variable: &'static str, source: forkd_client::AddressError },
     #[error("cannot read the token {}", path.display())]
@@ -184,6 +198,8 @@ impl CliError {
             CliError::PushedUnsigned { reference, .. } => {
                 format!("sign it with: forkd snapshot sign {reference} --key FILE")
             }
+            CliError::OtherMachineHeld { .. } => "end its clients first, or unset FORKD_MACHINE".into(),
+            CliError::SandboxesOfAnother(_) => "start their daemon again: forkd serve".into(),
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,
         })
@@ -203,15 +219,20 @@ impl CliError {
 
 /// Prints `forkd: what failed: because: because`, and what to do about it on a line of its own.
 pub fn print(error: &CliError) {
-    let mut message = format!("forkd: {error}");
+    let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    // Nobody is left to tell when stderr itself is gone.
+    let _ = writeln!(io::stderr(), "{}", safe(&format!("forkd: {}{hint}", message(error))));
+}
+
+/// What failed: because: because.
+pub fn message(error: &CliError) -> String {
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         message += &format!(": {error}");
         cause = error.source();
     }
-    let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    // Nobody is left to tell when stderr itself is gone.
-    let _ = writeln!(io::stderr(), "{}", safe(&(message + &hint)));
+    message
 }
 
 /// Lines that cannot move the terminal's cursor: a daemon may be anybody's, and guests' words pass through it.

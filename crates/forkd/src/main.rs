@@ -11,6 +11,7 @@ mod hint;
 mod library;
 mod logging;
 mod moment;
+mod private;
 mod progress;
 mod session;
 mod signals;
@@ -97,6 +98,7 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
         Command::Dev(options) => commands::dev::run(&options),
         Command::Doctor(options) => commands::doctor::run(&options),
         Command::Serve(options) => commands::serve::run(&options),
+        Command::Hold(options) => commands::hold::run(&options),
         Command::E2b { command } => match command {
             E2bCommand::Setup(options) => commands::e2b::setup::run(&options),
             E2bCommand::Env(options) => commands::e2b::env::run(&options),

@@ -20,6 +20,8 @@ VARIABLES = [
     "FORKD_HOME",
     "FORKD_TAG",
     "FORKD_MACHINE",
+    "FORKD_AUTOSTART",
+    "FORKD_BIN",
 ]
 
 

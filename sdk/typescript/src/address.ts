@@ -5,6 +5,8 @@
  * address  ──▶  FORKD_ADDRESS  ──▶  FORKD_URL  ──▶  this host's socket  ──▶  the machine's daemon
  * token    ──▶  FORKD_TOKEN_FILE  ──▶  FORKD_TOKEN                          with the machine's own token
  *
+ * With FORKD_AUTOSTART=1, or `autostart`, and no address, `forkd hold` finds the daemon in the same order, or starts one.
+ *
  * the socket     FORKD_SOCKET, else forkd.sock in forkd's directory, if a daemon listens there
  * the machine    FORKD_MACHINE, else `default`, if it runs
  * the directory  FORKD_HOME, else $XDG_DATA_HOME/forkd, else ~/.local/share/forkd

@@ -2,6 +2,7 @@
 
 import { tell } from "./handlers.js";
 import type { Address } from "./address.js";
+import { Helper, shared, wanted } from "./autostart.js";
 import type { Call, RequestOptions } from "./call.js";
 import { ConnectionFailedError, ProtocolError, fromBody } from "./errors.js";
 import type * as models from "./models.js";
@@ -26,6 +27,11 @@ export interface ControllerOptions {
   verify?: Verify | undefined;
   /** Used instead of the runtime's own `fetch`. */
   fetch?: Fetch | undefined;
+  /**
+   * Whether the first request starts a private daemon if there is none and no address names one [default: FORKD_AUTOSTART]. It
+   * ends, with all of its sandboxes, when the last client that uses it is closed or gone.
+   */
+  autostart?: boolean | undefined;
 }
 
 /** Which sandboxes are listed. */
@@ -69,17 +75,27 @@ export interface ProgressOptions extends RequestOptions {
   onProgress?: Handler<models.LibraryProgress> | undefined;
 }
 
+/** In the options of controllers that nobody made by hand. */
+const SHARED = Symbol("shared");
 const known = new Map<string, Controller>();
-const VARIABLES = ["ADDRESS", "URL", "SOCKET", "HOME", "MACHINE", "TOKEN", "TOKEN_FILE"].map((name) => `FORKD_${name}`);
+const VARIABLES = ["ADDRESS", "URL", "SOCKET", "HOME", "MACHINE", "TOKEN", "TOKEN_FILE", "AUTOSTART"].map(
+  (name) => `FORKD_${name}`,
+);
 
 /** A daemon. `await using` ends its connections. */
 export class Controller implements AsyncDisposable {
   /** @internal */
   readonly transport: Transport;
 
+  readonly #helper: Helper | undefined;
+
   constructor(options: ControllerOptions = {}) {
-    const { address, token, timeout = USUAL, retries = RETRIES, verify = true, fetch } = options;
-    this.transport = new Transport({ address, token, timeout, retries, verify, fetch });
+    const { address, token, timeout = USUAL, retries = RETRIES, verify = true, fetch, autostart } = options;
+    const isShared = SHARED in options;
+    const helper = wanted(autostart, address) ? (isShared ? shared(token) : new Helper(token)) : undefined;
+    // What sandboxes share ends with this process, and not when somebody closes its connections.
+    this.#helper = isShared ? undefined : helper;
+    this.transport = new Transport({ address, token, timeout, retries, verify, fetch, helper });
   }
 
   /** The one that sandboxes and snapshots use when they are given none. */
@@ -87,7 +103,8 @@ export class Controller implements AsyncDisposable {
     const key = JSON.stringify([options.address, options.token, ...VARIABLES.map((name) => process.env[name])]);
     let controller = known.get(key);
     if (!controller) {
-      controller = new Controller(options);
+      const { address, token } = options;
+      controller = new Controller({ address, token, [SHARED]: true } as ControllerOptions);
       known.set(key, controller);
     }
     return controller;
@@ -102,9 +119,10 @@ export class Controller implements AsyncDisposable {
     await this.close();
   }
 
-  /** Ends all connections. The next request makes new ones. */
+  /** Ends all connections, and lets go of a daemon that `autostart` has started. The next request makes new ones. */
   async close(): Promise<void> {
     await this.transport.close();
+    this.#helper?.end();
   }
 
   /** Whether the daemon takes requests. */

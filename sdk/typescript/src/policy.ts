@@ -10,6 +10,8 @@ export const USUAL = 60;
 export const LONG = 600;
 /** Seconds after a command's own limit within which the daemon says that it is over. */
 export const GRACE = 30;
+/** Seconds until forkd hold has found or started a daemon. Its own limits are shorter: 60 s, half an hour for a new machine. */
+export const START = 1900;
 /** The longest that a command or code may be given, in seconds. */
 export const LONGEST = 86400;
 

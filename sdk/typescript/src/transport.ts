@@ -2,6 +2,7 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Address, type Found, find, named } from "./address.js";
+import type { Helper } from "./autostart.js";
 import { type Call, LINES, parsedObject, type RequestOptions } from "./call.js";
 import { ConnectionFailedError, type ForkdError, ProtocolError, RequestTimeoutError, refusal } from "./errors.js";
 import { LARGEST, LARGEST_ERROR, LONGEST_LINE, mayPass, PIECE, pause } from "./policy.js";
@@ -15,6 +16,8 @@ export interface TransportOptions {
   retries: number;
   verify: Verify;
   fetch: Fetch | undefined;
+  /** Finds the daemon, or starts one. */
+  helper: Helper | undefined;
 }
 
 /** What can be sent: text, bytes, a stream, or pieces as they come. */
@@ -64,7 +67,7 @@ export class Transport {
 
   /** An answer with any status, of which nothing is read yet. */
   async exchange(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
-    const daemon = await this.#found();
+    const daemon = await unlessAborted(this.#found(), options.signal);
     const watch = new Watch(call.timeout ?? this.#options.timeout, options.signal);
     try {
       const init: RequestInit & { duplex?: "half" } = {
@@ -181,7 +184,14 @@ export class Transport {
     }
   }
 
-  #found(): Promise<Daemon> {
+  async #found(): Promise<Daemon> {
+    const { helper } = this.#options;
+    if (helper) {
+      // A daemon that is gone with whoever held it is started again.
+      const found = await helper.find();
+      const daemon = await this.#daemon?.catch(() => undefined);
+      if (daemon && String(daemon.address) !== String(found.address)) await this.close();
+    }
     if (!this.#daemon) {
       const looking = this.#look();
       this.#daemon = looking;
@@ -194,8 +204,8 @@ export class Transport {
   }
 
   async #look(): Promise<Daemon> {
-    const { address, token, verify, fetch } = this.#options;
-    const found = await find(address, token);
+    const { address, token, verify, fetch, helper } = this.#options;
+    const found = await (helper ? helper.find() : find(address, token));
     if (found.token && !found.address.isLocal && found.address.base.startsWith("http:") && !this.#hasWarned) {
       this.#hasWarned = true;
       console.warn(`forkd: the token goes to ${found.address} unencrypted`);
@@ -205,6 +215,7 @@ export class Transport {
 
   /** A daemon that no name led to, and that is gone, is looked for again: another may have come up. */
   #forget(): void {
+    this.#options.helper?.lost();
     if (!named(this.#options.address)) void this.close();
   }
 
@@ -301,6 +312,23 @@ export async function rest(milliseconds: number, signal: AbortSignal | undefined
     await sleep(milliseconds, undefined, signal ? { signal } : {});
   } catch (error) {
     throw signal?.aborted ? signal.reason : error;
+  }
+}
+
+/** Waits for something that goes on for others when this caller wants no more of it. */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!signal) return work;
+  let stop: (() => void) | undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    stop = () => reject(signal.reason);
+    if (signal.aborted) stop();
+    else signal.addEventListener("abort", stop, { once: true });
+  });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    if (stop) signal.removeEventListener("abort", stop);
+    work.catch(() => undefined);
   }
 }
 

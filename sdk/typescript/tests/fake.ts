@@ -174,7 +174,7 @@ export class Peer {
 }
 
 /** Variables that would lead to a daemon of this host. */
-export const VARIABLES = ["ADDRESS", "URL", "TOKEN", "TOKEN_FILE", "SOCKET", "HOME", "TAG", "MACHINE"].map(
+export const VARIABLES = ["ADDRESS", "URL", "TOKEN", "TOKEN_FILE", "SOCKET", "HOME", "TAG", "MACHINE", "AUTOSTART", "BIN"].map(
   (it) => `FORKD_${it}`,
 );
 

@@ -89,6 +89,9 @@ pub struct ServeOptions {
     /// Leave the terminal and the session that it was started in.
     #[arg(long, hide = true)]
     pub detached: bool,
+    /// End, with all sandboxes, when nobody holds this daemon any more (forkd hold); stdin is the keeper's lock.
+    #[arg(long, hide = true, conflicts_with_all = ["temporary", "root"])]
+    pub private: bool,
     /// Serve one command, until stdin ends: the socket, and all else but the library, is in this directory, which is removed.
     #[arg(long, hide = true, value_name = "PATH")]
     pub temporary: Option<PathBuf>,

@@ -16,6 +16,7 @@ pub mod eval;
 pub mod events;
 pub mod exec;
 pub mod fork;
+pub mod hold;
 pub mod image;
 pub mod inspect;
 pub mod kernel;

@@ -1,6 +1,7 @@
 //! `forkd serve`: the daemon.
 
 mod otlp;
+mod private;
 mod temporary;
 
 use std::fs::{self, File, TryLockError};
@@ -27,6 +28,7 @@ use crate::daemon::SOCKET;
 use crate::error::{CGROUP_HINT, CliError};
 use crate::exit::Exit;
 use crate::logging;
+use private::PrivateKeeper;
 
 /// The engine's directory among forkd's files.
 const ROOT: &str = "engine";
@@ -43,6 +45,8 @@ const SETTLING: Duration = Duration::from_secs(90);
 /// Networks that are kept ready: more than most ask for at once, and as many as an emulated CPU makes in a second or two.
 const NETWORKS_READY: u16 = 128;
 const NETWORKS_READY_EMULATED: u16 = 16;
+/// A private daemon has few sandboxes, and is to start and end at once.
+const NETWORKS_READY_PRIVATE: u16 = 8;
 /// The port of servers that are asked for names.
 const DNS: u16 = 53;
 /// Threads that wait for the disk get this much more.
@@ -62,8 +66,12 @@ pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     let library = library(options)?;
     let settings = settings(options, &config, &library)?;
     let _lock = lock(&settings.root)?;
+    let keeper = match options.private {
+        true => Some(PrivateKeeper::take(&config.home, &settings)?),
+        false => private::take_over(&config.home, &settings.root).map(|()| None)?,
+    };
     let required = options.network == NetworkArgument::Required;
-    to_its_end(serve(config, settings, library, required))
+    to_its_end(serve(config, settings, library, required, keeper))
 }
 
 fn to_its_end(serving: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, CliError> {
@@ -91,12 +99,16 @@ async fn serve(
     settings: Settings,
     library: Library,
     network_required: bool,
+    mut keeper: Option<PrivateKeeper>,
 ) -> Result<Exit, CliError> {
     if !settings.program.is_file() {
         tracing::warn!(program = %settings.program.display(), "is not there: no sandbox can be made");
     }
     let (engine, recovered) = Engine::start(settings).await.map_err(of_engine)?;
     report(&recovered);
+    if let Some(keeper) = &mut keeper {
+        keeper.begin(&engine, &recovered).await?;
+    }
     if !engine.checks_layers().map_err(of_engine)? {
         tracing::warn!(
             root = %engine.root().display(),
@@ -139,6 +151,9 @@ async fn serve(
             tracing::warn!("there are no tokens: every user of this host may use {address}");
         }
     }
+    if let Some(keeper) = &keeper {
+        keeper.stop_when_left(server.handle(), networks.clone());
+    }
     tokio::select! {
         () = server.serve(routes::router(&app)) => {
             if tokio::time::timeout(SETTLING, app.settled()).await.is_err() {
@@ -148,6 +163,9 @@ async fn serve(
                 sending.finish.await;
             }
             tracing::info!("stopped");
+            if let Some(keeper) = &mut keeper {
+                keeper.end_everything(&networks).await;
+            }
         }
         () = signals => tracing::warn!("stopped at once, as asked for twice"),
     }
@@ -161,6 +179,7 @@ async fn serve(
         Err(_) => tracing::warn!("networks are left"),
         Ok(Ok(())) => {}
     }
+    keeper.map_or(Ok(()), PrivateKeeper::end)?;
     Ok(Exit::Success)
 }
 
@@ -254,6 +273,7 @@ fn networking(options: &ServeOptions) -> Networking {
         servers => Upstream::Servers(servers.iter().map(|server| (*server, DNS).into()).collect()),
     };
     let ready = options.networks_ready.unwrap_or(match forkd_host::is_emulated() {
+        _ if options.private => NETWORKS_READY_PRIVATE,
         true => NETWORKS_READY_EMULATED,
         false => NETWORKS_READY,
     });

@@ -4,6 +4,8 @@
 address=  ──▶  FORKD_ADDRESS  ──▶  FORKD_URL  ──▶  this host's socket  ──▶  the machine's daemon
 token=    ──▶  FORKD_TOKEN_FILE  ──▶  FORKD_TOKEN                           with the machine's own token
 
+With FORKD_AUTOSTART=1, or autostart=True, and no address, `forkd hold` finds the daemon in the same order, or starts one.
+
 the socket     FORKD_SOCKET, else forkd.sock among forkd's files, if somebody listens there
 the machine    FORKD_MACHINE, else `default`, if it runs
 forkd's files  FORKD_HOME, else $XDG_DATA_HOME/forkd, else ~/.local/share/forkd
@@ -53,11 +55,21 @@ def parse(text: str) -> Address:
     return Address(f"{match[1]}://{match[2]}:{port}")
 
 
-def find(address: Optional[str] = None, shown: Optional[str] = None) -> tuple[Address, Optional[str]]:
-    """The daemon that is named, this host's own, or the machine's; and the token to show it."""
+# A daemon, and the token to show it.
+Found = tuple[Address, Optional[str]]
+
+
+def named(address: Optional[str] = None) -> Optional[Address]:
+    """The address that is given or that the environment names."""
     text = address or os.environ.get("FORKD_ADDRESS") or os.environ.get("FORKD_URL")
-    if text:
-        return parse(text), token(shown)
+    return parse(text) if text else None
+
+
+def find(address: Optional[str] = None, shown: Optional[str] = None) -> Found:
+    """The daemon that is named, this host's own, or the machine's; and the token to show it."""
+    given = named(address)
+    if given is not None:
+        return given, token(shown)
     own = Address("http://localhost", str(_socket()))
     if _listens(str(own.socket)):
         return own, token(shown)

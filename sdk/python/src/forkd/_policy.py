@@ -14,6 +14,8 @@ USUAL = 60.0
 LONG = 600.0
 # Seconds after a command's own limit within which the daemon says that it is over.
 GRACE = 30.0
+# Seconds until forkd hold has found or started a daemon. Its own limits are shorter: 60 s, half an hour for a new machine.
+START = 1900.0
 # The longest that a command or code may be given, in seconds.
 LONGEST = 86400
 

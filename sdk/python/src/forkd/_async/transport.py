@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Optional, TypeVar
+from typing import Any, Optional, TypeVar, Union
 
 import httpx
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from .. import _policy, _wire
-from .._address import Address
+from .._address import Address, Found
+from .._autostart import Helper
 from .._call import Call
 from ..errors import ForkdError, ProtocolError, refusal
 from . import io
@@ -18,16 +19,47 @@ T = TypeVar("T")
 
 
 class AsyncTransport:
-    """Connections to one daemon. They are made when they are needed, and kept for a moment."""
+    """Connections to one daemon. They are made when they are needed, and kept for a moment.
 
-    def __init__(self, address: Address, token: Optional[str], timeout: float, verify: _wire.Verify, retries: int) -> None:
-        self.address = address
+    With a helper, the daemon is found, or started, by the first request.
+    """
+
+    def __init__(self, daemon: Union[Found, Helper], timeout: float, verify: _wire.Verify, retries: int) -> None:
         self.timeout = timeout
         self.retries = retries
+        self._verify = verify
+        self._helper = daemon if isinstance(daemon, Helper) else None
+        self._daemon: Optional[Found] = None
+        if not isinstance(daemon, Helper):
+            self._use(daemon)
+
+    @property
+    def address(self) -> Address:
+        """Where the daemon is. One that is yet to be started is waited for."""
+        if self._daemon is None:
+            assert self._helper is not None
+            self._use(self._helper.find())
+        assert self._daemon is not None
+        return self._daemon[0]
+
+    def _use(self, daemon: Found) -> None:
+        address, token = daemon
         self._headers = _wire.headers(token)
-        self._context = _wire.trust(address, verify)
-        self._client = self._made()
+        self._context = _wire.trust(address, self._verify)
+        self._daemon = daemon
+        self._client = self._made(address)
         _wire.warn_if_open(address, token)
+
+    async def _ready(self) -> Address:
+        """Where the daemon is; it is started again if it is gone with whoever held it."""
+        if self._helper is not None:
+            found = self._helper.found
+            if found is None:
+                found = await io.aside(Helper.find, self._helper)
+            if found != self._daemon:
+                await self.aclose()
+                self._use(found)
+        return self.address
 
     async def send(self, call: Call[T], content: Any = None) -> T:
         """What is answered. A request that may be repeated is, if the daemon cannot be reached or says that this will pass."""
@@ -72,19 +104,22 @@ class AsyncTransport:
 
     async def exchange(self, call: Call[Any], content: Any = None) -> httpx.Response:
         """An answer with any status, of which nothing is read yet."""
+        address = await self._ready()
         client = self._client
         body = content if content is None or isinstance(content, bytes) else io.pieces(content)
         try:
             request = client.build_request(
                 call.method,
-                self.address.base + call.path,
+                address.base + call.path,
                 headers={"accept": call.accept, **call.headers},
                 content=call.body if body is None else body,
                 timeout=_wire.timeout(call, self.timeout),
             )
             return await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _wire.failure(error, self.address) from error
+            if self._helper is not None and isinstance(error, httpx.ConnectError):
+                self._helper.lost()
+            raise _wire.failure(error, address) from error
 
     async def body(self, response: httpx.Response, most: int) -> bytes:
         """The whole body of an answer, if it is not too large."""
@@ -109,21 +144,23 @@ class AsyncTransport:
 
     async def websocket(self, path: str) -> io.WebSocket:
         """A WebSocket at a path of the API."""
+        address = await self._ready()
         try:
-            return await io.websocket(self.address, path, self._headers, self._context)
+            return await io.websocket(address, path, self._headers, self._context)
         except InvalidStatus as error:
             answer = error.response
             raise refusal(answer.status_code, bytes(answer.body or b""), answer.headers.get("x-request-id")) from error
         except (WebSocketException, OSError) as error:
-            raise _wire.failure(error, self.address) from error
+            raise _wire.failure(error, address) from error
 
     async def aclose(self) -> None:
         """Ends all connections. The next request makes new ones."""
-        client, self._client = self._client, self._made()
-        await client.aclose()
+        if self._daemon is not None:
+            client, self._client = self._client, self._made(self._daemon[0])
+            await client.aclose()
 
-    def _made(self) -> httpx.AsyncClient:
-        transport = httpx.AsyncHTTPTransport(**_wire.options(self.address, self._context))
+    def _made(self, address: Address) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport(**_wire.options(address, self._context))
         return httpx.AsyncClient(transport=transport, headers=self._headers, trust_env=False)
 
 

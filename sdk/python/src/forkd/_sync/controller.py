@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Optional, Union
 
-from .. import _address, _api, _policy, models
+from .. import _address, _api, _autostart, _policy, models
 from .._call import Call, parsed
 from .._model import M, Model
 from .._pack import packed
@@ -28,6 +28,9 @@ class Controller:
     a token, the one in FORKD_TOKEN_FILE or FORKD_TOKEN is shown. `timeout` is how long the daemon may take to answer, where a
     request has no limit of its own. `retries` is how often a request is repeated that may be. `verify` is a file of
     certificates to trust, or `False` to trust all.
+
+    With `autostart`, or FORKD_AUTOSTART=1, a private daemon is started by the first request if there is none and no address
+    names one. It ends, with all of its sandboxes, when the last client that uses it is closed or gone.
     """
 
     def __init__(
@@ -38,15 +41,27 @@ class Controller:
         *,
         retries: int = RETRIES,
         verify: Verify = True,
+        autostart: Optional[bool] = None,
     ) -> None:
-        found, shown = _address.find(address, token)
-        self.transport = Transport(found, shown, timeout, verify, retries)
+        self._helper = _autostart.Helper(token) if _autostart.wanted(autostart, address) else None
+        self.transport = Transport(self._helper or _address.find(address, token), timeout, verify, retries)
 
     @classmethod
     def shared(cls, address: Optional[str] = None, token: Optional[str] = None) -> Controller:
         """The one that sandboxes and snapshots use when they are given none."""
+        if _autostart.wanted(None, address):
+            helper = _autostart.shared(token)
+            return io.shared(helper, lambda: cls._with(helper))
         found, shown = _address.find(address, token)
         return io.shared((found, shown), lambda: cls(str(found), shown))
+
+    @classmethod
+    def _with(cls, helper: _autostart.Helper) -> Controller:
+        """One that does not end the helper when it is closed: others use it, too."""
+        made = cls.__new__(cls)
+        made._helper = None
+        made.transport = Transport(helper, USUAL, True, RETRIES)
+        return made
 
     @property
     def base_url(self) -> str:
@@ -60,8 +75,10 @@ class Controller:
         self.close()
 
     def close(self) -> None:
-        """Ends all connections. The next request makes new ones."""
+        """Ends all connections, and lets go of a daemon that `autostart` has started. The next request makes new ones."""
         self.transport.close()
+        if self._helper is not None:
+            io.aside(_autostart.Helper.end, self._helper)
 
     def health(self) -> models.Health:
         """Whether the daemon is well."""

@@ -8,8 +8,8 @@ use super::{DaemonOptions, Output, SnapshotShape};
 pub enum E2bCommand {
     /// Make the template that E2B's clients take if nothing else is said: code-interpreter-v1, which is also base.
     ///
-    /// Without an image, one of Debian with Python, numpy, pandas, matplotlib and Node.js is made the first time. A template that
-    /// is there already stays.
+    /// Without an image, one of Debian is made the first time: Python with pip, numpy, pandas, matplotlib, scikit-learn, Pillow and
+    /// requests, and Node.js 24, which also runs TypeScript. A template that is there already stays.
     Setup(E2bSetupOptions),
     /// Print what E2B's clients have to know of the daemon, for a shell: eval "$(forkd e2b env)".
     ///
@@ -30,6 +30,9 @@ pub struct E2bEnvOptions {
 pub struct E2bSetupOptions {
     /// The image, by its name, instead of the usual one.
     pub image: Option<String>,
+    /// Take Debian's Node.js 18 instead of 24 from PyPI. It cannot run TypeScript.
+    #[arg(long, conflicts_with = "image")]
+    pub debian_node: bool,
     #[command(flatten)]
     pub shape: SnapshotShape,
     #[command(flatten)]

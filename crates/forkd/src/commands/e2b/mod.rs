@@ -1,4 +1,5 @@
 //! `forkd e2b …`: what E2B's clients expect to be there.
 
 pub mod env;
+mod image;
 pub mod setup;

@@ -4,6 +4,7 @@ use std::io;
 
 use forkd_api::library::BuildImage;
 use forkd_client::ClientError;
+use forkd_machine::Progress as _;
 use forkd_source::context::Context;
 
 use crate::arguments::DaemonOptions;

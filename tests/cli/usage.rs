@@ -159,7 +159,7 @@ For more information, try '--help'.
         str![[r#"
 exit: 2
 --- stderr
-error: invalid value 'ruby=1' for '--warm-up <LANGUAGE=CODE>': expected python, javascript or bash
+error: invalid value 'ruby=1' for '--warm-up <LANGUAGE=CODE>': expected python, javascript, typescript, bash, r or java before the =
 
 For more information, try '--help'.
 

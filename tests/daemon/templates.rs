@@ -98,6 +98,28 @@ fn an_image_is_a_template() -> Result<(), Failure> {
     Ok(())
 }
 
+/// A snapshot that is based on another one has more on its disk than its image.
+#[test]
+fn only_a_template_of_an_image_can_be_built_on() -> Result<(), Failure> {
+    let (world, _agents) = world()?;
+    let derived = json!({ "snapshot": "warm", "tag": "derived", "wait": true });
+    world.tell("POST /v1/snapshots", derived)?.parsed::<Snapshot>(201)?;
+    build(&world, named("built"), "1", false)?;
+    let new: Value = ask(&world, "POST /v3/templates", Some(named("next")))?.parsed(202)?;
+    let request = format!("POST /v2/templates/next/builds/{}", new["buildID"].as_str().ok_or("no id")?);
+    for (template, expected) in
+        [("derived", "is a snapshot of another snapshot, on which nothing can be built"), ("gone", "gone")]
+    {
+        let refused = ask(&world, &request, Some(json!({ "fromTemplate": template, "steps": [] })))?;
+        assert_eq!(refused.status, if template == "gone" { 404 } else { 400 }, "{}", refused.body);
+        assert!(refused.body.contains(expected), "{}", refused.body);
+    }
+    // It has not begun, so it still can.
+    let on_built = json!({ "fromTemplate": "built", "steps": [] });
+    assert_eq!(status(&world, &request, Some(on_built))?, 202);
+    Ok(())
+}
+
 #[test]
 fn many_names_of_one_template_cost_one_build() -> Result<(), Failure> {
     let (mut world, _agents) = world()?;

@@ -4,12 +4,16 @@
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use forkd_host::home;
 use forkd_tests::daemon::Daemon;
-use forkd_tests::host::TestHost;
-use forkd_tests::library::DEBIAN;
+use forkd_tests::host::{TestHost, machine_name};
+use forkd_tests::library::{self, DEBIAN};
 use forkd_tests::suite::{Test, host, in_soak};
-use forkd_tests::{TestResult, check};
+use forkd_tests::{TestResult, binaries, check};
 
+/// The template that clients take if nothing else is said.
+const TEMPLATE: &str = "code-interpreter-v1";
+const LANGUAGES: &str = "forkd-tests-languages:latest";
 /// The current client for Python.
 const PYTHON: &str = "2.63.0";
 
@@ -24,12 +28,14 @@ const REST: &[Test] = &[
 ];
 
 /// Part of `make soak`: older clients, whose requests are those of the current ones but for paths and headers, frameworks that
-/// stand on the current one, and a long session.
+/// stand on the current one, a long session, and images that are large: they take minutes to make.
 const SOAK: &[Test] = &[
     ("python::frameworks", || run(&ready()?, "python", "frameworks", "frameworks.py")),
     ("python::that_drops_its_headers", || surface("python", "2.20.0")),
     ("javascript::older", || surface("javascript", "2.20.0")),
     ("python::an_agent_works_for_two_days", an_agent),
+    ("python::r_and_java", languages),
+    ("python::the_usual_template", usual),
     ("python::with_the_first_paths", || surface("python", "2.50.0")),
     ("javascript::with_the_first_paths", || surface("javascript", "2.50.0")),
 ];
@@ -67,9 +73,40 @@ fn an_agent() -> TestResult {
     run(&ready()?, "python", PYTHON, "agent.py")
 }
 
+/// R and Java, in an image that has both.
+fn languages() -> TestResult {
+    let daemon = Daemon::start_listening()?;
+    library::prepare_image(LANGUAGES, &["default-jdk-headless", "r-base-core"])?;
+    daemon.run(&["snapshot", LANGUAGES, "--tag", "languages", "--memory", "1G", "--e2b"])?;
+    run_with(&daemon, "python", PYTHON, "languages.py", &[("FORKD_TEST_TEMPLATE", "languages")])
+}
+
+/// What `forkd e2b setup` makes when no image is named, with Node.js from PyPI.
+fn usual() -> TestResult {
+    let daemon = Daemon::start_listening()?;
+    match host()? {
+        TestHost::Native => drop(daemon.run(&["e2b", "setup"])?),
+        // As its user does it: the image is made on this host, and the machine's daemon finds it in the library.
+        TestHost::Machine(_) => {
+            let arguments = ["e2b", "setup", "--machine", &machine_name()];
+            let mut command = binaries::forkd(&home::directory()?, &arguments);
+            command.env(home::LIBRARY_VARIABLE, library::directory()).env("FORKD_SOCKET", "/nonexistent");
+            for variable in ["FORKD_ADDRESS", "FORKD_URL"] {
+                command.env_remove(variable);
+            }
+            let output = command.output()?;
+            check!(output.status.success(), "{}", binaries::transcript(&output));
+        }
+    }
+    let result = run(&daemon, "python", PYTHON, "usual.py");
+    // Other tests have one of another image.
+    daemon.run(&["snapshot", "rm", TEMPLATE])?;
+    result
+}
+
 /// A daemon with the template that clients take if nothing else is said.
 fn ready() -> Result<Daemon, Box<dyn std::error::Error + Send + Sync>> {
-    let daemon = Daemon::start_listening_with("code-interpreter-v1")?;
+    let daemon = Daemon::start_listening_with(TEMPLATE)?;
     daemon.run(&["e2b", "setup", DEBIAN])?;
     Ok(daemon)
 }

@@ -156,6 +156,31 @@ def test_javascript():
     assert run("process.env.COLOUR", envs={"COLOUR": "blue"}).text == "blue"
 
 
+def test_typescript():
+    run = lambda code, **options: sandbox.run_code(code, language="typescript", **options)
+    version = sandbox.run_code("process.versions.node", language="javascript").text
+    if tuple(int(part) for part in version.split(".")) < (22, 13):
+        error = run("const answer: number = 41").error
+        assert f"TypeScript needs Node.js 22.13 or newer; this is v{version}" in error.value, error
+        return
+    execution = run("interface Point { x: number }\nconst point: Point = { x: 41 }; console.log('typed'); point.x + 1")
+    assert execution.text == "42" and execution.logs.stdout == ["typed\n"] and execution.logs.stderr == [], execution
+    # The context keeps what was declared, apart from that of JavaScript.
+    assert run("(await Promise.resolve(point as Point)).x").text == "41"
+    assert run("import { basename } from 'node:path'\nbasename('/a/b' as string)").text == "b"
+    assert run("enum Colour { Red = 3, Blue }\nnamespace Deep { export const depth: number = 2 }").error is None
+    assert run("Colour.Blue + Deep.depth").text == "6"
+    assert sandbox.run_code("typeof point", language="javascript").text == "undefined"
+    error = run("const wrong: = 3").error
+    assert error.name == "SyntaxError", error
+    error = run("null!.x").error
+    assert error.name == "TypeError" and "<cell" in error.traceback, error
+    context = sandbox.create_code_context(language="ts")
+    assert context.language == "typescript", context
+    assert sandbox.run_code("let n: number = 7; n", context=context).text == "7"
+    sandbox.remove_code_context(context)
+
+
 def test_bash():
     run = lambda code, **options: sandbox.run_code(code, language="bash", **options)
     assert run("cd /; word=hi; greet() { echo $word $PWD; }").error is None

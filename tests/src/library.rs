@@ -1,7 +1,7 @@
 //! The kernel and the images of guests in tests: made on this host, once, and kept beside the binaries.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forkd_image::Progress;
 use forkd_image::debian::{Debian, debian};
@@ -42,15 +42,27 @@ pub fn prepare() -> TestResult {
     let kernel = kernels.ensure_default(&Report)?;
     kernel.initramfs(&binaries::directory().join("forkd-agent"), &Report)?;
 
-    let store = ImageStore::new(&library);
-    let include: Vec<String> = PACKAGES.map(String::from).into();
+    image(&library, DEBIAN, &PACKAGES)
+}
+
+/// Sees to it that there is a Debian image of this name with these packages, too.
+pub fn prepare_image(name: &str, packages: &[&str]) -> TestResult {
+    let library = directory();
+    let turn = File::open(&library)?;
+    rustix::fs::flock(&turn, FlockOperation::LockExclusive)?;
+    image(&library, name, packages)
+}
+
+fn image(library: &Path, name: &str, packages: &[&str]) -> TestResult {
+    let store = ImageStore::new(library);
+    let include: Vec<String> = packages.iter().map(|package| (*package).to_owned()).collect();
     let source = Source::Debian { suite: SUITE.into(), include: include.clone(), mirror: None };
     // Packages may have become newer since; the tests do not ask for that.
-    if store.find(DEBIAN).is_ok_and(|image| image.metadata.source == source) {
+    if store.find(name).is_ok_and(|image| image.metadata.source == source) {
         return Ok(());
     }
     let wanted =
-        Debian { suite: SUITE.into(), include, mirror: None, name: Some(DEBIAN.parse()?), min_mib: None };
+        Debian { suite: SUITE.into(), include, mirror: None, name: Some(name.parse()?), min_mib: None };
     debian(&store, &wanted, &Report)?;
     Ok(())
 }

@@ -5,22 +5,43 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// A language of a guest's interpreters. Which ones there are is up to the image: TypeScript needs Node.js 22.13 or newer, Java a JDK.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
     #[default]
     Python,
     Javascript,
+    Typescript,
     Bash,
+    R,
+    Java,
 }
 
 impl Language {
+    pub const ALL: [Language; 6] = [
+        Language::Python,
+        Language::Javascript,
+        Language::Typescript,
+        Language::Bash,
+        Language::R,
+        Language::Java,
+    ];
+
+    /// By its name.
+    pub fn named(name: &str) -> Option<Language> {
+        Language::ALL.into_iter().find(|language| language.name() == name)
+    }
+
     /// Its name on the wire, and in guests.
     pub fn name(self) -> &'static str {
         match self {
             Language::Python => "python",
             Language::Javascript => "javascript",
+            Language::Typescript => "typescript",
             Language::Bash => "bash",
+            Language::R => "r",
+            Language::Java => "java",
         }
     }
 }

@@ -76,7 +76,10 @@ fn of_recipe(recipe: &Recipe) -> ImageRecipe {
         let language = match language {
             recipe::Language::Python => Language::Python,
             recipe::Language::Javascript => Language::Javascript,
+            recipe::Language::Typescript => Language::Typescript,
             recipe::Language::Bash => Language::Bash,
+            recipe::Language::R => Language::R,
+            recipe::Language::Java => Language::Java,
         };
         WarmUp { language, code: code.clone() }
     };

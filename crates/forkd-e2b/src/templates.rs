@@ -38,7 +38,7 @@ pub(super) const USUAL: [&str; 2] = ["base", "code-interpreter-v1"];
 /// What E2B calls the newest build of a template.
 pub(super) const DEFAULT: &str = "default";
 /// What the interpreter has loaded before the first sandbox asks for it.
-const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot'):\n    \
+const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot', 'requests', 'PIL.Image', 'sklearn'):\n    \
                        try:\n        __import__(_name)\n    except Exception:\n        pass\ndel _name";
 /// What is told and not read yet.
 const QUEUE: usize = 16;

@@ -9,7 +9,7 @@
 //! from = "base"
 //! env = { A = "b" }
 //! run = ["pip install pandas"]
-//! warm_up = ["python=import pandas"] # python, javascript, bash; =@FILE for code in a file
+//! warm_up = ["python=import pandas"] # python, javascript, typescript, bash, r, java; =@FILE for code in a file
 //! ```
 //!
 //! The file is read by whoever asks for a build, and may be anybody's. Everything that can be known to be wrong without a daemon is
@@ -314,9 +314,9 @@ fn warm_up(text: &str) -> Result<WarmUp, Problem> {
     let wrong = |problem: &str| ("warm_up".to_owned(), problem.to_owned());
     let (language, code) =
         text.split_once('=').ok_or_else(|| wrong("expected LANGUAGE=CODE or LANGUAGE=@FILE"))?;
-    let known = [Language::Python, Language::Javascript, Language::Bash];
-    let language = known.into_iter().find(|known| known.name() == language);
-    let language = language.ok_or_else(|| wrong("expected python, javascript or bash before the ="))?;
+    let language = Language::ALL.into_iter().find(|known| known.name() == language);
+    let language = language
+        .ok_or_else(|| wrong("expected python, javascript, typescript, bash, r or java before the ="))?;
     let code = match code.strip_prefix('@') {
         Some("") => return Err(wrong("expected the path of a file behind the @")),
         Some(path) => Code::File(path.into()),

@@ -10,7 +10,7 @@
 //! port = 8080
 //! timeout_seconds = 60
 //!
-//! [warmup]                   # run before the parent is frozen: python, javascript, bash
+//! [warmup]                   # run before the parent is frozen: python, javascript, typescript, bash, r, java
 //! python = "import numpy"
 //! ```
 //!
@@ -80,16 +80,31 @@ pub enum Probe {
 pub enum Language {
     Python,
     Javascript,
+    Typescript,
     Bash,
+    R,
+    Java,
 }
 
 impl Language {
+    pub const ALL: [Language; 6] = [
+        Language::Python,
+        Language::Javascript,
+        Language::Typescript,
+        Language::Bash,
+        Language::R,
+        Language::Java,
+    ];
+
     /// As the interpreter knows it.
     pub fn name(self) -> &'static str {
         match self {
             Language::Python => "python",
             Language::Javascript => "javascript",
+            Language::Typescript => "typescript",
             Language::Bash => "bash",
+            Language::R => "r",
+            Language::Java => "java",
         }
     }
 }

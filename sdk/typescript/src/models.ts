@@ -743,8 +743,11 @@ export interface components {
              */
             page_faults: number;
         };
-        /** @enum {string} */
-        Language: "python" | "javascript" | "bash";
+        /**
+         * @description A language of a guest's interpreters. Which ones there are is up to the image: TypeScript needs Node.js 22.13 or newer, Java a JDK.
+         * @enum {string}
+         */
+        Language: "python" | "javascript" | "typescript" | "bash" | "r" | "java";
         /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. */
         LibraryProgress: {
             /** @description What is being done now. */

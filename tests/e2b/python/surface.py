@@ -413,6 +413,11 @@ def test_code(sandbox):
     assert "".join(seen).split() == ["0", "1", "2"], seen
     assert sandbox.run_code("console.log(6 * 7)", language="javascript").logs.stdout == ["42\n"]
     assert sandbox.run_code("echo $((6 * 7))", language="bash").logs.stdout == ["42\n"]
+    # Debian's Node.js is too old, and the image has no R.
+    error = sandbox.run_code("const n: number = 1", language="typescript").error
+    assert error.name == "Error" and "TypeScript needs Node.js 22.13 or newer; this is v18" in error.value, error
+    error = sandbox.run_code("1", language="r").error
+    assert (error.name, error.value) == ("InterpreterUnavailable", "there is no program 'R'"), error
 
 
 def test_plots(sandbox):

@@ -54,7 +54,28 @@ def main():
     assert owners == "user\nuser\nroot\n", owners
     built_again(sandbox)
     sandbox.kill()
+    on_base_and_on_that()
     print("templates are built")
+
+
+def on_base_and_on_that():
+    """A package of Debian's on `base`, and a template on this template."""
+    lines = []
+    template = (
+        Template()
+        .from_template("base")
+        .apt_install(["hello"])
+        .run_cmd("hello > /home/user/said && echo 'from sudo' | sudo tee /etc/said")
+    )
+    Template.build(template, f"{NAME}-apt", cpu_count=1, memory_mb=512, on_build_logs=lambda entry: lines.append(entry.message))
+    assert any("Setting up hello" in line for line in lines), lines
+    on_it = Template().from_template(f"{NAME}-apt").run_cmd("id -un >> said; hello --greeting=again >> said")
+    Template.build(on_it, f"{NAME}-on-it", cpu_count=1, memory_mb=512)
+    for name, said in [(f"{NAME}-apt", "Hello, world!\n"), (f"{NAME}-on-it", "Hello, world!\nuser\nagain\n")]:
+        sandbox = Sandbox.create(name, timeout=600)
+        assert sandbox.files.read("/home/user/said") == said, name
+        assert sandbox.commands.run("hello; cat /etc/said; stat -c %U said").stdout == "Hello, world!\nfrom sudo\nuser\n"
+        sandbox.kill()
 
 
 def built_again(before):

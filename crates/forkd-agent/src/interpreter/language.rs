@@ -9,15 +9,18 @@ pub enum Language {
     /// JavaScript with types, where Node.js can take them away.
     TypeScript,
     Bash,
+    R,
+    Java,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("there is no interpreter for '{0}': python, javascript, typescript and bash are known")]
+#[error("there is no interpreter for '{0}': python, javascript, typescript, bash, r and java are known")]
 pub struct UnknownLanguage(String);
 
 impl Language {
     pub const DEFAULT: Self = Self::Python;
-    const ALL: [Self; 4] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash];
+    const ALL: [Self; 6] =
+        [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::R, Self::Java];
 
     /// By any of its names.
     pub fn parse(name: &str) -> Result<Self, UnknownLanguage> {
@@ -26,6 +29,8 @@ impl Language {
             "javascript" | "js" | "node" => Ok(Self::JavaScript),
             "typescript" | "ts" => Ok(Self::TypeScript),
             "bash" | "sh" => Ok(Self::Bash),
+            "r" => Ok(Self::R),
+            "java" => Ok(Self::Java),
             // The name comes from outside and goes into a message: a part of it tells enough.
             _ => Err(UnknownLanguage(name.chars().take(50).collect())),
         }
@@ -37,6 +42,8 @@ impl Language {
             Self::JavaScript => "javascript",
             Self::TypeScript => "typescript",
             Self::Bash => "bash",
+            Self::R => "r",
+            Self::Java => "java",
         }
     }
 
@@ -69,8 +76,9 @@ mod tests {
         assert_eq!(Language::parse("JS"), Ok(Language::JavaScript));
         assert_eq!(Language::parse("ts"), Ok(Language::TypeScript));
         assert_eq!(Language::parse("python"), Ok(Language::DEFAULT));
-        let refused = Language::parse("r").unwrap_err().to_string();
-        assert!(refused.contains("'r'"), "{refused}");
+        assert_eq!(Language::parse("R"), Ok(Language::R));
+        let refused = Language::parse("cobol").unwrap_err().to_string();
+        assert!(refused.contains("'cobol'"), "{refused}");
         assert!(Language::parse(&"x".repeat(1000)).unwrap_err().to_string().len() < 150);
     }
 }

@@ -7,12 +7,14 @@
 //!
 //! The image has an interpreter and nothing of ours. So the interpreter is started with a few lines that fetch the rest of the
 //! driver from the socket. For Python and bash the socket is standard input, and the first thing that they do is to move it out
-//! of the way. Node.js cannot move a descriptor, so it is told the path of a socket and connects to it.
+//! of the way. R is started by a shell that does it. Node.js cannot move a descriptor, so it is told the path of a socket and connects to
+//! it. Java compiles its driver from a file, which is there until it is ready.
 
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StandardStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +27,7 @@ use super::control::Control;
 use super::epoch::{Epoch, EpochName};
 use super::language::Language;
 use super::message::{self, Event};
-use super::{bash, place};
+use super::{bash, place, words};
 use crate::agent::Agent;
 use crate::children::{Child, ExitWatch, Output, Signal, Source, SpawnError, Spec, Stdio, Target};
 
@@ -40,6 +42,23 @@ const PYTHON_MODULES: [(&str, &str); 4] = [
     ("forkd_guest_display", include_str!("drivers/python/display.py")),
     ("forkd_guest_magics", include_str!("drivers/python/magics.py")),
     ("forkd_guest_driver", include_str!("drivers/python/driver.py")),
+];
+
+/// Moves the socket out of the way of standard input, then becomes R. `$1` is the code of the first lines.
+const R_START: &str = "command -v R >/dev/null || exit 127; exec 3<&0 </dev/null; \
+    exec R --no-echo --no-save --no-restore -e \"$1\"";
+/// How a shell ends that does not find a program.
+const NOT_FOUND: Exit = Exit::Code(127);
+/// Where the driver reaches what a fork has to change: the environment, and generators of random numbers.
+const JAVA_OPTIONS: [&str; 8] = [
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "--add-opens",
+    "java.base/java.lang=ALL-UNNAMED",
+    "--add-opens",
+    "java.base/java.util=ALL-UNNAMED",
+    "--add-opens",
+    "java.base/java.util.concurrent=ALL-UNNAMED",
 ];
 
 /// A driver that has said that it is ready.
@@ -103,10 +122,12 @@ pub async fn launch(agent: &Agent, language: Language, directory: &Path) -> Resu
     let io_error = |source| LaunchError::Io { language, source };
     let mut meeting = Meeting::new(language).map_err(io_error)?;
     let epoch = is_node(language).then(Epoch::new).transpose().map_err(io_error)?;
+    let source = (language == Language::Java).then(java_source).transpose().map_err(io_error)?;
+    let path = meeting.path().or(source.as_ref().map(|name| name.0.as_path()));
     let user = place::user(agent).await?;
     let spec = Spec {
         program: program(language).into(),
-        arguments: arguments(language, meeting.path()),
+        arguments: arguments(language, path),
         environment: place::environment(&user, &agent.settings()),
         directory: place::start_directory(&user, directory).await.map_err(io_error)?,
         user,
@@ -132,7 +153,17 @@ fn program(language: Language) -> &'static str {
         Language::Python => "python3",
         Language::JavaScript | Language::TypeScript => "node",
         Language::Bash => "bash",
+        Language::R => "sh",
+        Language::Java => "java",
     }
+}
+
+/// The driver, as a file that any user may read.
+fn java_source() -> io::Result<TemporaryName> {
+    let name = TemporaryName(place::unused_path("java")?);
+    let mut file = File::options().write(true).create_new(true).mode(0o644).open(&name.0)?;
+    file.write_all(include_bytes!("drivers/java/Driver.java"))?;
+    Ok(name)
 }
 
 fn arguments(language: Language, path: Option<&Path>) -> Vec<OsString> {
@@ -140,6 +171,8 @@ fn arguments(language: Language, path: Option<&Path>) -> Vec<OsString> {
         Language::Python => &["-c", include_str!("drivers/python/bootstrap.py")],
         Language::JavaScript | Language::TypeScript => &["-e", include_str!("drivers/node/bootstrap.js")],
         Language::Bash => &["--noprofile", "--norc", "--noediting", "-i", "+m"],
+        Language::R => &["-c", R_START, "sh", include_str!("drivers/r/bootstrap.R")],
+        Language::Java => &JAVA_OPTIONS,
     };
     words.iter().map(OsString::from).chain(path.map(OsString::from)).collect()
 }
@@ -157,6 +190,8 @@ fn opening(language: Language, epoch: Option<&Path>) -> Vec<u8> {
             json!({ "source": include_str!("drivers/node/driver.js"), "options": options }).to_string()
         }
         Language::Bash => return bash::PRELUDE.into(),
+        Language::R => words::hex(include_str!("drivers/r/driver.R")),
+        Language::Java => return Vec::new(),
     };
     text.push('\n');
     text.into_bytes()
@@ -184,6 +219,9 @@ async fn get_ready(
                 return Ok(Driver { pid, control, output, error, output_open, error_open, exit, epoch, rests });
             }
             ended = exit.wait() => {
+                if language == Language::R && ended == NOT_FOUND {
+                    return Err(SpawnError::NotFound("R".into()).into());
+                }
                 drain(&mut error, |chunk| last_words.extend_from_slice(chunk));
                 let last_words = tail(&last_words);
                 return Err(LaunchError::Ended { language, exit: ended, last_words });
@@ -248,14 +286,14 @@ pub fn drain(output: &mut Output, mut take: impl FnMut(&[u8])) {
 #[derive(Debug)]
 enum Meeting {
     Pair { ours: OwnedFd, theirs: Option<OwnedFd> },
-    Path { listener: UnixListener, path: SocketPath },
+    Path { listener: UnixListener, path: TemporaryName },
 }
 
-/// Removes the socket's name when the two have met, or will not.
+/// Removes a name that is needed only until the two have met.
 #[derive(Debug)]
-struct SocketPath(PathBuf);
+struct TemporaryName(PathBuf);
 
-impl Drop for SocketPath {
+impl Drop for TemporaryName {
     fn drop(&mut self) {
         // The guest may have removed it.
         let _ = std::fs::remove_file(&self.0);
@@ -269,7 +307,7 @@ impl Meeting {
             ours.set_nonblocking(true)?;
             return Ok(Self::Pair { ours: ours.into(), theirs: Some(theirs.into()) });
         }
-        let path = SocketPath(place::unused_path("sock")?);
+        let path = TemporaryName(place::unused_path("sock")?);
         let listener = UnixListener::bind(&path.0)?;
         // Any user may knock; who is let in is decided by process.
         std::fs::set_permissions(&path.0, std::fs::Permissions::from_mode(0o666))?;

@@ -1,7 +1,7 @@
 //! What the agent and a driver say to each other.
 //!
-//! Python and Node speak JSON lines; a shell reads commands and answers with words. Whatever a driver says is as trustworthy
-//! as the code that it runs.
+//! Python and Node speak JSON lines; a shell reads commands and answers with words. R and Java have nothing that reads JSON: they
+//! are told words and answer with JSON. Whatever a driver says is as trustworthy as the code that it runs.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::bash::{self, BashError};
 use super::language::Language;
+use super::words;
 use crate::json_line::json_line;
 
 /// What a driver tells.
@@ -65,6 +66,7 @@ pub fn run(
 ) -> Result<Vec<u8>, BashError> {
     match language {
         Language::Bash => bash::run(id, code, environment).map(String::into_bytes),
+        Language::R | Language::Java => Ok(words::run(id, code, environment).into_bytes()),
         _ => Ok(json_line(&json!({ "op": "run", "id": id, "code": code, "env": environment }))),
     }
 }
@@ -77,6 +79,7 @@ pub fn fork(
 ) -> Vec<u8> {
     match language {
         Language::Bash => bash::fork(id, random(), environment).into_bytes(),
+        Language::R | Language::Java => words::fork(id, identity, environment).into_bytes(),
         _ => json_line(&json!({ "op": "fork", "id": id, "env": environment, "identity": identity })),
     }
 }
@@ -88,12 +91,12 @@ fn random() -> u32 {
 
 pub fn parse(language: Language, line: &[u8]) -> Result<Event, Garbled> {
     match language {
-        Language::Bash => words(line).ok_or(Garbled),
+        Language::Bash => bash_event(line).ok_or(Garbled),
         _ => serde_json::from_slice(line).map_err(|_| Garbled),
     }
 }
 
-fn words(line: &[u8]) -> Option<Event> {
+fn bash_event(line: &[u8]) -> Option<Event> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     match (words.next()?, words.next(), words.next(), words.next()) {
         ("ready", None, None, None) => Some(Event::Ready),
@@ -114,6 +117,7 @@ mod tests {
         let done = |rests| Event::Done { id: 3, status: 0, rests };
         assert_eq!(parse(Language::Python, br#"{"event":"done","id":3}"#).unwrap(), done(false));
         assert_eq!(parse(Language::Python, br#"{"event":"done","id":3,"rests":true}"#).unwrap(), done(true));
+        assert_eq!(parse(Language::R, br#"{"event":"done","id":3,"rests":true}"#).unwrap(), done(true));
         assert_eq!(parse(Language::Bash, b"done 3 0").unwrap(), done(true));
         assert_eq!(parse(Language::Bash, b"ready").unwrap(), Event::Ready);
     }

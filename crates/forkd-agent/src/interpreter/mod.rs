@@ -1,7 +1,7 @@
 //! The code interpreter's protocol: code in contexts that keep their state.
 //!
 //! ```text
-//!  POST /execute ──▶ Contexts ──▶ Context ── queue ──▶ Worker ── socket ──▶ driver (python3, node, bash)
+//!  POST /execute ──▶ Contexts ──▶ Context ── queue ──▶ Worker ── socket ──▶ driver (python3, node, bash, R, java)
 //!        ▲                                               │  ◀── stdout, stderr ──┘
 //!        └───────────── lines, a few at a time ──────────┘
 //! ```
@@ -23,6 +23,7 @@ mod line;
 mod message;
 mod place;
 mod text;
+mod words;
 mod worker;
 
 use std::sync::Arc;

@@ -219,6 +219,23 @@ fn an_interpreter_that_is_not_there_is_told() {
     assert_eq!(agent.interpreter.call("POST", "/contexts", "application/json", b"{}").status, 501);
 }
 
+/// R is started by a shell, which is there without it.
+#[test]
+fn an_image_without_r_or_java_is_told_as_any_other() {
+    let programs = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/sh", programs.path().join("sh")).unwrap();
+    let agent = Agent::start_from(&format!("PATH={} exec \"$@\"", programs.path().display()));
+    for (language, program) in [("r", "R"), ("java", "java")] {
+        let lines = run(&agent, &json!({ "code": "1", "language": language }));
+        let error = of_type(&lines, "error")[0];
+        assert_eq!(error["name"], "InterpreterUnavailable");
+        assert_eq!(error["value"], format!("there is no program '{program}'"));
+        let body = json!({ "language": language }).to_string();
+        let refused = agent.interpreter.call("POST", "/contexts", "application/json", body.as_bytes());
+        assert_eq!(refused.status, 501);
+    }
+}
+
 #[test]
 fn bash_keeps_its_state_through_an_interrupt() {
     let agent = Agent::start();

@@ -33,6 +33,7 @@ use forkd_engine::project::Project;
 use forkd_image::archive::unpack;
 use forkd_image::builds::BuildCache;
 use forkd_image::dockerfile::Context;
+use forkd_image::host_environment::HostEnvironment;
 use forkd_image::images::Name;
 use forkd_proto::agent::account::Account;
 use forkd_proto::agent::startup::Ready;
@@ -217,12 +218,19 @@ fn base(app: &App, caller: &Caller, wanted: &Start) -> Answer<(String, Begins)> 
         let tag = templates::tag_of(template)?;
         let found = templates::named(app, caller, template);
         let record = found.ok_or_else(|| EngineError::NoSnapshot(tag.to_string()))?.view().record;
-        match (record.shape.image, record.branched_from) {
-            (Some(image), None) => Ok((image.to_string(), begins(app, &image.to_string()))),
-            _ => Err(malformed(format!(
-                "template {tag} is a snapshot of a sandbox, on which nothing can be built"
-            ))
-            .hint(HintCode::BuildOnImage)),
+        let refused = |what: &str| {
+            let text = format!("template {tag} is a snapshot of {what}, on which nothing can be built");
+            Err(malformed(text).hint(HintCode::BuildOnImage))
+        };
+        // Its disk has more than its image: what was below it when it was made.
+        let is_derived =
+            record.parent.is_some() || record.disks.first().is_some_and(|layers| layers.len() > 1);
+        match record.shape.image {
+            Some(image) if record.branched_from.is_none() && !is_derived => {
+                Ok((image.to_string(), begins(app, &image.to_string())))
+            }
+            Some(_) if record.branched_from.is_none() => refused("another snapshot"),
+            _ => refused("a sandbox"),
         }
     };
     let from_template = wanted.from_template.as_deref().filter(|name| !name.is_empty());
@@ -285,7 +293,8 @@ fn image(
         target: None,
         name: Some(name),
         uses_cache: !force,
-        host: None,
+        // Clients cannot ask for it, and who may build may see it. Without a bundle on this host, there is nothing to add.
+        host: HostEnvironment::collect().ok(),
         account: Some(Account::e2b()),
     };
     let network = app.engine.networks().is_ok();

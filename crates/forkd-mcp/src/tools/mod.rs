@@ -94,8 +94,8 @@ pub(crate) fn definitions() -> &'static [Definition] {
             Definition::changing::<run::Run>(
                 "run",
                 "Run code or a command",
-                "Run code (Python, JavaScript or Bash, in an interpreter that keeps its variables between calls) or a shell \
-                 command in a sandbox, and return its output, pictures and the sandbox's id. Without `sandbox`, a new \
+                "Run code (Python, JavaScript, TypeScript, Bash, or R and Java where the image has them, in an interpreter that \
+                 keeps its variables between calls) or a shell command in a sandbox, and return its output, pictures and the sandbox's id. Without `sandbox`, a new \
                  sandbox is made; pass the id that is returned to go on in it.",
                 code,
             ),

@@ -47,7 +47,10 @@ pub(crate) enum CodeLanguage {
     #[default]
     Python,
     Javascript,
+    Typescript,
     Bash,
+    R,
+    Java,
 }
 
 impl From<CodeLanguage> for Language {
@@ -55,7 +58,10 @@ impl From<CodeLanguage> for Language {
         match language {
             CodeLanguage::Python => Language::Python,
             CodeLanguage::Javascript => Language::Javascript,
+            CodeLanguage::Typescript => Language::Typescript,
             CodeLanguage::Bash => Language::Bash,
+            CodeLanguage::R => Language::R,
+            CodeLanguage::Java => Language::Java,
         }
     }
 }

@@ -121,8 +121,13 @@ pub struct EvalOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LanguageArgument {
     Python,
+    #[value(alias = "js")]
     Javascript,
+    #[value(alias = "ts")]
+    Typescript,
     Bash,
+    R,
+    Java,
 }
 
 impl From<LanguageArgument> for Language {
@@ -130,7 +135,10 @@ impl From<LanguageArgument> for Language {
         match argument {
             LanguageArgument::Python => Language::Python,
             LanguageArgument::Javascript => Language::Javascript,
+            LanguageArgument::Typescript => Language::Typescript,
             LanguageArgument::Bash => Language::Bash,
+            LanguageArgument::R => Language::R,
+            LanguageArgument::Java => Language::Java,
         }
     }
 }

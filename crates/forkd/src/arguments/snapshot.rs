@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use forkd_api::code::Language;
 use forkd_api::snapshot::{Cpu, WarmUp};
 
 use super::{DaemonOptions, Output, parse_pair};
@@ -118,7 +119,7 @@ pub struct SnapshotCreateOptions {
     /// How long the guest may take to become ready, such as 90 or 10m.
     #[arg(long, value_name = "TIME", value_parser = super::parse_seconds, conflicts_with = "from")]
     pub ready_timeout: Option<u64>,
-    /// Run this code before the guest is frozen: python=CODE, javascript=CODE or bash=CODE, or @FILE for CODE.
+    /// Run this code before the guest is frozen: python=CODE, or javascript, typescript, bash, r, java; @FILE for CODE.
     #[arg(long, value_name = "LANGUAGE=CODE", value_parser = parse_warm_up, conflicts_with = "from")]
     pub warm_up: Vec<WarmUp>,
     /// Give the guest and its sandboxes the CA certificates and proxy settings of the daemon's host.
@@ -356,12 +357,8 @@ fn cpu_parser() -> impl TypedValueParser<Value = Cpu> {
 
 fn parse_warm_up(text: &str) -> Result<WarmUp, String> {
     let (language, code) = text.split_once('=').ok_or("expected LANGUAGE=CODE or LANGUAGE=@FILE")?;
-    let language = match language {
-        "python" => forkd_api::code::Language::Python,
-        "javascript" => forkd_api::code::Language::Javascript,
-        "bash" => forkd_api::code::Language::Bash,
-        _ => return Err("expected python, javascript or bash".into()),
-    };
+    let language = Language::named(language)
+        .ok_or("expected python, javascript, typescript, bash, r or java before the =")?;
     let code = match code.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?,
         None => code.to_owned(),
@@ -371,8 +368,6 @@ fn parse_warm_up(text: &str) -> Result<WarmUp, String> {
 
 #[cfg(test)]
 mod tests {
-    use forkd_api::code::Language;
-
     use super::*;
 
     #[test]

@@ -129,6 +129,10 @@ __all__ = [
     "WarmUp",
 ]
 
+# A language of a guest's interpreters. Which ones there are is up to the image: TypeScript needs Node.js 22.13 or newer, Java
+# a JDK.
+Language = Literal["python", "javascript", "typescript", "bash", "r", "java"]
+
 # A signal that programs are sent.
 Signal = Literal["SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT", "SIGSTOP", "SIGTSTP"]
 
@@ -177,9 +181,6 @@ FileKind = Literal["file", "directory", "symlink", "other"]
 
 # The values of KernelSource.
 KernelSource = Literal["package", "host"]
-
-# The values of Language.
-Language = Literal["python", "javascript", "bash"]
 
 # The values of SandboxState.
 SandboxState = Literal["starting", "running", "paused", "ended"]

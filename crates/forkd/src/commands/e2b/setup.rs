@@ -4,32 +4,17 @@ use forkd_api::code::Language;
 use forkd_api::snapshot::{CreateSnapshot, WarmUp};
 
 use crate::arguments::E2bSetupOptions;
-use crate::commands::{asynchronously, branch, image, say, snapshot};
+use crate::commands::{asynchronously, branch, say, snapshot};
 use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 
 /// The template of the code interpreter. The daemon takes it for `base`, too, unless there is one of that name.
 const TAG: &str = "code-interpreter-v1";
-const IMAGE: &str = "forkd-e2b:latest";
-const PACKAGES: [&str; 13] = [
-    "python3",
-    "python3-pip",
-    "python3-venv",
-    "python3-numpy",
-    "python3-pandas",
-    "python3-matplotlib",
-    "nodejs",
-    "git",
-    "curl",
-    "ca-certificates",
-    "iproute2",
-    "procps",
-    "sudo",
-];
-/// Plots need room.
+/// Plots and models need room.
 const MEMORY_MIB: u64 = 1024;
-const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot'):\n    \
+/// What the interpreter has loaded before the first sandbox asks for it. Images of users may lack some of it.
+const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot', 'requests', 'PIL.Image', 'sklearn'):\n    \
                        try:\n        __import__(_name)\n    except ImportError:\n        pass\ndel _name";
 
 pub fn run(options: &E2bSetupOptions) -> Result<Exit, CliError> {
@@ -53,10 +38,7 @@ pub fn run(options: &E2bSetupOptions) -> Result<Exit, CliError> {
 fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliError> {
     let image = match &options.image {
         Some(image) => image.clone(),
-        None => {
-            image::debian::ensure(&options.daemon, IMAGE, &PACKAGES)?;
-            IMAGE.to_owned()
-        }
+        None => super::image::ensure(&options.daemon, options.debian_node)?.to_owned(),
     };
     asynchronously(async {
         let client = daemon::find_or_start(&options.daemon).await?;

@@ -1,6 +1,6 @@
 //! `forkd image debian`.
 
-use forkd_api::library::{DebianImage, Image};
+use forkd_api::library::{DebianImage, Image, ImageSource};
 
 use super::show;
 use crate::arguments::{DaemonOptions, ImageDebianOptions};
@@ -30,11 +30,14 @@ fn make(daemon: &DaemonOptions, wanted: &DebianImage) -> Result<Image, CliError>
     })
 }
 
-/// Sees to it that there is an image of this name. If it has to be made, it gets these packages.
+/// Sees to it that there is an image of this name with these packages.
 pub fn ensure(daemon: &DaemonOptions, name: &str, packages: &[&str]) -> Result<(), CliError> {
     match library::image(daemon, name) {
         Err(CliError::Client(error)) if error.is_not_found() => {}
-        found => return found.map(drop),
+        Err(error) => return Err(error),
+        Ok(found) if is_of(&found.source, packages) => return Ok(()),
+        // An earlier version had others.
+        Ok(_) => {}
     }
     let wanted = DebianImage {
         suite: SUITE.into(),
@@ -44,4 +47,26 @@ pub fn ensure(daemon: &DaemonOptions, name: &str, packages: &[&str]) -> Result<(
         size_mib: None,
     };
     make(daemon, &wanted).map(drop)
+}
+
+fn is_of(source: &ImageSource, packages: &[&str]) -> bool {
+    matches!(source, ImageSource::Debian { suite, include, .. } if suite == SUITE && include == packages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_with_other_packages_is_another_one() {
+        let of = |suite: &str, include: &[&str]| ImageSource::Debian {
+            suite: suite.into(),
+            include: include.iter().map(|&package| package.into()).collect(),
+            mirror: Some("http://mirror".into()),
+        };
+        assert!(is_of(&of(SUITE, &["a", "b"]), &["a", "b"]));
+        assert!(!is_of(&of(SUITE, &["a"]), &["a", "b"]));
+        assert!(!is_of(&of("trixie", &["a", "b"]), &["a", "b"]));
+        assert!(!is_of(&ImageSource::Build, &[]));
+    }
 }

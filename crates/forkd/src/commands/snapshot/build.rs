@@ -210,7 +210,10 @@ fn warm_up(step: &ChainStep, path: &Path) -> Result<Vec<WarmUp>, CliError> {
         let language = match one.language {
             recipe::Language::Python => Language::Python,
             recipe::Language::Javascript => Language::Javascript,
+            recipe::Language::Typescript => Language::Typescript,
             recipe::Language::Bash => Language::Bash,
+            recipe::Language::R => Language::R,
+            recipe::Language::Java => Language::Java,
         };
         Ok(WarmUp { language, code })
     };

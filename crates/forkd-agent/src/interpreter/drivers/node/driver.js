@@ -113,7 +113,7 @@
     }
     // The frames below the cell's are the REPL's and this driver's.
     const lines = String(error.stack).split('\n').filter((line) => !line.includes('forkd_guest_random:'));
-    const own = lines.findIndex((line) => /\((?:node:vm|node:repl|node:domain|node:internal\/vm|forkd_guest_driver)[:)]|at (?:node:vm|node:repl|forkd_guest_driver):/.test(line));
+    const own = lines.findIndex((line) => /\((?:node:vm|node:repl|node:domain|node:internal\/vm|node:internal\/modules\/typescript|forkd_guest_driver)[:)]|at (?:node:vm|node:repl|forkd_guest_driver):/.test(line));
     const kept = own < 0 ? lines : lines.slice(0, own);
     return { name: String(error.name), value: String(error.message), traceback: kept.join('\n') };
   }
@@ -131,13 +131,29 @@
       });
   }
 
+  // The types go, and everything else stays where it was. What needs more than that (enums, namespaces) is translated, which moves lines.
   function javascript(code) {
     if (!options.typescript) return code;
     const { stripTypeScriptTypes } = require('module');
     if (typeof stripTypeScriptTypes !== 'function') {
       throw new Error(`TypeScript needs Node.js 22.13 or newer; this is ${process.version}`);
     }
-    return stripTypeScriptTypes(code);
+    // It says in every process that it is experimental.
+    const { emitWarning } = process;
+    process.emitWarning = () => {};
+    try {
+      return stripTypeScriptTypes(code);
+    } catch (error) {
+      if (error.code !== 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') throw error;
+      try {
+        return stripTypeScriptTypes(code, { mode: 'transform' });
+      } catch (other) {
+        // A version that only strips.
+        throw other.code === 'ERR_INVALID_ARG_VALUE' ? error : other;
+      }
+    } finally {
+      process.emitWarning = emitWarning;
+    }
   }
 
   function evaluate(code) {

@@ -1,0 +1,1 @@
+local({ requests = pipe("trap '' INT; exec cat <&3", "r"); hex = readLines(requests, n = 1L); at = seq.int(1L, nchar(hex), 2L); source = rawToChar(as.raw(strtoi(substring(hex, at, at + 1L), 16L))); eval(parse(text = source, keep.source = FALSE), list2env(list(requests = requests), parent = baseenv())) })

@@ -5,6 +5,7 @@ mod e2b;
 mod image;
 mod kernel;
 mod mcp;
+mod recipe;
 mod run;
 mod running;
 mod sandbox;
@@ -18,6 +19,7 @@ pub use e2b::*;
 pub use image::*;
 pub use kernel::*;
 pub use mcp::*;
+pub use recipe::*;
 pub use run::*;
 pub use running::*;
 pub use sandbox::*;
@@ -164,6 +166,11 @@ pub enum Command {
     Image {
         #[command(subcommand)]
         command: ImageCommand,
+    },
+    /// Recipes: images and warm snapshots for common tasks, each with a program that shows its use.
+    Recipe {
+        #[command(subcommand)]
+        command: RecipeCommand,
     },
     /// Print the completions of a shell, such as: forkd completions bash > /etc/bash_completion.d/forkd
     Completions(CompletionsOptions),

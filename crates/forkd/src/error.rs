@@ -86,6 +86,8 @@ pub enum CliError {
     Chain(#[from] forkd_source::chain::ChainError),
     #[error("{}: there is no table [snapshot.{name}]; there are {known}", path.display())]
     NoStep { path: PathBuf, name: String, known: String },
+    #[error("there is no recipe {0:?}")]
+    NoRecipe(String),
     #[error(transparent)]
     RegistryAuth(#[from] forkd_source::credentials::AuthError),
     #[error(transparent)]
@@ -177,6 +179,9 @@ impl CliError {
             CliError::ShapeOfSnapshot(_) => "make another with: forkd snapshot IMAGE".into(),
             CliError::PushedUnsigned { reference, .. } => {
                 format!("sign it with: forkd snapshot sign {reference} --key FILE")
+            }
+            CliError::NoRecipe(name) => {
+                format!("forkd recipe ls lists those there are; a directory is given with a slash: ./{name}")
             }
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,

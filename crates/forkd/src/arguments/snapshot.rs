@@ -22,7 +22,8 @@ pub struct SnapshotOptions {
 pub enum SnapshotCommand {
     /// Make a snapshot of an image, of another snapshot or of a sandbox. `forkd snapshot IMAGE` is short for it.
     Make(Box<SnapshotCreateOptions>),
-    /// Build the snapshots that forkd.toml describes: those whose contents have changed, and those based on them.
+    /// Build the snapshots that forkd.toml describes: those whose contents have changed, and those based on them. Images that it
+    /// describes are made if they are missing.
     Build(SnapshotBuildOptions),
     /// List the snapshots, or those in a repository of a registry.
     Ls(SnapshotLsOptions),
@@ -138,7 +139,7 @@ pub struct SnapshotCreateOptions {
 }
 
 /// What a guest is booted with.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct SnapshotShape {
     /// vCPUs of the guest; as the image's recipe says, else 1.
     #[arg(long)]

@@ -29,6 +29,7 @@ pub mod pause;
 pub mod ping;
 pub mod process;
 pub mod project;
+pub mod recipe;
 pub mod resume;
 pub mod rollback;
 pub mod run;

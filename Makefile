@@ -79,6 +79,9 @@ lint-python:
 	sdk/python/with-tools ruff format --check --quiet .
 	sdk/python/with-tools ruff check --quiet .
 	sdk/python/with-tools mypy
+	sdk/python/with-tools sh -euc 'ruff format --check --quiet --config pyproject.toml ../../recipes/*/*.py'
+	sdk/python/with-tools sh -euc 'ruff check --quiet --config pyproject.toml --extend-ignore PT ../../recipes/*/*.py'
+	sdk/python/with-tools sh -euc 'for program in ../../recipes/*/use.py; do mypy --no-error-summary "$$program"; done'
 
 lint-typescript:
 	sdk/typescript/with-tools ./generate --check

@@ -4,7 +4,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from forkd import Sandbox
+from forkd import CommandResult, Sandbox
 
 SNAPSHOT = "coding-agent"
 PROJECT = "/srv/daycount"
@@ -26,7 +26,7 @@ FIXES = [
 ]
 
 
-def run(sandbox: Sandbox, command: str):
+def run(sandbox: Sandbox, command: str) -> CommandResult:
     return sandbox.exec(command, cwd=PROJECT, timeout=PATIENCE)
 
 
@@ -66,7 +66,9 @@ with Sandbox.create(SNAPSHOT, timeout=3600) as agent:
         assert winner is not None, verdicts
         assert [fix for fix in FIXES if verdicts[fix]] == [FIXES[3], FIXES[7]], verdicts
         child, fix = winner
-        committed = run(child, "git commit --quiet --all --message 'Centuries are no leap years' && git show --stat --format=%s")
+        committed = run(
+            child, "git commit --quiet --all --message 'Centuries are no leap years' && git show --stat --format=%s"
+        )
         assert committed.exit_code == 0 and "daycount/days.c | 2 +-" in committed.stdout, committed
         patch = run(child, "git format-patch --stdout main").stdout
     finally:

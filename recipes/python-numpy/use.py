@@ -21,10 +21,10 @@ fork_ms = [round(until_ready() * 1000) for _ in range(3)]
 
 children = Snapshot.get(SNAPSHOT).fork(10)
 try:
-    parts = [int(child.eval(f"int(numpy.arange({n * 100}, {n * 100 + 100}).sum())", timeout=300)) for n, child in enumerate(children)]
+    sums = [child.eval(f"int(numpy.arange({n * 100}, {n * 100 + 100}).sum())", timeout=300) for n, child in enumerate(children)]
 finally:
     for child in children:
         child.kill()
-assert sum(parts) == sum(range(1000)), parts
+assert [int(part or 0) for part in sums] == [sum(range(n * 100, n * 100 + 100)) for n in range(10)], sums
 
-print(json.dumps({"recipe": SNAPSHOT, "fork_ms": fork_ms, "sum": sum(parts)}))
+print(json.dumps({"recipe": SNAPSHOT, "fork_ms": fork_ms, "children": len(children)}))

@@ -3,8 +3,8 @@ from jupyter_client import BlockingKernelClient
 
 CONNECTION_FILE = "/run/jupyter/kernel.json"
 
-# In the kernel: numpy, and random numbers that differ from fork to fork. forkd reseeds those of its own interpreters only, so the
-# kernel looks itself whether it was forked: boot_id is another one in each fork.
+# In the kernel: numpy, and random numbers that differ from fork to fork. forkd reseeds those of its own interpreters only, so
+# the kernel looks itself whether it was forked: boot_id is another one in each fork.
 PREPARE = """
 import random
 import numpy

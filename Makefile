@@ -12,7 +12,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub recipes mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -79,6 +79,9 @@ lint-python:
 	sdk/python/with-tools ruff format --check --quiet .
 	sdk/python/with-tools ruff check --quiet .
 	sdk/python/with-tools mypy
+	sdk/python/with-tools sh -euc 'ruff format --check --quiet --config pyproject.toml ../../recipes/*/*.py'
+	sdk/python/with-tools sh -euc 'ruff check --quiet --config pyproject.toml --extend-ignore PT ../../recipes/*/*.py'
+	sdk/python/with-tools sh -euc 'for program in ../../recipes/*/use.py; do mypy --no-error-summary "$$program"; done'
 
 lint-typescript:
 	sdk/typescript/with-tools ./generate --check
@@ -113,6 +116,9 @@ e2b-upstream: ## the tests of E2B's own repositories, from checkouts in DIR, aga
 
 e2e-hub: build-tests ## two machines and a registry with TLS and passwords: what one pushes, the other forks
 	tests/hub/run
+
+recipes: build-tests ## every recipe built, warmed, forked and used; a JSON line with the figure of each on stderr
+	FORKD_RECIPES=1 $(RUN) --test api -- recipes
 
 mcp-clients: build-tests ## official clients of the Model Context Protocol, and its conformance suite, against a daemon with tiny guests
 	FORKD_MCP_CLIENTS=1 $(RUN) --test daemon -- official_mcp_clients

@@ -11,6 +11,7 @@ mod files;
 mod identity;
 mod life;
 mod programs;
+mod recipes;
 mod sdk;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ const REST: &[Test] = &[
     ("identity::a_server_sees_nothing_of_its_parent", identity::a_server_sees_nothing_of_its_parent),
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
+    ("recipes::python_numpy", recipes::python_numpy),
 ];
 
 /// Part of `make soak`. That images are built through the daemon is also shown by E2B's clients, which build templates; what the
@@ -45,6 +47,18 @@ const SOAK: &[Test] = &[
     ("life::goes_on_when_the_daemon_is_killed", life::goes_on_when_the_daemon_is_killed),
 ];
 
+/// Part of `make soak` and of `make recipes`: each makes an image of its own.
+const RECIPES: &[Test] = &[
+    ("recipes::code_interpreter", recipes::code_interpreter),
+    ("recipes::coding_agent", recipes::coding_agent),
+    ("recipes::jupyter_kernel", recipes::jupyter_kernel),
+    ("recipes::nodejs", recipes::nodejs),
+    ("recipes::postgres_fixture", recipes::postgres_fixture),
+];
+/// Set by `make recipes`.
+const RECIPES_VARIABLE: &str = "FORKD_RECIPES";
+
 fn main() -> ExitCode {
-    forkd_tests::suite::main(CORE, &[REST, in_soak(SOAK)].concat())
+    let recipes = if std::env::var_os(RECIPES_VARIABLE).is_some() { RECIPES } else { in_soak(RECIPES) };
+    forkd_tests::suite::main(CORE, &[REST, in_soak(SOAK), recipes].concat())
 }

@@ -271,13 +271,16 @@ fn a_file_that_is_wrong_is_refused_before_anything_is_made() -> Result<(), Failu
     Ok(())
 }
 
-/// The example of docs/snapshots.md is one.
+/// The examples of docs/snapshots.md are such files.
 #[test]
-fn the_documented_chain_can_be_read() -> Result<(), Failure> {
+fn the_documented_chains_can_be_read() -> Result<(), Failure> {
     let document = include_str!("../../docs/snapshots.md");
-    let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
-    let steps = forkd_image::chain::parse(example.ok_or("no example")?, "forkd.toml".as_ref())?;
-    let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+    let mut examples = document.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut parse = || forkd_image::chain::parse(examples.next().unwrap_or_default(), "forkd.toml".as_ref());
+    let (chain, with_images) = (parse()?, parse()?);
+    let names: Vec<&str> = chain.snapshots.iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["base", "pandas"]);
+    let names: Vec<&str> = with_images.images.iter().map(|image| image.name.as_str()).collect();
+    assert_eq!(names, ["tools", "project"]);
     Ok(())
 }

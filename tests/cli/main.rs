@@ -17,6 +17,7 @@ mod machine;
 mod mcp;
 mod outcome;
 mod programs;
+mod recipes;
 mod sandboxes;
 mod snapshots;
 mod stand_in;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::host::TestHost;
+use crate::host::{TestHost, machine_name};
 use crate::suite::host;
 use crate::{TestResult, binaries, check, hostile, library};
 
@@ -198,6 +198,22 @@ impl Daemon {
     pub fn command(&self, arguments: &[&str]) -> Command {
         // A home without a daemon, so that no other one can answer.
         self.told(binaries::forkd(Path::new("/nonexistent"), arguments))
+    }
+
+    /// The same for commands that also make images: in the tests' library, by this daemon if it is this host's, and otherwise on this host,
+    /// as a user of the machine has it. `home` is for its files, if the machine's is not needed.
+    pub fn command_with_library(&self, arguments: &[&str], home: &Path) -> Result<Command, Error> {
+        if self.native.is_some() {
+            return Ok(self.told(binaries::forkd(home, arguments)));
+        }
+        let mut command = binaries::forkd(&forkd_host::home::directory()?, arguments);
+        for variable in ["FORKD_ADDRESS", "FORKD_URL", "FORKD_TOKEN", "FORKD_TOKEN_FILE"] {
+            command.env_remove(variable);
+        }
+        // A daemon of this user has another library, so it is not asked.
+        command.env("FORKD_SOCKET", "/nonexistent").env("FORKD_MACHINE", machine_name());
+        command.env(forkd_host::home::LIBRARY_VARIABLE, library::directory());
+        Ok(command)
     }
 
     /// Another program that asks this daemon.

@@ -1,8 +1,11 @@
-//! Chains of snapshots in `forkd.toml`.
+//! Chains of snapshots in `forkd.toml`, and the images that they begin with (`image_table.rs`).
 //!
 //! ```toml
+//! [image.python]
+//! debian = ["python3", "python3-pip"]
+//!
 //! [snapshot.base]
-//! from = "python-numpy"              # another table, an image or a snapshot; image:NAME or snapshot:NAME for just that
+//! from = "python"                    # another table, an image or a snapshot; image:NAME or snapshot:NAME for just that
 //! memory = "512M"                    # a bare number is MiB
 //!
 //! [snapshot.pandas]
@@ -21,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::image_table::{self, ImageStep, ImageTable};
 use crate::recipe::{
     Language, MAX_FILE, MAX_MEMORY_MIB, MIN_MEMORY_MIB, Ready, ReadySection, Recipe, RecipeError, Size,
     Words, mib,
@@ -45,6 +49,15 @@ pub enum ChainError {
     Syntax { path: PathBuf, message: String },
     #[error("{}: {key}: {problem}", path.display())]
     Wrong { path: PathBuf, key: String, problem: String },
+}
+
+/// What a file describes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Each after the one that it is based on.
+    pub images: Vec<ImageStep>,
+    /// Parents before children.
+    pub snapshots: Vec<ChainStep>,
 }
 
 /// A snapshot to be built.
@@ -73,11 +86,18 @@ pub struct ChainStep {
 pub enum Parent {
     /// Another snapshot of the file.
     Step(String),
+    /// An image of the file.
+    ImageStep(String),
     Image(String),
     Snapshot(String),
+    /// The template that `forkd e2b setup` makes ([`TEMPLATE`]), which is made if it is missing.
+    Template,
     /// An image, or else a snapshot.
     Either(String),
 }
+
+/// The template that `template:` can name.
+pub const TEMPLATE: &str = "code-interpreter-v1";
 
 /// What the guest is shown of the host's CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -106,7 +126,15 @@ pub enum Code {
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
+    image: BTreeMap<String, ImageTable>,
+    #[serde(default)]
     snapshot: BTreeMap<String, Table>,
+}
+
+/// The names that a table can refer to.
+struct Names {
+    images: BTreeSet<String>,
+    snapshots: BTreeSet<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,7 +164,7 @@ struct Table {
 }
 
 /// A key and what is wrong with it.
-type Problem = (String, String);
+pub(crate) type Problem = (String, String);
 
 impl ChainStep {
     /// A key that is given, and means something only for a snapshot that is booted from an image.
@@ -163,8 +191,8 @@ impl ChainStep {
     }
 }
 
-/// Reads a file. Its snapshots come with parents before children.
-pub fn read(path: &Path) -> Result<Vec<ChainStep>, ChainError> {
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Chain, ChainError> {
     let failed = |source| ChainError::Read { path: path.into(), source };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(failed)?;
@@ -176,7 +204,7 @@ pub fn read(path: &Path) -> Result<Vec<ChainStep>, ChainError> {
 }
 
 /// Parses a text; `path` is for messages.
-pub fn parse(text: &str, path: &Path) -> Result<Vec<ChainStep>, ChainError> {
+pub fn parse(text: &str, path: &Path) -> Result<Chain, ChainError> {
     // What else the file may say is an image's, and is checked as that.
     Recipe::parse(text, path)?;
     let document: Document = toml::from_str(text).map_err(|error| ChainError::Syntax {
@@ -189,7 +217,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<ChainStep>, ChainError> {
         let problem = format!("expected 1 to {MAX_STEPS} tables [snapshot.NAME], found {count}");
         return Err(wrong(("snapshot".into(), problem)));
     }
-    let names: BTreeSet<String> = document.snapshot.keys().cloned().collect();
+    let names = Names {
+        images: document.image.keys().cloned().collect(),
+        snapshots: document.snapshot.keys().cloned().collect(),
+    };
+    let images = image_table::check_all(document.image).map_err(wrong)?;
     let steps = document.snapshot.into_iter().map(|(name, table)| {
         let below = format!("snapshot.{}", shown(&name));
         check(name, table, &names).map_err(|(key, problem)| match key.is_empty() {
@@ -197,8 +229,8 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<ChainStep>, ChainError> {
             false => (format!("{below}.{key}"), problem),
         })
     });
-    let steps = steps.collect::<Result<Vec<_>, _>>().and_then(sorted);
-    steps.map_err(wrong)
+    let snapshots = steps.collect::<Result<Vec<_>, _>>().and_then(sorted).map_err(wrong)?;
+    Ok(Chain { images, snapshots })
 }
 
 /// The snapshots with these names, and those of the file that they stand on, in the same order. Without names, all. Else the name that
@@ -226,12 +258,19 @@ pub fn select(steps: Vec<ChainStep>, names: &[String]) -> Result<Vec<ChainStep>,
     Ok(kept)
 }
 
-fn check(name: String, table: Table, names: &BTreeSet<String>) -> Result<ChainStep, Problem> {
+/// The images of the file that these snapshots are of, and those that they are based on, in the same order.
+pub fn images_of(images: Vec<ImageStep>, snapshots: &[ChainStep]) -> Vec<ImageStep> {
+    let wanted = snapshots.iter().filter_map(|step| match &step.from {
+        Parent::ImageStep(image) => Some(image.clone()),
+        _ => None,
+    });
+    image_table::with_bases(images, wanted.collect())
+}
+
+fn check(name: String, table: Table, names: &Names) -> Result<ChainStep, Problem> {
     let wrong = |key: &str, problem: &str| (key.to_owned(), problem.to_owned());
     if !is_name(&name) {
-        let problem = "not a name of a snapshot: use 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a \
-                       letter or a digit";
-        return Err(wrong("", problem));
+        return Err(("".into(), format!("not a name of a snapshot: {NAME_RULE}")));
     }
     if table.vcpus.is_some_and(|vcpus| !(1..=MAX_VCPUS).contains(&vcpus)) {
         return Err(wrong("vcpus", "expected 1 to 32"));
@@ -272,7 +311,7 @@ fn check(name: String, table: Table, names: &BTreeSet<String>) -> Result<ChainSt
         name,
     };
     match (&step.from, step.image_key()) {
-        (Parent::Step(_) | Parent::Snapshot(_), Some(key)) => Err(wrong(key, OF_IMAGES)),
+        (Parent::Step(_) | Parent::Snapshot(_) | Parent::Template, Some(key)) => Err(wrong(key, OF_IMAGES)),
         _ => Ok(step),
     }
 }
@@ -280,16 +319,25 @@ fn check(name: String, table: Table, names: &BTreeSet<String>) -> Result<ChainSt
 /// What is wrong with a key that a snapshot of a snapshot has.
 pub const OF_IMAGES: &str = "only for a snapshot of an image; move it to the snapshot that this one is from";
 
-fn parent(name: &str, from: &str, names: &BTreeSet<String>) -> Result<Parent, Problem> {
+fn parent(name: &str, from: &str, names: &Names) -> Result<Parent, Problem> {
     let wrong = |problem: String| ("from".to_owned(), problem);
     let parent = match from.split_once(':') {
+        Some(("image", image)) if names.images.contains(image) => Parent::ImageStep(image.into()),
         Some(("image", image)) => Parent::Image(image.into()),
         Some(("snapshot", snapshot)) => Parent::Snapshot(snapshot.into()),
+        Some(("template", TEMPLATE)) => Parent::Template,
+        Some(("template", other)) => {
+            return Err(wrong(format!("there is no template {:?}; there is {TEMPLATE}", shown(other))));
+        }
+        // A snapshot may have the name of its image.
+        _ if names.images.contains(from) && (from == name || !names.snapshots.contains(from)) => {
+            Parent::ImageStep(from.into())
+        }
         _ if from == name => {
             let problem = format!("it is the snapshot itself; write \"image:{from}\" for the image {from}");
             return Err(wrong(problem));
         }
-        _ if names.contains(from) => Parent::Step(from.into()),
+        _ if names.snapshots.contains(from) => Parent::Step(from.into()),
         _ => Parent::Either(from.into()),
     };
     match &parent {
@@ -371,15 +419,18 @@ fn circle(steps: &[ChainStep]) -> Problem {
     ("snapshot".into(), "the snapshots are from each other".into())
 }
 
+pub(crate) const NAME_RULE: &str =
+    "use 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit";
+
 /// Whether a snapshot can have this tag.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     (1..=MAX_NAME).contains(&name.len())
         && name.bytes().take(1).all(plain)
         && name.bytes().all(|byte| plain(byte) || b"._-".contains(&byte))
 }
 
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_default).collect()
 }
 
@@ -391,7 +442,8 @@ mod tests {
     use crate::recipe::{FILE, Probe};
 
     fn parse_text(text: &str) -> Result<Vec<ChainStep>, String> {
-        parse(text, Path::new(FILE)).map_err(|error| error.to_string())
+        let chain = parse(text, Path::new(FILE)).map_err(|error| error.to_string())?;
+        Ok(chain.snapshots)
     }
 
     fn names(steps: &[ChainStep]) -> Vec<&str> {
@@ -508,12 +560,41 @@ mod tests {
     }
 
     #[test]
+    fn snapshots_are_of_images_of_the_file() {
+        let text = "[image.a]\ndebian = []\n[image.b]\nfrom = \"a\"\ndockerfile = \"D\"\n[image.c]\ndebian = [\"x\"]\n\
+                    [snapshot.a]\nfrom = \"a\"\nmemory = 64\n[snapshot.b]\nfrom = \"a\"\n\
+                    [snapshot.d]\nfrom = \"image:b\"\n[snapshot.e]\nfrom = \"image:other\"\n\
+                    [snapshot.f]\nfrom = \"template:code-interpreter-v1\"";
+        let chain = parse(text, Path::new(FILE)).unwrap();
+        let from = |name: &str| chain.snapshots.iter().find(|step| step.name == name).unwrap().from.clone();
+        assert_eq!(from("a"), Parent::ImageStep("a".into()));
+        assert_eq!(from("b"), Parent::Step("a".into()));
+        assert_eq!(from("d"), Parent::ImageStep("b".into()));
+        assert_eq!(from("e"), Parent::Image("other".into()));
+        assert_eq!(from("f"), Parent::Template);
+        let needed = |wanted: &str| {
+            let steps = select(chain.snapshots.clone(), &[wanted.to_owned()]).unwrap();
+            let images = images_of(chain.images.clone(), &steps);
+            images.into_iter().map(|image| image.name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!((needed("b").as_str(), needed("d").as_str(), needed("e").as_str()), ("a", "a b", ""));
+        let error = parse_text("[snapshot.a]\nfrom = \"template:x\"").unwrap_err();
+        assert!(
+            error.contains("snapshot.a.from: there is no template \"x\"; there is code-inter"),
+            "{error}"
+        );
+        let error =
+            parse_text("[snapshot.a]\nfrom = \"template:code-interpreter-v1\"\nvcpus = 2").unwrap_err();
+        assert!(error.contains("only for a snapshot of an image"), "{error}");
+    }
+
+    #[test]
     fn a_file_is_read_within_bounds() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
         assert!(matches!(read(&path), Err(ChainError::Read { .. })));
         std::fs::write(&path, "[snapshot.a]\nfrom = \"b\"").unwrap();
-        assert_eq!(names(&read(&path).unwrap()), ["a"]);
+        assert_eq!(names(&read(&path).unwrap().snapshots), ["a"]);
         std::fs::write(&path, " ".repeat((1 << 20) + 1)).unwrap();
         assert!(matches!(read(&path), Err(ChainError::Read { .. })));
     }

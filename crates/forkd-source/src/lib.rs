@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`archive`] | tar archives, read with suspicion |
 //! | [`context`], [`ignore`] | the directory beside a Dockerfile, without what `.dockerignore` names |
-//! | [`recipe`], [`chain`] | `forkd.toml`: what a parent needs beyond its image, and chains of snapshots |
+//! | [`recipe`], [`image_table`], [`chain`] | `forkd.toml`: what a parent needs beyond its image; images to be made; chains of snapshots |
 //! | [`name`] | names of images |
 //! | [`credentials`], [`credential_helper`] | what this user's Docker config file has for a registry, or the programs that it names |
 //! | [`registry_client`] | how a registry is reached |
@@ -18,6 +18,7 @@ pub mod credential_helper;
 pub mod credentials;
 pub mod digest;
 pub mod ignore;
+pub mod image_table;
 pub mod name;
 pub mod progress;
 pub mod recipe;

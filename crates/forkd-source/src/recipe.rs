@@ -14,7 +14,7 @@
 //! python = "import numpy"
 //! ```
 //!
-//! Chains of snapshots are in the same file (`chain.rs`).
+//! Chains of snapshots, and images that they are made of, are in the same file (`chain.rs`, `image_table.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -163,7 +163,9 @@ struct Document {
     ready: Option<ReadySection>,
     #[serde(default)]
     warmup: BTreeMap<Language, String>,
-    /// Chains of snapshots, which are no part of an image (`chain.rs`).
+    /// Images and snapshots to be made, which are no part of an image (`chain.rs`).
+    #[serde(rename = "image")]
+    _image: Option<IgnoredAny>,
     #[serde(rename = "snapshot")]
     _snapshot: Option<IgnoredAny>,
 }

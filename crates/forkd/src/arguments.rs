@@ -6,6 +6,7 @@ mod hold;
 mod image;
 mod kernel;
 mod mcp;
+mod recipe;
 mod run;
 mod running;
 mod sandbox;
@@ -20,6 +21,7 @@ pub use hold::*;
 pub use image::*;
 pub use kernel::*;
 pub use mcp::*;
+pub use recipe::*;
 pub use run::*;
 pub use running::*;
 pub use sandbox::*;
@@ -182,6 +184,11 @@ pub enum Command {
     Image {
         #[command(subcommand)]
         command: ImageCommand,
+    },
+    /// Manage recipes: images and warm snapshots for common tasks, each with an example program.
+    Recipe {
+        #[command(subcommand)]
+        command: RecipeCommand,
     },
     /// Print a shell completion script, as in: forkd completions bash > /etc/bash_completion.d/forkd
     Completions(CompletionsOptions),

@@ -86,6 +86,8 @@ pub enum CliError {
     Chain(#[from] forkd_source::chain::ChainError),
     #[error("{}: there is no table [snapshot.{name}]; there are {known}", path.display())]
     NoStep { path: PathBuf, name: String, known: String },
+    #[error("there is no recipe {0:?}")]
+    NoRecipe(String),
     #[error(transparent)]
     RegistryAuth(#[from] forkd_source::credentials::AuthError),
     #[error(transparent)]
@@ -200,6 +202,9 @@ impl CliError {
             }
             CliError::OtherMachineHeld { .. } => "end its clients first, or unset FORKD_MACHINE".into(),
             CliError::SandboxesOfAnother(_) => "start their daemon again: forkd serve".into(),
+            CliError::NoRecipe(name) => {
+                format!("forkd recipe ls lists those there are; a directory is given with a slash: ./{name}")
+            }
             CliError::NoTerminal => "forkd exec runs a command without one".into(),
             _ => return None,
         })

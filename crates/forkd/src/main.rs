@@ -13,6 +13,7 @@ mod logging;
 mod moment;
 mod private;
 mod progress;
+mod recipes;
 mod session;
 mod signals;
 mod size;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 use arguments::{
     Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand, McpCommand,
-    ProjectCommand, SnapshotCommand, SnapshotKeyCommand, TokenCommand,
+    ProjectCommand, RecipeCommand, SnapshotCommand, SnapshotKeyCommand, TokenCommand,
 };
 use clap::Parser;
 use error::CliError;
@@ -144,6 +145,11 @@ fn run(arguments: Arguments) -> Result<Exit, CliError> {
             ImageCommand::Rm(options) => commands::image::rm::run(&options),
             ImageCommand::Share(options) => commands::image::share::run(&options),
             ImageCommand::Prune(options) => commands::image::prune::run(&options),
+        },
+        Command::Recipe { command } => match command {
+            RecipeCommand::Ls(options) => commands::recipe::ls::run(&options),
+            RecipeCommand::Show(options) => commands::recipe::show::run(&options),
+            RecipeCommand::Build(options) => commands::recipe::build::run(&options),
         },
         Command::BuildGuest(options) => commands::build_guest::run(&options),
     }

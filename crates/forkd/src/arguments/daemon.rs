@@ -9,7 +9,7 @@ use forkd_machine::Name;
 /// These options stand apart in the help of every verb.
 const HEADING: &str = "Daemon";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct DaemonOptions {
     /// Address of the daemon: unix:///path, http://host:port or https://host:port [default: this host's, else the machine's].
     #[arg(long, help_heading = HEADING, alias = "daemon-url", env = "FORKD_ADDRESS", hide_env_values = true)]

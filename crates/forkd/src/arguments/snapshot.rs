@@ -23,7 +23,7 @@ pub struct SnapshotOptions {
 pub enum SnapshotCommand {
     /// Make a snapshot of an image, another snapshot or a sandbox. `forkd snapshot IMAGE` is short for this.
     Make(Box<SnapshotCreateOptions>),
-    /// Build the snapshots described by forkd.toml whose contents have changed.
+    /// Build the snapshots described by forkd.toml whose contents have changed, and the images it describes that are missing.
     Build(SnapshotBuildOptions),
     /// List local snapshots, or the snapshots in a registry's repository.
     Ls(SnapshotLsOptions),
@@ -138,7 +138,7 @@ pub struct SnapshotCreateOptions {
 }
 
 /// What a guest is booted with.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct SnapshotShape {
     /// Number of vCPUs [default: the image's recipe, else 1].
     #[arg(long)]

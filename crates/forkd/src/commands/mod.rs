@@ -31,6 +31,7 @@ pub mod ping;
 pub mod port_forward;
 pub mod process;
 pub mod project;
+pub mod recipe;
 pub mod resume;
 pub mod rollback;
 pub mod run;

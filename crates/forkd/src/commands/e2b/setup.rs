@@ -1,16 +1,16 @@
 //! `forkd e2b setup`: the template that E2B's clients take if nothing else is said.
 
 use forkd_api::code::Language;
-use forkd_api::snapshot::{CreateSnapshot, WarmUp};
+use forkd_api::snapshot::{CreateSnapshot, Snapshot, WarmUp};
 
-use crate::arguments::E2bSetupOptions;
+use crate::arguments::{DaemonOptions, E2bSetupOptions, Output, SnapshotShape};
 use crate::commands::{asynchronously, branch, say, snapshot};
 use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 
 /// The template of the code interpreter. The daemon takes it for `base`, too, unless there is one of that name.
-const TAG: &str = "code-interpreter-v1";
+pub const TAG: &str = "code-interpreter-v1";
 /// Plots and models need room.
 const MEMORY_MIB: u64 = 1024;
 /// What the interpreter has loaded before the first sandbox asks for it. Images of users may lack some of it.
@@ -18,6 +18,20 @@ const WARM_UP: &str = "for _name in ('numpy', 'pandas', 'matplotlib.pyplot', 're
                        try:\n        __import__(_name)\n    except ImportError:\n        pass\ndel _name";
 
 pub fn run(options: &E2bSetupOptions) -> Result<Exit, CliError> {
+    let snapshot = find_or_make(options)?;
+    say(&format!("{TAG} is ready; programs find it after: eval \"$(forkd e2b env)\""));
+    branch::show(&snapshot, &options.output)?;
+    Ok(Exit::Success)
+}
+
+/// Sees to it that there is the template, of the usual image.
+pub fn ensure(daemon: &DaemonOptions) -> Result<(), CliError> {
+    let (daemon, output) = (daemon.clone(), Output { json: false });
+    let shape = SnapshotShape::default();
+    find_or_make(&E2bSetupOptions { image: None, debian_node: false, shape, daemon, output }).map(drop)
+}
+
+fn find_or_make(options: &E2bSetupOptions) -> Result<Snapshot, CliError> {
     let found = asynchronously(async {
         let client = daemon::find_or_start(&options.daemon).await?;
         match client.snapshot(TAG).await {
@@ -26,16 +40,13 @@ pub fn run(options: &E2bSetupOptions) -> Result<Exit, CliError> {
             Err(error) => Err(error.into()),
         }
     })?;
-    let snapshot = match found {
-        Some(snapshot) => snapshot,
-        None => make(options)?,
-    };
-    say(&format!("{TAG} is ready; programs find it after: eval \"$(forkd e2b env)\""));
-    branch::show(&snapshot, &options.output)?;
-    Ok(Exit::Success)
+    match found {
+        Some(snapshot) => Ok(snapshot),
+        None => make(options),
+    }
 }
 
-fn make(options: &E2bSetupOptions) -> Result<forkd_api::snapshot::Snapshot, CliError> {
+fn make(options: &E2bSetupOptions) -> Result<Snapshot, CliError> {
     let image = match &options.image {
         Some(image) => image.clone(),
         None => super::image::ensure(&options.daemon, options.debian_node)?.to_owned(),

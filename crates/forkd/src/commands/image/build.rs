@@ -8,6 +8,7 @@ use forkd_api::library::{BuildImage, Image};
 use forkd_client::{Client, ClientError};
 use forkd_machine::Progress as _;
 use forkd_source::context::{Context, MAX_DOCKERFILE, RECIPE};
+use forkd_source::digest::{Digest, Hasher, Stream};
 
 use super::show;
 use crate::arguments::{BuildNetwork, ImageBuildOptions};
@@ -23,10 +24,41 @@ const IGNORE: &str = ".dockerignore";
 const APART: &str = "outside";
 
 pub fn run(options: &ImageBuildOptions) -> Result<Exit, CliError> {
-    let image =
-        library::change(&options.daemon, async |client, progress| build(client, options, progress).await)?;
+    let image = make(options)?;
     show(&image, &options.output)?;
     Ok(Exit::Success)
+}
+
+pub fn make(options: &ImageBuildOptions) -> Result<Image, CliError> {
+    library::change(&options.daemon, async |client, progress| build(client, options, progress).await)
+}
+
+/// A digest of what would be sent: the context's files, the Dockerfile, the arguments.
+pub fn key(options: &ImageBuildOptions) -> Result<Digest, CliError> {
+    let context = Context::open(&options.directory)?;
+    let Sent { files, dockerfile, .. } = sent(options, &context)?;
+    let mut archive = Archive(Stream::default());
+    context.write_whole(&files, &mut archive)?;
+    let hasher = Hasher::new("forkd.toml dockerfile").part(dockerfile.as_bytes());
+    let hasher = options
+        .build_args
+        .iter()
+        .fold(hasher, |hasher, (name, value)| hasher.part(name.as_bytes()).part(value.as_bytes()));
+    Ok(hasher.part(archive.0.finish().hex().as_bytes()).finish())
+}
+
+/// Takes the digest of an archive that goes nowhere.
+struct Archive(Stream);
+
+impl io::Write for Archive {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.bytes(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn build(client: &Client, options: &ImageBuildOptions, progress: &Progress) -> Result<Image, CliError> {
@@ -155,6 +187,27 @@ mod tests {
 
     fn names(sent: &Sent) -> Vec<&str> {
         sent.files.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_key_is_of_everything_that_is_sent() {
+        let here = tempfile::tempdir().unwrap();
+        let path = |name: &str| here.path().join(name);
+        fs::write(path("Dockerfile"), "FROM a\n").unwrap();
+        fs::write(path("file"), "1").unwrap();
+        let directory = here.path().to_str().unwrap();
+        let key_of = |more: &[&str]| key(&options(&[&[directory], more].concat())).unwrap();
+        let first = key_of(&[]);
+        assert_eq!(key_of(&[]), first);
+        assert_ne!(key_of(&["--build-arg", "A=1"]), first);
+        fs::write(path("file"), "2").unwrap();
+        let second = key_of(&[]);
+        assert_ne!(second, first);
+        fs::write(path("Dockerfile"), "FROM b\n").unwrap();
+        assert_ne!(key_of(&[]), second);
+        fs::write(path("file"), "1").unwrap();
+        fs::write(path("Dockerfile"), "FROM a\n").unwrap();
+        assert_eq!(key_of(&[]), first);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub fn run(options: &ImageDebianOptions) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-fn make(daemon: &DaemonOptions, wanted: &DebianImage) -> Result<Image, CliError> {
+pub fn make(daemon: &DaemonOptions, wanted: &DebianImage) -> Result<Image, CliError> {
     library::change(daemon, async |client, progress| {
         Ok(client.debian_image(wanted, |told| progress.told(&told)).await?)
     })

@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod debian;
+pub mod declared;
 pub mod import;
 pub mod inspect;
 pub mod ls;

@@ -1,28 +1,33 @@
 //! `forkd snapshot build`.
 //!
 //! ```text
-//!   forkd.toml ─▶ checked ─▶ images and snapshots that it names are looked for ─▶ each step is built, parents first
+//!   forkd.toml ─▶ checked ─▶ its images are made, if they are missing ─▶ images and snapshots that it names are looked for
+//!              ─▶ each step is built, parents first
 //! ```
 //!
-//! Nothing is made before everything is checked. Each step is one request, which is based on the tag of its parent: a name may mean another
+//! No snapshot is made before everything is checked. Each step is one request, which is based on the tag of its parent: a name may mean another
 //! snapshot in the next moment.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Mutex;
+use std::time::Instant;
 
 use forkd_api::code::Language;
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::{
-    BuildOutcome, BuildSnapshot, BuiltSnapshot, Cpu, CreateSnapshot, ReadyProbe, WarmUp,
+    BuildOutcome, BuildSnapshot, BuiltSnapshot, Cpu, CreateSnapshot, Progress as Told, ReadyProbe, WarmUp,
 };
 use forkd_client::{Client, ClientError};
-use forkd_source::chain::{self, ChainStep, Code, OF_IMAGES, Parent};
+use forkd_source::chain::{self, Chain, ChainStep, Code, OF_IMAGES, Parent, TEMPLATE};
 use forkd_source::recipe::{self, Probe};
 use serde::Serialize;
 
 use crate::arguments::SnapshotBuildOptions;
-use crate::commands::{print_value, with_daemon};
+use crate::commands::image::declared::{self, DeclaredImage};
+use crate::commands::{asynchronously, e2b, print_value};
+use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::progress::Progress;
@@ -35,22 +40,66 @@ const MAX_CODE: u64 = 1 << 20;
 
 /// What was built, in this order.
 #[derive(Debug, Serialize)]
-struct BuiltChain {
-    snapshots: Vec<BuiltSnapshot>,
+pub struct BuiltChain {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<DeclaredImage>,
+    pub snapshots: Vec<BuiltStep>,
+}
+
+/// A snapshot, and how long its making took.
+#[derive(Debug, Serialize)]
+pub struct BuiltStep {
+    #[serde(flatten)]
+    pub built: BuiltSnapshot,
+    /// Empty if it was not made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepTime>,
+}
+
+/// How long a step took, as this command saw it.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepTime {
+    pub step: String,
+    pub milliseconds: u64,
+}
+
+/// Which daemon a build may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// One that is there.
+    No,
+    /// One that is started if there is none.
+    Yes,
 }
 
 pub fn run(options: &SnapshotBuildOptions) -> Result<Exit, CliError> {
-    let steps = select(chain::read(&options.file)?, options)?;
+    let chain = make(options, Start::No)?;
+    print_value(&options.output, &chain, || render(&chain, options.dry_run))?;
+    Ok(Exit::Success)
+}
+
+/// Builds what the options name.
+pub fn make(options: &SnapshotBuildOptions, start: Start) -> Result<BuiltChain, CliError> {
+    let Chain { images, snapshots } = chain::read(&options.file)?;
+    let steps = select(snapshots, options)?;
     let code = steps.iter().map(|step| warm_up(step, &options.file)).collect::<Result<Vec<_>, _>>()?;
-    let chain = with_daemon(&options.daemon, async |client| {
+    let images = chain::images_of(images, &steps);
+    let images = declared::make_missing(&options.daemon, &images, &options.file, options.dry_run)?;
+    if !options.dry_run && steps.iter().any(|step| step.from == Parent::Template) {
+        e2b::setup::ensure(&options.daemon)?;
+    }
+    let snapshots = asynchronously(async {
+        let client = match start {
+            Start::No => daemon::find(&options.daemon).await?,
+            Start::Yes => daemon::find_or_start(&options.daemon).await?,
+        };
         let mut orders = Vec::new();
         for (step, code) in steps.iter().zip(code) {
-            orders.push(order(&client, step, code, &options.file).await?);
+            orders.push(order(&client, step, code, &images, options).await?);
         }
         build_all(&client, &steps, orders, options).await
     })?;
-    print_value(&options.output, &chain, || render(&chain.snapshots, options.dry_run))?;
-    Ok(Exit::Success)
+    Ok(BuiltChain { images, snapshots })
 }
 
 fn select(steps: Vec<ChainStep>, options: &SnapshotBuildOptions) -> Result<Vec<ChainStep>, CliError> {
@@ -65,34 +114,37 @@ fn select(steps: Vec<ChainStep>, options: &SnapshotBuildOptions) -> Result<Vec<C
 async fn build_all(
     client: &Client,
     steps: &[ChainStep],
-    orders: Vec<CreateSnapshot>,
+    orders: Vec<Option<CreateSnapshot>>,
     options: &SnapshotBuildOptions,
-) -> Result<BuiltChain, CliError> {
+) -> Result<Vec<BuiltStep>, CliError> {
     // The tags of what is there, by the names of the steps. Of what would be made, there is none.
     let mut tags: BTreeMap<&str, Option<String>> = BTreeMap::new();
     let mut snapshots = Vec::new();
-    for (step, mut contents) in steps.iter().zip(orders) {
+    for (step, contents) in steps.iter().zip(orders) {
         let parent = match &step.from {
             Parent::Step(parent) => Some(tags.get(parent.as_str()).cloned().flatten()),
             _ => None,
         };
-        let built = match parent {
-            // Its key is not known before its parent is there.
-            Some(None) => would_be_made(&step.name),
-            parent => {
+        let built = match (parent, contents) {
+            // Its key is not known before its parent or its image is there.
+            (Some(None), _) | (_, None) => would_be_made(&step.name),
+            (parent, Some(mut contents)) => {
                 contents.snapshot = parent.flatten().or(contents.snapshot);
                 build(client, &step.name, contents, options).await?
             }
         };
-        tags.insert(&step.name, built.snapshot.as_ref().map(|snapshot| snapshot.tag.clone()));
+        tags.insert(&step.name, built.built.snapshot.as_ref().map(|snapshot| snapshot.tag.clone()));
         snapshots.push(built);
     }
-    Ok(BuiltChain { snapshots })
+    Ok(snapshots)
 }
 
-fn would_be_made(name: &str) -> BuiltSnapshot {
+fn would_be_made(name: &str) -> BuiltStep {
     let (name, outcome) = (name.to_owned(), BuildOutcome::Made);
-    BuiltSnapshot { name, outcome, key: None, snapshot: None, replaced: None }
+    BuiltStep {
+        built: BuiltSnapshot { name, outcome, key: None, snapshot: None, replaced: None },
+        steps: Vec::new(),
+    }
 }
 
 async fn build(
@@ -100,28 +152,56 @@ async fn build(
     name: &str,
     contents: CreateSnapshot,
     options: &SnapshotBuildOptions,
-) -> Result<BuiltSnapshot, CliError> {
+) -> Result<BuiltStep, CliError> {
     let SnapshotBuildOptions { no_cache, dry_run, .. } = *options;
     let wanted = BuildSnapshot { name: name.to_owned(), contents, no_cache, dry_run };
-    let progress = Progress::new();
-    let built = client.build_snapshot(&wanted, |told| make::show(&progress, name, told)).await;
+    let (progress, begun) = (Progress::new(), Mutex::new(Vec::new()));
+    let built = client.build_snapshot(&wanted, |told| {
+        if let (Told::Step(step), Ok(mut begun)) = (&told, begun.lock()) {
+            begun.push((step.clone(), Instant::now()));
+        }
+        make::show(&progress, name, told);
+    });
+    let built = built.await;
     progress.finish();
-    Ok(built?)
+    let steps = durations(begun.into_inner().unwrap_or_default(), Instant::now());
+    Ok(BuiltStep { built: built?, steps })
 }
 
-/// What a step is made of. What it is from is there, unless it is another step.
+/// Each step takes until the next one begins, and the last one until the end.
+fn durations(begun: Vec<(String, Instant)>, end: Instant) -> Vec<StepTime> {
+    let ends: Vec<Instant> = begun.iter().skip(1).map(|(_, at)| *at).chain([end]).collect();
+    let time = |((step, at), end): ((String, Instant), Instant)| StepTime {
+        step,
+        milliseconds: u64::try_from(end.duration_since(at).as_millis()).unwrap_or(u64::MAX),
+    };
+    begun.into_iter().zip(ends).map(time).collect()
+}
+
+/// What a step is made of. What it is from is there, unless it is another step. Nothing if its image or template would be made first.
 async fn order(
     client: &Client,
     step: &ChainStep,
     warm_up: Vec<WarmUp>,
-    path: &Path,
-) -> Result<CreateSnapshot, CliError> {
+    images: &[DeclaredImage],
+    options: &SnapshotBuildOptions,
+) -> Result<Option<CreateSnapshot>, CliError> {
+    let path = &options.file;
     let missing = |what: &str, name: &str| {
         let problem = format!("there is no {what} {name:?}; see forkd image ls and forkd snapshot ls");
         CliError::from(step.wrong(path, "from", problem))
     };
     let (image, snapshot) = match &step.from {
         Parent::Step(_) => (None, None),
+        Parent::ImageStep(name) => match images.iter().find(|image| image.name == *name) {
+            Some(DeclaredImage { id: Some(id), .. }) => (Some(id.clone()), None),
+            _ => return Ok(None),
+        },
+        Parent::Template => match found(client.snapshot(TEMPLATE).await)? {
+            Some(snapshot) => (None, Some(snapshot.tag)),
+            None if options.dry_run => return Ok(None),
+            None => return Err(missing("template", TEMPLATE)),
+        },
         Parent::Image(name) => match found(client.image(name).await)? {
             Some(image) => (Some(image.summary.id), None),
             None => return Err(missing("image", name)),
@@ -141,7 +221,7 @@ async fn order(
     if let (Some(_), Some(key)) = (&snapshot, step.image_key()) {
         return Err(step.wrong(path, key, OF_IMAGES).into());
     }
-    Ok(contents(step, image, snapshot, warm_up))
+    Ok(Some(contents(step, image, snapshot, warm_up)))
 }
 
 fn found<T>(answer: Result<T, ClientError>) -> Result<Option<T>, CliError> {
@@ -229,12 +309,43 @@ fn read_code(path: &Path) -> std::io::Result<String> {
     }
 }
 
-fn render(built: &[BuiltSnapshot], dry_run: bool) -> String {
+pub fn render(chain: &BuiltChain, dry_run: bool) -> String {
     let title = if dry_run { "WOULD BE" } else { "RESULT" };
-    let mut table = Table::new([("NAME", Side::Left), (title, Side::Left), ("SNAPSHOT", Side::Left)]);
-    for one in built {
-        let tag = one.snapshot.as_ref().map_or("-", |snapshot| snapshot.tag.as_str());
-        table.row([one.name.clone(), one.outcome.name().into(), tag.into()]);
+    let mut text = String::new();
+    if !chain.images.is_empty() {
+        let mut table = Table::new([("NAME", Side::Left), (title, Side::Left), ("IMAGE", Side::Left)]);
+        for one in &chain.images {
+            table.row([one.name.clone(), one.outcome.name().into(), one.image.clone()]);
+        }
+        text = table.render() + "\n";
     }
-    table.render()
+    let mut table = Table::new([("NAME", Side::Left), (title, Side::Left), ("SNAPSHOT", Side::Left)]);
+    for BuiltStep { built, .. } in &chain.snapshots {
+        let tag = built.snapshot.as_ref().map_or("-", |snapshot| snapshot.tag.as_str());
+        table.row([built.name.clone(), built.outcome.name().into(), tag.into()]);
+    }
+    text + &table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_step_takes_until_the_next_one() {
+        let begin = Instant::now();
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let begun = vec![("boot".to_owned(), at(0)), ("freeze".to_owned(), at(30))];
+        let took: Vec<_> =
+            durations(begun, at(35)).into_iter().map(|one| (one.step, one.milliseconds)).collect();
+        assert_eq!(took, [("boot".to_owned(), 30), ("freeze".to_owned(), 5)]);
+        assert!(durations(Vec::new(), begin).is_empty());
+    }
+
+    #[test]
+    fn the_template_of_files_is_the_one_that_setup_makes() {
+        assert_eq!(TEMPLATE, e2b::setup::TAG);
+    }
 }

@@ -1,0 +1,52 @@
+//! `forkd recipe …`.
+
+use clap::{Args, Subcommand};
+
+use super::{DaemonOptions, Output};
+
+#[derive(Debug, Subcommand)]
+pub enum RecipeCommand {
+    /// List the recipes that come with forkd, and the snapshots that were built of them.
+    Ls(RecipeLsOptions),
+    /// Print a recipe's page, its forkd.toml, and where its files are.
+    Show(RecipeShowOptions),
+    /// Build a recipe's images and snapshots. What is there already is not made again.
+    ///
+    /// Prints the tag of the snapshot. Starts a daemon where there is none. Images are made on this host, also if the daemon is in the
+    /// machine.
+    Build(RecipeBuildOptions),
+}
+
+#[derive(Debug, Args)]
+pub struct RecipeLsOptions {
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct RecipeShowOptions {
+    /// The recipe: a name that `forkd recipe ls` lists, or a directory (./NAME).
+    #[arg(value_name = "NAME|DIRECTORY")]
+    pub recipe: String,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct RecipeBuildOptions {
+    /// The recipe: a name that `forkd recipe ls` lists, or a directory (./NAME) with a forkd.toml.
+    #[arg(value_name = "NAME|DIRECTORY")]
+    pub recipe: String,
+    /// Make the snapshots anew, also those of the same contents. Images are kept; `forkd image rm` removes one.
+    #[arg(long)]
+    pub no_cache: bool,
+    /// Make nothing, and show what would be made.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOptions,
+    #[command(flatten)]
+    pub output: Output,
+}

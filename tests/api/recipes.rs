@@ -1,0 +1,101 @@
+//! The recipes, as users have them: `forkd recipe build`, then the recipe's own `use.py` with forked guests. Each prints a JSON line with
+//! the time of a fork until it is of use, and what the same takes without a fork: boot, start and warm-up. `make recipes` runs all.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use forkd_tests::daemon::Daemon;
+use forkd_tests::suite::host;
+use forkd_tests::watch::report;
+use forkd_tests::{TestResult, binaries, check};
+use serde_json::{Value, json};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/python/with-tools");
+
+pub fn python_numpy() -> TestResult {
+    is_built_and_used("python-numpy")
+}
+
+pub fn code_interpreter() -> TestResult {
+    is_built_and_used("code-interpreter")
+}
+
+pub fn jupyter_kernel() -> TestResult {
+    is_built_and_used("jupyter-kernel")
+}
+
+pub fn coding_agent() -> TestResult {
+    is_built_and_used("coding-agent")
+}
+
+pub fn nodejs() -> TestResult {
+    is_built_and_used("nodejs")
+}
+
+pub fn postgres_fixture() -> TestResult {
+    is_built_and_used("postgres-fixture")
+}
+
+fn is_built_and_used(name: &str) -> TestResult {
+    let daemon = Daemon::start()?;
+    let home = tempfile::tempdir()?;
+    let (built, cold) = build(&daemon, home.path(), name)?;
+    let outcomes = |built: &Value| -> Vec<String> {
+        let of = |key: &str| built[key].as_array().into_iter().flatten().cloned().collect::<Vec<_>>();
+        [of("images"), of("snapshots")].concat().iter().map(|one| one["outcome"].to_string()).collect()
+    };
+    check!(outcomes(&built).last().map(String::as_str) == Some("\"made\""), "{built}");
+
+    let (again, _) = build(&daemon, home.path(), name)?;
+    check!(outcomes(&again).iter().all(|outcome| outcome == "\"unchanged\""), "{again}");
+    let tag =
+        built["snapshots"].as_array().and_then(|all| all.last()).map(|last| last["snapshot"]["tag"].clone());
+    let listed = daemon.json(&["recipe", "ls"])?;
+    let listed = listed.as_array().and_then(|all| all.iter().find(|one| one["name"] == name));
+    check!(tag.is_some() && listed.map(|one| &one["snapshot"]) == tag.as_ref(), "{tag:?}: {listed:?}");
+
+    let directory = built["directory"].as_str().ok_or("the build does not say where the files are")?;
+    let mut program = daemon.program(TOOLS);
+    let output = program.args(["python3", &format!("{directory}/use.py")]).stdin(Stdio::null()).output()?;
+    check!(output.status.success(), "{name}: {}", binaries::transcript(&output));
+    let used: Value = serde_json::from_slice(&output.stdout)?;
+    check!(used["recipe"] == name && used["fork_ms"].as_array().is_some_and(|all| !all.is_empty()), "{used}");
+    let figure = json!({
+        "recipe": name,
+        "cold_ms": u64::try_from(cold.as_millis())?,
+        "fork_ms": used["fork_ms"],
+        "used": used,
+        "host": host()?.describe(),
+    });
+    report(&figure.to_string());
+    Ok(())
+}
+
+/// Builds a recipe: what the command says, and how long guests took until they were warm.
+fn build(daemon: &Daemon, home: &std::path::Path, name: &str) -> Result<(Value, Duration), Error> {
+    let mut command = daemon.command_with_library(&["recipe", "build", name, "--json"], home)?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let stderr = child.stderr.take().ok_or("no pipe")?;
+    let (mut warm, mut begun, mut said) = (Duration::ZERO, None, String::new());
+    for line in BufReader::new(stderr).lines() {
+        let line = line?;
+        // The steps of a snapshot, which is of no use to anybody from its freeze to its forks.
+        if let Some(step) = line.strip_prefix("forkd: snapshot ").and_then(|rest| rest.rsplit(": ").next()) {
+            match (step, begun) {
+                ("freeze", Some(since)) => {
+                    warm += Instant::duration_since(&Instant::now(), since);
+                    begun = None;
+                }
+                (_, None) if step != "freeze" => begun = Some(Instant::now()),
+                _ => {}
+            }
+        }
+        said += &(line + "\n");
+    }
+    let output = child.wait_with_output()?;
+    check!(output.status.success(), "forkd recipe build {name}: {}\n{said}", binaries::transcript(&output));
+    Ok((serde_json::from_slice(&output.stdout)?, warm))
+}

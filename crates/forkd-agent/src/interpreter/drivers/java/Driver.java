@@ -99,11 +99,20 @@ public class Driver {
         Runtime.getRuntime().halt(0);
     }
 
+    /** Again and again until it is seen: while a snippet is compiled, there is nothing to stop yet. */
     private static synchronized void interrupt() {
-        if (!running) {
-            return;
+        interrupted = running;
+        while (running && interrupted) {
+            stop();
+            try {
+                Driver.class.wait(100);
+            } catch (InterruptedException error) {
+                return;
+            }
         }
-        interrupted = true;
+    }
+
+    private static void stop() {
         try {
             shell.stop();
         } catch (UnsupportedOperationException error) {

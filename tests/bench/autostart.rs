@@ -36,7 +36,8 @@ setInterval(() => {}, 1000);
 const SDK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk");
 
 fn main() -> Result<(), Failure> {
-    let built = Command::new(format!("{SDK}/typescript/with-tools")).args(["./test", "--only-build"]).status()?;
+    let built =
+        Command::new(format!("{SDK}/typescript/with-tools")).args(["./test", "--only-build"]).status()?;
     if !built.success() {
         return Err("the TypeScript client cannot be compiled".into());
     }
@@ -65,7 +66,8 @@ fn measure(home: &HeldHome, name: &str, client: impl Fn() -> Command) -> Result<
         child.kill()?;
         child.wait()?;
         let gone = home.until_nothing_is_left()?.as_secs_f64() * 1e3;
-        let told: Vec<f64> = serde_json::from_str::<Vec<Value>>(&line)?.iter().filter_map(Value::as_f64).collect();
+        let told: Vec<f64> =
+            serde_json::from_str::<Vec<Value>>(&line)?.iter().filter_map(Value::as_f64).collect();
         for (times, time) in times.iter_mut().zip(told.into_iter().chain([gone])) {
             times.push(time);
         }

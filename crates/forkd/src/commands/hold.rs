@@ -171,7 +171,6 @@ async fn keep_machine(name: &forkd_machine::Name) -> Result<Exit, CliError> {
     };
     let stopped = tokio::task::spawn_blocking(move || daemon::shut_down(&name)).await;
     let stopped = stopped.unwrap_or_else(|error| Err(CliError::Io("stop the machine", error.into())));
-    kept.and(stopped)?;
-    keeper.end()?;
-    Ok(Exit::Success)
+    let ended = stopped.and_then(|()| keeper.end());
+    kept.and(ended).map(|()| Exit::Success)
 }

@@ -76,9 +76,9 @@ class Helper:
 
     def lost(self) -> None:
         """Nobody listens there. A daemon that needs nobody to hold it may have been stopped, and is looked for again."""
-        with self._lock:
-            if self._process is None:
-                self._found = None
+        # Without the lock: whoever starts one has it for long.
+        if self._process is None:
+            self._found = None
 
     def end(self) -> None:
         """Lets go of the daemon. The next `find` starts over."""

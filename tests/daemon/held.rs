@@ -267,6 +267,7 @@ fn what_fails_is_said_on_the_line() -> Result<(), Failure> {
     let said = line["error"].as_str().unwrap_or_default();
     assert!(said.starts_with("the daemon did not start") && said.contains("/no/such/cgroup"), "{line}");
     assert!(!holder.ended()?.0.success());
+    home.hold()?.ready()?.release()?;
     home.until_nothing_is_left()?;
     Ok(())
 }

@@ -51,9 +51,7 @@ impl Engine {
                 tokio::time::sleep(BETWEEN).await;
             }
         }
-        if snapshot.resident().is_none() {
-            return None;
-        }
+        snapshot.resident()?;
         let tag = snapshot.tag();
         if !is_on_disk {
             match self.remove_snapshot(tag.as_str(), true).await {

@@ -229,7 +229,8 @@ pub fn token_of_machine(options: &DaemonOptions, address: &Address) -> Result<Op
         Err(OpenError::NoMachine(_)) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let is_its = |daemon: &DaemonAddress| matches!(address, Address::Tcp { tls: false, host, port } if host == "127.0.0.1" && *port == daemon.port);
+    let Address::Tcp { tls: false, host, port } = address else { return Ok(None) };
+    let is_its = |daemon: &DaemonAddress| host == "127.0.0.1" && *port == daemon.port;
     match machine.daemon() {
         Ok(daemon) => Ok(daemon.filter(is_its).map(|daemon| daemon.token)),
         Err(forkd_machine::DaemonError::NotRunning(_)) => Ok(None),

@@ -125,7 +125,8 @@ export function shared(token: string | undefined): Helper {
 /** Lets this process end while the other one lives. */
 function letGo(child: ChildProcess): void {
   child.stdout?.destroy();
-  child.unref();
+  // Deno refuses it for one that could not be started.
+  if (child.pid !== undefined) child.unref();
   // Sockets in Node; other runtimes may have streams that keep nothing alive.
   (child.stdin as { unref?: () => void } | null)?.unref?.();
 }

@@ -14,13 +14,12 @@ use crate::arguments::HoldOptions;
 use crate::daemon;
 use crate::error::{self, CliError};
 use crate::exit::Exit;
-use crate::private::holder::{Found, end_what_is_left, find_or_start};
+use crate::private::holder::{CRASHES, Found, find_or_start, see_the_end};
 use crate::private::keeper::Keeper;
 use crate::private::{Kept, Private};
 use crate::signals::Signals;
 
-/// A daemon that crashes more often than this, each time within `STEADY`, is not started again.
-const CRASHES: u32 = 3;
+/// Crashes count that come within this time of each other.
 const STEADY: Duration = Duration::from_secs(60);
 
 /// What is said on stdout, on one line.
@@ -63,9 +62,8 @@ pub fn run(options: &HoldOptions) -> Result<Exit, CliError> {
             Ok(None) => Ok(Exit::Success),
             Ok(Some(lease)) => {
                 let kept = keep_going(options, &private, &mut released).await;
-                // What a crashed daemon has left is ended by the next one, which is started while this lease still is.
-                let ended = end_what_is_left(&private).await;
                 drop(lease);
+                let ended = see_the_end(&private).await;
                 kept.and(ended).map(|()| Exit::Success)
             }
             Err(error) => {
@@ -120,7 +118,11 @@ async fn keep_going(
         tokio::select! {
             biased;
             _ = &mut *released => return Ok(()),
-            found = find_or_start(&options.daemon, private) => { found?; }
+            found = find_or_start(&options.daemon, private) => match found {
+                // It has crashed again: that counts.
+                Ok(_) | Err(CliError::DaemonDidNotStart { .. }) => {}
+                Err(error) => return Err(error),
+            },
         }
     }
 }
@@ -169,7 +171,6 @@ async fn keep_machine(name: &forkd_machine::Name) -> Result<Exit, CliError> {
     };
     let stopped = tokio::task::spawn_blocking(move || daemon::shut_down(&name)).await;
     let stopped = stopped.unwrap_or_else(|error| Err(CliError::Io("stop the machine", error.into())));
-    kept.and(stopped)?;
-    keeper.end()?;
-    Ok(Exit::Success)
+    let ended = stopped.and_then(|()| keeper.end());
+    kept.and(ended).map(|()| Exit::Success)
 }

@@ -18,6 +18,10 @@ use crate::error::CliError;
 const START: Duration = Duration::from_secs(60);
 /// The same for a machine, whose image may have to be built first.
 const MACHINE_START: Duration = Duration::from_secs(30 * 60);
+/// How long a keeper may take to notice that nobody holds it, or to be gone after it was killed.
+const LETTING_GO: Duration = Duration::from_secs(1);
+/// A daemon that crashes more often than this is not started again.
+pub const CRASHES: u32 = 3;
 /// How long an ordinary daemon is waited for that is just starting, too.
 const GRACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(2);
@@ -72,7 +76,10 @@ pub async fn find_or_start(options: &DaemonOptions, private: &Private) -> Result
             return Ok(Found { client, is_private: true });
         }
         let has_ended = private.no_keeper()?.is_some();
-        if has_ended && let Some(client) = started_meanwhile(options, private).await? {
+        if has_ended
+            && private.kept()?.is_none()
+            && let Some(client) = started_meanwhile(options, private).await?
+        {
             return Ok(ordinary(client));
         }
         if has_ended || begun.elapsed() > limit {
@@ -83,15 +90,29 @@ pub async fn find_or_start(options: &DaemonOptions, private: &Private) -> Result
     }
 }
 
-/// Whether what a keeper that was killed has left is to be ended, and nobody else is there to do it: then a keeper is started for
-/// it, which nobody waits for.
-pub async fn end_what_is_left(private: &Private) -> Result<(), CliError> {
-    let _turn = private.turn_to_start().await?;
-    let Some(mut lock) = private.no_keeper()? else { return Ok(()) };
-    match lock.kept().map_err(|source| CliError::Io("read the keeper's note", source))? {
-        Some(kept) => start(private, lock, &kept),
-        None => Ok(()),
+/// After the caller has let go: if it was the last, waits until the keeper has ended everything. What a keeper that is killed leaves
+/// is ended by another one.
+pub async fn see_the_end(private: &Private) -> Result<(), CliError> {
+    let (mut begun, mut starts) = (Instant::now(), 0);
+    while begun.elapsed() < LETTING_GO {
+        if private.is_ending()? {
+            begun = Instant::now();
+        } else if private.no_keeper()?.is_some() {
+            if starts == CRASHES || private.kept()?.is_none() {
+                return Ok(());
+            }
+            let _turn = private.turn_to_start().await?;
+            if let Some(lock) = private.no_keeper()?
+                && let Some(kept) = private.kept()?
+            {
+                start(private, lock, &kept)?;
+                (begun, starts) = (Instant::now(), starts + 1);
+            }
+        }
+        tokio::time::sleep(POLL).await;
     }
+    // Others hold it.
+    Ok(())
 }
 
 /// The daemon that is there and was not left by a keeper.

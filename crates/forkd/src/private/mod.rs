@@ -135,6 +135,15 @@ impl Private {
         Ok(())
     }
 
+    /// Whether nobody holds the daemon any more and it has noticed.
+    pub fn is_ending(&self) -> Result<bool, CliError> {
+        match self.open_file("leases")?.try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(self.failed("leases")(error)),
+        }
+    }
+
     /// Waits for the turn to start a daemon, as long as the others take to start theirs.
     pub async fn turn_to_start(&self) -> Result<File, CliError> {
         let lock = self.open_file("start")?;

@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -29,8 +30,6 @@ VARIABLE = "FORKD_AUTOSTART"
 PROGRAM = "FORKD_BIN"
 # The longest line that is read.
 LONGEST = 1 << 16
-# Seconds that a helper whose pipe was closed may take to end before nobody waits for it any more.
-END = 5.0
 
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 # What decides which daemon a helper finds.
@@ -77,9 +76,9 @@ class Helper:
 
     def lost(self) -> None:
         """Nobody listens there. A daemon that needs nobody to hold it may have been stopped, and is looked for again."""
-        with self._lock:
-            if self._process is None:
-                self._found = None
+        # Without the lock: whoever starts one has it for long.
+        if self._process is None:
+            self._found = None
 
     def end(self) -> None:
         """Lets go of the daemon. The next `find` starts over."""
@@ -196,13 +195,13 @@ def _answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Closes the pipe, which is all that a helper waits for."""
+    """Closes the pipe, which is all that a helper waits for. It sees the daemon's end, which this process does not wait for."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
-    try:
-        process.wait(END)
-    except subprocess.TimeoutExpired:
-        # It may be starting a machine, and ends as soon as it looks at its stdin.
-        process.returncode = 0
+    if not sys.is_finalizing():
+        with contextlib.suppress(RuntimeError):  # too late for a thread: this process is about to end
+            threading.Thread(target=process.wait, daemon=True).start()
+            return
+    process.returncode = 0

@@ -86,10 +86,10 @@ fn build(daemon: &Daemon, home: &std::path::Path, name: &str) -> Result<(Value, 
         if let Some(step) = line.strip_prefix("forkd: snapshot ").and_then(|rest| rest.rsplit(": ").next()) {
             match (step, begun) {
                 ("freeze", Some(since)) => {
-                    warm += Instant::duration_since(&Instant::now(), since);
+                    warm += since.elapsed();
                     begun = None;
                 }
-                (_, None) if step != "freeze" => begun = Some(Instant::now()),
+                ("boot" | "fork", None) => begun = Some(Instant::now()),
                 _ => {}
             }
         }

@@ -79,17 +79,17 @@ fn build(daemon: &Daemon, home: &std::path::Path, name: &str) -> Result<(Value, 
     let mut command = daemon.command_with_library(&["recipe", "build", name, "--json"], home)?;
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let stderr = child.stderr.take().ok_or("no pipe")?;
-    let (mut warm, mut begun, mut said) = (Duration::ZERO, None, String::new());
+    let (mut warm, mut begun, mut said) = (Duration::ZERO, None::<Instant>, String::new());
     for line in BufReader::new(stderr).lines() {
         let line = line?;
         // The steps of a snapshot, which is of no use to anybody from its freeze to its forks.
         if let Some(step) = line.strip_prefix("forkd: snapshot ").and_then(|rest| rest.rsplit(": ").next()) {
             match (step, begun) {
                 ("freeze", Some(since)) => {
-                    warm += Instant::duration_since(&Instant::now(), since);
+                    warm += since.elapsed();
                     begun = None;
                 }
-                (_, None) if step != "freeze" => begun = Some(Instant::now()),
+                ("boot" | "fork", None) => begun = Some(Instant::now()),
                 _ => {}
             }
         }

@@ -100,6 +100,11 @@ Its files are in HOME/own.
     Ok(())
 }
 
+/// Shows what was not expected.
+fn refused(body: &Value) -> Option<(u16, String)> {
+    Some((400, json!({ "error": body.to_string(), "code": "malformed" }).to_string()))
+}
+
 /// The answers of a daemon that makes images and snapshots, each once.
 fn building() -> impl Fn(&str, &Value) -> Option<(u16, String)> + Send + Sync + 'static {
     let (has_image, has_snapshot) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -114,13 +119,11 @@ fn building() -> impl Fn(&str, &Value) -> Option<(u16, String)> + Send + Sync + 
                 if *body
                     != json!({ "suite": "bookworm", "include": ["git", "python3"], "name": body["name"] })
                 {
-                    return Some((
-                        400,
-                        json!({ "error": body.to_string(), "code": "malformed" }).to_string(),
-                    ));
+                    return refused(body);
                 }
                 has_image.store(true, Ordering::SeqCst);
                 *name.lock().ok()? = body["name"].clone();
+                made["names"] = json!([body["name"]]);
                 return Some((200, format!("{{\"step\":\"building\"}}\n{}\n", json!({ "image": made }))));
             }
             "POST /v1/snapshots/build" => {
@@ -129,10 +132,7 @@ fn building() -> impl Fn(&str, &Value) -> Option<(u16, String)> + Send + Sync + 
                     || contents["image"] != "sha256:12"
                     || contents["run"] != json!(["true"])
                 {
-                    return Some((
-                        400,
-                        json!({ "error": body.to_string(), "code": "malformed" }).to_string(),
-                    ));
+                    return refused(body);
                 }
                 let is_made = !has_snapshot.swap(true, Ordering::SeqCst);
                 let outcome = if is_made { "made" } else { "unchanged" };

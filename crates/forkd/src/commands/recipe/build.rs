@@ -11,6 +11,8 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::recipes::{FILE, Recipe};
 
+/// The steps with which a guest begins: of an image, and of another snapshot.
+const BEGIN: [&str; 2] = ["boot", "fork"];
 /// The step with which a guest is no longer of use to anybody until it is forked.
 const FREEZE: &str = "freeze";
 
@@ -60,7 +62,8 @@ fn tell(built: &Built) -> Result<(), CliError> {
 
 /// What a start without a fork takes, each time.
 fn durations(steps: &[StepTime]) -> String {
-    let before = steps.iter().take_while(|one| one.step != FREEZE);
+    let begun = steps.iter().skip_while(|one| !BEGIN.contains(&one.step.as_str()));
+    let before = begun.take_while(|one| one.step != FREEZE);
     let total: u64 = before.clone().map(|one| one.milliseconds).sum();
     let seconds = |milliseconds| format!("{:.1} s", Duration::from_millis(milliseconds).as_secs_f64());
     let parts: Vec<String> =
@@ -75,7 +78,8 @@ mod tests {
     #[test]
     fn what_comes_before_the_freeze_is_added_up() {
         let step = |step: &str, milliseconds| StepTime { step: step.into(), milliseconds };
-        let steps = [step("boot", 1200), step("start", 350), step("freeze", 9000)];
+        let steps =
+            [step("making a RAM disk", 900), step("boot", 1200), step("start", 350), step("freeze", 9000)];
         assert_eq!(durations(&steps), "1.6 s until it was warm (boot 1.2 s, start 0.3 s)");
     }
 }

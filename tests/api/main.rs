@@ -31,6 +31,8 @@ const REST: &[Test] = &[
     ("derived::a_snapshot_has_what_a_command_left", derived::a_snapshot_has_what_a_command_left),
     ("identity::a_server_sees_nothing_of_its_parent", identity::a_server_sees_nothing_of_its_parent),
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
+    ("sdk::both_clients_carry_out_the_scenarios", sdk::both_clients_carry_out_the_scenarios),
+    ("sdk::official_mcp_clients_have_real_guests", sdk::official_mcp_clients_have_real_guests),
     ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
     ("recipes::python_numpy", recipes::python_numpy),
 ];
@@ -40,6 +42,7 @@ const REST: &[Test] = &[
 /// many branches of a disk can be loaded, and that sandboxes outlive the daemon, `make test` shows with a tiny guest.
 const SOAK: &[Test] = &[
     ("sdk::the_examples_run", sdk::the_examples_run),
+    ("sdk::the_typescript_examples_run", sdk::the_typescript_examples_run),
     ("bench::of_the_api", bench::of_the_api),
     ("build::of_an_image_and_its_sandboxes", build::of_an_image_and_its_sandboxes),
     ("programs::start_by_the_thousand", programs::start_by_the_thousand),

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forkd_api::sandbox::SandboxState;
+use forkd_api::sandbox::{EndReason, SandboxState};
 use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::fake_agent::FakeAgents;
@@ -497,6 +497,66 @@ fn commands_and_files_of_a_real_agent() -> Result<(), Failure> {
         let refused = mcp.refused("read", json!({ "sandbox": id, "path": wrong }))?;
         assert!(refused.contains(why), "{refused}");
     }
+    Ok(())
+}
+
+/// The guest is this host, with the real agent and its Python interpreter.
+#[test]
+fn code_is_followed_line_by_line() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let mcp = Mcp::stdio(&world)?;
+    let run = |code: &str, timeout_secs: u64| {
+        mcp.call("run", json!({ "sandbox": id, "code": code, "timeout_secs": timeout_secs }))
+    };
+    let heard = |line: &str| mcp.heard.lock().expect("no panic").iter().any(|it| it == line);
+    let result =
+        run("class Dot:\n  def _repr_png_(self): return b'dot'\nprint('drawn'); display(Dot()); 6 * 7", 60)?;
+    assert!(text(&result).ends_with("status: finished\ndrawn\n[result]\n42"), "{result:?}");
+    let picture = result.content.iter().find_map(|block| block.as_image()).ok_or("no picture")?;
+    assert_eq!((picture.mime_type.as_str(), picture.data.as_str()), ("image/png", "ZG90"));
+    assert!(heard("drawn"), "{:?}", mcp.heard);
+    let failed = text(&run("print('tried'); 1 / 0", 60)?);
+    assert!(failed.contains("raised ZeroDivisionError\ntried\n[error]"), "{failed}");
+
+    // What it printed is told while it runs, and is still there when its time is over.
+    let late = text(&run("print('begun', flush=True)\nimport time; time.sleep(300)", 3)?);
+    assert!(late.contains("timed out after 3 s") && late.ends_with("\nbegun\n"), "{late}");
+    assert!(heard("begun"), "{:?}", mcp.heard);
+
+    // So it is when the sandbox ends in the middle.
+    let stopped = std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            mcp.refused("run", json!({ "sandbox": id, "code": "print('halfway', flush=True); time.sleep(300)", "timeout_secs": 300 }))
+                .map_err(|error| error.to_string())
+        });
+        let told = world.until("it is halfway", |_| Ok(heard("halfway")));
+        let removed = world.ask(&format!("DELETE /v1/sandboxes/{id}"));
+        let stopped = running.join().map_err(|_| "it panicked")?;
+        told?;
+        assert_eq!(removed?.status, 204);
+        Ok::<_, Failure>(stopped?)
+    })?;
+    assert!(
+        stopped.contains("Cannot run this in sandbox") && stopped.ends_with("Output until then:\nhalfway\n"),
+        "{stopped}"
+    );
+    Ok(())
+}
+
+#[test]
+fn sandboxes_of_a_client_that_is_gone_expire() -> Result<(), Failure> {
+    let (world, _agents, address) = open_daemon(&["--mcp-ttl", "2"])?;
+    let kept = world.fork("base", 1)?.remove(0).id;
+    let id = {
+        let mcp = Mcp::open(&address, None)?;
+        mcp.text("run", json!({ "command": "true", "sandbox": kept }))?;
+        mcp.sandbox()?
+    };
+    world.until("its time is over", |world| Ok(world.sandbox(&id)?.state == SandboxState::Ended))?;
+    assert_eq!(world.sandbox(&id)?.ended.map(|it| it.reason), Some(EndReason::Expired));
+    // One that was made in another way stays.
+    assert_eq!(world.sandbox(&kept)?.state, SandboxState::Running);
     Ok(())
 }
 

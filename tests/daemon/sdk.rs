@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use forkd_tests::binaries;
+use forkd_tests::docker_registry::DockerRegistry;
 use forkd_tests::engine::process::Failure;
 
 use crate::world::World;
@@ -24,7 +25,9 @@ fn pytest(files: &[&str]) -> Command {
 fn the_python_client_passes_its_tests() -> Result<(), Failure> {
     let mut world = World::new()?;
     let (id, _agent) = world.real()?;
+    let registry = DockerRegistry::start()?;
     let run = pytest(&["tests"])
+        .env("FORKD_TEST_REGISTRY", &registry.address)
         .env("FORKD_TEST_DAEMON", format!("unix://{}", world.socket().display()))
         .env("FORKD_TEST_SANDBOX", id)
         .output()?;
@@ -51,12 +54,36 @@ fn the_typescript_client_passes_its_tests() -> Result<(), Failure> {
     let _alone = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new()?;
     let (id, _agent) = world.real()?;
+    let registry = DockerRegistry::start()?;
     let run = Command::new(TYPESCRIPT)
         .arg("./test")
+        .env("FORKD_TEST_REGISTRY", &registry.address)
         .env("FORKD_TEST_DAEMON", format!("unix://{}", world.socket().display()))
         .env("FORKD_TEST_SANDBOX", id)
         .output()?;
     assert!(run.status.success(), "{}\n{}", binaries::transcript(&run), world.log());
+    Ok(())
+}
+
+/// publint and attw find nothing wrong with the package, Node, Bun and Deno import it, and the client's tests pass in all of them.
+#[test]
+fn the_typescript_package_works_in_every_runtime() -> Result<(), Failure> {
+    let _alone = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let run = Command::new(TYPESCRIPT).args(["./pack", "--all"]).output()?;
+    assert!(run.status.success(), "{}", binaries::transcript(&run));
+    // Where ./pack has installed them.
+    let runtimes = binaries::directory().with_file_name("npm-runtimes").join("node_modules/.bin");
+    for runtime in ["bun", "deno"] {
+        let run = Command::new(TYPESCRIPT)
+            .args(["./test", "wire", "daemon"])
+            .env("FORKD_TEST_RUNTIME", runtimes.join(runtime))
+            .env("FORKD_TEST_DAEMON", format!("unix://{}", world.socket().display()))
+            .env("FORKD_TEST_SANDBOX", &id)
+            .output()?;
+        assert!(run.status.success(), "{runtime}: {}\n{}", binaries::transcript(&run), world.log());
+    }
     Ok(())
 }
 

@@ -17,7 +17,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 TOOLS = ["run", "read", "write", "list_files", "fork", "branch", "rollback", "sandboxes", "snapshots", "expose_port", "end"]
 READ_ONLY = {"read", "list_files", "sandboxes", "snapshots", "expose_port"}
-PATIENCE = 120 * float(os.environ.get("FORKD_TEST_SLOWNESS", "1"))
+SLOWNESS = float(os.environ.get("FORKD_TEST_SLOWNESS", "1"))
+PATIENCE = 120 * SLOWNESS
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 SNAPSHOT = os.environ.get("FORKD_MCP_SNAPSHOT")
 TOKEN = os.environ.get("FORKD_TOKEN")
@@ -92,6 +94,30 @@ async def scenario(client, sandbox) -> None:
     late = text(await ok(client, "run", command="sleep 60", timeout_secs=1, sandbox=sandbox))
     assert "timed out after 1 s" in late, late
 
+    # What code prints is told while it runs, and kept when its time is over.
+    heard = []
+
+    async def progress(done, total, message):
+        heard.append(message)
+
+    seconds = int(5 * SLOWNESS)
+    late = await client.call_tool(
+        "run",
+        {"code": "print('begun', flush=True)\nimport time; time.sleep(600)", "timeout_secs": seconds, "sandbox": sandbox},
+        read_timeout_seconds=PATIENCE,
+        progress_callback=progress,
+    )
+    assert f"timed out after {seconds} s" in text(late) and "begun" in text(late), text(late)
+    assert "begun" in heard, heard
+
+    # A picture.
+    drawn = await ok(
+        client, "run", sandbox=sandbox, timeout_secs=300,
+        code=f"import base64\nclass Dot:\n    def _repr_png_(self): return base64.b64decode('{PNG}')\nDot()",
+    )
+    pictures = [block for block in drawn.content if block.type == "image"]
+    assert [(picture.mime_type, picture.data) for picture in pictures] == [("image/png", PNG)], drawn
+
     # Files.
     written = await ok(client, "write", sandbox=sandbox, path="/tmp/forkd/task.txt", content="try\n")
     assert written.structured_content["bytes"] == 4
@@ -100,8 +126,7 @@ async def scenario(client, sandbox) -> None:
     assert [file["name"] for file in listed.structured_content["files"]] == ["task.txt"]
     why = await refused(client, "read", sandbox=sandbox, path="/tmp/forkd/none")
     assert "Next: call `list_files`" in why, why
-    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-    await ok(client, "write", sandbox=sandbox, path="/tmp/forkd/dot.png", content_base64=png)
+    await ok(client, "write", sandbox=sandbox, path="/tmp/forkd/dot.png", content_base64=PNG)
     picture = await ok(client, "read", sandbox=sandbox, path="/tmp/forkd/dot.png")
     assert (picture.content[0].type, picture.content[0].mime_type) == ("image", "image/png"), picture
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::answer::{MAX_PICTURES, MAX_SHOWN, ends};
-use crate::command::Picture;
+use crate::command::{Picture, Stopped};
 use crate::failure::Failure;
 use crate::outputs::{Content, MAX_OUTPUT, Outputs};
 use crate::progress::Progress;
@@ -54,6 +54,11 @@ impl Call<'_> {
     /// A failure of the daemon's, with what was to be done.
     pub(crate) fn failed(&self, what: impl Into<String>, error: &ClientError) -> Failure {
         Failure::of(what, error, self.common.settings.tools)
+    }
+
+    /// A failure of something that ran, with what it had printed.
+    pub(crate) fn stopped(&self, what: impl Into<String>, stopped: &Stopped) -> Failure {
+        self.failed(what, &stopped.error).with_output(&stopped.until_then.text())
     }
 
     /// Output for the answer: what fits, and a link to the whole if it does not. `most` is what the answer has room for.

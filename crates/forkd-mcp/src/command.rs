@@ -1,9 +1,9 @@
 //! Commands and code of calls.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forkd_api::code::{Eval, EvalError, Evaluated, Language};
+use forkd_api::code::{Displayed, Eval, EvalError, EvalEvent, Language};
 use forkd_api::exec::{ExecEvent, ExecStart, Signal};
 use forkd_client::{Client, ClientError, Input};
 use tokio::time::timeout;
@@ -11,8 +11,6 @@ use tokio::time::timeout;
 use crate::outputs::MAX_OUTPUT;
 use crate::progress::Progress;
 
-/// How often output of a command is told as progress.
-const TELL: Duration = Duration::from_millis(500);
 /// How long a command that nobody waits for any more may take to be killed.
 const KILL: Duration = Duration::from_secs(5);
 /// MIME types of pictures that models are shown.
@@ -112,85 +110,123 @@ impl Outcome {
     }
 }
 
-/// Runs it. A command whose call is given up is killed; code is interrupted by the daemon.
+/// Why something could not be followed to its end, and what it had come to.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pub error: ClientError,
+    pub until_then: Outcome,
+}
+
+/// Runs it, and tells the last lines of its output as progress. A command whose call is given up is killed; code is interrupted by the
+/// daemon, which sees that nobody reads its stream.
 pub(crate) async fn run(
     client: &Client,
     id: &str,
     job: &Job,
     progress: &Progress,
-) -> Result<Outcome, ClientError> {
+) -> Result<Outcome, Stopped> {
     let Job { program, env, timeout_secs } = job;
-    let (args, cwd) = match program {
-        Program::Shell { command, cwd } => {
-            (vec!["sh".to_owned(), "-c".to_owned(), command.clone()], cwd.clone())
-        }
-        Program::Command { args } => (args.clone(), None),
-        Program::Code { code, language } => {
-            let wanted = Eval {
-                code: code.clone(),
-                language: *language,
-                context: None,
-                env: env.clone(),
-                timeout_secs: *timeout_secs,
-            };
-            return Ok(progress.during("running", client.eval(id, &wanted)).await?.into());
-        }
+    let mut said = Said::default();
+    let run = async {
+        let (args, cwd) = match program {
+            Program::Shell { command, cwd } => {
+                (vec!["sh".to_owned(), "-c".to_owned(), command.clone()], cwd.clone())
+            }
+            Program::Command { args } => (args.clone(), None),
+            Program::Code { code, language } => {
+                let wanted = Eval {
+                    code: code.clone(),
+                    language: *language,
+                    context: None,
+                    env: env.clone(),
+                    timeout_secs: *timeout_secs,
+                };
+                return evaluate(client, id, &wanted, &mut said, progress).await;
+            }
+        };
+        let start = ExecStart {
+            args,
+            env: env.clone(),
+            cwd,
+            timeout_secs: Some(*timeout_secs),
+            ..Default::default()
+        };
+        follow(client, id, &start, &mut said, progress).await
     };
-    let start =
-        ExecStart { args, env: env.clone(), cwd, timeout_secs: Some(*timeout_secs), ..Default::default() };
-    progress.during("running", follow(client, id, &start, progress)).await
+    let ended = progress.during("running", run).await;
+    let until_then = said.outcome();
+    match ended {
+        Ok(End { exit_code, timed_out }) => Ok(Outcome { exit_code, timed_out, ..until_then }),
+        Err(error) => Err(Stopped { error, until_then }),
+    }
+}
+
+/// How it ended.
+struct End {
+    /// Of commands.
+    exit_code: Option<i32>,
+    timed_out: bool,
 }
 
 async fn follow(
     client: &Client,
     id: &str,
     start: &ExecStart,
+    said: &mut Said,
     progress: &Progress,
-) -> Result<Outcome, ClientError> {
+) -> Result<End, ClientError> {
     let (input, mut output) = client.start(id, start).await?;
     let mut running = Running(Some(input));
     if let Some(input) = &mut running.0 {
         input.close_stdin().await?;
     }
-    let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
-    let mut told = Instant::now();
     loop {
-        let event = output.next().await?;
-        let piece = match &event {
+        match output.next().await? {
             ExecEvent::Stdout(data) => {
-                stdout.add(&data.0);
-                &data.0
+                said.stdout.add(&data.0);
+                progress.output(&data.0).await;
             }
             ExecEvent::Stderr(data) => {
-                stderr.add(&data.0);
-                &data.0
+                said.stderr.add(&data.0);
+                progress.output(&data.0).await;
             }
             ExecEvent::Exited { exit_code, timed_out } => {
                 running.0 = None;
-                return Ok(Outcome {
-                    truncated: stdout.truncated || stderr.truncated,
-                    stdout: stdout.text(),
-                    stderr: stderr.text(),
-                    exit_code: Some(*exit_code),
-                    timed_out: *timed_out,
-                    ..Default::default()
-                });
+                return Ok(End { exit_code: Some(exit_code), timed_out });
             }
-            _ => continue,
-        };
-        if told.elapsed() >= TELL {
-            told = Instant::now();
-            if let Some(line) = last_line(piece) {
-                progress.say(&line).await;
-            }
+            _ => {}
         }
     }
 }
 
-fn last_line(output: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(output);
-    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
-    Some(line.chars().filter(|character| !character.is_control()).collect())
+async fn evaluate(
+    client: &Client,
+    id: &str,
+    wanted: &Eval,
+    said: &mut Said,
+    progress: &Progress,
+) -> Result<End, ClientError> {
+    let mut events = client.eval_lines(id, wanted).await?;
+    while let Some(event) = events.next().await? {
+        match event {
+            EvalEvent::Stdout(text) => {
+                said.stdout.add(text.as_bytes());
+                progress.output(text.as_bytes()).await;
+            }
+            EvalEvent::Stderr(text) => {
+                said.stderr.add(text.as_bytes());
+                progress.output(text.as_bytes()).await;
+            }
+            EvalEvent::Result(shown) => said.show(shown),
+            EvalEvent::Raised(error) => said.error = Some(error),
+            EvalEvent::Ended { timed_out, truncated } => {
+                said.truncated |= truncated;
+                return Ok(End { exit_code: None, timed_out });
+            }
+            EvalEvent::Error(error) => return Err(error.into()),
+        }
+    }
+    Err(ClientError::CutOff)
 }
 
 /// A command that runs, and is killed when nobody follows it any more.
@@ -228,24 +264,79 @@ impl Kept {
     }
 }
 
-impl From<Evaluated> for Outcome {
-    fn from(evaluated: Evaluated) -> Outcome {
-        let Evaluated { result, results, stdout, stderr, error, timed_out, truncated } = evaluated;
-        let mut outcome = Outcome { stdout, stderr, error, timed_out, truncated, ..Default::default() };
-        for mut value in results {
-            if let Some(mime_type) = PICTURES.iter().find(|mime_type| value.contains_key(**mime_type)) {
-                let data: String = value.remove(*mime_type).unwrap_or_default().split_whitespace().collect();
-                outcome.pictures.push(Picture { data, mime_type: (*mime_type).to_owned() });
-            } else if let Some(text) = TEXTS.iter().find_map(|mime_type| value.remove(*mime_type)) {
-                outcome.values.push(text);
-            }
+/// A value, as a model is shown it.
+#[derive(Debug)]
+enum Shown {
+    Picture(Picture),
+    Text(String),
+}
+
+impl Shown {
+    /// Nothing if a model can be shown none of its types.
+    fn of(mut types: BTreeMap<String, String>) -> Option<Shown> {
+        if let Some(mime_type) = PICTURES.iter().find(|mime_type| types.contains_key(**mime_type)) {
+            let data = types.remove(*mime_type)?.split_whitespace().collect();
+            return Some(Shown::Picture(Picture { data, mime_type: (*mime_type).to_owned() }));
         }
-        // A guest that shows nothing of what it computes still says what that is.
-        if let Some(result) = result
-            && outcome.values.is_empty()
-            && outcome.pictures.is_empty()
+        TEXTS.iter().find_map(|mime_type| types.remove(*mime_type)).map(Shown::Text)
+    }
+
+    /// Bytes that keeping it takes: many empty values are much, too.
+    fn size(&self) -> usize {
+        size_of::<Shown>()
+            + match self {
+                Shown::Picture(picture) => picture.data.len(),
+                Shown::Text(text) => text.len(),
+            }
+    }
+}
+
+/// What a program has said until now, as much of it as is kept.
+#[derive(Debug, Default)]
+struct Said {
+    stdout: Kept,
+    stderr: Kept,
+    shown: Vec<Shown>,
+    /// The size of all that is shown.
+    size: usize,
+    /// The value of the last expression, which comes last, wherever it was told.
+    main: Option<Shown>,
+    error: Option<EvalError>,
+    truncated: bool,
+}
+
+impl Said {
+    /// The value of the last expression has room before what was only displayed.
+    fn show(&mut self, Displayed { data, main }: Displayed) {
+        let Some(shown) = Shown::of(data) else { return };
+        self.size += shown.size();
+        if main {
+            self.size -= self.main.replace(shown).map_or(0, |before| before.size());
+        } else {
+            self.shown.push(shown);
+        }
+        while self.size > MAX_OUTPUT
+            && let Some(last) = self.shown.pop()
         {
-            outcome.values.push(result);
+            self.size -= last.size();
+            self.truncated = true;
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        let Said { stdout, stderr, shown, size: _, main, error, truncated } = self;
+        let mut outcome = Outcome {
+            truncated: truncated || stdout.truncated || stderr.truncated,
+            stdout: stdout.text(),
+            stderr: stderr.text(),
+            error,
+            ..Default::default()
+        };
+        for shown in shown.into_iter().chain(main) {
+            match shown {
+                Shown::Picture(picture) => outcome.pictures.push(picture),
+                Shown::Text(text) => outcome.values.push(text),
+            }
         }
         outcome
     }
@@ -255,27 +346,36 @@ impl From<Evaluated> for Outcome {
 mod tests {
     use super::*;
 
-    fn value(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    fn value(main: bool, pairs: &[(&str, &str)]) -> Displayed {
+        let data = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Displayed { data, main }
     }
 
     #[test]
     fn values_are_pictures_or_text() {
-        let evaluated = Evaluated {
-            result: Some("3".into()),
-            results: vec![
-                value(&[("image/png", "aGk=\n"), ("text/plain", "<Figure>")]),
-                value(&[("text/html", "<b>"), ("text/plain", "bold")]),
-                value(&[("application/x-unknown", "?")]),
-            ],
-            ..Default::default()
-        };
-        let outcome = Outcome::from(evaluated);
+        let mut said = Said::default();
+        said.show(value(true, &[("text/plain", "3")]));
+        said.show(value(false, &[("image/png", "aGk=\n"), ("text/plain", "<Figure>")]));
+        said.show(value(false, &[("text/html", "<b>"), ("text/plain", "bold")]));
+        said.show(value(false, &[("application/x-unknown", "?")]));
+        let outcome = said.outcome();
         assert_eq!(outcome.pictures, [Picture { data: "aGk=".into(), mime_type: "image/png".into() }]);
-        assert_eq!(outcome.values, ["bold"]);
+        assert_eq!(outcome.values, ["bold", "3"]);
         assert_eq!((outcome.status().as_str(), outcome.succeeded()), ("finished", true));
-        let bare = Outcome::from(Evaluated { result: Some("3".into()), ..Default::default() });
-        assert_eq!(bare.values, ["3"]);
+    }
+
+    #[test]
+    fn values_are_kept_up_to_their_bound_and_the_last_expression_first() {
+        let mut said = Said::default();
+        said.show(value(false, &[("text/plain", "early")]));
+        said.show(value(false, &[("image/png", &"a".repeat(MAX_OUTPUT - 2 * size_of::<Shown>() - 5))]));
+        assert!(!said.truncated && said.shown.len() == 2);
+        said.show(value(false, &[("text/plain", "late")]));
+        assert!(said.truncated && said.shown.len() == 2);
+        said.show(value(true, &[("text/plain", "42")]));
+        let outcome = said.outcome();
+        assert!(outcome.truncated && outcome.pictures.is_empty());
+        assert_eq!(outcome.values, ["early", "42"]);
     }
 
     #[test]
@@ -307,7 +407,5 @@ mod tests {
         assert!(kept.truncated && kept.bytes.len() == MAX_OUTPUT && kept.bytes.ends_with(b"y"));
         let odd = Kept { bytes: vec![b'a', 0xff], truncated: false };
         assert_eq!(odd.text(), "a\u{fffd}");
-        assert_eq!(last_line(b"one\n two\x1b[0m\n\n"), Some("two[0m".into()));
-        assert_eq!(last_line(b"\n"), None);
     }
 }

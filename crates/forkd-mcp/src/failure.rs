@@ -8,6 +8,7 @@ use forkd_api::hint::HintCode;
 use forkd_client::{ClientError, Refusal};
 
 use crate::ToolSet;
+use crate::answer::{MAX_SHOWN, ends};
 
 /// Why a call has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,11 +16,13 @@ pub struct Failure {
     what: String,
     why: String,
     next: Option<String>,
+    /// What a program had printed when it could no longer be followed.
+    output: Option<String>,
 }
 
 impl Failure {
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Failure {
-        Failure { what: what.into(), why: why.into(), next: None }
+        Failure { what: what.into(), why: why.into(), next: None, output: None }
     }
 
     /// Says what to do next.
@@ -31,7 +34,17 @@ impl Failure {
     /// What the daemon refused, or why it was not reached.
     pub(crate) fn of(what: impl Into<String>, error: &ClientError, tools: ToolSet) -> Failure {
         let next = next_step(error, tools);
-        Failure { what: what.into(), why: with_causes(error), next }
+        Failure { what: what.into(), why: with_causes(error), next, output: None }
+    }
+
+    /// With what a program had printed until it could no longer be followed; of long output, the beginning and the end.
+    pub(crate) fn with_output(mut self, output: &str) -> Failure {
+        let shown = match ends(output, MAX_SHOWN) {
+            Some((head, left_out, tail)) => format!("{head}\n[... {left_out} bytes left out ...]\n{tail}"),
+            None => output.to_owned(),
+        };
+        self.output = (!shown.is_empty()).then_some(shown);
+        self
     }
 
     /// The same failure, of a call that left something behind which the caller should know of.
@@ -46,10 +59,13 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { what, why, next } = self;
+        let Failure { what, why, next, output } = self;
         write!(formatter, "{what}: {why}.")?;
-        match next {
-            Some(next) => write!(formatter, "\nNext: {next}."),
+        if let Some(next) = next {
+            write!(formatter, "\nNext: {next}.")?;
+        }
+        match output {
+            Some(output) => write!(formatter, "\nOutput until then:\n{output}"),
             None => Ok(()),
         }
     }

@@ -389,7 +389,7 @@ async fn run(call: &Call<'_>, id: &str, program: Program, timeout_secs: u64) -> 
     let job = Job { program, env: Default::default(), timeout_secs };
     let outcome = command::run(&call.client, id, &job, &call.progress).await;
     call.close(used).await;
-    outcome.map_err(|error| call.failed(what, &error))
+    outcome.map_err(|stopped| call.stopped(what, &stopped))
 }
 
 /// What fits of one stream. There are at most four in an answer.

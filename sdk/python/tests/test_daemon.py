@@ -120,6 +120,49 @@ def test_builds(real: Controller) -> None:
     assert fresh.delete(all_names=True) == [fresh.tag]
 
 
+def test_archives(real: Controller, tmp_path: Path) -> None:
+    path, tag = tmp_path / "base.tar", f"loaded-{uuid.uuid4().hex[:8]}"
+    Snapshot.get("base", controller=real).save(path)
+    loaded = Snapshot.load(path, tag, controller=real)
+    assert (loaded.tag, loaded.info.status) == (tag, "ready")
+    (child,) = loaded.fork(1, timeout=60)
+    child.kill()
+    assert loaded.delete() == [tag]
+
+
+def test_a_registry(real: Controller) -> None:
+    if "FORKD_TEST_REGISTRY" not in os.environ:
+        pytest.skip("FORKD_TEST_REGISTRY names no registry")
+    repository, tag = f"{os.environ['FORKD_TEST_REGISTRY']}/python/app", f"pulled-{uuid.uuid4().hex[:8]}"
+    base = Snapshot.get("base", controller=real)
+    pushed = base.push(f"{repository}:base")
+    assert pushed.sent_bytes > 0
+    assert base.push(f"{repository}:base").sent_bytes == 0
+    listed = Snapshot.list_repository(repository, controller=real)
+    assert [(one.tag, one.snapshot) for one in listed.tags] == [("base", True)]
+    assert real.resolve_snapshot(f"{repository}:base").digest in pushed.reference
+    pulled = Snapshot.pull(f"{repository}:base", tag, controller=real)
+    (child,) = pulled.fork(1, timeout=60)
+    child.kill()
+    assert pulled.delete() == [tag]
+    with pytest.raises(forkd.ForkdError) as missing:
+        Snapshot.pull(f"{repository}:none", controller=real)
+    assert missing.value.code == "upstream_failed"
+
+
+def test_what_names_mean_and_who_may_use_them(real: Controller, base: Sandbox) -> None:
+    snapshot = real.resolve_name("base").snapshot
+    assert snapshot is not None
+    assert snapshot.tag == "base"
+    sandbox = real.resolve_name(base.id).sandbox
+    assert sandbox is not None
+    assert sandbox.id == base.id
+    with pytest.raises(forkd.NotFoundError):
+        real.resolve_name("nothing")
+    assert real.publish_snapshot("base").public
+    assert not real.publish_snapshot("base", False).public
+
+
 def test_refusals(real: Controller, base: Sandbox) -> None:
     with pytest.raises(forkd.NotFoundError) as missing:
         Sandbox.create("no-such-tag", controller=real)
@@ -166,7 +209,9 @@ def test_about_the_daemon(real: Controller) -> None:
     assert real.health().ok
     assert real.version().api
     assert "forkd_" in real.metrics()
+    assert real.problems() == []
     assert real.list_images() == []
+    assert real.prune_images(images=True).images == 0
     assert [snapshot["tag"] for snapshot in real.list_snapshots()] == ["base"]
 
 

@@ -17,6 +17,28 @@ import forkd
 from fake import CREATED, ID, SANDBOX, SNAPSHOT, answer, lines, refused
 from forkd import AsyncController, AsyncSandbox, AsyncSnapshot, Controller, Sandbox, Snapshot, errors, models
 
+IMAGE = {
+    "id": "1",
+    "names": ["app"],
+    "shared": False,
+    "created_at_unix": 1,
+    "size_bytes": 1,
+    "disk_bytes": 1,
+    "default_user": "root",
+    "source": {"kind": "build"},
+    "layers": [],
+    "config": {"env": {}, "entrypoint": [], "cmd": [], "labels": {}},
+}
+KERNEL = {
+    "name": "6.1",
+    "version": "6.1.0",
+    "default": True,
+    "shared": False,
+    "created_at_unix": 1,
+    "missing": [],
+    "modules": [],
+}
+
 
 def connected(daemon: fake.Fake, controller: Controller) -> Sandbox:
     daemon.says(answer(SANDBOX))
@@ -208,6 +230,51 @@ def test_progress_is_told(daemon: fake.Fake, controller: Controller) -> None:
         Snapshot.create("base", "debian", controller=controller)
 
 
+def test_what_a_snapshot_is_made_of(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(lines({"snapshot": SNAPSHOT}))
+    Snapshot.create("base", "debian", cpu="x86-64-v2", host_certs=True, e2b=True, controller=controller)
+    asked = daemon.asked[-1].json
+    assert asked == {"image": "debian", "tag": "base", "cpu": "x86-64-v2", "host_certs": True, "e2b": True}
+    daemon.says(lines({"built": {"name": "app", "outcome": "made", "snapshot": SNAPSHOT}}))
+    Snapshot.build("app", image="debian", cpu="host", e2b=True, controller=controller)
+    assert daemon.asked[-1].json == {"name": "app", "contents": {"image": "debian", "cpu": "host", "e2b": True}}
+
+
+def test_what_an_administrator_does(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(lines({"step": "unpacking"}, {"image": IMAGE}))
+    heard: list[models.LibraryProgress] = []
+    assert controller.import_image(io.BytesIO(b"layers"), "app", size_mib=64, on_progress=heard.append).names == ["app"]
+    asked = daemon.asked[-1]
+    assert (asked.line, asked.body) == ("POST /v1/images/import?name=app&size_mib=64", b"layers")
+    assert [told.step for told in heard] == ["unpacking"]
+    daemon.says(answer({"steps": 2, "images": 1, "freed_bytes": 3}))
+    assert controller.prune_images(keep_mib=5, images=True).freed_bytes == 3
+    assert daemon.asked[-1].json == {"keep_mib": 5, "images": True}
+    daemon.says(answer(IMAGE))
+    controller.publish_image("app", False)
+    assert (daemon.asked[-1].line, daemon.asked[-1].json) == ("PUT /v1/images/app/public", {"public": False})
+    daemon.says(answer(SANDBOX))
+    controller.set_sandbox_bandwidth(ID, 7)
+    assert (daemon.asked[-1].line, daemon.asked[-1].json) == (f"PUT /v1/sandboxes/{ID}/bandwidth", {"bandwidth_mib": 7})
+    daemon.says(answer({"problems": [{"path": "/x", "reason": "damaged"}]}))
+    assert [(one.path, one.reason) for one in controller.problems()] == [("/x", "damaged")]
+
+    daemon.says(lines({"step": "fetching"}, {"kernel": KERNEL}))
+    assert controller.add_kernel(version="6.1", default=True).name == "6.1"
+    assert daemon.asked[-1].json == {"version": "6.1", "default": True}
+    assert controller.import_kernel([b"one ", b"two"], default=True).name == "6.1"
+    assert (daemon.asked[-1].line, daemon.asked[-1].body) == ("POST /v1/kernels/import?default=true", b"one two")
+    assert daemon.asked[-1].headers["content-type"] == "application/x-tar"
+    daemon.says(answer(KERNEL))
+    assert controller.choose_kernel("6.1").default
+    assert (daemon.asked[-1].line, daemon.asked[-1].json) == ("PUT /v1/kernels/default", {"kernel": "6.1"})
+    removed = controller.remove_kernel("6.1", force=True)
+    assert removed is not None
+    assert (removed.name, daemon.asked[-1].line) == ("6.1", "DELETE /v1/kernels/6.1?force=true")
+    daemon.says(fake.Answer(204))
+    assert controller.remove_kernel("6.1") is None
+
+
 def test_a_snapshot_goes_through_a_file(daemon: fake.Fake, controller: Controller, tmp_path: Path) -> None:
     snapshot = Snapshot(controller, models.SnapshotInfo.from_json(SNAPSHOT))
     path = tmp_path / "base.tar"
@@ -286,19 +353,7 @@ async def test_a_snapshot_travels_for_who_waits(daemon: fake.Fake, tmp_path: Pat
 
 def test_a_directory_is_sent_to_be_built(daemon: fake.Fake, controller: Controller, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM base\n")
-    image = {
-        "id": "1",
-        "names": ["app"],
-        "shared": False,
-        "created_at_unix": 1,
-        "size_bytes": 1,
-        "disk_bytes": 1,
-        "default_user": "root",
-        "source": {"kind": "build"},
-        "layers": [],
-        "config": {"env": {}, "entrypoint": [], "cmd": [], "labels": {}},
-    }
-    daemon.says(lines({"step": "RUN"}, {"output": "x"}, {"image": image}))
+    daemon.says(lines({"step": "RUN"}, {"output": "x"}, {"image": IMAGE}))
     heard: list[models.LibraryProgress] = []
     assert controller.build_image(str(tmp_path), name="app", on_progress=heard.append).names == ["app"]
     assert [told.step or told.output for told in heard] == ["RUN", "x"]

@@ -432,11 +432,8 @@ export class Controller implements AsyncDisposable {
   }
 
   /** Takes in an image from an archive, as `docker save` writes it. */
-  importImage(
-    archive: Content,
-    options: ProgressOptions & { name?: string; sizeMib?: number } = {},
-  ): Promise<models.ImageInfo> {
-    const { name, sizeMib } = options;
+  importImage(archive: Content, name: string, options: ProgressOptions & { sizeMib?: number } = {}): Promise<models.ImageInfo> {
+    const { sizeMib } = options;
     return this.#followed(requests.importImage({ name, size_mib: sizeMib }), "image", options, archive);
   }
 

@@ -8,6 +8,7 @@ import { Controller, given, type ProgressOptions, type PullSnapshotOptions, type
 import { ProtocolError } from "./errors.js";
 import { type ForkOptions, forked } from "./fork.js";
 import type {
+  Cpu,
   CreateSnapshot,
   Credentials,
   Progress,
@@ -46,6 +47,12 @@ export interface SnapshotContents extends Preparation {
   /** Whether the guest has a network device [default: true]. */
   network?: boolean | undefined;
   kernel?: string | undefined;
+  /** What the guest is shown of the host's CPU [default: host]. A snapshot of a level can be used on every host that has the level. */
+  cpu?: Cpu | undefined;
+  /** Whether the guest sees the certificates and proxy settings of the daemon's host; that needs the scope admin. */
+  hostCerts?: boolean | undefined;
+  /** Whether commands, files and code are those of the user `user`, in /home/user, as E2B's are. */
+  e2b?: boolean | undefined;
 }
 
 export interface CreateSnapshotOptions extends Shared, SnapshotContents {
@@ -232,7 +239,7 @@ export class Snapshot {
 
 /** What a snapshot is made of, as the API has it. */
 function contents(options: SnapshotContents): CreateSnapshot {
-  const { run, warmUp, start, ready, envs, vcpus, memoryMib, diskMib, network, kernel } = options;
+  const { run, warmUp, start, ready, envs, vcpus, memoryMib, diskMib, network, kernel, cpu, hostCerts, e2b } = options;
   return given({
     run: run && [...run],
     warm_up: typeof warmUp === "string" ? [{ code: warmUp, language: "python" as const }] : warmUp && [...warmUp],
@@ -244,5 +251,8 @@ function contents(options: SnapshotContents): CreateSnapshot {
     disk_mib: diskMib,
     network,
     kernel,
+    cpu,
+    host_certs: hostCerts,
+    e2b,
   });
 }

@@ -95,6 +95,26 @@ test("archives", { skip }, async () => {
   assert.deepEqual(await loaded.delete(), [tag]);
 });
 
+const registry = process.env["FORKD_TEST_REGISTRY"];
+test("a registry", { skip: registry ? skip : "FORKD_TEST_REGISTRY names no registry" }, async () => {
+  const [repository, tag] = [`${registry ?? ""}/typescript/app`, unique("pulled")];
+  const base = await Snapshot.get("base", { controller });
+  const pushed = await base.push(`${repository}:base`);
+  assert.ok(pushed.sent_bytes > 0);
+  assert.equal((await base.push(`${repository}:base`)).sent_bytes, 0);
+  const { tags } = await Snapshot.listRepository(repository, { controller });
+  assert.deepEqual(
+    tags.map((one) => [one.tag, one.snapshot]),
+    [["base", true]],
+  );
+  assert.ok(pushed.reference.includes((await controller.resolveSnapshot(`${repository}:base`)).digest));
+  const pulled = await Snapshot.pull(`${repository}:base`, tag, { controller });
+  const [child] = await pulled.fork(1, { timeout: 60 });
+  await child?.kill();
+  assert.deepEqual(await pulled.delete(), [tag]);
+  await assert.rejects(Snapshot.pull(`${repository}:none`, undefined, { controller }), { code: "upstream_failed" });
+});
+
 test("refusals", { skip }, async () => {
   await assert.rejects(Sandbox.create("no-such-tag", { controller }), (error) => {
     assert.ok(error instanceof forkd.NotFoundError);

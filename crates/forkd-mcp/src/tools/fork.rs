@@ -133,7 +133,7 @@ async fn one(call: &Call<'_>, sandbox: &Sandbox, job: Option<Job>) -> Ran {
         let used = call.open(&what, &sandbox.id, job.timeout_secs).await?;
         let outcome = command::run(&call.client, &sandbox.id, &job, &call.progress).await;
         call.close(used).await;
-        outcome.map_err(|error| call.failed(&what, &error))
+        outcome.map_err(|stopped| call.stopped(&what, &stopped))
     };
     (Some(outcome.await), begun.elapsed().as_secs_f64())
 }

@@ -95,7 +95,7 @@ pub(super) async fn run(call: &Call<'_>, wanted: Run) -> Result<Answer, Failure>
         let used = call.open(&what, &id, timeout_secs).await?;
         let outcome = command::run(&call.client, &id, &job, &call.progress).await;
         call.close(used).await;
-        outcome.map_err(|error| call.failed(&what, &error))
+        outcome.map_err(|stopped| call.stopped(&what, &stopped))
     };
     let outcome = outcome.await.map_err(|failure| match made {
         Some(_) => failure.after(&format!("Sandbox {id} was made for this call and can be used")),

@@ -25,6 +25,14 @@ def caller() -> Call[models.Caller]:
     return get("/v1/caller", model(models.Caller))
 
 
+def problems() -> Call[models.ProblemList]:
+    return get("/v1/problems", model(models.ProblemList))
+
+
+def resolve_name(name: str) -> Call[models.Named]:
+    return get(f"/v1/names/{part(name)}", model(models.Named))
+
+
 def metrics() -> Call[str]:
     return dataclasses.replace(get("/metrics", _text), accept="*/*")
 
@@ -80,6 +88,10 @@ def set_ttl(sandbox: str, seconds: Optional[int]) -> Call[models.SandboxInfo]:
 
 def set_egress(sandbox: str, egress: models.Egress) -> Call[models.SandboxInfo]:
     return put(_sandbox(sandbox, "/egress"), model(models.SandboxInfo), egress)
+
+
+def set_bandwidth(sandbox: str, body: models.SetBandwidth) -> Call[models.SandboxInfo]:
+    return put(_sandbox(sandbox, "/bandwidth"), model(models.SandboxInfo), body)
 
 
 def stats(sandbox: str) -> Call[models.SandboxStats]:
@@ -213,6 +225,10 @@ def compact_snapshot(tag: str) -> Call[models.SnapshotInfo]:
     return post(f"/v1/snapshots/{part(tag)}/compact", model(models.SnapshotInfo)).within(math.inf)
 
 
+def publish_snapshot(tag: str, body: models.Publish) -> Call[models.SnapshotInfo]:
+    return put(f"/v1/snapshots/{part(tag)}/public", model(models.SnapshotInfo), body)
+
+
 def prune_snapshots(body: models.PruneSnapshots) -> Call[models.PrunedSnapshots]:
     return post("/v1/snapshots/prune", model(models.PrunedSnapshots), body).within(math.inf)
 
@@ -281,12 +297,44 @@ def build_image(values: Values) -> Call[models.ImageInfo]:
     return Call("POST", path, model(models.ImageInfo), headers={"content-type": TAR}, timeout=math.inf)
 
 
+def import_image(name: str, size_mib: Optional[int]) -> Call[models.ImageInfo]:
+    """The archive comes with the call."""
+    path = "/v1/images/import" + query({"name": name, "size_mib": size_mib})
+    return Call("POST", path, model(models.ImageInfo), headers={"content-type": BYTES}, timeout=math.inf)
+
+
+def prune_images(body: models.PruneImages) -> Call[models.PrunedImages]:
+    return post("/v1/images/prune", model(models.PrunedImages), body).within(math.inf)
+
+
+def publish_image(image: str, body: models.Publish) -> Call[models.ImageInfo]:
+    return put(f"/v1/images/{part(image)}/public", model(models.ImageInfo), body)
+
+
 def remove_image(image: str) -> Call[Optional[models.RemovedImage]]:
     return delete(f"/v1/images/{part(image)}", optional(models.RemovedImage))
 
 
 def list_kernels() -> Call[models.KernelList]:
     return get("/v1/kernels", model(models.KernelList))
+
+
+def add_kernel(body: models.AddKernel) -> Call[models.Kernel]:
+    return make("/v1/kernels", model(models.Kernel), body).within(math.inf)
+
+
+def import_kernel(default: bool) -> Call[models.Kernel]:
+    """The archive comes with the call."""
+    path = "/v1/kernels/import" + query({"default": default or None})
+    return Call("POST", path, model(models.Kernel), headers={"content-type": TAR}, timeout=math.inf)
+
+
+def choose_kernel(body: models.ChooseKernel) -> Call[models.Kernel]:
+    return put("/v1/kernels/default", model(models.Kernel), body)
+
+
+def remove_kernel(kernel: str, force: bool) -> Call[Optional[models.Kernel]]:
+    return delete(f"/v1/kernels/{part(kernel)}", optional(models.Kernel), force=force or None)
 
 
 def _sandbox(sandbox: str, below: str = "") -> str:

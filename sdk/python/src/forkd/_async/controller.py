@@ -90,6 +90,14 @@ class AsyncController:
         """Who the daemon takes this client to be, and what it may do."""
         return await self.transport.send(_api.caller())
 
+    async def problems(self) -> list[models.Problem]:
+        """Files of the daemon's that it cannot read, and why. It leaves them alone and tries again every minute."""
+        return (await self.transport.send(_api.problems())).problems
+
+    async def resolve_name(self, name: str) -> models.Named:
+        """What a name means: a snapshot's tag comes before a sandbox's id."""
+        return await self.transport.send(_api.resolve_name(name))
+
     async def metrics(self) -> str:
         """The daemon's metrics, in the format of OpenMetrics."""
         return await self.transport.send(_api.metrics())
@@ -223,6 +231,11 @@ class AsyncController:
         """Changes what a sandbox may reach."""
         return await self.transport.send(_api.set_egress(sandbox_id, egress))
 
+    async def set_sandbox_bandwidth(self, sandbox_id: str, bandwidth_mib: Optional[int]) -> models.SandboxInfo:
+        """Changes how much a sandbox may send and receive: MiB a second, or `None` for the daemon's default."""
+        body = models.SetBandwidth(bandwidth_mib=bandwidth_mib)
+        return await self.transport.send(_api.set_bandwidth(sandbox_id, body))
+
     async def sandbox_stats(self, sandbox_id: str) -> models.SandboxStats:
         """What a sandbox uses."""
         return await self.transport.send(_api.stats(sandbox_id))
@@ -321,6 +334,10 @@ class AsyncController:
             unused_seconds=unused_seconds, keep_mib=keep_mib, named=named, project=project, dry_run=dry_run
         )
         return await self.transport.send(_api.prune_snapshots(body))
+
+    async def publish_snapshot(self, tag: str, public: bool = True) -> models.SnapshotInfo:
+        """Sets whether every project may use a snapshot."""
+        return await self.transport.send(_api.publish_snapshot(tag, models.Publish(public=public)))
 
     async def compact_snapshot(self, tag: str) -> models.SnapshotInfo:
         """Makes a snapshot one that needs no other."""
@@ -476,6 +493,26 @@ class AsyncController:
             last = await self._followed(call, models.LibraryProgress, on_progress, archive)
         return last.image or _nothing()
 
+    async def import_image(
+        self,
+        archive: Any,
+        name: str,
+        *,
+        size_mib: Optional[int] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.ImageInfo:
+        """Takes in an image from an archive, as `docker save` writes it: a file that is open, or pieces as they come."""
+        last = await self._followed(_api.import_image(name, size_mib), models.LibraryProgress, on_progress, archive)
+        return last.image or _nothing()
+
+    async def prune_images(self, *, keep_mib: Optional[int] = None, images: bool = False) -> models.PrunedImages:
+        """Removes steps that builds have kept, but for `keep_mib` of those used last; with `images`, also unnamed images."""
+        return await self.transport.send(_api.prune_images(models.PruneImages(images=images, keep_mib=keep_mib)))
+
+    async def publish_image(self, image: str, public: bool = True) -> models.ImageInfo:
+        """Sets whether every project may use an image."""
+        return await self.transport.send(_api.publish_image(image, models.Publish(public=public)))
+
     async def remove_image(self, image: str) -> Optional[models.RemovedImage]:
         """Removes an image, or a name of it. `None` if it was removed a moment ago."""
         return await self.transport.send(_api.remove_image(image))
@@ -483,6 +520,38 @@ class AsyncController:
     async def list_kernels(self) -> list[models.Kernel]:
         """All kernels."""
         return (await self.transport.send(_api.list_kernels())).kernels
+
+    async def add_kernel(
+        self,
+        *,
+        source: Optional[models.KernelSource] = None,
+        version: Optional[str] = None,
+        default: bool = False,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.Kernel:
+        """Adds a kernel that the daemon's host can get; with `default`, it becomes the default."""
+        body = models.AddKernel(default=default, source=source, version=version)
+        last = await self._followed(_api.add_kernel(body), models.LibraryProgress, on_progress)
+        return last.kernel or _nothing()
+
+    async def import_kernel(
+        self,
+        archive: Any,
+        *,
+        default: bool = False,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.Kernel:
+        """Takes in a kernel from an archive: a file that is open, or pieces as they come. With `default`, it becomes that."""
+        last = await self._followed(_api.import_kernel(default), models.LibraryProgress, on_progress, archive)
+        return last.kernel or _nothing()
+
+    async def choose_kernel(self, kernel: str) -> models.Kernel:
+        """Chooses the default kernel, by its name or the beginning of it."""
+        return await self.transport.send(_api.choose_kernel(models.ChooseKernel(kernel=kernel)))
+
+    async def remove_kernel(self, kernel: str, *, force: bool = False) -> Optional[models.Kernel]:
+        """Removes a kernel; with `force`, also the default. `None` if it was removed a moment ago."""
+        return await self.transport.send(_api.remove_kernel(kernel, force))
 
     async def _followed(self, call: Call[Any], kind: type[M], handler: Optional[io.Handler[M]], content: Any = None) -> M:
         """The last line of what is told while something is made."""

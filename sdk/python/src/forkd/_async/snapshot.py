@@ -49,6 +49,9 @@ class AsyncSnapshot:
         disk_mib: Optional[int] = None,
         network: bool = True,
         kernel: Optional[str] = None,
+        cpu: Optional[models.Cpu] = None,
+        host_certs: bool = False,
+        e2b: bool = False,
         wait: bool = True,
         on_progress: Optional[io.Handler[models.Progress]] = None,
         controller: Optional[AsyncController] = None,
@@ -58,6 +61,10 @@ class AsyncSnapshot:
         `run` are commands for a shell, run as root before `warm_up`; one that fails ends it. `warm_up` is code that has run
         when sandboxes begin: a text is Python. `on_progress` is told each step and what it prints. `wait` is whether the
         snapshot is on disk when this returns; it can be forked from before that.
+
+        `cpu` is what the guest is shown of the host's CPU: a snapshot of a level can be used on every host that has the level.
+        With `host_certs`, the guest sees the certificates and proxy settings of the daemon's host; that needs the scope admin.
+        With `e2b`, commands, files and code are those of the user `user`, in /home/user, as E2B's are.
         """
         body = models.CreateSnapshot(
             image=image,
@@ -72,6 +79,9 @@ class AsyncSnapshot:
             disk_mib=disk_mib,
             network=network,
             kernel=kernel,
+            cpu=cpu,
+            host_certs=host_certs,
+            e2b=e2b,
             wait=wait,
         )
         controller = controller or AsyncController.shared()
@@ -94,6 +104,9 @@ class AsyncSnapshot:
         disk_mib: Optional[int] = None,
         network: bool = True,
         kernel: Optional[str] = None,
+        cpu: Optional[models.Cpu] = None,
+        host_certs: bool = False,
+        e2b: bool = False,
         no_cache: bool = False,
         on_progress: Optional[io.Handler[models.Progress]] = None,
         controller: Optional[AsyncController] = None,
@@ -117,6 +130,9 @@ class AsyncSnapshot:
             disk_mib=disk_mib,
             network=network,
             kernel=kernel,
+            cpu=cpu,
+            host_certs=host_certs,
+            e2b=e2b,
         )
         controller = controller or AsyncController.shared()
         body = models.BuildSnapshot(name=name, contents=contents, no_cache=no_cache)

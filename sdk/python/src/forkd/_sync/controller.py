@@ -92,6 +92,14 @@ class Controller:
         """Who the daemon takes this client to be, and what it may do."""
         return self.transport.send(_api.caller())
 
+    def problems(self) -> list[models.Problem]:
+        """Files of the daemon's that it cannot read, and why. It leaves them alone and tries again every minute."""
+        return (self.transport.send(_api.problems())).problems
+
+    def resolve_name(self, name: str) -> models.Named:
+        """What a name means: a snapshot's tag comes before a sandbox's id."""
+        return self.transport.send(_api.resolve_name(name))
+
     def metrics(self) -> str:
         """The daemon's metrics, in the format of OpenMetrics."""
         return self.transport.send(_api.metrics())
@@ -225,6 +233,11 @@ class Controller:
         """Changes what a sandbox may reach."""
         return self.transport.send(_api.set_egress(sandbox_id, egress))
 
+    def set_sandbox_bandwidth(self, sandbox_id: str, bandwidth_mib: Optional[int]) -> models.SandboxInfo:
+        """Changes how much a sandbox may send and receive: MiB a second, or `None` for the daemon's default."""
+        body = models.SetBandwidth(bandwidth_mib=bandwidth_mib)
+        return self.transport.send(_api.set_bandwidth(sandbox_id, body))
+
     def sandbox_stats(self, sandbox_id: str) -> models.SandboxStats:
         """What a sandbox uses."""
         return self.transport.send(_api.stats(sandbox_id))
@@ -323,6 +336,10 @@ class Controller:
             unused_seconds=unused_seconds, keep_mib=keep_mib, named=named, project=project, dry_run=dry_run
         )
         return self.transport.send(_api.prune_snapshots(body))
+
+    def publish_snapshot(self, tag: str, public: bool = True) -> models.SnapshotInfo:
+        """Sets whether every project may use a snapshot."""
+        return self.transport.send(_api.publish_snapshot(tag, models.Publish(public=public)))
 
     def compact_snapshot(self, tag: str) -> models.SnapshotInfo:
         """Makes a snapshot one that needs no other."""
@@ -474,6 +491,26 @@ class Controller:
             last = self._followed(call, models.LibraryProgress, on_progress, archive)
         return last.image or _nothing()
 
+    def import_image(
+        self,
+        archive: Any,
+        name: str,
+        *,
+        size_mib: Optional[int] = None,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.ImageInfo:
+        """Takes in an image from an archive, as `docker save` writes it: a file that is open, or pieces as they come."""
+        last = self._followed(_api.import_image(name, size_mib), models.LibraryProgress, on_progress, archive)
+        return last.image or _nothing()
+
+    def prune_images(self, *, keep_mib: Optional[int] = None, images: bool = False) -> models.PrunedImages:
+        """Removes steps that builds have kept, but for `keep_mib` of those used last; with `images`, also unnamed images."""
+        return self.transport.send(_api.prune_images(models.PruneImages(images=images, keep_mib=keep_mib)))
+
+    def publish_image(self, image: str, public: bool = True) -> models.ImageInfo:
+        """Sets whether every project may use an image."""
+        return self.transport.send(_api.publish_image(image, models.Publish(public=public)))
+
     def remove_image(self, image: str) -> Optional[models.RemovedImage]:
         """Removes an image, or a name of it. `None` if it was removed a moment ago."""
         return self.transport.send(_api.remove_image(image))
@@ -481,6 +518,38 @@ class Controller:
     def list_kernels(self) -> list[models.Kernel]:
         """All kernels."""
         return (self.transport.send(_api.list_kernels())).kernels
+
+    def add_kernel(
+        self,
+        *,
+        source: Optional[models.KernelSource] = None,
+        version: Optional[str] = None,
+        default: bool = False,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.Kernel:
+        """Adds a kernel that the daemon's host can get; with `default`, it becomes the default."""
+        body = models.AddKernel(default=default, source=source, version=version)
+        last = self._followed(_api.add_kernel(body), models.LibraryProgress, on_progress)
+        return last.kernel or _nothing()
+
+    def import_kernel(
+        self,
+        archive: Any,
+        *,
+        default: bool = False,
+        on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
+    ) -> models.Kernel:
+        """Takes in a kernel from an archive: a file that is open, or pieces as they come. With `default`, it becomes that."""
+        last = self._followed(_api.import_kernel(default), models.LibraryProgress, on_progress, archive)
+        return last.kernel or _nothing()
+
+    def choose_kernel(self, kernel: str) -> models.Kernel:
+        """Chooses the default kernel, by its name or the beginning of it."""
+        return self.transport.send(_api.choose_kernel(models.ChooseKernel(kernel=kernel)))
+
+    def remove_kernel(self, kernel: str, *, force: bool = False) -> Optional[models.Kernel]:
+        """Removes a kernel; with `force`, also the default. `None` if it was removed a moment ago."""
+        return self.transport.send(_api.remove_kernel(kernel, force))
 
     def _followed(self, call: Call[Any], kind: type[M], handler: Optional[io.Handler[M]], content: Any = None) -> M:
         """The last line of what is told while something is made."""

@@ -445,7 +445,8 @@ pub struct PushSnapshot {
     /// Repositories of the same registry that may have some of it already, without the registry's name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_from: Vec<String>,
-    /// A snapshot of a sandbox has the memory of whoever used it. It is pushed only with this.
+    /// A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed only with
+    /// this.
     #[serde(default)]
     pub yes: bool,
 }

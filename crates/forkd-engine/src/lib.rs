@@ -84,5 +84,6 @@ pub use snapshot::remove::Removal;
 pub use snapshot::travel::TravelError;
 pub use snapshot::travel::arrival::{Destination, Origin};
 pub use snapshot::travel::departure::Departure;
+pub use snapshot::travel::user_memory::UserMemory;
 pub use snapshot::verify::{Damage, Verified};
 pub use snapshot::{SnapshotHandle, SnapshotStatus, SnapshotView};

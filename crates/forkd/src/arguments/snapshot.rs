@@ -228,7 +228,7 @@ pub struct SnapshotPushOptions {
     /// Take blobs that this repository of the same registry has from there, such as team/base.
     #[arg(long, value_name = "REPOSITORY")]
     pub mount_from: Vec<String>,
-    /// Push a snapshot of a sandbox, which contains the memory of whoever used it.
+    /// Push a snapshot of a sandbox, or one based on such a snapshot: it contains the memory of whoever used the sandbox.
     #[arg(long, short)]
     pub yes: bool,
     /// Sign it with the private key in this file. The key does not leave this host.

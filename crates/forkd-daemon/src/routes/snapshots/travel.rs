@@ -267,8 +267,9 @@ fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
 
 /// Sends a snapshot to a registry, with all that it stands on. What is there is not sent again.
 ///
-/// Needs the scope admin. A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. Streams and
-/// idempotency are those of a pull of an image.
+/// Needs the scope admin. A snapshot of a sandbox has the memory of whoever used it, and so has every snapshot that is based on one, also
+/// after it was compacted, saved and loaded, or pulled from a registry: it is pushed only with `yes`. Streams and idempotency are those of
+/// a pull of an image.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/{tag}/push",
@@ -283,7 +284,7 @@ fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "It is there", body = PushedSnapshot),
         LibraryErrors,
-        (status = 409, description = "It is of a sandbox, or of a format that does not travel", body = ErrorBody),
+        (status = 409, description = "It has memory of a sandbox, or a format that does not travel", body = ErrorBody),
         (status = 502, description = "The registry does not take it", body = ErrorBody),
     )
 )]
@@ -296,12 +297,8 @@ pub(super) async fn push(
 ) -> Answer<Response> {
     let PushSnapshot { reference, credentials, mount_from, yes } = wanted;
     let snapshot = app.own_snapshot(&caller, &tag)?;
-    if let (Some(sandbox), false) = (&snapshot.view().record.branched_from, yes) {
-        let text = format!(
-            "snapshot {} is of sandbox {sandbox} and has the memory of whoever used it",
-            snapshot.tag()
-        );
-        return Err(ApiError::new(ErrorCode::WrongState, text).hint(HintCode::ConfirmPush));
+    if let (Some(reason), false) = (app.engine.user_memory(&snapshot), yes) {
+        return Err(ApiError::new(ErrorCode::WrongState, reason.to_string()).hint(HintCode::ConfirmPush));
     }
     let place = Place::take(&app).await?;
     snapshot.durable().await?;

@@ -407,6 +407,7 @@ impl<'a> Arrival<'a> {
             frozen_bytes: 0,
             layers_unsealed: false,
             build_key: None,
+            user_memory: stage.record.user_memory,
             promised: true,
         };
         Ok((record, names))

@@ -4,6 +4,7 @@
 //!   departure.rs   a snapshot with all that it stands on ──▶ streams ──▶ forkd-hub: a file, a registry
 //!   arrival.rs     forkd-hub ──▶ layers, an image, the chain from its base to its head ──▶ a snapshot like any other
 //!   partial.rs     what came of an arrival that failed, for the next one
+//!   user_memory.rs whether a snapshot has memory of whoever used a sandbox, which its owner has to confirm
 //! ```
 //!
 //! What travels is named by contents: snapshots by the digests of their manifests, disks by those of their layers. Names, projects and
@@ -13,6 +14,7 @@
 pub mod arrival;
 pub mod departure;
 pub(crate) mod partial;
+pub(crate) mod user_memory;
 
 use std::io;
 
@@ -191,10 +193,14 @@ impl Itinerary {
         }
         let mut stages: Vec<Stage> = Vec::with_capacity(found);
         for (index, text) in self.manifests.iter().enumerate() {
-            let stage = Stage::parse(index, text)?;
-            let below = stages.last().map(|below| below.sealed.digest);
-            if stage.sealed.manifest.parent != below {
+            let mut stage = Stage::parse(index, text)?;
+            let below = stages.last();
+            if stage.sealed.manifest.parent != below.map(|below| below.sealed.digest) {
                 return Err(TravelError::NoChain { index: index.saturating_sub(1) });
+            }
+            // Whatever it says of itself.
+            if below.is_some_and(|below| below.record.has_user_memory()) {
+                stage.record.user_memory = Some(true);
             }
             stages.push(stage);
         }

@@ -61,6 +61,7 @@ pub use limits::admission::{Limits, Refusal};
 pub use limits::cgroup::{CgroupError, Cgroups, IoQuota};
 pub use limits::owner::{Allowance, Claim, Owner, Who};
 pub use limits::quota::{WantedLimits, default_quota};
+pub use limits::room::Room;
 pub use limits::usage::{Memory, StoredSize, Usage};
 pub use network::{NetworkChange, NetworkOrder, Networking, NetworksFound};
 pub use process::control::CallError;

@@ -225,9 +225,14 @@ pub struct SnapshotPushOptions {
     pub tag: String,
     /// Where to push it: registry.example/team/app:tag.
     pub reference: String,
-    /// Take blobs that this repository of the same registry has from there, such as team/base.
+    /// Take blobs that this repository of the same registry has from there, such as team/base. Repositories that the snapshot or its
+    /// parents were pushed to or pulled from are tried anyway.
     #[arg(long, value_name = "REPOSITORY")]
     pub mount_from: Vec<String>,
+    /// Add it to the snapshots that the tag names, as the variant NAME, instead of replacing them. A pull takes the first variant that fits
+    /// its host's CPU.
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
     /// Push a snapshot of a sandbox, or one based on such a snapshot: it contains the memory of whoever used the sandbox.
     #[arg(long, short)]
     pub yes: bool,

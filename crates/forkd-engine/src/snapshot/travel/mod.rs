@@ -4,6 +4,9 @@
 //!   departure.rs   a snapshot with all that it stands on ──▶ streams ──▶ forkd-hub: a file, a registry
 //!   arrival.rs     forkd-hub ──▶ layers, an image, the chain from its base to its head ──▶ a snapshot like any other
 //!   partial.rs     what came of an arrival that failed, for the next one
+//!   arriving.rs    what is published below one that arrives, for the next daemon if this one is killed
+//!   sent.rs        how a snapshot was sent or came, so that it is the same the next time
+//!   variant.rs     which of several snapshots under one tag fits this host
 //!   user_memory.rs whether a snapshot has memory of whoever used a sandbox, which its owner has to confirm
 //! ```
 //!
@@ -12,9 +15,12 @@
 //! are written, layers when they are whole; the state is decoded by the VM process, behind its walls.
 
 pub mod arrival;
+pub(crate) mod arriving;
 pub mod departure;
 pub(crate) mod partial;
+pub(crate) mod sent;
 pub(crate) mod user_memory;
+pub(crate) mod variant;
 
 use std::io;
 
@@ -22,12 +28,12 @@ use forkd_hub::{About, Artifact, Progress, Stream};
 use forkd_image::images::Config;
 use forkd_proto::agent::{OLDEST_VERSION, VERSION as AGENT_VERSION};
 use forkd_proto::host_cpu::Lacking;
-use forkd_store::{Digest, Link, Manifest, ManifestError, SealedManifest, Tag};
+use forkd_store::{Digest, Manifest, ManifestError, SealedManifest, Tag};
 use serde::{Deserialize, Serialize};
 
 use self::arrival::{Destination, Origin};
 use self::departure::Departure;
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::limits::owner::Holding;
 use crate::record::{self, PortableRecord};
@@ -42,9 +48,9 @@ impl Engine {
         Departure::open(&self.shared, tag)
     }
 
-    /// Keeps how a snapshot was sent, so that none of it is sent again. Blocks.
-    pub fn departed(&self, departure: &Departure, sent: &[Stream]) {
-        departure.keep(&self.shared, sent);
+    /// Keeps how a snapshot was sent, and to which repository, so that none of it is sent again. Blocks.
+    pub fn departed(&self, departure: &Departure, sent: &[Stream], repository: &str) {
+        departure.keep(&self.shared, sent, repository);
     }
 
     /// The digest of a snapshot from elsewhere, and the tags of those here that are the same. Blocks.
@@ -73,20 +79,6 @@ impl Engine {
         };
         arrival::receive(&self.shared, artifact, origin, destination, progress)
     }
-}
-
-/// Keeps with a snapshot how it and its disk layers were compressed: those of the streams that are named by their digests. Without it
-/// everything is compressed again, and nothing worse.
-fn keep_tables(shared: &Shared, link: &Link, layers: &[String], streams: &[Stream]) {
-    let digest = link.digest.to_string();
-    let its = |stream: &&Stream| stream.name == digest || layers.contains(&stream.name);
-    let its: Vec<&Stream> = streams.iter().filter(its).collect();
-    let _ = shared.store.keep_pushed(&link.tag, &link.digest, &its);
-}
-
-/// The names of the streams of a manifest's disk layers.
-fn layer_names(manifest: &Manifest) -> Vec<String> {
-    manifest.disk_layers.iter().map(|entry| entry.digest.to_string()).collect()
 }
 
 /// What a receiver must know before it fetches anything.

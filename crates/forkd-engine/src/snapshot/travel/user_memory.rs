@@ -84,7 +84,12 @@ fn find(chain: &[ZygoteRecord]) -> Option<UserMemory> {
 mod tests {
     use super::*;
 
-    fn record(tag: &str, branched_from: Option<&str>, user_memory: Option<bool>, generation: u64) -> ZygoteRecord {
+    fn record(
+        tag: &str,
+        branched_from: Option<&str>,
+        user_memory: Option<bool>,
+        generation: u64,
+    ) -> ZygoteRecord {
         let text = serde_json::json!({
             "tag": tag, "parent": null, "branched_from": branched_from, "created_unix_ms": 1, "pause_us": null,
             "shape": {"vcpus": 1, "memory_bytes": 1 << 26, "image": null, "devices": {

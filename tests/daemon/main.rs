@@ -12,6 +12,7 @@ mod files;
 mod guest;
 mod held_up;
 mod hostile;
+mod hub;
 mod images;
 mod interact;
 mod library;

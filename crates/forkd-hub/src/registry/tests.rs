@@ -631,6 +631,68 @@ fn what_is_not_what_it_says_is_not_opened() {
     assert!(matches!(opened(text.as_bytes()), Err(OpenError::Digest { what: "config", .. })));
 }
 
+/// A registry's documents with each byte flipped, one after the other: the snapshot is refused, or is the one that was pushed.
+#[test]
+fn each_byte_of_what_a_registry_says_may_lie() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(5000);
+    let pushed = push_memory(&repository, &bytes);
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let manifest = registry.manifest("a", "v1").unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let config: Digest = config["config"]["digest"].as_str().unwrap().parse().unwrap();
+    let original = registry.blob("a", config).unwrap();
+    let pulled = || {
+        let artifact = repository.open(&first_variant, &Silent).ok()?;
+        let memory = Memory::default();
+        repository.fetch(&artifact.streams()[0], &nothing, &memory, &Silent).ok()?;
+        Some((artifact, memory.take()))
+    };
+    assert_eq!(pulled().unwrap(), (artifact.clone(), bytes.clone()));
+    let mut refused = 0;
+    for at in 0..manifest.len() {
+        let mut flipped = manifest.clone();
+        flipped[at] ^= 1 << (at % 7);
+        registry.put_manifest("a", "v1", MANIFEST_TYPE, &flipped);
+        match pulled() {
+            None => refused += 1,
+            // What says nothing of the contents may say something else.
+            Some((other, memory)) => {
+                assert_eq!(
+                    (other.streams(), other.about()),
+                    (artifact.streams(), artifact.about()),
+                    "byte {at}"
+                );
+                assert!(memory == bytes, "byte {at}");
+            }
+        }
+        // By its digest it is never another one.
+        registry.put_manifest("a", &pushed.digest.to_string(), MANIFEST_TYPE, &flipped);
+        let opened = repository.open_digest(pushed.digest, &first_variant, &Silent);
+        assert!(matches!(opened, Err(OpenError::Digest { .. })), "byte {at}");
+    }
+    assert!(refused > manifest.len() / 2, "{refused} of {}", manifest.len());
+    registry.put_manifest("a", "v1", MANIFEST_TYPE, &manifest);
+    for at in 0..original.len() {
+        let mut flipped = original.clone();
+        flipped[at] ^= 1 << (at % 7);
+        registry.put_blob_as("a", config, &flipped);
+        let opened = repository.open(&first_variant, &Silent);
+        assert!(matches!(opened, Err(OpenError::Digest { what: "config", .. })), "byte {at} of the config");
+    }
+    registry.put_blob_as("a", config, &original);
+    let blob = artifact.streams()[0].table.blobs()[0].digest();
+    let original = registry.blob("a", blob).unwrap();
+    // Every 16th: each of them is a whole fetch.
+    for at in (0..original.len()).step_by(16) {
+        let mut flipped = original.clone();
+        flipped[at] ^= 1 << (at % 7);
+        registry.put_blob_as("a", blob, &flipped);
+        assert!(pulled().is_none(), "byte {at} of the blob");
+    }
+}
+
 #[test]
 fn tags_are_listed_page_by_page() {
     let registry = TestRegistry::start();

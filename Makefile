@@ -126,6 +126,7 @@ mcp-clients: build-tests ## official clients of the Model Context Protocol, and 
 soak: deny build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	FORKD_SOAK=1 $(RUN) --lib many_leases
+	tests/hub/run
 	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test e2b --test isolation
 
 soak-daemon: build-tests ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows

@@ -14,6 +14,7 @@ mod guest;
 mod held;
 mod held_up;
 mod hostile;
+mod hub;
 mod images;
 mod interact;
 mod library;

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::world::World;
 
 /// A daemon with `base`, and `one`, a branch of a sandbox whose guest has kept a number in its memory and on its disk.
-fn sender() -> Result<World, Failure> {
+pub(crate) fn sender() -> Result<World, Failure> {
     let world = World::with_guest(&ticking::elf(), &[])?;
     let sandbox = world.fork("base", 1)?.remove(0);
     Words::of(world.sandbox(&sandbox.id)?.pid.ok_or("no process")?, PATIENCE)?.keep(7, PATIENCE)?;
@@ -31,7 +31,7 @@ fn sender() -> Result<World, Failure> {
 }
 
 /// What a fork has in its memory, which must be what it reads from its disk.
-fn number_in(world: &World, tag: &str) -> Result<u64, Failure> {
+pub(crate) fn number_in(world: &World, tag: &str) -> Result<u64, Failure> {
     let sandbox = world.fork(tag, 1)?.remove(0);
     let words = Words::of(world.sandbox(&sandbox.id)?.pid.ok_or("no process")?, PATIENCE)?;
     words.round(words.ticks()?, PATIENCE)?;
@@ -98,8 +98,11 @@ fn a_snapshot_goes_through_a_registry() -> Result<(), Failure> {
     let pulled: Snapshot = serde_json::from_str(&pulled)?;
     assert_eq!((pulled.tag.as_str(), pulled.status), ("pulled", SnapshotStatus::Ready));
     assert_eq!(number_in(&to, "pulled")?, 7);
-    // From there it goes on, in the blobs that it came in.
-    let told = to.forkd(&["snapshot", "push", "pulled", &reference("again"), "--json"])?;
+    // From there it goes on, in the blobs that it came in, and is still what somebody had in memory.
+    let wanted = json!({ "reference": reference("again") });
+    let said = to.refuses(ErrorCode::WrongState, "POST /v1/snapshots/pulled/push", wanted)?;
+    assert!(said.contains("pulled is based on a snapshot of a sandbox"), "{said}");
+    let told = to.forkd(&["snapshot", "push", "pulled", &reference("again"), "--yes", "--json"])?;
     let pushed: PushedSnapshot = serde_json::from_str(&told)?;
     assert!(pushed.sent_bytes < 10_000, "{pushed:?}");
 
@@ -112,7 +115,7 @@ fn a_snapshot_goes_through_a_registry() -> Result<(), Failure> {
 
 const MIB: u64 = 1 << 20;
 /// Bytes of memory of [`large`] that cannot be compressed.
-const NOISE: u64 = 24 * MIB;
+pub(crate) const NOISE: u64 = 24 * MIB;
 
 /// Numbers of a xorshift generator.
 fn noise() -> Result<Vec<u8>, Failure> {
@@ -128,7 +131,7 @@ fn noise() -> Result<Vec<u8>, Failure> {
 }
 
 /// A registry that has `large`, the same as `one` with much in its memory, and a way to it.
-fn large() -> Result<(DockerRegistry, CuttingProxy), Failure> {
+pub(crate) fn large() -> Result<(DockerRegistry, CuttingProxy), Failure> {
     let registry = DockerRegistry::start()?;
     let world = World::with_guest(&ticking::elf(), &[])?;
     let sandbox = world.fork("base", 1)?.remove(0);
@@ -143,7 +146,7 @@ fn large() -> Result<(DockerRegistry, CuttingProxy), Failure> {
 }
 
 /// Bytes of what came of pulls that failed.
-fn partial_bytes(world: &World) -> Result<u64, Failure> {
+pub(crate) fn partial_bytes(world: &World) -> Result<u64, Failure> {
     let mut bytes = 0;
     for entry in fs::read_dir(world.root().join("partial"))? {
         bytes += entry?.metadata()?.blocks() * 512;
@@ -223,8 +226,14 @@ fn a_fork_of_a_reference_pulls_it_once() -> Result<(), Failure> {
     assert_eq!(number_in(&to, &tag)?, 7);
     // What is there is not pulled again, whatever it is called: only manifest and config are asked for.
     proxy.cut_after(u64::MAX);
-    let pushed =
-        to.forkd(&["snapshot", "push", &tag, &format!("{}/team/other:x", registry.address), "--json"])?;
+    let pushed = to.forkd(&[
+        "snapshot",
+        "push",
+        &tag,
+        &format!("{}/team/other:x", registry.address),
+        "--yes",
+        "--json",
+    ])?;
     let pushed: PushedSnapshot = serde_json::from_str(&pushed)?;
     for reference in [reference, pushed.reference.replace(&registry.address, &proxy.address)] {
         assert_eq!(fork(&reference)?.0.snapshot_tag, tag, "{reference}");

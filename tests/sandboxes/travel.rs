@@ -3,12 +3,15 @@
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
 use forkd_engine::{Destination, SnapshotHandle};
 use forkd_hub::layout::{self, Layout};
 use forkd_hub::{About, Annotations, Outgoing, Role, Silent, Snapshot, first_variant};
 use forkd_image::images::ImageStore;
+use forkd_proto::host_cpu::HostCpu;
 use forkd_store::{Manifest, Store};
+use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
 use forkd_tests::engine::tiny::PATIENCE;
@@ -115,23 +118,35 @@ fn a_damaged_file_leaves_nothing() -> Result<(), Failure> {
     let from = world()?;
     let file = save(&from, "one")?;
     let to = World::with_guest(&ticking::elf())?;
+    let sealed = |world: &World, tag: &str| -> Result<Vec<_>, Failure> {
+        Ok(store(world).ancestry(&tag.parse()?)?.iter().map(|stored| stored.sealed.digest).collect())
+    };
+    let expected = sealed(&from, "one")?;
+    let mut refused = 0;
     for part in 0..40 {
         let mut damaged = file.clone();
         let at = file.len() * part / 40 + 700;
         let Some(byte) = damaged.get_mut(at) else { continue };
         *byte ^= 0x10;
         match load(&to, &damaged, None) {
-            // Between two files of an archive is nothing that matters.
+            // Between two files of an archive is nothing that matters: then all of it is right.
             Ok(handle) => {
+                assert_eq!(sealed(&to, handle.tag().as_str())?, expected, "byte {at}");
+                let verified = to.run(to.engine.verify(&handle.tag(), ()))?;
+                assert!(verified.damage.is_none(), "byte {at}: {verified:?}");
                 to.run(to.engine.remove_snapshot(handle.tag().as_str(), true))?;
                 for tag in to.names("snapshots") {
                     to.run(to.engine.remove_snapshot(&tag, true))?;
                 }
             }
-            Err(error) => assert!(!error.to_string().is_empty()),
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
         }
         assert_eq!(to.names("snapshots"), [""; 0], "byte {at}");
     }
+    assert!(refused > 20, "{refused} of 40");
     load(&to, &file, None)?;
     assert_eq!(number_in(&to, "one")?, 1);
     Ok(())
@@ -187,6 +202,17 @@ fn a_snapshot_that_does_not_fit_is_refused_at_once() -> Result<(), Failure> {
         refused(&state, &format!("has version {version}, this forkd takes version 1"))?;
     }
     refused(&|_, _| {}, "there is no stream with")?;
+    // Another rate of the time stamp counter: as this host's KVM can.
+    let host = Command::new(binaries::directory().join("forkd-vmm")).arg("cpu").output()?;
+    let host: HostCpu = serde_json::from_slice(&host.stdout)?;
+    let slower = |it: &mut Manifest, _: &mut About| it.cpu.tsc_khz = Some(host.tsc_khz / 2);
+    let told = match host.scales_tsc {
+        true => "there is no stream with".to_owned(),
+        false => format!("runs at {} kHz, this host's at {} kHz", host.tsc_khz / 2, host.tsc_khz),
+    };
+    refused(&slower, &told)?;
+    // Within what KVM takes for the same.
+    refused(&|it, _| it.cpu.tsc_khz = Some(host.tsc_khz + host.tsc_khz / 10_000), "there is no stream with")?;
     assert_eq!(world.names("snapshots"), ["base"]);
     Ok(())
 }

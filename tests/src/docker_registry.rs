@@ -66,6 +66,30 @@ impl DockerRegistry {
         Ok(quoted.map(str::to_owned).collect())
     }
 
+    /// Removes the blobs that nothing refers to, as an operator does: with the registry's own command.
+    pub fn collect_garbage(&self) -> Result<(), Failure> {
+        let run = Command::new("docker-registry")
+            .arg("garbage-collect")
+            .arg(self.directory.path().join("config.yml"))
+            .output()?;
+        match run.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&run.stderr).into_owned().into()),
+        }
+    }
+
+    /// Puts a blob into its files that no repository has, as a push leaves one that was killed. Returns its file.
+    pub fn leave_blob(&self, bytes: &[u8]) -> Result<PathBuf, Failure> {
+        let digest = forkd_image::digest::Digest::of(bytes).to_string();
+        let hex = digest.trim_start_matches("sha256:");
+        let blobs = self.directory.path().join("storage/docker/registry/v2/blobs/sha256");
+        let directory = blobs.join(&hex[..2]).join(hex);
+        fs::create_dir_all(&directory)?;
+        let file = directory.join("data");
+        fs::write(&file, bytes)?;
+        Ok(file)
+    }
+
     /// Bytes of all that was pushed to it.
     pub fn stored_bytes(&self) -> Result<u64, Failure> {
         let mut bytes = 0;

@@ -442,10 +442,16 @@ pub struct PushSnapshot {
     /// Without them, those of the daemon's Docker config file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
-    /// Repositories of the same registry that may have some of it already, without the registry's name.
+    /// Repositories of the same registry that may have some of it already, without the registry's name. Those that the snapshot, or one that
+    /// it is based on, was pushed to or pulled from are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_from: Vec<String>,
-    /// A snapshot of a sandbox has the memory of whoever used it. It is pushed only with this.
+    /// Adds it to what the tag names, as the variant with this name (1-63 of a-z, 0-9 and `._-`), in the place of an earlier one with that
+    /// name. Whoever pulls the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed only with
+    /// this.
     #[serde(default)]
     pub yes: bool,
 }

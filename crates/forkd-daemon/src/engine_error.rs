@@ -105,7 +105,7 @@ impl From<&EngineError> for ApiError {
             EngineError::Refused(Refusal::Memory { .. } | Refusal::Branch { .. }) => {
                 ApiError::new(Code::NoMemory, text).hint(HintCode::FreeMemory)
             }
-            EngineError::Refused(Refusal::Disk { .. }) => {
+            EngineError::Refused(Refusal::Disk { .. } | Refusal::Room { .. }) => {
                 ApiError::new(Code::NoDisk, text).hint(HintCode::FreeDisk)
             }
             EngineError::NoAgent { source, .. } => {
@@ -350,6 +350,7 @@ mod tests {
             (Refusal::Memory { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),
             (Refusal::Branch { wanted_mib: 1, available_mib: 0 }.into(), ErrorCode::NoMemory, true),
             (Refusal::Disk { free_mib: 0, kept_mib: 1 }.into(), ErrorCode::NoDisk, true),
+            (Refusal::Room { wanted_mib: 1, free_mib: 0, kept_mib: 1 }.into(), ErrorCode::NoDisk, true),
             (AgentError::Timeout(second).into(), ErrorCode::GuestTimeout, false),
             (no_agent, ErrorCode::GuestTimeout, false),
             (AgentError::NotReady("x".into()).into(), ErrorCode::GuestFailed, true),

@@ -30,6 +30,7 @@ use crate::ids::SandboxId;
 use crate::limits::admission::Limits;
 use crate::limits::cgroup::Cgroups;
 use crate::limits::owner::Claims;
+use crate::limits::room::PromisedBytes;
 use crate::network::{Networking, Networks, start as start_networks};
 use crate::places::Places;
 use crate::process::users::{UidRange, Users};
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) known_layers: KnownLayers,
     /// What came of snapshots that have not arrived.
     pub(crate) partials: Partials,
+    pub(crate) promised_bytes: Arc<PromisedBytes>,
     pub(crate) limits: Limits,
     pub(crate) networks: Networks,
     pub(crate) cgroups: Option<Cgroups>,
@@ -164,6 +166,7 @@ impl Engine {
             images,
             known_layers: KnownLayers::default(),
             partials,
+            promised_bytes: Arc::default(),
             limits,
             networks: Networks::new(&networking),
             cgroups,

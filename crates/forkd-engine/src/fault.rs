@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 /// All of them. Each is between two steps of which a daemon that dies there has taken only the first.
-pub const PLACES: [&str; 34] = [
+pub const PLACES: [&str; 40] = [
     "create.written",
     "create.forked",
     "create.running",
@@ -44,6 +44,12 @@ pub const PLACES: [&str; 34] = [
     "evict.ended",
     "remove.ended",
     "remove.files",
+    "arrive.small",
+    "arrive.fetched",
+    "arrive.layers",
+    "arrive.received",
+    "arrive.kept",
+    "arrive.published",
 ];
 
 /// A place.

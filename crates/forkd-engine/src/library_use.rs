@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use forkd_image::digest::Digest;
 
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::limits::admission::{Refusal, Wanted};
+use crate::limits::admission::Wanted;
 use crate::limits::owner::{Claim, Holding, Owner};
-use crate::places::PlaceError;
 
 impl Engine {
     /// `forkd-vmm`.
@@ -35,11 +34,6 @@ impl Engine {
         Ok(claim)
     }
 
-    /// Whether so many bytes can be written to a directory, and what is kept free still is.
-    pub fn admit_bytes(&self, directory: &Path, bytes: u64) -> Result<(), EngineError> {
-        self.shared.admit_bytes(directory, bytes)
-    }
-
     /// What has an image below its disk, as words.
     pub fn users_of(&self, image: Digest) -> Vec<String> {
         let snapshots = self.snapshots().into_iter().filter(|it| it.record.shape.image == Some(image));
@@ -47,18 +41,5 @@ impl Engine {
         let sandboxes = sandboxes.filter(|it| it.record.shape.image == Some(image));
         let snapshots = snapshots.map(|it| format!("snapshot {}", it.record.tag));
         snapshots.chain(sandboxes.map(|it| format!("sandbox {}", it.record.id))).collect()
-    }
-}
-
-impl Shared {
-    pub(crate) fn admit_bytes(&self, directory: &Path, bytes: u64) -> Result<(), EngineError> {
-        let stat = rustix::fs::statvfs(directory);
-        let stat = stat.map_err(|errno| PlaceError::at("inspect", directory)(errno.into()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        let kept = self.limits.free_disk_bytes;
-        if free >= kept.saturating_add(bytes) {
-            return Ok(());
-        }
-        Err(Refusal::Disk { free_mib: free >> 20, kept_mib: kept >> 20 }.into())
     }
 }

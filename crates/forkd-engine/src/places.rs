@@ -6,6 +6,7 @@
 //!   names/NAME           further names of snapshots
 //!   layers/ID            what VMs have written to their disks; a frozen one may be under many VMs
 //!   partial/DIGEST       what came of a pull that failed; removed after a day
+//!   arriving/TAG         what is being published below a snapshot that arrives
 //!   run/BOOT/            what ends with the host
 //!     sandboxes/ID/      record.json  control  vsock  console.log
 //!     zygotes/TAG/       record.json  control
@@ -59,6 +60,7 @@ impl Places {
             places.names(),
             places.layers(),
             places.partial(),
+            places.arriving(),
             places.sandboxes(),
             places.zygotes(),
             places.promises(),
@@ -98,6 +100,10 @@ impl Places {
 
     pub fn partial(&self) -> PathBuf {
         self.root.join("partial")
+    }
+
+    pub fn arriving(&self) -> PathBuf {
+        self.root.join("arriving")
     }
 
     pub fn layer(&self, id: &LayerId) -> PathBuf {

@@ -36,6 +36,9 @@ const MAX_RECORD: u64 = 1 << 20;
 const VERSION: u64 = 1;
 const VERSION_FIELD: &str = "version";
 
+/// The generation of a snapshot that was booted. Each fork on the way to another one adds one.
+pub(crate) const BOOTED: u64 = 1;
+
 /// A JSON object.
 pub type Object = serde_json::Map<String, serde_json::Value>;
 
@@ -243,6 +246,10 @@ pub struct ZygoteRecord {
     /// Of one that was built: the digest of what it was made of (`snapshot/build.rs`). It stays on this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_key: Option<Digest>,
+    /// Of one that was made of another snapshot: whether it has memory of a sandbox that ran for somebody. See
+    /// [`ZygoteRecord::has_user_memory`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_memory: Option<bool>,
     pub promised: bool,
 }
 
@@ -259,6 +266,10 @@ pub struct PortableRecord {
     pub generation: u64,
     /// What the sandbox may reach that it is a branch of, and so what its children may.
     pub policy: Option<Policy>,
+    /// Whether it has memory of a sandbox that ran for somebody. Manifests of booted snapshots do not say it, and neither do those of
+    /// older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_memory: Option<bool>,
 }
 
 impl PortableRecord {
@@ -269,11 +280,26 @@ impl PortableRecord {
             layers: record.disks.iter().map(Vec::len).collect(),
             generation: record.generation,
             policy: record.policy.clone(),
+            user_memory: match record.branched_from {
+                Some(_) => Some(true),
+                None => record.user_memory,
+            },
         }
+    }
+
+    /// As [`ZygoteRecord::has_user_memory`].
+    pub fn has_user_memory(&self) -> bool {
+        self.user_memory.unwrap_or(self.generation > BOOTED)
     }
 }
 
 impl ZygoteRecord {
+    /// Whether it has memory of a sandbox that ran for somebody, as a branch has, and whatever was made of one. Where that was not
+    /// recorded, it has unless it was booted.
+    pub fn has_user_memory(&self) -> bool {
+        self.branched_from.is_some() || self.user_memory.unwrap_or(self.generation > BOOTED)
+    }
+
     /// The same without what is true of its process only.
     pub fn without_process(self) -> ZygoteRecord {
         ZygoteRecord { user: None, cgroup: None, owner: None, frozen_bytes: 0, ..self }
@@ -480,6 +506,31 @@ mod tests {
         assert_eq!((zygote.cgroup.as_ref(), zygote.owner.as_ref(), zygote.frozen_bytes), (None, None, 0));
         let branch = ZygoteRecord { cgroup: Some("x".into()), frozen_bytes: 1, ..zygote.clone() };
         assert_eq!(branch.without_process(), zygote);
+    }
+
+    /// Snapshots that older daemons made of others do not say whose memory they have.
+    #[test]
+    fn what_is_not_known_to_be_booted_counts_as_somebody_s_memory() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/records/zygote-2.json");
+        let record: ZygoteRecord =
+            from_object(serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).unwrap();
+        for (is_branch, said, generation, expected) in [
+            (true, None, 2, true),
+            (true, Some(false), 1, true),
+            (false, Some(true), 1, true),
+            (false, Some(false), 3, false),
+            (false, None, 1, false),
+            (false, None, 2, true),
+        ] {
+            let branched_from = record.branched_from.clone().filter(|_| is_branch);
+            let record = ZygoteRecord { branched_from, user_memory: said, generation, ..record.clone() };
+            assert_eq!(record.has_user_memory(), expected, "{is_branch} {said:?} {generation}");
+            // Elsewhere the same is known, without the sandbox.
+            let portable = PortableRecord::of(&record);
+            let (branched_from, user_memory) = (None, portable.user_memory);
+            let there = ZygoteRecord { branched_from, user_memory, ..record };
+            assert_eq!(there.has_user_memory(), expected, "{is_branch} {said:?} {generation}");
+        }
     }
 
     /// Each file is a record as some daemon has written it. What is read once is read for good: when records change, the change comes

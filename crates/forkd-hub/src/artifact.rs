@@ -14,7 +14,9 @@ use crate::registry::RegistryError;
 use crate::role::{ARTIFACT_TYPE, Role};
 
 /// Variants that one index may list.
-const MAX_VARIANTS: usize = 256;
+pub(crate) const MAX_VARIANTS: usize = 256;
+/// The annotation of an index's entry that has the variant's name.
+pub(crate) const VARIANT: &str = "dev.forkd.variant";
 
 /// A snapshot that can be fetched.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,12 +38,19 @@ pub struct Variant {
     pub annotations: Annotations,
 }
 
-/// Chooses one of the variants that an index lists, by its place.
-pub type Selector<'a> = &'a dyn Fn(&[Variant]) -> Option<usize>;
+impl Variant {
+    /// What it was called when it was pushed.
+    pub fn name(&self) -> Option<&str> {
+        self.annotations.get(VARIANT).map(String::as_str)
+    }
+}
+
+/// Chooses one of the variants that an index lists, by its place, or says why none of them does.
+pub type Selector<'a> = &'a dyn Fn(&[Variant]) -> Result<usize, String>;
 
 /// Takes the first variant.
-pub fn first_variant(variants: &[Variant]) -> Option<usize> {
-    (!variants.is_empty()).then_some(0)
+pub fn first_variant(variants: &[Variant]) -> Result<usize, String> {
+    if variants.is_empty() { Err("there is none".into()) } else { Ok(0) }
 }
 
 /// An artifact was not opened.
@@ -57,8 +66,8 @@ pub enum OpenError {
     TooManyVariants { count: usize },
     #[error("the index lists no forkd snapshot: found {}", listed(.types))]
     NoSnapshot { types: Vec<String> },
-    #[error("none of the {count} variants of the snapshot fits this host")]
-    NoVariant { count: usize },
+    #[error("none of the {count} variants of the snapshot fits this host: {reason}")]
+    NoVariant { count: usize, reason: String },
     #[error("an index in an index in an index; expected at most two")]
     TooDeep,
     #[error(transparent)]
@@ -195,8 +204,11 @@ fn choose<'a>(listed: &'a [Descriptor], select: Selector<'_>) -> Result<&'a Desc
         annotations: descriptor.annotations.clone(),
     };
     let variants: Vec<Variant> = snapshots.iter().map(variant).collect();
-    let chosen = select(&variants).and_then(|chosen| snapshots.get(chosen).copied());
-    chosen.ok_or(OpenError::NoVariant { count: variants.len() })
+    let chosen = select(&variants).and_then(|chosen| {
+        let missing = || format!("number {} is not there", chosen.saturating_add(1));
+        snapshots.get(chosen).copied().ok_or_else(missing)
+    });
+    chosen.map_err(|reason| OpenError::NoVariant { count: variants.len(), reason })
 }
 
 async fn finish(

@@ -46,6 +46,10 @@ pub enum Refusal {
     Owner { what: &'static str, wanted: u64, held: u64, most: u64, who: Who },
     #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
     Disk { free_mib: u64, kept_mib: u64 },
+    #[error(
+        "{wanted_mib} MiB of disk space are needed, {free_mib} MiB are left, and {kept_mib} MiB are kept free"
+    )]
+    Room { wanted_mib: u64, free_mib: u64, kept_mib: u64 },
 }
 
 const MIB: u64 = 1 << 20;

@@ -4,5 +4,6 @@ pub(crate) mod admission;
 pub(crate) mod cgroup;
 pub(crate) mod owner;
 pub(crate) mod quota;
+pub(crate) mod room;
 pub(crate) mod usage;
 pub(crate) mod writer;

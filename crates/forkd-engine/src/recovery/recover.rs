@@ -71,6 +71,7 @@ pub(crate) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         Ok(removed) => recovered.removed = removed,
         Err(error) => unreadable.push(Unreadable::new(shared.store.directory(), with_causes(&error))),
     }
+    recovered.removed += shared.remove_unfinished_arrivals();
     let stored: Arc<[_]> = shared.stored(&mut unreadable).into();
     let zygotes = list(&shared.places.zygotes(), &mut unreadable);
     let settled = settle_all(zygotes, |directory| {

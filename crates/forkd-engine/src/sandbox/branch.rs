@@ -55,6 +55,8 @@ pub struct DerivedRecord {
     pub policy: Option<Policy>,
     /// If it is built: the digest of what it is made of.
     pub build_key: Option<Digest>,
+    /// Whether that snapshot has memory of a sandbox that ran for somebody.
+    pub user_memory: bool,
 }
 
 /// What came of it.
@@ -186,13 +188,23 @@ impl Sandbox {
             frozen_bytes,
             layers_unsealed: false,
             build_key: None,
+            user_memory: Some(true),
             promised: false,
         };
         let is_derived = derived.is_some();
-        if let Some(DerivedRecord { maker, policy, build_key }) = derived {
-            // As one that was booted.
-            let (branched_from, owner, frozen_bytes) = (None, None, 0);
-            record = ZygoteRecord { branched_from, owner, maker, policy, build_key, frozen_bytes, ..record };
+        if let Some(DerivedRecord { maker, policy, build_key, user_memory }) = derived {
+            // As one that was booted, but for what its source had in its memory.
+            let (branched_from, owner, frozen_bytes, user_memory) = (None, None, 0, Some(user_memory));
+            record = ZygoteRecord {
+                branched_from,
+                owner,
+                maker,
+                policy,
+                build_key,
+                user_memory,
+                frozen_bytes,
+                ..record
+            };
         }
         in_place(|| {
             record::write(&directory, &record)?;

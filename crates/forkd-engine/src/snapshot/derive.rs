@@ -96,8 +96,13 @@ impl Engine {
             reason = sandbox.handle.end() => return Err(EngineError::EndedMeanwhile(reason)),
         }
         step(steps, "freeze").await;
-        let (maker, policy) = (owner.map(|owner| owner.name.clone()), record.policy);
-        let derived = Derived { name, about: DerivedRecord { maker, policy, build_key: new.build_key } };
+        let about = DerivedRecord {
+            maker: owner.map(|owner| owner.name.clone()),
+            user_memory: record.has_user_memory(),
+            policy: record.policy,
+            build_key: new.build_key,
+        };
+        let derived = Derived { name, about };
         let (told, outcome) = oneshot::channel();
         let engine = self.clone();
         // Neither is this: what nobody waits for any more is removed when it is there.

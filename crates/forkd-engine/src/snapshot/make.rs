@@ -31,7 +31,7 @@ use crate::network::NetworkOrder;
 use crate::places::PlaceError;
 use crate::process::users::User;
 use crate::process::{ProcessError, VmProcess};
-use crate::record::{self, Shape, ZygoteRecord};
+use crate::record::{self, BOOTED, Shape, ZygoteRecord};
 use crate::snapshot::{self, SnapshotHandle, SnapshotStatus, Zygote};
 
 /// What to boot. The paths are the library's, never a caller's.
@@ -160,7 +160,7 @@ impl Making {
             // Until it is frozen: what a disk is made of must be in a record, or it is swept.
             disks: self.tops.iter().map(|top| vec![top.clone()]).collect(),
             user: user.as_ref().map(User::record),
-            generation: 1,
+            generation: BOOTED,
             policy: None,
             cgroup: None,
             owner: None,
@@ -169,6 +169,7 @@ impl Making {
             frozen_bytes: 0,
             layers_unsealed: false,
             build_key: new.build_key,
+            user_memory: None,
             promised: false,
         };
         record::write(&self.directory, &record)?;

@@ -137,17 +137,7 @@ impl Repository {
             let response = self.transport.send_patiently(&request).await?;
             let is_last = !response.headers().contains_key(LINK);
             let bytes = body(&request, response, MAX_PAGE).await?;
-            let page: Page =
-                serde_json::from_slice(&bytes).map_err(|_| problem("the list of tags is not valid JSON"))?;
-            let page = page.tags.unwrap_or_default();
-            // They become parts of addresses.
-            let is_tag = |tag: &String| {
-                tag.len() <= 128
-                    && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-            };
-            if !page.iter().all(is_tag) {
-                return Err(problem("the list of tags has one that is not a tag"));
-            }
+            let page = tags_of(&bytes).map_err(problem)?;
             let is_empty = page.is_empty();
             tags.extend(page);
             if tags.len() > MAX_TAGS {
@@ -156,6 +146,54 @@ impl Repository {
             if is_last || is_empty {
                 return Ok(tags);
             }
+        }
+    }
+}
+
+/// The tags of a page, which become parts of addresses.
+fn tags_of(page: &[u8]) -> Result<Vec<String>, &'static str> {
+    let page: Page = serde_json::from_slice(page).map_err(|_| "the list of tags is not valid JSON")?;
+    let page = page.tags.unwrap_or_default();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_tag = |tag: &String| {
+        tag.len() <= 128 && tag.bytes().all(fits) && !tag.is_empty() && !tag.starts_with(['.', '-'])
+    };
+    if page.iter().all(is_tag) { Ok(page) } else { Err("the list of tags has one that is not a tag") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_tag_is_no_path() {
+        assert_eq!(tags_of(br#"{"tags":["v1","_x","1.0-rc"]}"#).unwrap(), ["v1", "_x", "1.0-rc"]);
+        assert_eq!(tags_of(br#"{"name":"a","tags":null}"#).unwrap(), [""; 0]);
+        for bad in ["..", ".", "", "a/b", "a?b", "-a", "a b", "\\u0000", &"a".repeat(129)] {
+            let page = format!(r#"{{"tags":["{bad}"]}}"#);
+            assert!(tags_of(page.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_page_is_tags_or_is_refused(text in r#"\{"tags":\[("[ -~]{0,6}",?){0,4}\]\}"#) {
+            for tag in tags_of(text.as_bytes()).unwrap_or_default() {
+                let url = reqwest::Url::parse(&format!("http://r.example/v2/a/manifests/{tag}")).unwrap();
+                prop_assert_eq!(url.path(), format!("/v2/a/manifests/{tag}"));
+            }
+        }
+
+        #[test]
+        fn any_manifest_has_a_summary(manifest in any::<Vec<u8>>(), kind in ".{0,200}", size in any::<u64>()) {
+            Tagged::new("v1".into(), &manifest);
+            let manifest = serde_json::json!({"artifactType": kind, "config": {"size": size},
+                "layers": [{"size": size}], "annotations": {"org.opencontainers.image.created": kind}});
+            let tagged = Tagged::new("v1".into(), manifest.to_string().as_bytes());
+            prop_assert_eq!(tagged.size, Some(size.saturating_mul(2)));
+            let kind = tagged.kind.unwrap();
+            prop_assert!(kind.chars().count() <= MAX_TEXT && !kind.contains(char::is_control));
         }
     }
 }

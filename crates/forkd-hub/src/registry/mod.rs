@@ -80,6 +80,16 @@ impl Repository {
         format!("{}/{}", self.reference.registry(), self.reference.repository())
     }
 
+    /// Those of these repositories that are other ones of this registry, by the names that [`PushOptions::mount_from`] takes.
+    pub fn mountable(&self, names: &[String]) -> Vec<String> {
+        let prefix = format!("{}/", self.reference.registry());
+        let others = names.iter().filter_map(|name| name.strip_prefix(&prefix));
+        others
+            .filter(|name| *name != self.repository() && push::is_repository(name))
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// The digest in the reference, if it has one.
     pub fn digest(&self) -> Option<Digest> {
         self.reference.digest()?.parse().ok()

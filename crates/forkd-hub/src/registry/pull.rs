@@ -94,7 +94,8 @@ impl BlobSource for Repository {
         let response = self.transport.send(&request).await?;
         let begins = match response.status() {
             StatusCode::PARTIAL_CONTENT => {
-                let begins = first_byte(&response);
+                let header = response.headers().get(CONTENT_RANGE);
+                let begins = header.and_then(|header| first_byte(header.to_str().ok()?));
                 begins.filter(|begins| *begins <= range.start).ok_or_else(|| RegistryError::Protocol {
                     request: request.name(),
                     problem: format!("it sent another range than {}-{}", range.start, range.end),
@@ -124,8 +125,8 @@ impl BlobSource for Repository {
     }
 }
 
-fn first_byte(response: &Response) -> Option<u64> {
-    let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
+/// Of a `Content-Range`.
+fn first_byte(range: &str) -> Option<u64> {
     range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
 }
 
@@ -156,5 +157,21 @@ impl BlobReader for HttpReader {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_range_begins_where_it_says(first in any::<u64>(), last in any::<u64>(), other in ".{0,20}") {
+            prop_assert_eq!(first_byte(&format!("bytes {first}-{last}/*")), Some(first));
+            prop_assert_eq!(first_byte(&format!("bytes */{last}")), None);
+            first_byte(&other);
+            prop_assert_eq!(first_byte(&format!("bytes -{first}")), None);
+        }
     }
 }

@@ -9,16 +9,21 @@ use forkd_source::digest::Digest;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::{RegistryError, Repository};
-use crate::artifact::Variant;
+use crate::artifact::{MAX_VARIANTS, VARIANT};
 use crate::config::Stream;
 use crate::fetch::TRANSFERS;
-use crate::manifest::{self, Descriptor, INDEX_TYPE, Index, MANIFEST_TYPE, ManifestError};
+use crate::manifest::{
+    self, Annotations, Descriptor, Document, INDEX_TYPE, Index, MANIFEST_TYPE, MAX_MANIFEST, ManifestError,
+};
 use crate::outgoing::{OutgoingBlob, OutgoingError, Prepared, Snapshot};
 use crate::pack::PackError;
 use crate::progress::{Progress, Tracker};
 use crate::role::ARTIFACT_TYPE;
 use crate::table::Blob;
 use crate::workers::Workers;
+
+/// Characters of a variant's name.
+const MAX_NAME: usize = 63;
 
 /// A snapshot was not pushed. The tag is what it was before.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +40,16 @@ pub enum PushError {
     Pack { name: String, source: PackError },
     #[error("cannot push {what}")]
     Registry { what: String, source: RegistryError },
-    #[error(transparent)]
-    Index(#[from] ManifestError),
+    #[error("{name:?} is not a valid name of a variant: expected 1-{MAX_NAME} of a-z, 0-9 and '._-'")]
+    VariantName { name: String },
+    #[error(
+        "cannot add a variant to {reference}: it cannot be read as a snapshot; push without a variant to replace it"
+    )]
+    NotASnapshot { reference: String, source: ManifestError },
+    #[error("{reference} lists {MAX_VARIANTS} variants already, which is the most")]
+    TooManyVariants { reference: String },
+    #[error("cannot describe the variants")]
+    Index(#[source] ManifestError),
     #[error("cancelled")]
     Cancelled,
 }
@@ -46,8 +59,9 @@ pub enum PushError {
 pub struct PushOptions {
     /// Repositories of the same registry that may have some of the blobs, for instance the parent's.
     pub mount_from: Vec<String>,
-    /// Stores the manifest under its digest only: the tag is then set to an index of several variants.
-    pub without_tag: bool,
+    /// Adds the snapshot to those that the tag names, under this name, in the place of the one that has the name. Without it, the tag
+    /// names this snapshot alone. If two add a variant at the same moment, one is lost: registries have no compare-and-swap for tags.
+    pub variant: Option<String>,
 }
 
 /// What a push did.
@@ -55,8 +69,8 @@ pub struct PushOptions {
 pub struct Pushed {
     /// Of the manifest.
     pub digest: Digest,
-    /// Bytes of the manifest.
-    pub size: u64,
+    /// Of what the tag names now: the manifest, or the index that lists it. This is what is signed.
+    pub root: Digest,
     /// With the tables to remember.
     pub streams: Vec<Stream>,
     /// Bytes of blobs that were sent.
@@ -99,6 +113,9 @@ impl Repository {
         if let Some(name) = options.mount_from.iter().find(|name| !is_repository(name)) {
             return Err(PushError::MountFrom { name: name.chars().take(100).collect() });
         }
+        if let Some(name) = options.variant.as_ref().filter(|name| !is_variant(name)) {
+            return Err(PushError::VariantName { name: name.chars().take(100).collect() });
+        }
         let prepared = Prepared::new(snapshot)?;
         let push = Push {
             repository: self,
@@ -122,14 +139,18 @@ impl Repository {
         let by_digest = documents.manifest_digest.to_string();
         let stored = self.put_manifest(&by_digest, MANIFEST_TYPE, &documents.manifest).await;
         stored.map_err(failed("the manifest"))?;
-        if !options.without_tag {
-            let stored = self.put_manifest(tag, MANIFEST_TYPE, &documents.manifest).await;
-            stored.map_err(failed("the tag"))?;
-        }
+        let root = match &options.variant {
+            None => {
+                let stored = self.put_manifest(tag, MANIFEST_TYPE, &documents.manifest).await;
+                stored.map_err(failed("the tag"))?;
+                documents.manifest_digest
+            }
+            Some(name) => self.add_variant(tag, name, &documents.manifest, snapshot.annotations).await?,
+        };
         let [sent, mounted, present] = push.counts.map(AtomicU64::into_inner);
         Ok(Pushed {
             digest: documents.manifest_digest,
-            size: documents.manifest.len() as u64,
+            root,
             streams: documents.streams,
             sent,
             mounted,
@@ -137,15 +158,58 @@ impl Repository {
         })
     }
 
-    /// Sets the tag to an index of manifests that were pushed to this repository. Returns the index's digest.
-    pub fn push_index(&self, variants: &[Variant], progress: &dyn Progress) -> Result<Digest, PushError> {
-        let tag = self.push_tag()?;
-        let bytes = index_of(variants)?;
-        self.block_on(progress, PushError::Cancelled, |repository| async move {
-            let stored = repository.put_manifest(tag, INDEX_TYPE, &bytes).await;
-            stored.map_err(|source| PushError::Registry { what: "the index".into(), source })?;
-            Ok(Digest::of(&bytes))
-        })
+    /// Sets the tag to an index of what it names and of this manifest. Returns the index's digest.
+    async fn add_variant(
+        &self,
+        tag: &str,
+        name: &str,
+        manifest: &[u8],
+        annotations: &Annotations,
+    ) -> Result<Digest, PushError> {
+        let failed = |source| PushError::Registry { what: "the index".into(), source };
+        let mut annotations = annotations.clone();
+        annotations.insert(VARIANT.to_owned(), name.to_owned());
+        let variant = entry(manifest, annotations);
+        let mut listed = match self.get_manifest(tag, MAX_MANIFEST).await {
+            Ok(bytes) => self.listed(&bytes)?,
+            Err(RegistryError::NotFound { .. }) => Vec::new(),
+            Err(source) => return Err(failed(source)),
+        };
+        let is_same = |entry: &Descriptor| {
+            entry.digest == variant.digest
+                || entry.annotations.get(VARIANT).is_some_and(|other| other == name)
+        };
+        match listed.iter().position(is_same) {
+            Some(place) => {
+                listed.retain(|entry| !is_same(entry));
+                listed.insert(place, variant);
+            }
+            None if listed.len() >= MAX_VARIANTS => {
+                return Err(PushError::TooManyVariants { reference: self.reference() });
+            }
+            None => listed.push(variant),
+        }
+        let index = Index {
+            schema_version: 2,
+            media_type: INDEX_TYPE.into(),
+            artifact_type: Some(ARTIFACT_TYPE.into()),
+            manifests: listed,
+        };
+        let index = manifest::encode(&index).map_err(PushError::Index)?;
+        self.put_manifest(tag, INDEX_TYPE, &index).await.map_err(failed)?;
+        Ok(Digest::of(&index))
+    }
+
+    /// What a manifest or an index would be in an index.
+    fn listed(&self, bytes: &[u8]) -> Result<Vec<Descriptor>, PushError> {
+        let other = |source| PushError::NotASnapshot { reference: self.reference(), source };
+        match Document::parse(bytes).map_err(other)? {
+            Document::Index(index) => Ok(index.manifests),
+            Document::Manifest(manifest) => {
+                manifest.check_type().map_err(other)?;
+                Ok(vec![entry(bytes, manifest.annotations)])
+            }
+        }
     }
 
     fn push_tag(&self) -> Result<&str, PushError> {
@@ -157,7 +221,7 @@ impl Repository {
 }
 
 /// Whether this is a name that can be part of an address as it is.
-fn is_repository(name: &str) -> bool {
+pub(super) fn is_repository(name: &str) -> bool {
     let is_part = |part: &str| {
         part.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
             && part
@@ -167,19 +231,18 @@ fn is_repository(name: &str) -> bool {
     name.len() <= 255 && name.split('/').all(is_part)
 }
 
-/// An index of variants: descriptors without a platform, told from each other by their annotations.
-fn index_of(variants: &[Variant]) -> Result<Vec<u8>, ManifestError> {
-    let entry = |variant: &Variant| Descriptor {
+/// The line of an index that lists a manifest: a descriptor without a platform, told from others by its annotations.
+fn entry(manifest: &[u8], annotations: Annotations) -> Descriptor {
+    Descriptor {
         artifact_type: Some(ARTIFACT_TYPE.into()),
-        annotations: variant.annotations.clone(),
-        ..Descriptor::new(MANIFEST_TYPE, variant.digest, variant.size)
-    };
-    manifest::encode(&Index {
-        schema_version: 2,
-        media_type: INDEX_TYPE.into(),
-        artifact_type: Some(ARTIFACT_TYPE.into()),
-        manifests: variants.iter().map(entry).collect(),
-    })
+        annotations,
+        ..Descriptor::new(MANIFEST_TYPE, Digest::of(manifest), manifest.len() as u64)
+    }
+}
+
+fn is_variant(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(fits)
 }
 
 impl<'env> Push<'_, 'env> {

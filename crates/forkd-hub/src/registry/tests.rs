@@ -491,29 +491,98 @@ fn tokens_are_asked_for_and_renewed() {
     assert!(matches!(source, RegistryError::Unauthorized { .. }), "{source}");
 }
 
+/// Pushes noise with an annotation, as a variant if it has a name.
+fn push_variant(
+    repository: &Repository,
+    cpu: &str,
+    seed: usize,
+    variant: Option<&str>,
+) -> Result<Pushed, PushError> {
+    let bytes = noise(seed);
+    let annotations = [("dev.forkd.cpu".to_owned(), cpu.to_owned())].into_iter().collect();
+    let streams = [outgoing(Role::State, &bytes)];
+    let snapshot = Snapshot { streams: &streams, about: &About::new(), annotations: &annotations };
+    let options = PushOptions { variant: variant.map(str::to_owned), ..PushOptions::default() };
+    repository.push(snapshot, &options, &Silent)
+}
+
 #[test]
 fn one_tag_has_several_variants() {
     let registry = TestRegistry::start();
     let repository = repository(&registry, "a:v1");
-    let options = PushOptions { without_tag: true, ..PushOptions::default() };
-    let variants = ["v2", "v3"].map(|cpu| {
-        let bytes = noise(cpu.len() + usize::from(cpu.as_bytes()[1]));
-        let pushed = push(&repository, &[outgoing(Role::State, &bytes)], &options).unwrap();
-        let annotations = [("dev.forkd.cpu".to_owned(), cpu.to_owned())].into_iter().collect();
-        Variant { digest: pushed.digest, size: pushed.size, annotations }
-    });
-    assert!(registry.manifest("a", "v1").is_none(), "no tag yet");
-    let index = repository.push_index(&variants, &Silent).unwrap();
     let select = |wanted: &'static str| {
         move |variants: &[Variant]| {
-            variants.iter().position(|variant| variant.annotations["dev.forkd.cpu"] == wanted)
+            let found = variants.iter().position(|variant| variant.annotations["dev.forkd.cpu"] == wanted);
+            found.ok_or_else(|| format!("no {wanted}"))
         }
     };
-    let artifact = repository.open(&select("v3"), &Silent).unwrap();
-    assert_eq!((artifact.digest(), artifact.root_digest()), (variants[1].digest, index));
-    assert_eq!(repository.open(&select("v2"), &Silent).unwrap().digest(), variants[0].digest);
-    assert!(matches!(repository.open(&select("v4"), &Silent), Err(OpenError::NoVariant { count: 2 })));
-    assert!(matches!(repository.open(&|_| Some(9), &Silent), Err(OpenError::NoVariant { count: 2 })));
+    let open = |cpu| repository.open(&select(cpu), &Silent);
+    // The first one makes the index; one that was pushed without a name is kept in it.
+    let plain = push_variant(&repository, "v2", 50, None).unwrap();
+    assert_eq!(plain.root, plain.digest);
+    let v3 = push_variant(&repository, "v3", 51, Some("newer")).unwrap();
+    let artifact = open("v3").unwrap();
+    assert_eq!((artifact.digest(), artifact.root_digest()), (v3.digest, v3.root));
+    assert_eq!(open("v2").unwrap().digest(), plain.digest);
+    // The same name takes its place, another one comes behind it, and one that is listed is not listed twice.
+    let again = push_variant(&repository, "v3", 52, Some("newer")).unwrap();
+    assert_ne!(again.digest, v3.digest);
+    assert_eq!(open("v3").unwrap().digest(), again.digest);
+    let v4 = push_variant(&repository, "v4", 53, Some("newest")).unwrap();
+    let twice = push_variant(&repository, "v4", 53, Some("newest")).unwrap();
+    assert_eq!((twice.digest, twice.root, twice.sent), (v4.digest, v4.root, 0));
+    let names = |variants: &[Variant]| -> Result<usize, String> {
+        let names: Vec<_> = variants.iter().map(|variant| variant.name().unwrap_or("-")).collect();
+        Err(names.join(" "))
+    };
+    let Err(OpenError::NoVariant { count: 3, reason }) = repository.open(&names, &Silent) else { panic!() };
+    assert_eq!(reason, "- newer newest");
+    let Err(OpenError::NoVariant { reason, .. }) = repository.open(&|_| Ok(9), &Silent) else { panic!() };
+    assert_eq!(reason, "number 10 is not there");
+    let error = open("v9").unwrap_err().to_string();
+    assert_eq!(error, "none of the 3 variants of the snapshot fits this host: no v9");
+    // Without a name, the tag is this one's alone.
+    let alone = push_variant(&repository, "v2", 54, None).unwrap();
+    assert_eq!(repository.open(&names, &Silent).unwrap().digest(), alone.digest);
+}
+
+#[test]
+fn a_variant_is_added_to_snapshots_only() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    for name in ["", "A", "a b", "../a", &"a".repeat(64)] {
+        let error = push_variant(&repository, "v2", 50, Some(name)).unwrap_err();
+        assert!(matches!(error, PushError::VariantName { .. }), "{error}");
+    }
+    assert!(registry.manifest("a", "v1").is_none());
+    let image = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","layers":[],
+        "config":{"mediaType":"application/vnd.oci.image.config.v1+json","size":2,
+        "digest":"sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}}"#;
+    for there in [image, "{}", "["] {
+        registry.put_manifest("a", "v1", crate::manifest::MANIFEST_TYPE, there.as_bytes());
+        let error = push_variant(&repository, "v2", 50, Some("one")).unwrap_err();
+        assert!(matches!(error, PushError::NotASnapshot { .. }), "{error}");
+        assert_eq!(registry.manifest("a", "v1").unwrap(), there.as_bytes(), "it is what it was");
+    }
+    let entry = |number: u32| {
+        let digest = Digest::of(&number.to_le_bytes());
+        serde_json::json!({"mediaType": crate::manifest::MANIFEST_TYPE, "digest": digest.to_string(), "size": 3})
+    };
+    let index = serde_json::json!({"schemaVersion": 2, "mediaType": crate::manifest::INDEX_TYPE,
+        "manifests": (0..256).map(entry).collect::<Vec<_>>()});
+    registry.put_manifest("a", "v1", crate::manifest::INDEX_TYPE, index.to_string().as_bytes());
+    let error = push_variant(&repository, "v2", 50, Some("one")).unwrap_err();
+    assert!(matches!(error, PushError::TooManyVariants { .. }), "{error}");
+}
+
+#[test]
+fn blobs_are_mounted_from_other_repositories_of_the_same_registry() {
+    let registry = TestRegistry::start();
+    let child = repository(&registry, "team/child:v1");
+    let host = child.name().split('/').next().unwrap().to_owned();
+    let names =
+        [format!("{host}/team/base"), "elsewhere:5000/team/base".into(), child.name(), format!("{host}/a?b")];
+    assert_eq!(child.mountable(&names), ["team/base"]);
 }
 
 #[test]
@@ -562,6 +631,68 @@ fn what_is_not_what_it_says_is_not_opened() {
     assert!(matches!(opened(text.as_bytes()), Err(OpenError::Digest { what: "config", .. })));
 }
 
+/// A registry's documents with each byte flipped, one after the other: the snapshot is refused, or is the one that was pushed.
+#[test]
+fn each_byte_of_what_a_registry_says_may_lie() {
+    let registry = TestRegistry::start();
+    let repository = repository(&registry, "a:v1");
+    let bytes = noise(5000);
+    let pushed = push_memory(&repository, &bytes);
+    let artifact = repository.open(&first_variant, &Silent).unwrap();
+    let manifest = registry.manifest("a", "v1").unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let config: Digest = config["config"]["digest"].as_str().unwrap().parse().unwrap();
+    let original = registry.blob("a", config).unwrap();
+    let pulled = || {
+        let artifact = repository.open(&first_variant, &Silent).ok()?;
+        let memory = Memory::default();
+        repository.fetch(&artifact.streams()[0], &nothing, &memory, &Silent).ok()?;
+        Some((artifact, memory.take()))
+    };
+    assert_eq!(pulled().unwrap(), (artifact.clone(), bytes.clone()));
+    let mut refused = 0;
+    for at in 0..manifest.len() {
+        let mut flipped = manifest.clone();
+        flipped[at] ^= 1 << (at % 7);
+        registry.put_manifest("a", "v1", MANIFEST_TYPE, &flipped);
+        match pulled() {
+            None => refused += 1,
+            // What says nothing of the contents may say something else.
+            Some((other, memory)) => {
+                assert_eq!(
+                    (other.streams(), other.about()),
+                    (artifact.streams(), artifact.about()),
+                    "byte {at}"
+                );
+                assert!(memory == bytes, "byte {at}");
+            }
+        }
+        // By its digest it is never another one.
+        registry.put_manifest("a", &pushed.digest.to_string(), MANIFEST_TYPE, &flipped);
+        let opened = repository.open_digest(pushed.digest, &first_variant, &Silent);
+        assert!(matches!(opened, Err(OpenError::Digest { .. })), "byte {at}");
+    }
+    assert!(refused > manifest.len() / 2, "{refused} of {}", manifest.len());
+    registry.put_manifest("a", "v1", MANIFEST_TYPE, &manifest);
+    for at in 0..original.len() {
+        let mut flipped = original.clone();
+        flipped[at] ^= 1 << (at % 7);
+        registry.put_blob_as("a", config, &flipped);
+        let opened = repository.open(&first_variant, &Silent);
+        assert!(matches!(opened, Err(OpenError::Digest { what: "config", .. })), "byte {at} of the config");
+    }
+    registry.put_blob_as("a", config, &original);
+    let blob = artifact.streams()[0].table.blobs()[0].digest();
+    let original = registry.blob("a", blob).unwrap();
+    // Every 16th: each of them is a whole fetch.
+    for at in (0..original.len()).step_by(16) {
+        let mut flipped = original.clone();
+        flipped[at] ^= 1 << (at % 7);
+        registry.put_blob_as("a", blob, &flipped);
+        assert!(pulled().is_none(), "byte {at} of the blob");
+    }
+}
+
 #[test]
 fn tags_are_listed_page_by_page() {
     let registry = TestRegistry::start();
@@ -580,8 +711,8 @@ fn a_list_says_what_tags_name() {
         "layers":[{"size":18446744073709551615},{"size":3}],"annotations":{"org.opencontainers.image.created":"2026\u001b"}}"#;
     registry.put_manifest("a", "v2", crate::manifest::MANIFEST_TYPE, image);
     registry.put_manifest("a", "v3", "text/plain", b"nothing of the kind");
-    let variant = Variant { digest: pushed.digest, size: pushed.size, annotations: Annotations::new() };
-    repository(&registry, "a:v4").push_index(&[variant], &Silent).unwrap();
+    let options = PushOptions { variant: Some("one".into()), ..PushOptions::default() };
+    push(&repository(&registry, "a:v4"), &[outgoing(Role::Memory, &noise(3 << 20))], &options).unwrap();
     let (listed, has_more) = repository(&registry, "a").list(10, &Silent).unwrap();
     assert!(!has_more);
     let kinds: Vec<_> =

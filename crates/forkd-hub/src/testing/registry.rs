@@ -112,6 +112,10 @@ impl TestRegistry {
         self.state.manifests.lock().unwrap().insert((repository.into(), name.into()), entry);
     }
 
+    pub fn blob(&self, repository: &str, digest: Digest) -> Option<Vec<u8>> {
+        self.state.blobs.lock().unwrap().get(&(repository.into(), digest)).cloned()
+    }
+
     pub fn put_blob(&self, repository: &str, bytes: &[u8]) -> Digest {
         self.put_blob_as(repository, Digest::of(bytes), bytes);
         Digest::of(bytes)

@@ -67,4 +67,19 @@ mod tests {
         assert!(!is_of(expected.replace("cosign container", "other").as_bytes(), digest));
         assert!(!is_of(b"{}", digest) && !is_of(b"", digest));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn only_the_payload_of_a_digest_is_of_it(
+            bytes in proptest::collection::vec(0_u8.., 0..300), at in 0_usize..300, bit in 0_u8..8
+        ) {
+            let digest = Digest::of(b"");
+            proptest::prop_assert!(!is_of(&bytes, digest));
+            let mut text = payload("registry.example/a", digest).unwrap().into_bytes();
+            let place = text.windows(6).position(|word| word == b"sha256").unwrap();
+            let at = place + at % 71;
+            text[at] ^= 1 << bit;
+            proptest::prop_assert!(!is_of(&text, digest), "bit {bit} of byte {at}");
+        }
+    }
 }

@@ -247,6 +247,30 @@ fn restore_msrs(vcpu: &VcpuFd, entries: &[kvm_msr_entry]) -> Result<(), StateErr
 mod tests {
     use super::*;
 
+    /// A guest from a host with another rate: KVM gives it that rate where it can, and it is refused by name where not.
+    #[test]
+    fn a_guest_keeps_the_rate_of_its_tsc_or_is_refused() {
+        let kvm = Kvm::new().unwrap();
+        let vm = kvm.create_vm().unwrap();
+        let vcpu = vm.create_vcpu(0).unwrap();
+        let host = vcpu.get_tsc_khz().unwrap();
+        set_tsc_rate(&vcpu, host).unwrap();
+        let scales = kvm.check_extension(kvm_ioctls::Cap::TscControl);
+        for guest in [host / 2, host / 3 * 2] {
+            match set_tsc_rate(&vcpu, guest) {
+                Ok(()) => {
+                    assert!(scales, "{guest} kHz");
+                    assert_eq!(vcpu.get_tsc_khz().unwrap(), guest);
+                }
+                Err(StateError::TscRate { guest: told, host: its, .. }) => {
+                    assert!(!scales, "{guest} kHz");
+                    assert_eq!((told, its), (guest, host));
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
     #[test]
     fn a_deadline_that_has_passed_comes_again() {
         let msr = |index, data| kvm_msr_entry { index, data, ..Default::default() };

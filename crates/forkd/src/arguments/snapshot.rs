@@ -224,10 +224,15 @@ pub struct SnapshotPushOptions {
     pub tag: String,
     /// Destination: registry.example/team/app:tag.
     pub reference: String,
-    /// Mount existing blobs from this repository of the same registry, such as team/base.
+    /// Mount existing blobs from this repository of the same registry, such as team/base. Repositories that the snapshot or its
+    /// parents were pushed to or pulled from are tried as well.
     #[arg(long, value_name = "REPOSITORY")]
     pub mount_from: Vec<String>,
-    /// Confirm that the snapshot may contain the memory of the sandbox's users.
+    /// Add the snapshot to the tag as this variant instead of replacing what the tag names. A pull takes the first variant that
+    /// runs on its host's CPU.
+    #[arg(long, value_name = "NAME")]
+    pub variant: Option<String>,
+    /// Confirm that the snapshot, or one it is based on, may contain the memory of a sandbox's users.
     #[arg(long, short)]
     pub yes: bool,
     /// Sign with the private key in this file. The key stays on this host.

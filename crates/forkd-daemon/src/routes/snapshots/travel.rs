@@ -20,7 +20,7 @@ use forkd_api::snapshot::{
 use forkd_engine::{Destination, Origin, SnapshotView};
 use forkd_hub::layout::{self, Layout};
 use forkd_hub::registry::{PushOptions, Repository, Tagged};
-use forkd_hub::{Artifact, first_variant};
+use forkd_hub::{Artifact, Variant};
 use forkd_image::Progress;
 use forkd_source::credentials::{self, own_credentials};
 use forkd_store::{Digest, Tag};
@@ -115,8 +115,13 @@ pub(super) async fn load(
         progress.step("reading the archive");
         let moving = Moving::new(progress);
         let spool = shared.library.images.scratch()?;
+        // What is unpacked is no larger than what is packed.
+        let size = file.metadata().map_err(|error| ApiError::internal(&error))?.len();
+        let room = shared.engine.take_room(spool.path(), size)?;
         let layout = Layout::unpack(file, spool.path(), limit, &moving).map_err(refused)?;
-        let artifact = layout.open(&first_variant).map_err(refused)?;
+        drop(room);
+        let choose = |variants: &[Variant]| shared.engine.choose_variant(variants);
+        let artifact = layout.open(&choose).map_err(refused)?;
         arrive(&shared, &caller, &artifact, &layout, tag, progress)
     })
     .await
@@ -126,7 +131,8 @@ pub(super) async fn load(
 ///
 /// Needs the scope admin. If the daemon has a policy, the snapshot must be signed as it demands, and if the request has a key, with
 /// that one; this is checked before anything of the snapshot is fetched. Streams and idempotency are those of a pull of an image. What has
-/// come when a pull fails is kept for a day, and the next pull fetches the rest.
+/// come when a pull fails is kept for a day, and the next pull fetches the rest. If the reference names several variants, the first that
+/// fits this host is pulled.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/pull",
@@ -157,8 +163,9 @@ pub(super) async fn pull(
     jobs::answer(&app, place, &headers, move |progress| {
         progress.step(&format!("pulling {reference}"));
         let repository = repository(&reference, credentials)?;
+        let choose = |variants: &[Variant]| shared.engine.choose_variant(variants);
         let artifact =
-            trust::open(&shared.snapshot_policy, &repository, key.as_ref(), &Moving::new(progress))?;
+            trust::open(&shared.snapshot_policy, &repository, key.as_ref(), &choose, &Moving::new(progress))?;
         if !reuse {
             return arrive(&shared, &caller, &artifact, &repository, tag, progress);
         }
@@ -267,8 +274,9 @@ fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
 
 /// Sends a snapshot to a registry, with all that it stands on. What is there is not sent again.
 ///
-/// Needs the scope admin. A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. Streams and
-/// idempotency are those of a pull of an image.
+/// Needs the scope admin. A snapshot of a sandbox has the memory of whoever used it, and so has every snapshot that is based on one, also
+/// after it was compacted, saved and loaded, or pulled from a registry: it is pushed only with `yes`. With `variant`, the tag names several
+/// snapshots, and whoever pulls gets the first that fits the host. Streams and idempotency are those of a pull of an image.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/{tag}/push",
@@ -283,7 +291,7 @@ fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
         (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "It is there", body = PushedSnapshot),
         LibraryErrors,
-        (status = 409, description = "It is of a sandbox, or of a format that does not travel", body = ErrorBody),
+        (status = 409, description = "It has memory of a sandbox, or a format that does not travel", body = ErrorBody),
         (status = 502, description = "The registry does not take it", body = ErrorBody),
     )
 )]
@@ -294,14 +302,10 @@ pub(super) async fn push(
     headers: HeaderMap,
     Json(wanted): Json<PushSnapshot>,
 ) -> Answer<Response> {
-    let PushSnapshot { reference, credentials, mount_from, yes } = wanted;
+    let PushSnapshot { reference, credentials, mount_from, variant, yes } = wanted;
     let snapshot = app.own_snapshot(&caller, &tag)?;
-    if let (Some(sandbox), false) = (&snapshot.view().record.branched_from, yes) {
-        let text = format!(
-            "snapshot {} is of sandbox {sandbox} and has the memory of whoever used it",
-            snapshot.tag()
-        );
-        return Err(ApiError::new(ErrorCode::WrongState, text).hint(HintCode::ConfirmPush));
+    if let (Some(reason), false) = (app.engine.user_memory(&snapshot), yes) {
+        return Err(ApiError::new(ErrorCode::WrongState, reason.to_string()).hint(HintCode::ConfirmPush));
     }
     let place = Place::take(&app).await?;
     snapshot.durable().await?;
@@ -311,13 +315,14 @@ pub(super) async fn push(
         let departure = engine.depart(&snapshot.tag())?;
         progress.step(&format!("pushing to {reference}"));
         let repository = repository(&reference, credentials)?;
-        let options = PushOptions { mount_from, ..PushOptions::default() };
+        let mut options = PushOptions { mount_from, variant };
+        options.mount_from.extend(repository.mountable(&departure.repositories()));
         let moving = Moving::new(progress);
         let pushed =
             departure.send(|snapshot| repository.push(snapshot, &options, &moving)).map_err(unusable)?;
-        engine.departed(&departure, &pushed.streams);
+        engine.departed(&departure, &pushed.streams, &repository.name());
         Ok(Made::Pushed(PushedSnapshot {
-            reference: format!("{}@{}", repository.name(), pushed.digest),
+            reference: format!("{}@{}", repository.name(), pushed.root),
             sent_bytes: pushed.sent,
             present_bytes: pushed.present + pushed.mounted,
         }))

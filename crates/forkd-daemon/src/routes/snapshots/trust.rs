@@ -11,7 +11,7 @@ use forkd_api::error::{ErrorBody, ErrorCode};
 use forkd_api::snapshot::{AddSnapshotSignature, ResolveSnapshot, ResolvedSnapshot, SnapshotSignature};
 use forkd_hub::registry::Repository;
 use forkd_hub::trust::{PublicKey, Requirement, Signature, VerifyError};
-use forkd_hub::{Artifact, Progress, first_variant};
+use forkd_hub::{Artifact, Progress, Selector, first_variant};
 
 use crate::app::Shared;
 use crate::error::{Answer, ApiError, chain};
@@ -43,6 +43,7 @@ pub(super) async fn resolve(
     let ResolveSnapshot { reference, credentials } = wanted;
     asked(&app, move |progress| {
         let repository = repository(&reference, credentials)?;
+        // All variants have one digest: that of the index.
         let artifact = repository.open(&first_variant, progress).map_err(unusable)?;
         let digest = artifact.root_digest().to_string();
         Ok(Json(ResolvedSnapshot { repository: repository.name(), digest }))
@@ -99,6 +100,7 @@ pub(super) fn open(
     policy: &PolicyFile,
     repository: &Repository,
     key: Option<&PublicKey>,
+    select: Selector<'_>,
     progress: &dyn Progress,
 ) -> Answer<Artifact> {
     let path = policy.path().display().to_string();
@@ -122,13 +124,13 @@ pub(super) fn open(
         demands.push((why, std::slice::from_ref(key)));
     }
     if demands.is_empty() {
-        return repository.open(&first_variant, progress).map_err(unusable);
+        return repository.open(select, progress).map_err(unusable);
     }
     let digest = repository.resolve(progress).map_err(unusable)?;
     for (why, keys) in demands {
         repository.verify(digest, keys, progress).map_err(|error| unverified(&error, &why))?;
     }
-    repository.open_digest(digest, &first_variant, progress).map_err(unusable)
+    repository.open_digest(digest, select, progress).map_err(unusable)
 }
 
 fn unverified(error: &VerifyError, why: &str) -> ApiError {

@@ -14,7 +14,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,19 +23,23 @@ use forkd_image::digest::{Digest as ImageDigest, Hasher};
 use forkd_image::images::BuiltImage;
 use forkd_proto::agent::{OLDEST_VERSION, VERSION};
 use forkd_proto::control::Prefault;
-use forkd_proto::host_cpu::{GuestCpu, HostCpu};
+use forkd_proto::host_cpu::GuestCpu;
 use forkd_store::{Digest, LayerEntry, Link, Local, PAGE_SIZE, PageMap, ReceivedFiles, Tag};
 
 use crate::disk::merge::Unrecorded;
 use crate::engine::{Shared, unix_ms};
 use crate::error::EngineError;
+use crate::fault;
 use crate::ids::LayerId;
 use crate::limits::owner::Owner;
+use crate::limits::room::Room;
 use crate::places::PlaceError;
 use crate::record::{self, Shape, ZygoteRecord};
 use crate::registry::Reservation;
+use crate::snapshot::travel::arriving::Arriving;
 use crate::snapshot::travel::partial::{Claim, Partial};
-use crate::snapshot::travel::{ImageNotes, Itinerary, Stage, TravelError, keep_tables, layer_names};
+use crate::snapshot::travel::sent::{Sent, own_streams};
+use crate::snapshot::travel::{ImageNotes, Itinerary, Stage, TravelError};
 use crate::snapshot::{self, SnapshotHandle};
 
 /// The largest of the small streams, which are read into memory.
@@ -46,8 +49,8 @@ const MAX_SMALL: u64 = 64 << 20;
 pub trait Origin: Sync {
     /// Fetches what is missing of several streams, at the same time.
     fn fetch(&self, wanted: &[Wanted<'_>], progress: &dyn Progress) -> Result<Fetched, FetchError>;
-    /// Whether what has come from it is worth keeping when the rest does not.
-    fn is_remote(&self) -> bool;
+    /// The repository that it is, of a registry. What has come from one is worth keeping when the rest does not.
+    fn repository(&self) -> Option<String>;
 }
 
 impl Origin for forkd_hub::layout::Layout {
@@ -55,8 +58,8 @@ impl Origin for forkd_hub::layout::Layout {
         self.fetch_all(wanted, progress)
     }
 
-    fn is_remote(&self) -> bool {
-        false
+    fn repository(&self) -> Option<String> {
+        None
     }
 }
 
@@ -65,8 +68,8 @@ impl Origin for forkd_hub::registry::Repository {
         self.fetch_all(wanted, progress)
     }
 
-    fn is_remote(&self) -> bool {
-        true
+    fn repository(&self) -> Option<String> {
+        Some(self.name())
     }
 }
 
@@ -108,9 +111,13 @@ pub(crate) fn receive(
         layers: BTreeMap::new(),
         published: Vec::new(),
     };
-    let arrived = arrival.fetch(&chain).and_then(|fetched| arrival.publish(&chain, &fetched, &tag));
+    let arrived = arrival.fetch(&chain).and_then(|fetched| {
+        fault::place("arrive.fetched");
+        arrival.publish(&chain, &fetched, &tag)
+    });
     match arrived {
         Ok(record) => {
+            fault::place("arrive.published");
             let handle = snapshot::own_stored(shared, record);
             name.fill(handle.clone());
             arrival.keep();
@@ -130,9 +137,11 @@ fn check_host(shared: &Shared, chain: &[Stage], state_version: u32) -> Result<()
     if !(OLDEST_VERSION..=VERSION).contains(&found) {
         return Err(TravelError::Agent { found }.into());
     }
-    let asked = Command::new(&shared.program).arg("cpu").stdin(Stdio::null()).output();
-    let output = asked.map_err(EngineError::io("ask for this host's CPU"))?;
-    let Ok(host) = serde_json::from_slice::<HostCpu>(&output.stdout) else { return Ok(()) };
+    let (needed, available) = (head.sealed.manifest.layout.size(), shared.limits.memory_bytes);
+    if needed > available {
+        return Err(TravelError::Memory { needed, available }.into());
+    }
+    let Some(host) = shared.host_cpu()? else { return Ok(()) };
     let cpu = &head.sealed.manifest.cpu;
     let guest = GuestCpu {
         vendor: cpu.vendor.as_deref(),
@@ -140,12 +149,7 @@ fn check_host(shared: &Shared, chain: &[Stage], state_version: u32) -> Result<()
         tsc_khz: cpu.tsc_khz,
         state_version,
     };
-    host.check(guest).map_err(|lacking| TravelError::Host { lacking })?;
-    let (needed, available) = (head.sealed.manifest.layout.size(), shared.limits.memory_bytes);
-    if needed > available {
-        return Err(TravelError::Memory { needed, available }.into());
-    }
-    Ok(())
+    host.check(guest).map_err(|lacking| TravelError::Host { lacking }.into())
 }
 
 struct Arrival<'a> {
@@ -194,8 +198,11 @@ impl<'a> Arrival<'a> {
     fn fetch(&self, chain: &[Stage]) -> Result<FetchedFiles<'a>, EngineError> {
         let stages = self.missing_stages(chain)?;
         let layers = self.missing_layers(&stages)?;
+        // For all of it, before the first byte.
+        let room = self.take_room(self.bytes_to_come(&stages, &layers)?)?;
         let mut small = self.open_small(&stages, &layers)?;
-        let before = self.fetch_into(&small, &Unreported(self.progress))?;
+        let before = self.fetch_into(&small, &Unreported { progress: self.progress, room: &room })?;
+        fault::place("arrive.small");
 
         let disk_maps = small.split_off(2 * stages.len());
         let mut small = small.into_iter();
@@ -214,7 +221,7 @@ impl<'a> Arrival<'a> {
         }
         let missing = Partial::missing(&large, |wanted| wanted.iter().map(Wanted::missing).sum::<u64>());
         self.progress.total(before + missing);
-        self.fetch_into(&large, &Continued { progress: self.progress, before })?;
+        self.fetch_into(&large, &Continued { progress: self.progress, room: &room, before })?;
 
         let disks = large.split_off(files.len());
         let whole = files.into_iter().zip(large).map(|((stage, state, map, frames), memory)| {
@@ -294,11 +301,16 @@ impl<'a> Arrival<'a> {
         fetched: &FetchedFiles<'_>,
         tag: &Tag,
     ) -> Result<ZygoteRecord, EngineError> {
+        let stages = chain.iter().map(|stage| stage.sealed.digest);
+        let below: Vec<Digest> =
+            stages.take(chain.len() - 1).filter(|digest| fetched.stages.contains_key(digest)).collect();
+        let _arriving = Arriving::begin(&self.shared.places.arriving(), tag, &below)?;
         let mut parent: Option<Link> = None;
         let mut head = None;
         for (index, stage) in chain.iter().enumerate() {
             let is_head = index + 1 == chain.len();
             if !is_head && let Some(here) = self.shared.store.find(&stage.sealed.digest)? {
+                self.keep_sent(&here.link(), Sent::of(self.shared, &here.tag)?);
                 parent = Some(here.link());
                 continue;
             }
@@ -335,13 +347,17 @@ impl<'a> Arrival<'a> {
             frames: &files.frames,
         };
         self.shared.sync_layers()?;
+        fault::place("arrive.layers");
         let stored =
             self.shared.store.receive(&tag, parent, stage.text.clone().into_bytes(), local, received)?;
         self.record_layers();
         let link = stored.link();
-        self.prefetch(stage, &link);
+        fault::place("arrive.received");
+        let prefetch = self.prefetch(stage, &link);
         // Whoever pushes it from here sends the blobs that it came in.
-        keep_tables(self.shared, &link, &layer_names(&stage.sealed.manifest), self.artifact.streams());
+        let streams = own_streams(&stored, self.artifact.streams());
+        self.keep_sent(&link, Sent { streams, prefetch, repositories: Vec::new() });
+        fault::place("arrive.kept");
         if let Some(name) = name {
             self.published.push((record.clone(), name));
         }
@@ -407,6 +423,7 @@ impl<'a> Arrival<'a> {
             frozen_bytes: 0,
             layers_unsealed: false,
             build_key: None,
+            user_memory: stage.record.user_memory,
             promised: true,
         };
         Ok((record, names))
@@ -481,14 +498,20 @@ impl<'a> Arrival<'a> {
     }
 
     /// Keeps what children use first.
-    fn prefetch(&self, stage: &Stage, link: &Link) {
-        let Ok(Ok(bytes)) = self.open(Role::Prefetch, &stage.name(), None).map(|partial| read(&partial))
-        else {
-            return;
-        };
-        let Ok(list) = serde_json::from_slice::<Prefault>(&bytes) else { return };
+    fn prefetch(&self, stage: &Stage, link: &Link) -> Option<Prefault> {
+        let partial = self.open(Role::Prefetch, &stage.name(), None).ok()?;
+        let list: Prefault = serde_json::from_slice(&read(&partial).ok()?).ok()?;
         // One that names memory which the snapshot does not have is not used: whoever reads it looks.
         let _ = self.shared.store.keep_prefault(&link.tag, &link.digest, &list);
+        Some(list)
+    }
+
+    /// Keeps how a snapshot came, and from where.
+    fn keep_sent(&self, link: &Link, mut sent: Sent) {
+        if let Some(repository) = self.origin.repository() {
+            sent.add_repository(&repository);
+        }
+        sent.keep(self.shared, link);
     }
 
     fn stream(&self, role: Role, name: &str) -> Result<&'a Stream, TravelError> {
@@ -531,11 +554,10 @@ impl<'a> Arrival<'a> {
         Ok(map.checked(opened.map_err(unusable))?)
     }
 
-    /// Fetches what is missing of several streams, if the disk has room for it. Returns how many bytes that were.
+    /// Fetches what is missing of several streams. Returns how many bytes that were.
     fn fetch_into(&self, partials: &[Partial<'_>], progress: &dyn Progress) -> Result<u64, EngineError> {
         Partial::missing(partials, |wanted| {
             let missing = wanted.iter().map(Wanted::missing).sum();
-            self.admit(missing)?;
             if self.progress.is_cancelled() {
                 return Err(TravelError::Cancelled.into());
             }
@@ -548,12 +570,33 @@ impl<'a> Arrival<'a> {
         })
     }
 
-    /// Whether there is room on the disk, if need be without what others left unfinished.
-    fn admit(&self, bytes: u64) -> Result<(), EngineError> {
-        let admitted = || self.shared.admit_bytes(self.shared.places.root(), bytes);
-        admitted().or_else(|refusal| match self.shared.partials.sweep(Duration::ZERO) {
+    /// What these snapshots and layers will take on the disk beside what is there of them.
+    fn bytes_to_come(
+        &self,
+        stages: &[&Stage],
+        layers: &BTreeMap<Digest, LayerEntry>,
+    ) -> Result<u64, TravelError> {
+        let mut streams = Vec::new();
+        for stage in stages {
+            for role in [Role::State, Role::MemoryMap, Role::Memory] {
+                streams.push(self.stream(role, &stage.name())?);
+            }
+            streams.extend(self.stream(Role::Prefetch, &stage.name()).ok());
+        }
+        for layer in layers.keys().map(Digest::to_string) {
+            streams.push(self.stream(Role::DiskMap, &layer)?);
+            streams.push(self.stream(Role::Disk, &layer)?);
+        }
+        let missing = |stream: &&Stream| stream.table.size().saturating_sub(self.claim.stored_bytes(stream));
+        Ok(streams.iter().map(missing).fold(0, u64::saturating_add))
+    }
+
+    /// Takes room on the disk, if need be by removing what others left unfinished.
+    fn take_room(&self, bytes: u64) -> Result<Room, EngineError> {
+        let take = || self.shared.take_room(self.shared.places.root(), bytes);
+        take().or_else(|refusal| match self.shared.partials.sweep(Duration::ZERO) {
             0 => Err(refusal),
-            _ => admitted(),
+            _ => take(),
         })
     }
 
@@ -579,7 +622,7 @@ impl<'a> Arrival<'a> {
         for (record, _name) in self.published.into_iter().rev() {
             let _ = self.shared.store.remove(&record.tag);
         }
-        if !self.origin.is_remote() {
+        if self.origin.repository().is_none() {
             self.claim.remove();
         }
         // Layers that snapshots named which are gone now are removed by the next sweep.
@@ -620,23 +663,33 @@ fn discard_blob(partials: &[Partial<'_>], error: &FetchError) {
 }
 
 /// The beginning of an arrival, before it is known how much is to come.
-struct Unreported<'a>(&'a dyn Progress);
+struct Unreported<'a> {
+    progress: &'a dyn Progress,
+    room: &'a Room,
+}
 
 impl Progress for Unreported<'_> {
+    fn done(&self, bytes: u64) {
+        self.room.written(bytes);
+    }
+
     fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
+        self.progress.is_cancelled()
     }
 }
 
 /// The rest of it, after so many bytes.
 struct Continued<'a> {
     progress: &'a dyn Progress,
+    room: &'a Room,
     before: u64,
 }
 
 impl Progress for Continued<'_> {
     fn done(&self, bytes: u64) {
-        self.progress.done(self.before + bytes);
+        let bytes = self.before + bytes;
+        self.room.written(bytes);
+        self.progress.done(bytes);
     }
 
     fn is_cancelled(&self) -> bool {

@@ -8,13 +8,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use forkd_hub::{About, Annotations, ByteSource, FrameTable, Outgoing, Role, Snapshot, Stream};
 use forkd_image::images::ImageError;
-use forkd_store::{ChainError, Content, Digest, Link, PackedFile, PageMap, StateHeader, Stored, Tag};
+use forkd_store::{Content, Digest, PackedFile, PageMap, StateHeader, Stored, Tag};
 
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::places::PlaceError;
 use crate::record::{self, ZygoteRecord};
-use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION, keep_tables, layer_names};
+use crate::snapshot::travel::sent::{Sent, own_streams};
+use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION, variant};
 
 /// The title that tools show of an artifact, and when it was made.
 const TITLE: &str = "org.opencontainers.image.title";
@@ -28,8 +29,8 @@ pub struct Departure {
     about: About,
     annotations: Annotations,
     streams: Vec<OpenStream>,
-    /// What is sent, from the base to the head, and the names of its layers.
-    chain: Vec<(Link, Vec<String>)>,
+    /// What is sent, from the base to the head, and how.
+    chain: Vec<(Stored, Sent)>,
 }
 
 #[derive(Debug)]
@@ -101,35 +102,50 @@ impl Departure {
         let mut disks = BTreeMap::new();
         let mut image = None;
         let mut manifests = Vec::new();
-        for stored in &chain {
+        let chain = chain.into_iter().map(|stored| Ok((Sent::of(shared, &stored.tag)?, stored)));
+        let chain = chain.map(|found| found.map(|(sent, stored)| (stored, sent)));
+        let chain: Vec<(Stored, Sent)> = chain.collect::<Result<_, EngineError>>()?;
+        for (stored, sent) in &chain {
             if !matches!(stored.manifest().content, Content::Framed { .. }) {
                 return Err(TravelError::OldFormat { tag: stored.tag.to_string() }.into());
             }
             manifests.push(text(shared, stored)?);
-            streams.extend(of_memory(shared, stored)?);
+            streams.extend(of_memory(shared, stored, sent)?);
             image = of_disks(shared, stored, &mut disks)?;
         }
         streams.extend(disks.into_values().flatten());
-        let tables = remembered(shared, &chain)?;
+        let tables = remembered(&chain);
         streams.iter_mut().for_each(|stream| stream.remember(&tables));
-        let state_version = state_version(shared, chain.last())?;
+        // There is at least one.
+        let (head, _) = chain.last().ok_or(TravelError::Count { found: 0 })?;
+        let state_version = state_version(shared, head)?;
         let itinerary =
             Itinerary { version: VERSION, name: tag.to_string(), manifests, image, state_version };
-        let created = chain.last().map_or(0, |head| head.manifest().created_unix_ms).min(LAST_MS);
+        let created = head.manifest().created_unix_ms.min(LAST_MS);
         let created = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(created));
-        let annotations = Annotations::from_iter([
-            (TITLE.to_owned(), tag.to_string()),
-            (CREATED.to_owned(), created.to_string()),
-        ]);
-        let chain = chain.iter().map(|stored| (stored.link(), layer_names(stored.manifest()))).collect();
+        let mut annotations = variant::annotations(head, state_version);
+        annotations.extend([(TITLE.to_owned(), tag.to_string()), (CREATED.to_owned(), created.to_string())]);
         Ok(Departure { about: itinerary.to_about()?, annotations, streams, chain })
     }
 
-    /// Keeps how it was sent, so that none of it has to be sent again.
-    pub(crate) fn keep(&self, shared: &Shared, sent: &[Stream]) {
-        for (link, layers) in &self.chain {
-            keep_tables(shared, link, layers, sent);
+    /// Keeps how it was sent, and to which repository, so that none of it has to be sent again.
+    pub(crate) fn keep(&self, shared: &Shared, streams: &[Stream], repository: &str) {
+        for (stored, sent) in &self.chain {
+            let mut sent = Sent { streams: own_streams(stored, streams), ..sent.clone() };
+            sent.add_repository(repository);
+            sent.keep(shared, &stored.link());
         }
+    }
+
+    /// Repositories that have some of it, by what is remembered: those that the snapshot itself was in first.
+    pub fn repositories(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for name in self.chain.iter().rev().flat_map(|(_, sent)| &sent.repositories) {
+            if !all.contains(name) {
+                all.push(name.clone());
+            }
+        }
+        all
     }
 
     /// What is sent, for as long as it takes.
@@ -140,17 +156,9 @@ impl Departure {
 }
 
 /// How the parts of a chain were sent before.
-fn remembered(
-    shared: &Shared,
-    chain: &[Stored],
-) -> Result<BTreeMap<(Role, String), FrameTable>, EngineError> {
-    let mut tables = BTreeMap::new();
-    for stored in chain {
-        let streams: Option<Vec<Stream>> = shared.store.pushed(&stored.tag).map_err(ChainError::from)?;
-        let streams = streams.unwrap_or_default().into_iter();
-        tables.extend(streams.map(|stream| ((stream.role, stream.name), stream.table)));
-    }
-    Ok(tables)
+fn remembered(chain: &[(Stored, Sent)]) -> BTreeMap<(Role, String), FrameTable> {
+    let streams = chain.iter().flat_map(|(_, sent)| sent.streams.iter().cloned());
+    streams.map(|stream| ((stream.role, stream.name), stream.table)).collect()
 }
 
 /// A file of a snapshot's directory.
@@ -165,16 +173,15 @@ fn text(shared: &Shared, stored: &Stored) -> Result<String, EngineError> {
 }
 
 /// The version of a snapshot's saved CPUs and devices.
-fn state_version(shared: &Shared, head: Option<&Stored>) -> Result<u32, EngineError> {
+fn state_version(shared: &Shared, head: &Stored) -> Result<u32, EngineError> {
     let failed = EngineError::io("read a VM's state");
     let mut header = [0; StateHeader::LENGTH];
-    let head = head.ok_or(TravelError::Count { found: 0 })?;
     let read = open(shared, head, "state.bin")?.read_exact_at(&mut header, 0);
     let header = read.and_then(|()| StateHeader::parse(&header).map_err(io::Error::other));
     Ok(header.map_err(failed)?.payload_version)
 }
 
-fn of_memory(shared: &Shared, stored: &Stored) -> Result<Vec<OpenStream>, EngineError> {
+fn of_memory(shared: &Shared, stored: &Stored, sent: &Sent) -> Result<Vec<OpenStream>, EngineError> {
     let name = stored.sealed.digest.to_string();
     let mut map = Vec::new();
     io::Read::read_to_end(&mut open(shared, stored, "memory.map")?, &mut map)
@@ -189,11 +196,8 @@ fn of_memory(shared: &Shared, stored: &Stored) -> Result<Vec<OpenStream>, Engine
         stream(Role::MemoryMap, Source::Bytes(map)),
         OpenStream { known, ..memory },
     ];
-    // What children use first: without it they begin slower, and it is learned again.
-    if let Ok(Some(kept)) = shared.store.prefault(&stored.tag)
-        && let Some(list) = kept.list
-    {
-        let list = serde_json::to_vec(&list).map_err(TravelError::from)?;
+    if let Some(list) = &sent.prefetch {
+        let list = serde_json::to_vec(list).map_err(TravelError::from)?;
         // It is learned anew now and then, so its name says nothing of its contents.
         streams.push(stream(Role::Prefetch, Source::Bytes(list)));
     }

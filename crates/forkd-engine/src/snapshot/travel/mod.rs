@@ -4,6 +4,10 @@
 //!   departure.rs   a snapshot with all that it stands on ──▶ streams ──▶ forkd-hub: a file, a registry
 //!   arrival.rs     forkd-hub ──▶ layers, an image, the chain from its base to its head ──▶ a snapshot like any other
 //!   partial.rs     what came of an arrival that failed, for the next one
+//!   arriving.rs    what is published below one that arrives, for the next daemon if this one is killed
+//!   sent.rs        how a snapshot was sent or came, so that it is the same the next time
+//!   variant.rs     which of several snapshots under one tag fits this host
+//!   user_memory.rs whether a snapshot has memory of whoever used a sandbox, which its owner has to confirm
 //! ```
 //!
 //! What travels is named by contents: snapshots by the digests of their manifests, disks by those of their layers. Names, projects and
@@ -11,8 +15,12 @@
 //! are written, layers when they are whole; the state is decoded by the VM process, behind its walls.
 
 pub mod arrival;
+pub(crate) mod arriving;
 pub mod departure;
 pub(crate) mod partial;
+pub(crate) mod sent;
+pub(crate) mod user_memory;
+pub(crate) mod variant;
 
 use std::io;
 
@@ -20,12 +28,12 @@ use forkd_hub::{About, Artifact, Progress, Stream};
 use forkd_image::images::Config;
 use forkd_proto::agent::{OLDEST_VERSION, VERSION as AGENT_VERSION};
 use forkd_proto::host_cpu::Lacking;
-use forkd_store::{Digest, Link, Manifest, ManifestError, SealedManifest, Tag};
+use forkd_store::{Digest, Manifest, ManifestError, SealedManifest, Tag};
 use serde::{Deserialize, Serialize};
 
 use self::arrival::{Destination, Origin};
 use self::departure::Departure;
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::limits::owner::Holding;
 use crate::record::{self, PortableRecord};
@@ -40,15 +48,14 @@ impl Engine {
         Departure::open(&self.shared, tag)
     }
 
-    /// Keeps how a snapshot was sent, so that none of it is sent again. Blocks.
-    pub fn departed(&self, departure: &Departure, sent: &[Stream]) {
-        departure.keep(&self.shared, sent);
+    /// Keeps how a snapshot was sent, and to which repository, so that none of it is sent again. Blocks.
+    pub fn departed(&self, departure: &Departure, sent: &[Stream], repository: &str) {
+        departure.keep(&self.shared, sent, repository);
     }
 
     /// The digest of a snapshot from elsewhere, and the tags of those here that are the same. Blocks.
     pub fn same_as(&self, artifact: &Artifact) -> Result<(Digest, Vec<Tag>), EngineError> {
-        let chain = Itinerary::from_about(artifact.about())?.chain()?;
-        let head = chain.last().ok_or(TravelError::Count { found: 0 })?.sealed.digest;
+        let head = snapshot_digest(artifact.about())?;
         let stored = self.shared.store.list()?.into_iter().filter_map(|listed| listed.stored.ok());
         Ok((head, stored.filter(|stored| stored.sealed.digest == head).map(|stored| stored.tag).collect()))
     }
@@ -73,18 +80,10 @@ impl Engine {
     }
 }
 
-/// Keeps with a snapshot how it and its disk layers were compressed: those of the streams that are named by their digests. Without it
-/// everything is compressed again, and nothing worse.
-fn keep_tables(shared: &Shared, link: &Link, layers: &[String], streams: &[Stream]) {
-    let digest = link.digest.to_string();
-    let its = |stream: &&Stream| stream.name == digest || layers.contains(&stream.name);
-    let its: Vec<&Stream> = streams.iter().filter(its).collect();
-    let _ = shared.store.keep_pushed(&link.tag, &link.digest, &its);
-}
-
-/// The names of the streams of a manifest's disk layers.
-fn layer_names(manifest: &Manifest) -> Vec<String> {
-    manifest.disk_layers.iter().map(|entry| entry.digest.to_string()).collect()
+/// The digest of the snapshot that an artifact says it has: of its manifest. All that it says of the snapshot's chain is checked.
+pub fn snapshot_digest(about: &About) -> Result<Digest, TravelError> {
+    let chain = Itinerary::from_about(about)?.chain()?;
+    Ok(chain.last().ok_or(TravelError::Count { found: 0 })?.sealed.digest)
 }
 
 /// What a receiver must know before it fetches anything.
@@ -191,10 +190,14 @@ impl Itinerary {
         }
         let mut stages: Vec<Stage> = Vec::with_capacity(found);
         for (index, text) in self.manifests.iter().enumerate() {
-            let stage = Stage::parse(index, text)?;
-            let below = stages.last().map(|below| below.sealed.digest);
-            if stage.sealed.manifest.parent != below {
+            let mut stage = Stage::parse(index, text)?;
+            let below = stages.last();
+            if stage.sealed.manifest.parent != below.map(|below| below.sealed.digest) {
                 return Err(TravelError::NoChain { index: index.saturating_sub(1) });
+            }
+            // Whatever it says of itself.
+            if below.is_some_and(|below| below.record.has_user_memory()) {
+                stage.record.user_memory = Some(true);
             }
             stages.push(stage);
         }
@@ -245,5 +248,134 @@ impl Stage {
     /// What its streams are called.
     pub fn name(&self) -> String {
         self.sealed.digest.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forkd_store::{Content, Cpu, FileEntry, Layout, Region};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// What a manifest says of a snapshot of a guest with a disk.
+    fn record() -> Value {
+        json!({
+            "shape": {"vcpus": 1, "memory_bytes": 1 << 20, "image": null, "devices": {
+                "console": true, "console_input": false, "disk": null, "disk_layers": 0, "net": null,
+                "vsock": null, "entropy": false, "mailbox": false}},
+            "has_image": false, "layers": [], "generation": 2, "policy": null, "user_memory": false,
+        })
+    }
+
+    /// An artifact with a chain of manifests, each sealed and with one of these records.
+    fn about(records: &[Value]) -> Option<About> {
+        let entry = FileEntry { size: 4096, digest: Digest::of(b"") };
+        let mut parent = None;
+        let mut manifests = Vec::new();
+        for record in records {
+            let manifest = Manifest {
+                parent,
+                created_unix_ms: 1,
+                cpu: Cpu { vendor: None, features: Vec::new(), tsc_khz: None },
+                layout: Layout::new(vec![Region { address: 0, length: 1 << 20 }]).unwrap(),
+                about: record.as_object()?.clone(),
+                disk_layers: Vec::new(),
+                state: entry,
+                memory: entry,
+                content: Content::Framed { map: entry },
+            };
+            let (sealed, text) = manifest.seal().ok()?;
+            parent = Some(sealed.digest);
+            manifests.push(String::from_utf8(text).ok()?);
+        }
+        json!({"version": 1, "name": "one", "manifests": manifests, "image": null}).as_object().cloned()
+    }
+
+    #[test]
+    fn what_is_above_somebody_s_memory_has_it() {
+        let said = |words: &str| {
+            let mut record = record();
+            record["user_memory"] = serde_json::from_str(words).unwrap();
+            record
+        };
+        let chain =
+            |records: &[Value]| Itinerary::from_about(&about(records).unwrap()).unwrap().chain().unwrap();
+        let found = |records: &[Value]| -> Vec<bool> {
+            chain(records).iter().map(|stage| stage.record.has_user_memory()).collect()
+        };
+        assert_eq!(found(&[said("false"), said("false")]), [false, false]);
+        assert_eq!(found(&[said("false"), said("true"), said("false")]), [false, true, true]);
+        // One that does not say it, and was not booted.
+        assert_eq!(found(&[said("null"), said("false")]), [true, true]);
+        let digest = snapshot_digest(&about(&[said("false")]).unwrap()).unwrap();
+        assert_eq!(digest, chain(&[said("false")])[0].sealed.digest);
+    }
+
+    /// A value in the place of another one.
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,12}".prop_map(Value::from),
+            prop::collection::vec(any::<u64>(), 0..4).prop_map(Value::from),
+            Just(json!({})),
+        ]
+    }
+
+    proptest! {
+        /// Every manifest is sealed as it should be, and what it says is not.
+        #[test]
+        fn any_record_is_one_or_is_refused(
+            field in prop::sample::select(vec![
+                "shape", "shape.vcpus", "shape.memory_bytes", "shape.image", "shape.devices", "shape.devices.disk",
+                "shape.devices.disk_layers", "shape.devices.vsock", "shape.agent_version", "has_image", "layers",
+                "generation", "policy", "user_memory", "other",
+            ]),
+            value in any_value(),
+        ) {
+            let mut record = record();
+            let pointer = format!("/{}", field.replace('.', "/"));
+            match record.pointer_mut(&pointer) {
+                Some(place) => *place = value,
+                None => record[field] = value,
+            }
+            if let Some(about) = about(&[record])
+                && let Ok(itinerary) = Itinerary::from_about(&about)
+                && let Ok(chain) = itinerary.chain()
+            {
+                let shape = &chain[0].record.shape;
+                prop_assert_eq!((shape.memory_bytes, shape.image), (1 << 20, None));
+                prop_assert_eq!(chain[0].record.layers.len(), shape.devices.disks.len());
+            }
+        }
+
+        #[test]
+        fn any_itinerary_is_one_or_is_refused(
+            field in prop::sample::select(vec!["version", "name", "manifests", "image", "state_version", "x"]),
+            value in any_value(),
+            byte in any::<prop::sample::Index>(),
+            bit in 0_u8..7,
+        ) {
+            let mut about = about(&[record(), record()]).unwrap();
+            let good = snapshot_digest(&about).unwrap();
+            // A bit of the manifest of the head: its seal is broken, or it is not read at all.
+            let mut flipped = about.clone();
+            let text = flipped["manifests"][1].as_str().unwrap().to_owned();
+            let mut bytes = text.into_bytes();
+            let at = byte.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            if let Ok(text) = String::from_utf8(bytes) {
+                flipped["manifests"][1] = text.into();
+                prop_assert!(snapshot_digest(&flipped).is_err(), "bit {} of byte {}", bit, at);
+            }
+            about.insert(field.to_owned(), value);
+            if let Ok(digest) = snapshot_digest(&about) {
+                prop_assert_eq!(digest, good);
+            }
+        }
     }
 }

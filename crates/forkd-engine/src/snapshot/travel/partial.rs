@@ -151,6 +151,12 @@ impl Claim<'_> {
         Ok(Partial { stream, contents: contents(file).map_err(at)?, path: path.clone(), have })
     }
 
+    /// What there is on the disk of a stream, of whatever contents.
+    pub fn stored_bytes(&self, stream: &Stream) -> u64 {
+        let metadata = fs::metadata(self.partials.directory.join(name(stream)));
+        metadata.map_or(0, |metadata| metadata.blocks().saturating_mul(512))
+    }
+
     /// Removes the files: their contents are where they belong, or of no use.
     pub fn remove(&self) {
         for name in &self.names {

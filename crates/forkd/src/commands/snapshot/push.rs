@@ -20,6 +20,7 @@ pub fn run(options: &SnapshotPushOptions) -> Result<Exit, CliError> {
             reference: options.reference.clone(),
             credentials: credentials(&client, &options.reference)?,
             mount_from: options.mount_from.clone(),
+            variant: options.variant.clone(),
             yes: options.yes,
         };
         let progress = Progress::new();

@@ -97,7 +97,7 @@ fn what_is_learned_after_a_push_does_not_unsign_it() -> Result<(), Failure> {
     let base = "base".parse()?;
     let digest = store.get(&base)?.ok_or("no base")?.sealed.digest;
     let learn = |pages: u64| -> Result<(), Failure> {
-        let list = Prefault { written: PageRuns::first_of([0..pages]), ..Prefault::default() };
+        let list = Prefault { written: PageRuns::first_of(std::iter::once(0..pages)), ..Prefault::default() };
         Ok(store.keep_prefault(&base, &digest, &list)?)
     };
     learn(3)?;
@@ -109,16 +109,16 @@ fn what_is_learned_after_a_push_does_not_unsign_it() -> Result<(), Failure> {
     derive(&from, "base", "later")?;
     let later = "later".parse()?;
     let its = store.get(&later)?.ok_or("none")?.sealed.digest;
-    let list = Prefault { written: PageRuns::first_of([0..2]), ..Prefault::default() };
+    let list = Prefault { written: PageRuns::first_of(std::iter::once(0..2)), ..Prefault::default() };
     store.keep_prefault(&later, &its, &list)?;
     let reference = format!("{}/team/app:later", registry.address);
     let first = push(&from, "later", &reference, &[])?;
-    let list = Prefault { written: PageRuns::first_of([0..5]), ..Prefault::default() };
+    let list = Prefault { written: PageRuns::first_of(std::iter::once(0..5)), ..Prefault::default() };
     store.keep_prefault(&later, &its, &list)?;
     assert_eq!(push(&from, "later", &reference, &[])?.reference, first.reference);
     to.forkd(&["snapshot", "pull", &reference, "--tag", "later"])?;
     let arrived = Store::new(to.root().join("snapshots")).prefault(&later)?.ok_or("none")?;
-    assert_eq!(arrived.list.ok_or("no list")?.written, PageRuns::first_of([0..2]));
+    assert_eq!(arrived.list.ok_or("no list")?.written, PageRuns::first_of(std::iter::once(0..2)));
     Ok(())
 }
 

@@ -1008,11 +1008,22 @@ export interface components {
         /** @description Sends a snapshot to a registry, with all that it stands on. */
         PushSnapshot: {
             credentials?: components["schemas"]["Credentials"] | null;
-            /** @description Repositories of the same registry that may have some of it already, without the registry's name. */
+            /**
+             * @description Repositories of the same registry that may have some of it already, without the registry's name. Those that the snapshot, or one that
+             *     it is based on, was pushed to or pulled from are known.
+             */
             mount_from?: string[];
             /** @description Where to: `registry.example/team/app:tag`. */
             reference: string;
-            /** @description A snapshot of a sandbox has the memory of whoever used it. It is pushed only with this. */
+            /**
+             * @description Adds it to what the tag names, as the variant with this name (1-63 of a-z, 0-9 and `._-`), in the place of an earlier one with that
+             *     name. Whoever pulls the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
+             */
+            variant?: string | null;
+            /**
+             * @description A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed only with
+             *     this.
+             */
             yes?: boolean;
         };
         /** @description What a push has done. */

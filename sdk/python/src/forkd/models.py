@@ -1412,10 +1412,20 @@ class PushSnapshot(Model):
     """Without them, those of the daemon's Docker config file."""
 
     mount_from: list[str] = field(default_factory=list)
-    """Repositories of the same registry that may have some of it already, without the registry's name."""
+    """Repositories of the same registry that may have some of it already, without the registry's name. Those that the
+    snapshot, or one that it is based on, was pushed to or pulled from are known.
+    """
+
+    variant: Optional[str] = None
+    """Adds it to what the tag names, as the variant with this name (1-63 of a-z, 0-9 and `._-`), in the place of an
+    earlier one with that name. Whoever pulls the tag gets the first variant that fits the host. Without it, the tag
+    then names this snapshot alone.
+    """
 
     yes: bool = False
-    """A snapshot of a sandbox has the memory of whoever used it. It is pushed only with this."""
+    """A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed
+    only with this.
+    """
 
 
 @dataclass(frozen=True)

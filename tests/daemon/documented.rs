@@ -127,7 +127,7 @@ fn every_operation_asks_who_is_there() -> Result<(), Failure> {
     for operation in operations(&world)? {
         let request = filled(&operation.request, "none");
         let connect = || TcpStream::connect(&address);
-        let public = ["GET /healthz", "GET /openapi.json"].contains(&request.as_str());
+        let public = ["GET /healthz", "GET /openapi.json", "GET /v1/ca"].contains(&request.as_str());
         if public {
             check!(!operation.promises.contains(&401), "{request} needs no token");
             continue;

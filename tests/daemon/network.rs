@@ -260,7 +260,7 @@ fn a_life() -> Result<(), Failure> {
         .tell(&format!("POST /v1/sandboxes/{}/rollback", one.id), json!({ "tag": "branch" }))?
         .parsed(200)?;
     send(&back, PRIVATE, 4321)?;
-    world.until("it still goes out", |world| Ok(stats(world, &back)?.sent_packets == 3))?;
+    world.until("it still goes out", |world| Ok(stats(world, &back)?.sent_packets == 4))?;
 
     // A network ends with its sandbox: one that is removed, one that dies.
     for sandbox in world.sandboxes("")? {

@@ -40,8 +40,10 @@ fn variables(world: &World, address: &str) -> Result<Vec<(String, String)>, Fail
 
 #[test]
 fn clients_reach_a_port_by_https_with_what_e2b_env_says() -> Result<(), Failure> {
-    let mut world = World::with(&["--listen", "127.0.0.1:0"])?;
+    let mut world = World::new()?;
     let (id, _agent) = world.real()?;
+    world.end(Signal::TERM)?;
+    world.start(&["--listen", "127.0.0.1:0"])?;
     let address = world.address()?;
     let variables = variables(&world, &address)?;
     let key = variables.iter().find(|(name, _)| name == "E2B_API_KEY").ok_or("no key")?.1.clone();

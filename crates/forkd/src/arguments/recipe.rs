@@ -42,7 +42,7 @@ pub struct RecipeBuildOptions {
     /// Make the snapshots anew, also those of the same contents. Images are kept; `forkd image rm` removes one.
     #[arg(long)]
     pub no_cache: bool,
-    /// Make nothing, and show what would be made.
+    /// Make nothing, and show what would be made. Needs a daemon that is there.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

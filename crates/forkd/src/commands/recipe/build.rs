@@ -34,7 +34,9 @@ pub fn run(options: &RecipeBuildOptions) -> Result<Exit, CliError> {
         daemon: options.daemon.clone(),
         output: Output { json: false },
     };
-    let chain = build::make(&wanted, Start::Yes)?;
+    // Nothing is made in a dry run, so no daemon is either.
+    let start = if options.dry_run { Start::No } else { Start::Yes };
+    let chain = build::make(&wanted, start)?;
     let built = Built { directory: directory.display().to_string(), chain };
     match (options.output.json, options.dry_run) {
         (true, _) => print_json(&built)?,

@@ -20,18 +20,18 @@ pub(crate) struct Progress {
     to: Option<(Peer<RoleServer>, ProgressToken)>,
     /// It has to grow with every notification.
     count: AtomicU32,
-    output: Mutex<Output>,
+    output: Mutex<OutputLines>,
 }
 
 /// What of the output has been told.
 #[derive(Debug, Default)]
-struct Output {
+struct OutputLines {
     told: Option<Instant>,
     /// A line that came too soon after another. The next heartbeat has it.
     waiting: Option<String>,
 }
 
-impl Output {
+impl OutputLines {
     /// The line to tell now, if the output has one and its time has come.
     fn add(&mut self, piece: &[u8], now: Instant) -> Option<String> {
         let line = last_line(piece)?;
@@ -76,7 +76,7 @@ impl Progress {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Output> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, OutputLines> {
         // Nothing is half done when a thread panics.
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn lines_are_told_at_intervals_and_the_newest_waits() {
-        let (mut output, begun) = (Output::default(), Instant::now());
+        let (mut output, begun) = (OutputLines::default(), Instant::now());
         assert_eq!(output.add(b"one\n", begun), Some("one".into()));
         assert_eq!(output.add(b"two\n", begun), None);
         assert_eq!(output.add(b"three\n", begun + BETWEEN_LINES / 2), None);

@@ -249,16 +249,26 @@ async fn greet(
     let io_error = |source| LaunchError::Io { language, source };
     let mut control = Control::new(meeting.connect(pid).await.map_err(io_error)?);
     let opening = opening(language, epoch.as_ref().map(EpochName::path));
-    control.write(&opening).await.map_err(io_error)?;
-    let line = match control.next().await.map_err(io_error)? {
-        Some(line) => line,
+    let told = async {
+        control.write(&opening).await?;
+        control.next().await
+    };
+    let line = match told.await {
+        Ok(Some(line)) => line,
         // Its exit is noticed next, and says more.
-        None => std::future::pending().await,
+        Ok(None) => std::future::pending().await,
+        Err(error) if is_hung_up(&error) => std::future::pending().await,
+        Err(error) => return Err(io_error(error)),
     };
     match message::parse(language, &line) {
         Ok(Event::Ready) => Ok(control),
         _ => Err(LaunchError::Garbled(language)),
     }
+}
+
+/// Whether the other end is gone.
+fn is_hung_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn tail(bytes: &[u8]) -> String {

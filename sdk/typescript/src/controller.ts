@@ -145,6 +145,11 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.metrics(), options);
   }
 
+  /** The certificate of the daemon's own CA, in PEM: with it, TLS on the daemon's port can be trusted. */
+  ca(options?: RequestOptions): Promise<string> {
+    return this.transport.send(requests.ca(), options);
+  }
+
   /** Files of the daemon that cannot be read. */
   async problems(options?: RequestOptions): Promise<models.Problem[]> {
     return (await this.transport.send(requests.problems(), options)).problems;

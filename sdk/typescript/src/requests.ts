@@ -32,6 +32,7 @@ export const health = () => get<models.Health>("/healthz");
 export const version = () => get<models.Version>("/version");
 export const caller = () => get<models.Caller>("/v1/caller");
 export const metrics = () => accepting("*/*", asText, get("/metrics"));
+export const ca = () => accepting("*/*", asText, get("/v1/ca"));
 export const problems = () => get<models.ProblemList>("/v1/problems");
 
 /** A stream without an end. */

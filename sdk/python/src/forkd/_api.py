@@ -37,6 +37,10 @@ def metrics() -> Call[str]:
     return dataclasses.replace(get("/metrics", _text), accept="*/*")
 
 
+def ca() -> Call[str]:
+    return dataclasses.replace(get("/v1/ca", _text), accept="*/*")
+
+
 def events(after: Optional[str], sandbox: Sequence[str], snapshot: Sequence[str], event: Sequence[str]) -> Call[models.Event]:
     """A stream without an end."""
     call = get("/v1/events", model(models.Event), after=after, sandbox=sandbox, snapshot=snapshot, event=event)

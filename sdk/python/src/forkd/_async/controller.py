@@ -102,6 +102,10 @@ class AsyncController:
         """The daemon's metrics, in the format of OpenMetrics."""
         return await self.transport.send(_api.metrics())
 
+    async def ca(self) -> str:
+        """The certificate of the daemon's own CA, in PEM: with it, TLS on the daemon's port can be trusted."""
+        return await self.transport.send(_api.ca())
+
     async def events(
         self,
         *,

@@ -104,6 +104,10 @@ class Controller:
         """The daemon's metrics, in the format of OpenMetrics."""
         return self.transport.send(_api.metrics())
 
+    def ca(self) -> str:
+        """The certificate of the daemon's own CA, in PEM: with it, TLS on the daemon's port can be trusted."""
+        return self.transport.send(_api.ca())
+
     def events(
         self,
         *,

@@ -546,7 +546,10 @@ mod tests {
                 "[snapshot.a]\nfrom = \"i\"\nwarm_up = [\"x\"]",
                 "forkd.toml: snapshot.a.warm_up: expected LANG",
             ),
-            ("[snapshot.a]\nfrom = \"i\"\nwarm_up = [\"r=1\"]", "snapshot.a.warm_up: expected python, java"),
+            (
+                "[snapshot.a]\nfrom = \"i\"\nwarm_up = [\"ruby=1\"]",
+                "snapshot.a.warm_up: expected python, java",
+            ),
             ("[snapshot.a]\nfrom = \"i\"\nwarm_up = [\"bash=@\"]", "snapshot.a.warm_up: expected the path"),
             ("[snapshot.a]\nfrom = \"snapshot:b\"\nvcpus = 2", "forkd.toml: snapshot.a.vcpus: only for a"),
             (

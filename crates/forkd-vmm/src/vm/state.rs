@@ -252,11 +252,13 @@ mod tests {
     fn a_guest_keeps_the_rate_of_its_tsc_or_is_refused() {
         let kvm = Kvm::new().unwrap();
         let vm = kvm.create_vm().unwrap();
-        let vcpu = vm.create_vcpu(0).unwrap();
-        let host = vcpu.get_tsc_khz().unwrap();
-        set_tsc_rate(&vcpu, host).unwrap();
+        let first = vm.create_vcpu(0).unwrap();
+        let host = first.get_tsc_khz().unwrap();
+        set_tsc_rate(&first, host).unwrap();
         let scales = kvm.check_extension(kvm_ioctls::Cap::TscControl);
-        for guest in [host / 2, host / 3 * 2] {
+        for (id, guest) in [(1, host / 2), (2, host / 3 * 2)] {
+            // Each time a new one: KVM keeps a rate that it has refused.
+            let vcpu = vm.create_vcpu(id).unwrap();
             match set_tsc_rate(&vcpu, guest) {
                 Ok(()) => {
                     assert!(scales, "{guest} kHz");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use forkd_api::error::ErrorCode;
 use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
-use forkd_tests::engine::tiny::PATIENCE;
+use forkd_tests::engine::tiny::{PATIENCE, run_directory};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -167,7 +167,7 @@ fn an_end_is_waited_for_also_when_the_daemon_is_restarted() -> Result<(), Failur
 fn a_console_is_followed_until_its_sandbox_ends() -> Result<(), Failure> {
     let world = World::new()?;
     let id = world.fork("base", 1)?.remove(0).id;
-    let log = world.root().join("sandboxes").join(&id).join("console.log");
+    let log = run_directory(&world.root()).join("sandboxes").join(&id).join("console.log");
     std::fs::write(&log, "one\ntwo\n")?;
     let mut follow = Running::start(&world, &["logs", "-f", "--bytes", "4", &id])?;
     assert_eq!(follow.line()?, "two");

@@ -171,24 +171,38 @@ fn flipped(document: &[u8], at: usize) -> Vec<u8> {
     document
 }
 
+/// Whether two manifests differ in their annotations only. These describe a snapshot in lists; what is loaded is in the config.
+fn differ_in_annotations(one: &[u8], other: &[u8]) -> bool {
+    let rest = |text: &[u8]| -> Option<Value> {
+        let mut manifest: Value = serde_json::from_slice(text).ok()?;
+        manifest.as_object_mut()?.remove("annotations");
+        for layer in manifest["layers"].as_array_mut()? {
+            layer.as_object_mut()?.remove("annotations");
+        }
+        Some(manifest)
+    };
+    rest(one).is_some_and(|one| Some(one) == rest(other))
+}
+
 #[test]
 fn each_byte_of_manifest_config_and_tables_can_lie() -> Result<(), Failure> {
     let original = original()?;
     let mut victim = Victim::new()?;
     let (manifest, _) = original.manifest()?;
     let manifest = original.0[&manifest].clone();
+    let mut described = 0;
     for at in bytes_of(&manifest, 23) {
-        victim.bring(
-            &format!("byte {at} of the manifest"),
-            &original.with_manifest(&flipped(&manifest, at))?,
-        )?;
+        let lie = flipped(&manifest, at);
+        let told = victim.bring(&format!("byte {at} of the manifest"), &original.with_manifest(&lie)?)?;
+        described += u32::from(told.is_none() && differ_in_annotations(&manifest, &lie));
     }
     let (config, _) = original.config()?;
     let config = original.0[&config].clone();
     for at in bytes_of(&config, 47) {
         victim.bring(&format!("byte {at} of the config"), &original.with_config(&flipped(&config, at))?)?;
     }
-    assert!(victim.refused > 5 * victim.harmless, "{} refused, {} harmless", victim.refused, victim.harmless);
+    let harmless = victim.harmless - described;
+    assert!(victim.refused > 5 * harmless, "{} refused, {harmless} harmless", victim.refused);
     // The victim is well.
     load(&victim.world, &original.write()?, None)?;
     assert_eq!(number_in(&victim.world, "one")?, 1);

@@ -168,7 +168,7 @@ where
 pub async fn stat(agent: &Agent, at: At<'_>) -> Result<Info, FileError> {
     let answer = match call(agent, STAT, at, MAX_STAT).await {
         // To E2B's clients what is below a file is not missing. Here it is.
-        Err(FileError::Refused(text)) if text.ends_with(&below_a_file()) => {
+        Err(FileError::Refused(text)) if is_below_a_file(&text) => {
             return Err(FileError::NotFound(text));
         }
         answer => answer?,
@@ -177,9 +177,9 @@ pub async fn stat(agent: &Agent, at: At<'_>) -> Result<Info, FileError> {
     Ok(info(answer.entry))
 }
 
-/// How the agent says that something on the way is no directory.
-fn below_a_file() -> String {
-    std::io::Error::from_raw_os_error(rustix::io::Errno::NOTDIR.raw_os_error()).to_string()
+/// Whether the agent says that something on the way is not a directory. Agents in older snapshots say it as Rust does.
+fn is_below_a_file(text: &str) -> bool {
+    [": not a directory", ": Not a directory (os error 20)"].iter().any(|words| text.ends_with(words))
 }
 
 /// A part of what is in a directory.

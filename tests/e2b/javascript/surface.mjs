@@ -150,7 +150,8 @@ const tests = {
     assert.equal((await one.commands.run('echo isolated')).stdout, 'isolated\n')
     if (one.updateNetwork) {
       await one.updateNetwork({ denyOut: ['0.0.0.0/0'], allowOut: ['192.0.2.1'] })
-      await assert.rejects(one.updateNetwork({ denyOut: ['8.8.8.8'] }), /only all of the internet can be denied/)
+      await one.updateNetwork({ denyOut: ['8.8.8.0/24', '1.1.1.1'] })
+      await assert.rejects(one.updateNetwork({ denyOut: ['example.com'] }), /denyOut: 'example\.com' is not an address/)
     }
     await one.kill()
   },

@@ -211,8 +211,9 @@ def test_network(sandbox):
         assert one.commands.run("echo isolated").stdout == "isolated\n"
         if hasattr(one, "update_network"):
             one.update_network({"deny_out": ["0.0.0.0/0"], "allow_out": ["192.0.2.1"]})
-            error = raises(Exception, lambda: one.update_network({"deny_out": ["8.8.8.8"]}))
-            assert "only all of the internet can be denied" in str(error), error
+            one.update_network({"deny_out": ["8.8.8.0/24", "1.1.1.1"]})
+            error = raises(Exception, lambda: one.update_network({"deny_out": ["example.com"]}))
+            assert "denyOut: 'example.com' is not an address" in str(error), error
     finally:
         one.kill()
 

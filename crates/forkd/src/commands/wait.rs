@@ -35,7 +35,7 @@ pub fn run(options: &WaitOptions) -> Result<Exit, CliError> {
             let sandbox = sandbox.to_owned();
             if !options.output.json {
                 let why = ended.as_ref().map_or("removed", |ended| &ended.detail);
-                print(&plain(&format!("{sandbox}  {why}\n")))?;
+                print(&format!("{sandbox}  {}\n", plain(why)))?;
             }
             waited.push(Waited { sandbox, ended });
             Ok(())

@@ -38,7 +38,7 @@ fn classified(operation: &str) -> Option<About> {
     use About::{Admin, Body, Host, Image, List, Sandbox, Snapshot};
     Some(match operation {
         "get_sandbox" | "remove_sandbox" | "sandbox_stats" | "sandbox_console" | "pause_sandbox"
-        | "resume_sandbox" | "exec_interactive" | "proxy" => Sandbox("", ""),
+        | "resume_sandbox" | "exec_interactive" | "connect_port" | "proxy" => Sandbox("", ""),
         "set_sandbox_bandwidth" | "branch_sandbox" => Sandbox("", "{}"),
         "set_sandbox_egress" => Sandbox("", r#"{"mode":"deny"}"#),
         "set_sandbox_ttl" => Sandbox("", r#"{"ttl_secs":5}"#),

@@ -53,6 +53,9 @@ def before_call(context, case, kwargs):
         case.path_parameters["id"] = a_sandbox()
     if "tag" in parameters and (usual or parameters["tag"] == "base"):
         case.path_parameters["tag"] = a_branch()
+    if (case.query or {}).get("follow") in (True, "true"):
+        # A console that is followed ends with its sandbox.
+        case.query["follow"] = False
     if isinstance(case.body, dict):
         few(case.body, "n", 3)
         few(case.body, "timeout_secs", 5)

@@ -181,14 +181,16 @@ pub fn empty(world: &mut World, model: &mut Model, options: &[&str]) -> Result<(
     // Frozen layers that nobody has any more go with a sweep, and a daemon that starts begins with one.
     world.end(Signal::TERM)?;
     world.start(options)?;
-    for place in ["sandboxes", "zygotes", "snapshots", "names", "layers"] {
+    for place in ["sandboxes", "zygotes", "snapshots", "names", "layers", "arriving"] {
         let left = tiny::names(&world.root(), place);
         check!(left.is_empty(), "left in {place}: {left:?}");
     }
     let root = fs::read_dir(world.root())?.flatten().map(|entry| entry.file_name());
     let left: Vec<_> = root
         .filter(|it| {
-            !["layers", "lock", "names", "partial", "run", "snapshots"].iter().any(|name| it == name)
+            !["arriving", "layers", "lock", "names", "partial", "run", "snapshots"]
+                .iter()
+                .any(|name| it == name)
         })
         .collect();
     check!(left.is_empty(), "left: {left:?}");

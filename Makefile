@@ -3,6 +3,7 @@
 CARGO ?= cargo
 CARGO_DENY_VERSION := 0.20.2
 CARGO_FUZZ_VERSION := 0.13.2
+CARGO_DEB_VERSION := 3.8.0
 FUZZ_SECONDS ?= 60
 # The same packages in every build of a profile: others would have other features, and all would be built again.
 RELEASE := --release --locked --workspace
@@ -12,7 +13,7 @@ PRODUCT := --release --locked --package forkd --package forkd-vmm --package fork
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run build build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub recipes mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run setup-package build install uninstall deb deb-test tarball container build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub recipes mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models reference release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -59,8 +60,31 @@ setup: ## install what is missing, or say how
 setup-run:
 	@scripts/setup run
 
+setup-package:
+	@scripts/setup package
+
 build: setup ## build the release binaries
 	$(CARGO) build $(PRODUCT) --bins
+
+install: ## install what make build has built: binaries, man pages, completions, systemd unit; PREFIX (/usr/local), DESTDIR
+	packaging/install
+
+uninstall: ## remove what make install has installed; keeps snapshots, images and logs
+	packaging/install --uninstall
+
+deb: build setup-package ## a Debian package in target/debian; cargo-deb is built the first time
+	@cargo-deb --version 2>/dev/null | grep -qx 'cargo-deb $(CARGO_DEB_VERSION)' \
+		|| $(CARGO) install --locked --version $(CARGO_DEB_VERSION) cargo-deb
+	packaging/deb
+
+deb-test: deb ## install, upgrade and purge that package in a clean root (needs root)
+	packaging/test-deb
+
+tarball: build setup-package ## target/forkd-VERSION-x86_64-linux.tar.gz and SHA256SUMS
+	packaging/tarball
+
+container: deb ## a container image of Debian packages, as an OCI archive in target
+	packaging/container
 
 build-bench: setup
 	$(CARGO) build $(RELEASE) --bins
@@ -147,6 +171,9 @@ sdk-models: ## write anew what is made of docs/openapi.json: docs/api.md, the mo
 	scripts/api-docs
 	sdk/python/with-tools ./generate
 	sdk/typescript/with-tools ./generate
+
+reference: ## write docs/openapi.json and docs/reference anew
+	FORKD_UPDATE=1 $(CARGO) test $(TESTED) --lib --bins -- the_page_of_the the_checked_in_openapi_document
 
 release-test: setup ## dry runs of both releases, and that what must not be released is refused
 	sdk/release-test

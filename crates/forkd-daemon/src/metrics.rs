@@ -1,7 +1,7 @@
 //! What is counted and timed, in the text format that Prometheus reads.
 //!
 //! Names begin with `forkd_`. The frame counts requests; what sandboxes and snapshots do is reported through
-//! [`EngineMetrics`], by whoever calls the engine. Anything else is added with [`Metrics::register`].
+//! [`EngineMetrics`], by the code that calls the engine. `make reference` writes docs/reference/metrics.md from all of them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -92,7 +92,11 @@ fn seconds() -> Histogram {
 impl Default for Metrics {
     fn default() -> Metrics {
         let mut registry = Registry::with_prefix("forkd");
-        registry.register("build", "What runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        registry.register(
+            "build",
+            "Version of the daemon",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
         let metrics = Metrics {
             requests: Family::default(),
             latency: Family::new_with_constructor(seconds),
@@ -101,19 +105,32 @@ impl Default for Metrics {
             engine: EngineMetrics::new(&mut registry),
             registry: Mutex::default(),
         };
-        registry.register("http_requests", "Requests that were answered", metrics.requests.clone());
+        registry.register(
+            "http_requests",
+            "Requests that were answered, by route, method and status",
+            metrics.requests.clone(),
+        );
         let latency = metrics.latency.clone();
-        registry.register_with_unit("http_latency", "Until the head of the answer", Unit::Seconds, latency);
-        registry.register("errors", "Answers that were errors, by their code", metrics.errors.clone());
+        registry.register_with_unit(
+            "http_latency",
+            "Time until the head of the response",
+            Unit::Seconds,
+            latency,
+        );
+        registry.register("errors", "Error responses, by code", metrics.errors.clone());
         registry.register("http_connections", "Open connections", metrics.connections.clone());
         Metrics { registry: Mutex::new(registry), ..metrics }
     }
 }
 
 impl Metrics {
-    /// Adds metrics of somebody else's.
-    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
-        add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Adds the counters of what the audit log and, if they are sent, the spans have lost.
+    pub fn register_losses(&self, audit: Counter, spans: Option<Counter>) {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.register("audit_lost_lines", "Audit log lines that could not be written", audit);
+        if let Some(spans) = spans {
+            registry.register("spans_lost", "Spans dropped instead of sent", spans);
+        }
     }
 
     /// All metrics as text.
@@ -175,45 +192,45 @@ impl EngineMetrics {
             networks_taken: Family::default(),
             networks_not_reused: Counter::default(),
         };
-        registry.register("forks", "Sandboxes that were forked", metrics.forks.clone());
+        registry.register("forks", "Sandboxes forked", metrics.forks.clone());
         registry.register(
             "zygote_loads",
-            "Snapshots that were loaded from disk",
+            "Snapshots loaded from disk into a zygote",
             metrics.zygote_loads.clone(),
         );
         registry.register(
             "zygote_evictions",
-            "Snapshots whose process was given up for its memory",
+            "Zygotes ended to free their memory",
             metrics.zygote_evictions.clone(),
         );
-        registry.register("zygotes", "Snapshots that have a process", metrics.zygotes.clone());
+        registry.register("zygotes", "Snapshots held in memory by a zygote", metrics.zygotes.clone());
         let bytes = metrics.zygote_bytes.clone();
-        registry.register_with_unit("zygote_memory", "What these processes hold", Unit::Bytes, bytes);
+        registry.register_with_unit("zygote_memory", "Memory held by zygotes", Unit::Bytes, bytes);
         for (name, help, histogram) in [
-            ("fork", "Until every VM of a request ran", &metrics.fork_time),
-            ("ready", "Until every guest of a request had answered", &metrics.ready_time),
-            ("branch_pause", "How long a sandbox stood still to be branched", &metrics.branch_pause),
+            ("fork", "Time until every VM of a request was running", &metrics.fork_time),
+            ("ready", "Time until every guest of a request was ready", &metrics.ready_time),
+            ("branch_pause", "Pause of a sandbox while it was branched", &metrics.branch_pause),
             (
                 "identity_window",
-                "How long programs ran in a child of a live branch before it had its identity",
+                "Time that programs ran in a fork of a live branch before it had its own identity",
                 &metrics.identity_window,
             ),
-            ("exec", "How long commands ran", &metrics.exec_time),
+            ("exec", "Duration of commands", &metrics.exec_time),
         ] {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
         }
-        registry.register("sandboxes", "Sandboxes, by their state", metrics.sandboxes.clone());
-        registry.register("snapshots", "Snapshots, by their status", metrics.snapshots.clone());
+        registry.register("sandboxes", "Sandboxes, by state", metrics.sandboxes.clone());
+        registry.register("snapshots", "Snapshots, by status", metrics.snapshots.clone());
         let ready = metrics.networks_ready.clone();
-        registry.register("networks_ready", "Networks that wait for sandboxes", ready);
+        registry.register("networks_ready", "Networks ready for new sandboxes", ready);
         registry.register(
             "networks_taken",
-            "Networks that sandboxes got: new ones, and those that were reset after another sandbox",
+            "Networks given to sandboxes, new or reset after another sandbox",
             metrics.networks_taken.clone(),
         );
         registry.register(
             "networks_not_reused",
-            "Networks that were removed because they could not be reset",
+            "Networks removed because they could not be reset",
             metrics.networks_not_reused.clone(),
         );
         metrics
@@ -294,6 +311,44 @@ fn known(method: &Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PAGE: &str = "# Metrics
+
+`make reference` writes this page from the registry of the daemon. `GET /metrics` serves them in the OpenMetrics text format; it needs a
+token with the scope `read`, unless the daemon has no tokens. Histograms have the samples `_bucket`, `_sum` and `_count`.
+
+| metric | type | |
+|---|---|---|
+";
+
+    #[test]
+    fn the_page_of_the_metrics_is_current() {
+        let metrics = Metrics::default();
+        metrics.register_losses(Counter::default(), Some(Counter::default()));
+        let text = metrics.text().unwrap();
+        let facts = |word: &str| {
+            let prefix = format!("# {word} ");
+            let lines = text.lines().filter_map(move |line| line.strip_prefix(&prefix)?.split_once(' '));
+            lines.collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let (kinds, helps) = (facts("TYPE"), facts("HELP"));
+        let mut page = PAGE.to_owned();
+        for (name, kind) in kinds {
+            let suffix = match kind {
+                "counter" => "_total",
+                "info" => "_info",
+                _ => "",
+            };
+            let help = helps[name].trim_end_matches('.');
+            page += &format!("| `{name}{suffix}` | {kind} | {help} |\n");
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
+        if std::env::var_os("FORKD_UPDATE").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let checked_in = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(checked_in == page, "docs/reference/metrics.md is out of date: run make reference");
+    }
 
     #[test]
     fn what_happens_is_in_the_text() {

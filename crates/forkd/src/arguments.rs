@@ -11,6 +11,7 @@ mod run;
 mod running;
 mod sandbox;
 mod serve;
+mod shown;
 mod snapshot;
 mod token;
 mod watch;
@@ -26,6 +27,9 @@ pub use run::*;
 pub use running::*;
 pub use sandbox::*;
 pub use serve::*;
+#[cfg(test)]
+pub(crate) use shown::EXAMPLES;
+pub use shown::command;
 pub use snapshot::*;
 pub use token::*;
 pub use watch::*;
@@ -38,7 +42,12 @@ use crate::size::parse_mib;
 
 /// Sandboxes for AI agents that fork like processes.
 #[derive(Debug, Parser)]
-#[command(name = "forkd", version, max_term_width = 100)]
+#[command(
+    name = "forkd",
+    version,
+    long_version = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")"),
+    max_term_width = 100
+)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,

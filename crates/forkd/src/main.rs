@@ -3,6 +3,7 @@
 mod arguments;
 mod build;
 mod commands;
+mod completion;
 mod copy;
 mod daemon;
 mod error;
@@ -14,6 +15,8 @@ mod moment;
 mod private;
 mod progress;
 mod recipes;
+#[cfg(test)]
+mod reference;
 mod session;
 mod signals;
 mod size;
@@ -27,12 +30,17 @@ use arguments::{
     Arguments, BenchCommand, Command, E2bCommand, ImageCommand, KernelCommand, MachineCommand, McpCommand,
     ProjectCommand, RecipeCommand, SnapshotCommand, SnapshotKeyCommand, TokenCommand,
 };
-use clap::Parser;
+use clap::FromArgMatches;
+use clap_complete::CompleteEnv;
 use error::CliError;
 use exit::Exit;
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    // A shell that completes a line calls the program with a variable, as `forkd completions` tells it to.
+    CompleteEnv::with_factory(arguments::command).complete();
+    let matches = arguments::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(arguments) {
         Ok(exit) => exit.into(),
         Err(error) => {
             error::print(&error);

@@ -17,7 +17,7 @@ pub fn run(options: &BandwidthOptions) -> Result<Exit, CliError> {
             (true, mib) => print_json(&mib)?,
             (false, Some(mib)) => print(&format!("{mib} MiB/s\n"))?,
             (false, None) if sandbox.egress.is_none() => print("no network\n")?,
-            (false, None) => print("as much as there is\n")?,
+            (false, None) => print("unlimited\n")?,
         }
         Ok(Exit::Success)
     })

@@ -25,7 +25,7 @@ pub(super) fn show(snapshot: &Snapshot, output: &Output) -> Result<(), CliError>
     }
     print(&format!("{}\n", snapshot.tag))?;
     if let Some(pause) = snapshot.pause_us {
-        say(&format!("The sandbox stood still for {}.", microseconds(pause)));
+        say(&format!("Paused for {}.", microseconds(pause)));
     }
     Ok(())
 }

@@ -123,7 +123,7 @@ async fn serve(options: &DevOptions, plan: &Plan, image: &Image) -> Result<Exit,
         asked = asked_to_end() => asked.map(|()| Exit::Success),
         status = vm.process.status() => {
             let status = status.map_or_else(|| "an unknown status".into(), |status| status.to_string());
-            Err(CliError::Io("go on", io::Error::other(format!("the VM has ended with {status}"))))
+            Err(CliError::Io("continue", io::Error::other(format!("the VM exited with {status}"))))
         }
     }
 }

@@ -148,7 +148,7 @@ async fn serve(
         };
         tracing::info!(%address, tls, "listening");
         if !app.tokens.needed() {
-            tracing::warn!("there are no tokens: every user of this host may use {address}");
+            tracing::warn!("no tokens exist: every user of this host can use {address}");
         }
     }
     if let Some(keeper) = &keeper {
@@ -209,7 +209,7 @@ fn report(recovered: &Recovered) {
         zygotes = zygotes.len(),
         stored = stored.len(),
         removed,
-        "adopted what was there"
+        "adopted running VMs"
     );
     for id in sandboxes {
         tracing::info!(%id, "adopted a sandbox");
@@ -228,7 +228,7 @@ fn report(recovered: &Recovered) {
         tracing::warn!(reason, "sandboxes with a network are refused");
     }
     if *removed > 0 {
-        tracing::info!(removed, "removed networks that were nobody's");
+        tracing::info!(removed, "removed unused networks");
     }
     for change in changes {
         tracing::info!(change, "this host was changed for the networks of sandboxes");

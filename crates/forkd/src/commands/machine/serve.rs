@@ -21,7 +21,7 @@ pub fn run(options: &MachineServeOptions) -> Result<Exit, CliError> {
     if options.output.json {
         print_json(&answer)?;
     } else {
-        say("forkd's commands find the daemon by themselves. For other programs of this shell:");
+        say("forkd's commands find the daemon automatically. For other programs of this shell:");
         print(&format!("export FORKD_ADDRESS={}\nexport FORKD_TOKEN={}\n", answer.address, answer.token))?;
     }
     Ok(Exit::Success)

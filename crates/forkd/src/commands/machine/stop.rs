@@ -29,7 +29,7 @@ pub fn run(options: &StopOptions) -> Result<Exit, CliError> {
         Stopped::Already => format!("Machine {name} was not running."),
         Stopped::Clean => format!("Machine {name} has shut down."),
         Stopped::Forced if options.force => format!("Machine {name} was ended."),
-        Stopped::Forced => format!("Machine {name} did not shut down by itself and was ended."),
+        Stopped::Forced => format!("Machine {name} did not shut down in time and was killed."),
     });
     Ok(Exit::Success)
 }

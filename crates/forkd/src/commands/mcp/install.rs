@@ -18,7 +18,7 @@ const VARIABLES: [&str; 3] = [forkd_host::home::HOME_VARIABLE, SOCKET_VARIABLE, 
 /// An entry cannot be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    #[error("there is no home directory: HOME is not set")]
+    #[error("no home directory: HOME is not set")]
     NoHome,
     #[error("this client has no configuration files of projects; leave out --project, or use --print")]
     NoProject,

@@ -60,7 +60,7 @@ impl PrivateKeeper {
                     "cannot tell who holds this daemon"
                 );
             }
-            tracing::info!("nobody holds this daemon any more");
+            tracing::info!("no client holds this private daemon any more");
             handle.stop();
             engine.end_sandboxes().await;
         });

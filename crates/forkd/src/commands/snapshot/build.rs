@@ -188,7 +188,7 @@ async fn order(
 ) -> Result<Option<CreateSnapshot>, CliError> {
     let path = &options.file;
     let missing = |what: &str, name: &str| {
-        let problem = format!("there is no {what} {name:?}; see forkd image ls and forkd snapshot ls");
+        let problem = format!("no {what} is named {name:?}; see forkd image ls and forkd snapshot ls");
         CliError::from(step.wrong(path, "from", problem))
     };
     let (image, snapshot) = match &step.from {

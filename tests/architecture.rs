@@ -1,5 +1,8 @@
 //! Keeps ARCHITECTURE.md true: what it names exists, and crates depend only on crates below them in its table. docs/api.md is
-//! kept true, too, and so are the licences and sources that deny.toml allows dependencies to have.
+//! kept true, too, and so are the licences and sources that deny.toml allows dependencies to have. Documents and messages are in
+//! plain English (`phrases.rs`).
+
+mod phrases;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -151,7 +151,7 @@ pub fn an_image_from_nothing() -> TestResult {
     check_file_system(&directory(&image))?;
     let output = world.build("FROM scratch\nCOPY --chown=nobody src/tool /bin/\n", tag, &[])?;
     let said = String::from_utf8(output.stderr)?;
-    check!(said.contains("line 2: files cannot be placed: there is no user 'nobody'"), "{said}");
+    check!(said.contains("line 2: cannot copy files into the guest: there is no user 'nobody'"), "{said}");
     world.remove(tag)
 }
 

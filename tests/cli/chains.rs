@@ -57,7 +57,7 @@ read            [..] KiB
 exit: 1
 --- stderr
 forkd: there is no snapshot "none"
-hint: forkd snapshot ls lists those there are
+hint: see forkd snapshot ls
 
 "#]]
     );
@@ -250,7 +250,7 @@ fn a_file_that_is_wrong_is_refused_before_anything_is_made() -> Result<(), Failu
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"base\"\nvcpus = 2",
             &[],
-            "snapshot.b.vcpus: only for a snapshot of an image",
+            "snapshot.b.vcpus: only valid for a snapshot of an image",
         ),
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"base\"\nwarm_up = [\"bash=@none.sh\"]",
@@ -260,9 +260,9 @@ fn a_file_that_is_wrong_is_refused_before_anything_is_made() -> Result<(), Failu
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"c\"\n[snapshot.c]\nfrom = \"b\"",
             &[],
-            "from each other: b from c from b",
+            "based on each other in a cycle: b from c from b",
         ),
-        (good.to_owned(), &["a", "x"], "there is no table [snapshot.x]; there are a"),
+        (good.to_owned(), &["a", "x"], "no table [snapshot.x]; the file has a"),
     ] {
         let says = refused(&text, arguments)?;
         assert!(says.contains(part), "{text}: {says}");

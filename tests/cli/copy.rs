@@ -81,7 +81,7 @@ exit: 0
         str![[r#"
 exit: 2
 --- stderr
-forkd: --user says who files belong to in a sandbox; what comes out of one is this user's
+forkd: --user sets the owner of files in a sandbox; files copied out of one belong to you
 
 "#]]
     );
@@ -204,7 +204,7 @@ fn copies_that_make_no_sense_are_refused() -> Result<(), Failure> {
         str![[r#"
 exit: 2
 --- stderr
-forkd: one side is in a sandbox (SANDBOX:PATH), the other is a path here
+forkd: exactly one side must be in a sandbox (SANDBOX:PATH) and the other a local path
 
 "#]]
     );
@@ -213,7 +213,7 @@ forkd: one side is in a sandbox (SANDBOX:PATH), the other is a path here
         str![[r#"
 exit: 2
 --- stderr
-forkd: one side is in a sandbox (SANDBOX:PATH), the other is a path here
+forkd: exactly one side must be in a sandbox (SANDBOX:PATH) and the other a local path
 
 "#]]
     );
@@ -222,7 +222,7 @@ forkd: one side is in a sandbox (SANDBOX:PATH), the other is a path here
         str![[r#"
 exit: 2
 --- stderr
-forkd: a path in a sandbox begins with a slash
+forkd: a path in a sandbox must begin with a slash
 
 "#]]
     );

@@ -15,8 +15,8 @@ fn without_a_daemon_it_is_said_how_to_start_one() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no daemon: nobody listens at HOME/forkd.sock, and machine default has none
-hint: forkd serve starts one here, forkd run starts one wherever it can; --address names another
+forkd: no daemon is running: no process listens at HOME/forkd.sock, and machine default runs none
+hint: start one with forkd serve; --address names another host's
 
 "#]]
     );
@@ -25,8 +25,8 @@ hint: forkd serve starts one here, forkd run starts one wherever it can; --addre
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no daemon: nobody listens at HOME/forkd.sock, and machine default has none
-hint: forkd serve starts one here, forkd run starts one wherever it can; --address names another
+forkd: no daemon is running: no process listens at HOME/forkd.sock, and machine default runs none
+hint: start one with forkd serve; --address names another host's
 
 "#]]
     );
@@ -42,7 +42,7 @@ fn an_address_where_nobody_is_is_named() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: the daemon at unix://HOME/none cannot be reached: No such file or directory (os error 2)
+forkd: cannot reach the daemon at unix://HOME/none: No such file or directory (os error 2)
 hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names another
 
 "#]]
@@ -52,7 +52,7 @@ hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names an
         str![[r#"
 exit: 1
 --- stderr
-forkd: the daemon at http://127.0.0.1:1 cannot be reached: Connection refused (os error 111)
+forkd: cannot reach the daemon at http://127.0.0.1:1: Connection refused (os error 111)
 hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names another
 
 "#]]
@@ -63,7 +63,7 @@ hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names an
         str![[r#"
 exit: 2
 --- stderr
-forkd: FORKD_URL is no address: expected unix:///path, http://host:port or https://host:port
+forkd: FORKD_URL is not a valid address: expected unix:///path, http://host:port or https://host:port
 
 "#]]
     );
@@ -106,7 +106,7 @@ fn what_is_not_there_is_named() -> Result<(), Failure> {
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor a sandbox nothing
-hint: forkd snapshot ls and forkd ls --all list what there is
+hint: see forkd snapshot ls and forkd ls --all
 
 "#]]
     );
@@ -116,7 +116,7 @@ hint: forkd snapshot ls and forkd ls --all list what there is
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor a sandbox nothing
-hint: forkd snapshot ls and forkd ls --all list what there is
+hint: see forkd snapshot ls and forkd ls --all
 
 "#]]
     );
@@ -126,9 +126,9 @@ hint: forkd snapshot ls and forkd ls --all list what there is
 exit: 1
 --- stderr
 forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
+hint: see forkd ls --all
 forkd: there is no sandbox "iother"
-hint: forkd ls --all lists those there are
+hint: see forkd ls --all
 
 "#]]
     );
@@ -139,7 +139,7 @@ hint: forkd ls --all lists those there are
 exit: 1
 --- stderr
 forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
+hint: see forkd ls --all
 
 "#]]
     );
@@ -159,7 +159,7 @@ hint: forkd ls --all lists those there are
 exit: 1
 --- stderr
 forkd: there is no snapshot "nothing"
-hint: forkd snapshot ls lists those there are
+hint: see forkd snapshot ls
 
 "#]]
     );
@@ -169,7 +169,7 @@ hint: forkd snapshot ls lists those there are
 exit: 1
 --- stderr
 forkd: there is no snapshot "nothing"
-hint: forkd snapshot ls lists those there are
+hint: see forkd snapshot ls
 
 "#]]
     );
@@ -178,7 +178,7 @@ hint: forkd snapshot ls lists those there are
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a snapshot nor an image nothing
+forkd: no snapshot or image is named nothing
 hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
@@ -189,7 +189,7 @@ hint: forkd run --pull gets an image from a registry; forkd image pull, build an
 exit: 1
 --- stderr
 forkd: there is no image "nothing"
-hint: forkd image ls lists those there are
+hint: see forkd image ls
 
 "#]]
     );
@@ -199,7 +199,7 @@ hint: forkd image ls lists those there are
 exit: 1
 --- stderr
 forkd: there is no sandbox "../../snapshots"
-hint: forkd ls --all lists those there are
+hint: see forkd ls --all
 
 "#]]
     );
@@ -242,8 +242,8 @@ forkd: the sandbox is one without an agent
         str![[r#"
 exit: 1
 --- stderr
-forkd: a terminal is needed, and stdin is none
-hint: forkd exec runs a command without one
+forkd: stdin is not a terminal
+hint: use forkd exec to run a command without a terminal
 
 "#]]
     );
@@ -272,7 +272,7 @@ forkd: "A B" is not a tag: use 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning 
 exit: 1
 --- stderr
 forkd: snapshot base is not a branch of sandbox ID
-hint: forkd inspect shows those it can go back to
+hint: forkd inspect lists its branches
 
 "#]]
     );
@@ -290,7 +290,7 @@ forkd: n is 0, expected 1 to 1000
         str![[r#"
 exit: 1
 --- stderr
-forkd: base is a snapshot, whose vCPUs, memory, disk and kernel are what they are
+forkd: base is a snapshot: its vCPUs, memory, disk and kernel cannot be changed
 hint: make another with: forkd snapshot IMAGE
 
 "#]]
@@ -322,7 +322,7 @@ fn limits_of_the_daemon_are_passed_on() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: 4 more sandboxes beside 0: this host takes 3 at most
+forkd: 4 more sandboxes beside 0: the limit of this host is 3
 hint: remove some first, or start the daemon with a higher --max-sandboxes
 
 "#]]

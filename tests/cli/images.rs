@@ -220,7 +220,7 @@ exit: 1
 --- stderr
 note: forkd rmi used to remove snapshots; these are removed by: forkd snapshot rm
 forkd: there is no image "nothing"
-hint: forkd image ls lists those there are
+hint: see forkd image ls
 team/app:v1 is removed; [..] are free again.
 
 "#]]
@@ -231,7 +231,7 @@ team/app:v1 is removed; [..] are free again.
 exit: 1
 --- stderr
 forkd: there is no image "team/app:v1"
-hint: forkd image ls lists those there are
+hint: see forkd image ls
 
 "#]]
     );
@@ -243,7 +243,7 @@ exit: 1
 []
 --- stderr
 forkd: there is no image "nothing"
-hint: forkd image ls lists those there are
+hint: see forkd image ls
 
 "#]]
     );
@@ -294,7 +294,7 @@ forkd: the archive cannot be read: numeric field was not a number: . This i when
         str![[r#"
 exit: 1
 --- stderr
-forkd: give the image a name: "a b" is none (--name NAME)
+forkd: "a b" is not a valid image name; give one with --name NAME
 
 "#]]
     );
@@ -433,7 +433,7 @@ exit: 1
 --- stderr
 forkd: sending the build context
 forkd: unpacking the build context
-forkd: forkd.toml makes no sense: TOML parse error at line 1, column 9
+forkd: cannot parse forkd.toml: TOML parse error at line 1, column 9
   |
 1 | vcpus = 'many'
   |         ^^^^^^
@@ -592,7 +592,7 @@ forkd: making the file system
         str![[r#"
 exit: 1
 --- stderr
-forkd: the credentials for REGISTRY are with a helper (HOME/docker/config.json): cannot run docker-credential-other, which must be in PATH: No such file or directory (os error 2)
+forkd: cannot get the credentials for REGISTRY from a credential helper (HOME/docker/config.json): cannot run docker-credential-other, which must be in PATH: No such file or directory (os error 2)
 
 "#]]
     );
@@ -601,7 +601,7 @@ forkd: the credentials for REGISTRY are with a helper (HOME/docker/config.json):
         str![[r#"
 exit: 1
 --- stderr
-forkd: "a b" is not a reference to an image: invalid reference format
+forkd: invalid image reference "a b": invalid reference format
 
 "#]]
     );
@@ -663,7 +663,7 @@ fn a_daemon_that_is_not_there_is_named() -> Result<(), Failure> {
             last,
             [
                 "hint: is it running? forkd serve starts one; --address or FORKD_ADDRESS names another",
-                "forkd: the daemon at unix://HOME/none cannot be reached: No such file or directory (os error 2)",
+                "forkd: cannot reach the daemon at unix://HOME/none: No such file or directory (os error 2)",
             ],
             "{words:?}: {said}"
         );
@@ -801,8 +801,8 @@ NAME  ID  ON DISK  SIZE  USER  LIBRARY
 exit: 1
 --- stderr
 forkd: sending HOME/tiny.tar
-forkd: images keep the owners of their files, and this daemon does not run as root
-hint: start a daemon as root (sudo forkd serve); where there is none, run this command as root (sudo forkd ...)
+forkd: cannot make images: the daemon needs root to set the owners of their files
+hint: start a daemon as root (sudo forkd serve); or, without a daemon, run this command as root (sudo forkd ...)
 
 "#]]
     );
@@ -855,7 +855,7 @@ forkd: making the file system
 exit: 1
 --- stderr
 forkd: there is no image "nothing"
-hint: forkd image ls lists those there are
+hint: see forkd image ls
 
 "#]]
     );

@@ -110,7 +110,7 @@ exit: 0
         str![[r#"
 exit: 1
 --- stderr
-forkd: "6.1" means more than one kernel; give all of its id
+forkd: "6.1" matches more than one kernel; give the full id
 
 "#]]
     );
@@ -129,7 +129,7 @@ Kernel 6.1.3-[..] is removed.
 exit: 1
 --- stderr
 forkd: there is no kernel "6.1.4"
-hint: forkd kernel ls lists those there are
+hint: see forkd kernel ls
 
 "#]]
     );
@@ -188,7 +188,7 @@ exit: 1
 --- stderr
 forkd: sending HOME/text
 forkd: unpacking the kernel
-forkd: kernel is no kernel that can be booted: neither an ELF file nor a bzImage
+forkd: kernel is not a bootable kernel: neither an ELF file nor a bzImage
 
 "#]]
     );

@@ -104,7 +104,7 @@ exit: 1
 there is removed; [..] are free again.
 here is removed; [..] are free again.
 forkd: there is no image "none"
-hint: forkd image ls lists those there are
+hint: see forkd image ls
 
 "#]]
     );

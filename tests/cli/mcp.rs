@@ -62,7 +62,10 @@ fn tools_are_served_over_stdio() -> Result<(), Failure> {
 fn without_a_daemon_tools_say_so() -> Result<(), Failure> {
     let home = Home::new()?;
     let texts = call(&home, &[], &[("sandboxes", json!({}))])?;
-    assert!(texts[0].0 && texts[0].1.starts_with("Cannot find the daemon: there is no daemon"), "{texts:?}");
+    assert!(
+        texts[0].0 && texts[0].1.starts_with("Cannot find the daemon: no daemon is running"),
+        "{texts:?}"
+    );
     assert!(texts[0].1.contains("forkd serve"), "{texts:?}");
     Ok(())
 }

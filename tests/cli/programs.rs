@@ -103,7 +103,7 @@ forkd: the command was ended after 1 s (--timeout)
 exit: 1
 --- stdout
 half--- stderr
-forkd: the daemon ended the connection before its last word
+forkd: the daemon closed the connection before the end of the answer
 hint: the daemon's log may have the reason
 
 "#]]
@@ -213,7 +213,7 @@ fn a_run_of_an_image_that_is_not_there_pulls_it_if_told_so() -> Result<(), Failu
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a snapshot nor an image python:3.12
+forkd: no snapshot or image is named python:3.12
 hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
@@ -505,7 +505,7 @@ fn whatever_else_answers_is_not_believed() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: what answers at unix://HOME/forkd.sock is not forkd's daemon: its answer cannot be read (expected value at line 1 column 1)
+forkd: the server at unix://HOME/forkd.sock is not forkd's daemon: invalid answer (expected value at line 1 column 1)
 hint: --address or FORKD_ADDRESS names another
 
 "#]]
@@ -515,7 +515,7 @@ hint: --address or FORKD_ADDRESS names another
         str![[r#"
 exit: 1
 --- stderr
-forkd: what answers at unix://HOME/forkd.sock is not forkd's daemon: it answered with status 502
+forkd: the server at unix://HOME/forkd.sock is not forkd's daemon: it answered with status 502
 hint: --address or FORKD_ADDRESS names another
 
 "#]]

@@ -64,7 +64,7 @@ fn a_recipe_is_shown() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is no recipe "python"
+forkd: no recipe is named "python"
 hint: forkd recipe ls lists those there are; a directory is given with a slash: ./python
 
 "#]]

@@ -111,7 +111,7 @@ ID                    STATE
 ID  paused
 --- stderr
 forkd: there is no sandbox "inone"
-hint: forkd ls --all lists those there are
+hint: see forkd ls --all
 
 "#]]
     );
@@ -132,7 +132,7 @@ exit: 0
 --- stdout
 one
 --- stderr
-The sandbox stood still for [..] ms.
+Paused for [..] ms.
 
 "#]]
     );

@@ -16,7 +16,7 @@ exit: 0
 --- stdout
 child
 --- stderr
-The sandbox stood still for [..] ms.
+Paused for [..] ms.
 
 "#]]
     );
@@ -100,7 +100,7 @@ child
 base
 --- stderr
 forkd: there is no snapshot "nothing"
-hint: forkd snapshot ls lists those there are
+hint: see forkd snapshot ls
 
 "#]]
     );

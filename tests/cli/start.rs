@@ -49,8 +49,8 @@ fn a_daemon_is_started_and_said_so_once() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: there was no daemon; one is started, process [..], and logs to HOME/daemon.log
-forkd: there is neither a snapshot nor an image nothing
+forkd: no daemon was running; starting one, process [..], and logs to HOME/daemon.log
+forkd: no snapshot or image is named nothing
 hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
@@ -62,7 +62,7 @@ hint: forkd run --pull gets an image from a registry; forkd image pull, build an
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a snapshot nor an image nothing
+forkd: no snapshot or image is named nothing
 hint: forkd run --pull gets an image from a registry; forkd image pull, build and import make others
 
 "#]]
@@ -96,7 +96,7 @@ fn one_that_does_not_start_is_said_with_its_reason() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: the daemon did not start; HOME/daemon.log has the whole log:
+forkd: the daemon did not start; the whole log is in HOME/daemon.log:
 [..]without cgroups[..]
 forkd: cannot make the engine's directory: File exists (os error 17)
 

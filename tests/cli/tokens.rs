@@ -40,7 +40,7 @@ hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
         str![[r#"
 exit: 1
 --- stderr
-forkd: this is not a token
+forkd: malformed token
 hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
 
 "#]]
@@ -69,7 +69,7 @@ hint: make one on the daemon's host: forkd token create NAME --scope run
         str![[r#"
 exit: 1
 --- stderr
-forkd: this is not a token
+forkd: malformed token
 hint: FORKD_TOKEN or --token-file gives a token; forkd token create makes one
 
 "#]]
@@ -157,7 +157,7 @@ fn a_token_belongs_to_a_project_and_sees_what_is_shared() -> Result<(), Failure>
 exit: 1
 --- stderr
 forkd: there is neither a snapshot nor a sandbox base
-hint: forkd snapshot ls and forkd ls --all list what there is
+hint: see forkd snapshot ls and forkd ls --all
 
 "#]]
     );
@@ -208,7 +208,7 @@ hint: remove some of its sandboxes or branches first, or raise its limits on the
 exit: 1
 --- stderr
 forkd: snapshot base belongs to another project
-hint: it is public, so it can be used; to change it needs a token of its project, or one with the scope admin
+hint: it is public: every project can use it, but only a token of its own project or one with the scope admin can change it
 
 "#]]
     );
@@ -221,6 +221,45 @@ Only project default can fork from base.
 
 "#]]
     );
-    assert!(world.run(&["token", "create", "x", "--project", "a b"])?.contains("no name for a project"));
+    assert!(world.run(&["token", "create", "x", "--project", "a b"])?.contains("invalid project name"));
+    Ok(())
+}
+
+#[test]
+fn a_token_can_have_the_secret_of_a_file() -> Result<(), Failure> {
+    let world = World::with(&["--listen", "127.0.0.1:0"])?;
+    let address = format!("http://{}", world.address()?);
+    let file = world.path().join("secret");
+    let create = ["token", "create", "pod", "--secret-file", file.to_str().ok_or("a path")?];
+    for secret in
+        ["e2b_0123456789abcdef0123456789abcdef01234567", "e2b_ffffffffffffffffffffffffffffffffffffffff"]
+    {
+        std::fs::write(&file, format!("{secret}\n"))?;
+        // Again is the same, and another secret replaces the first.
+        for _ in 0..2 {
+            assert_data_eq!(
+                world.run(&create)?,
+                str![[r#"
+exit: 0
+--- stderr
+Created the token pod.
+
+"#]]
+            );
+        }
+        assert!(over_tcp(&world, &address, &["ls"], Some(secret)).output()?.status.success());
+    }
+    let first = "e2b_0123456789abcdef0123456789abcdef01234567";
+    assert!(!over_tcp(&world, &address, &["ls"], Some(first)).output()?.status.success());
+    std::fs::write(&file, "password\n")?;
+    assert_data_eq!(
+        world.run(&create)?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: HOME/secret has no secret: expected e2b_ and 40 hexadecimal digits (echo e2b_$(openssl rand -hex 20))
+
+"#]]
+    );
     Ok(())
 }

@@ -6,6 +6,21 @@ use snapbox::{assert_data_eq, str};
 use crate::world::Home;
 
 #[test]
+fn the_version_has_the_commit_and_its_date() -> Result<(), Failure> {
+    let home = Home::new()?;
+    let version = concat!("forkd ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(home.stdout(&["-V"])?, version);
+    let long = home.stdout(&["--version"])?;
+    let build = long.strip_prefix(&format!("{version} (")).and_then(|rest| rest.strip_suffix(')'));
+    let (commit, date) = build.and_then(|build| build.split_once(' ')).ok_or(long.clone())?;
+    // An archive of the sources has no commit, and no date unless SOURCE_DATE_EPOCH gave one.
+    let is_commit = commit.len() >= 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_commit || commit == "unknown", "{long}");
+    assert!(date.len() == 10 && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'), "{long}");
+    Ok(())
+}
+
+#[test]
 fn a_verb_is_needed() -> Result<(), Failure> {
     let home = Home::new()?;
     assert_data_eq!(

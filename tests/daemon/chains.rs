@@ -127,8 +127,8 @@ fn a_command_that_fails_ends_the_making_of_a_snapshot() -> Result<(), Failure> {
     assert!(says.contains("\"fail 3\" exited with 3") && says.ends_with("it is\nbroken"), "{says}");
     for (body, part) in [
         (json!({ "snapshot": "base", "run": ["one"] }), "needs a tag"),
-        (json!({ "snapshot": "base", "tag": "t", "image": "i" }), "image can be given"),
-        (json!({ "snapshot": "base", "tag": "t", "memory_mib": 64 }), "memory_mib can be given"),
+        (json!({ "snapshot": "base", "tag": "t", "image": "i" }), "image can only be given"),
+        (json!({ "snapshot": "base", "tag": "t", "memory_mib": 64 }), "memory_mib can only be given"),
         (json!({ "snapshot": "base", "tag": "t", "run": [""] }), "a command of run"),
         (json!({ "tag": "t" }), "one of image and snapshot"),
     ] {
@@ -340,7 +340,7 @@ fn builds_that_make_no_sense_are_refused_and_take_no_name() -> Result<(), Failur
     world.ask("PUT /v1/snapshots/base/names/mine")?.parsed::<Snapshot>(200)?;
     for (code, body, part) in [
         (ErrorCode::NameTaken, build("base", of()), "there is a snapshot base already"),
-        (ErrorCode::NameTaken, build("mine", of()), "a name of snapshot base, which was not built"),
+        (ErrorCode::NameTaken, build("mine", of()), "a name of snapshot base, which no build made"),
         (ErrorCode::Malformed, build("A B", of()), "is not a tag"),
         (
             ErrorCode::Malformed,
@@ -348,7 +348,11 @@ fn builds_that_make_no_sense_are_refused_and_take_no_name() -> Result<(), Failur
             "contents.tag cannot",
         ),
         (ErrorCode::Malformed, build("app", json!({})), "one of image and snapshot"),
-        (ErrorCode::Malformed, build("app", json!({ "snapshot": "base", "vcpus": 2 })), "vcpus can be given"),
+        (
+            ErrorCode::Malformed,
+            build("app", json!({ "snapshot": "base", "vcpus": 2 })),
+            "vcpus can only be given",
+        ),
         (ErrorCode::Malformed, build("app", json!({ "snapshot": "base", "env": { "": "x" } })), "env has"),
         (ErrorCode::NotFound, build("app", json!({ "snapshot": "none" })), "none"),
         (ErrorCode::NotFound, build("app", json!({ "image": "none", "network": false })), "none"),

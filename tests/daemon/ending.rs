@@ -90,7 +90,7 @@ fn each_end_has_its_reason() -> Result<(), Failure> {
         Ok(())
     })?;
     let expired = expired[0].error(ErrorCode::SandboxEnded)?;
-    assert!(expired.error.ends_with("its time was over"), "{expired:?}");
+    assert!(expired.error.ends_with("its TTL expired"), "{expired:?}");
     Ok(())
 }
 

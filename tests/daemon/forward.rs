@@ -101,7 +101,7 @@ fn local_ports_lead_to_ports_of_a_sandbox() -> Result<(), Failure> {
     world.ask(&format!("DELETE /v1/sandboxes/{id}"))?;
     let (status, stderr) = forward.end()?;
     assert_eq!(status, Some(1), "{stderr}");
-    let refused = format!("port {closed}: nobody listens on port {closed}");
+    let refused = format!("port {closed}: no process listens on port {closed}");
     assert!(stderr.contains(&refused), "{stderr}");
     assert!(stderr.contains(&format!("sandbox {id} ended: it was removed")), "{stderr}");
     Ok(())
@@ -167,6 +167,8 @@ fn an_end_is_waited_for_also_when_the_daemon_is_restarted() -> Result<(), Failur
 fn a_console_is_followed_until_its_sandbox_ends() -> Result<(), Failure> {
     let world = World::new()?;
     let id = world.fork("base", 1)?.remove(0).id;
+    // The guest itself may be in the middle of a line.
+    world.forkd(&["pause", &id])?;
     let log = run_directory(&world.root()).join("sandboxes").join(&id).join("console.log");
     std::fs::write(&log, "one\ntwo\n")?;
     let mut follow = Running::start(&world, &["logs", "-f", "--bytes", "4", &id])?;

@@ -52,7 +52,7 @@ fn memory_of_a_sandbox_needs_a_yes_wherever_it_goes() -> Result<(), Failure> {
         assert!(said.contains(words), "{tag}: {said}");
         Ok(())
     };
-    refuses(&from, "one", "is of sandbox ")?;
+    refuses(&from, "one", "was made of sandbox ")?;
     // Derived from it, and compacted: nothing of the branch is left but its memory.
     derive(&from, "one", "derived")?;
     refuses(&from, "derived", "derived is based on one, a snapshot of sandbox ")?;

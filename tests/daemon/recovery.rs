@@ -37,7 +37,7 @@ fn whatever_ends_a_daemon_the_next_one_has_everything() -> Result<(), Failure> {
         assert_eq!((world.sandboxes("")?, snapshots(&world)?), before, "after {signal:?}");
     }
     let log = world.log();
-    assert!(log.contains("adopted what was there") && log.contains("sandboxes=5"), "{log}");
+    assert!(log.contains("adopted running VMs") && log.contains("sandboxes=5"), "{log}");
     assert!(log.contains(&format!("id={first}")) && log.contains("tag=branch"), "{log}");
 
     // And all of it goes on.
@@ -101,7 +101,7 @@ fn a_budget_for_zygotes_is_kept_and_metered() -> Result<(), Failure> {
         Ok(world.ask("GET /metrics")?.body.contains("forkd_zygote_loads_total 1\n"))
     })?;
     evicted(2)?;
-    assert!(world.log().contains("gave up its memory"), "{}", world.log());
+    assert!(world.log().contains("unloaded an idle snapshot from memory"), "{}", world.log());
     Ok(())
 }
 

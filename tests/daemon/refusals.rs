@@ -10,7 +10,7 @@ use crate::world::World;
 #[test]
 fn limits_have_names() -> Result<(), Failure> {
     for (options, n, code, says) in [
-        (["--max-sandboxes", "3"], 4, ErrorCode::TooMany, "this host takes 3 at most"),
+        (["--max-sandboxes", "3"], 4, ErrorCode::TooMany, "the limit of this host is 3"),
         (["--max-memory", "32M"], 1, ErrorCode::NoMemory, "sandboxes of 64 MiB"),
         (["--free-disk", "900T"], 1, ErrorCode::NoDisk, "are kept free"),
     ] {

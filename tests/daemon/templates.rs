@@ -108,7 +108,7 @@ fn only_a_template_of_an_image_can_be_built_on() -> Result<(), Failure> {
     let new: Value = ask(&world, "POST /v3/templates", Some(named("next")))?.parsed(202)?;
     let request = format!("POST /v2/templates/next/builds/{}", new["buildID"].as_str().ok_or("no id")?);
     for (template, expected) in
-        [("derived", "is a snapshot of another snapshot, on which nothing can be built"), ("gone", "gone")]
+        [("derived", "is a snapshot of another snapshot, which cannot be built on"), ("gone", "gone")]
     {
         let refused = ask(&world, &request, Some(json!({ "fromTemplate": template, "steps": [] })))?;
         assert_eq!(refused.status, if template == "gone" { 404 } else { 400 }, "{}", refused.body);

@@ -120,7 +120,7 @@ fn a_policy_says_what_is_pulled() -> Result<(), Failure> {
     let other_key = public(&other).display().to_string();
     hub.pull("both", &["--key", &other_key])?;
     let third_key = fs::read_to_string(public(&third))?;
-    hub.refuses(json!({ "key": third_key }), &["none of the signatures", "the request demands"])?;
+    hub.refuses(json!({ "key": third_key }), &["none of the signatures", "the request requires"])?;
 
     // What the file says holds at once, and a file that says nothing refuses everything.
     for (text, says) in [("garbage", "cannot be used"), ("default = \"maybe\"", "cannot be used")] {
@@ -134,7 +134,7 @@ fn a_policy_says_what_is_pulled() -> Result<(), Failure> {
     assert!(asked.len() <= 1, "only by this test: {asked:?}");
     // Whoever accepts all still demands what the request does.
     fs::write(hub.policy_file(), "default = \"accept\"")?;
-    hub.refuses(json!({ "key": fs::read_to_string(public(&third))? }), &["the request demands"])?;
+    hub.refuses(json!({ "key": fs::read_to_string(public(&third))? }), &["the request requires"])?;
     hub.pull("accepted", &[])?;
     fs::remove_file(hub.policy_file())?;
     hub.pull("without", &[])?;
@@ -187,10 +187,10 @@ fn only_signatures_are_stored() -> Result<(), Failure> {
         (with("payload", another.payload().into()), "is not what cosign signs"),
         (with("payload", "x".repeat(70_000).into()), "70000 bytes"),
         (with("signature", "?".into()), "not base64"),
-        (with("signature", another.signature().into()), "was not made of this payload"),
-        (with("key", SigningKey::generate()?.public().to_pem().into()), "was not made of this payload"),
+        (with("signature", another.signature().into()), "does not match this payload"),
+        (with("key", SigningKey::generate()?.public().to_pem().into()), "does not match this payload"),
         (with("key", "nonsense".into()), "-----BEGIN PUBLIC KEY-----"),
-        (with("key", key.to_pem().into()), "the key cannot be used"),
+        (with("key", key.to_pem().into()), "invalid key"),
     ] {
         let said = hub.to.refuses(ErrorCode::Malformed, post, wanted)?;
         assert!(said.contains(says) && !said.contains(&key.to_pem()[30..60]), "{says}: {said}");

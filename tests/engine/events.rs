@@ -273,7 +273,7 @@ fn input_that_cannot_be_is_refused() -> Result<(), Failure> {
     let without = Devices { serial: false, ..devices() };
     for (devices, input, expected) in [
         (without, vec![file.as_fd()], "no console"),
-        (devices(), vec![log.as_fd(), file.as_fd()], "cannot be waited for"),
+        (devices(), vec![log.as_fd(), file.as_fd()], "cannot wait for the console's input"),
     ] {
         let descriptors = [vec![kernel.as_fd()], input, vec![mailbox_end.as_fd()]].concat();
         match control.call(boot_request(devices), &descriptors)? {

@@ -94,7 +94,7 @@ pub fn a_full_disk_pauses_the_machine() -> TestResult {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     check!(output.status.success(), "{}", transcript(&output));
     check!(said.contains("the host's disk is full: free some space"), "status gives no hint: {said}");
-    check!(complaints.contains("not enough disk space: going on needs"), "start says: {complaints}");
+    check!(complaints.contains("not enough disk space: continuing needs"), "start says: {complaints}");
     check!(said.contains("written") && said.contains("running"), "the machine did not go on: {said}");
     Ok(())
 }

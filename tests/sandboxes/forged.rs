@@ -277,7 +277,7 @@ fn absurd_sizes_and_counts_are_refused_before_anything_is_made() -> Result<(), F
     })?;
     refuses("\"../../etc\" is not a tag", &|config| config["about"]["name"] = json!("../../etc"))?;
     refuses("is not a tag", &|config| config["about"]["name"] = json!("a".repeat(1 << 20)))?;
-    refuses("not of the expected form", &|config| {
+    refuses("the snapshot's metadata has an invalid form", &|config| {
         config["about"]["name"] = (0..100).fold(json!(1), |inner, _| json!([inner]));
     })?;
     let nested = original.with_config(&b"[".repeat(1 << 20))?;

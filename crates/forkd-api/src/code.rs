@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A language of a guest's interpreters. Which ones there are is up to the image: TypeScript needs Node.js 22.13 or newer, Java a JDK.
+/// A language of a guest's interpreters. The image determines which are available: TypeScript needs Node.js 22.13 or newer, Java a
+/// JDK.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -53,7 +54,7 @@ pub struct Eval {
     pub code: String,
     #[serde(default)]
     pub language: Language,
-    /// A context of its own instead of the language's default one.
+    /// The context to use [default: the language's default one].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
     #[serde(default)]
@@ -67,41 +68,41 @@ pub(crate) fn thirty() -> u64 {
     30
 }
 
-/// What the code has come to.
+/// The result of code.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Evaluated {
     /// The value of the last expression, as text.
     pub result: Option<String>,
-    /// Everything that was displayed, by MIME type, the last expression included.
+    /// Everything that was displayed, by MIME type, including the last expression.
     pub results: Vec<BTreeMap<String, String>>,
     pub stdout: String,
     pub stderr: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<EvalError>,
-    /// Whether it was interrupted because its time was over. What it printed and displayed until then is here.
+    /// Whether it was interrupted because it timed out. The output until then is included.
     #[serde(default)]
     pub timed_out: bool,
-    /// Whether there was more output than an answer holds.
+    /// Whether output was cut because it did not fit into the response.
     pub truncated: bool,
 }
 
-/// A line of the stream that is the answer when `application/x-ndjson` is accepted.
+/// A line of the streamed response (`Accept: application/x-ndjson`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EvalEvent {
     Stdout(String),
     Stderr(String),
     Result(Displayed),
-    /// The code has failed. `ended` follows.
+    /// The code raised an error. `ended` follows.
     Raised(EvalError),
     /// The last line.
     Ended {
-        /// Whether it was interrupted because its time was over.
+        /// Whether it was interrupted because it timed out.
         timed_out: bool,
-        /// Whether something was too large to be sent.
+        /// Whether output was cut because it was too large.
         truncated: bool,
     },
-    /// The last line: it could not be followed to its end.
+    /// The last line: the stream failed before the end.
     Error(crate::error::ErrorBody),
 }
 
@@ -115,13 +116,13 @@ impl EvalEvent {
 /// A value that was displayed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Displayed {
-    /// The same value in each of its MIME types. What is binary is in base64.
+    /// The value in each of its MIME types. Binary data is in base64.
     pub data: BTreeMap<String, String>,
     /// Whether it is the value of the last expression.
     pub main: bool,
 }
 
-/// The code has failed.
+/// An error raised by the code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EvalError {
     pub name: String,
@@ -129,24 +130,24 @@ pub struct EvalError {
     pub traceback: String,
 }
 
-/// An interpreter with its state: what code has defined in it, other code in it finds.
+/// An interpreter with its state, which code in it shares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CodeContext {
     pub id: String,
-    /// The language's name, as in Eval; a guest with another agent may have others.
+    /// The language's name, as in Eval; other agents may have other languages.
     pub language: String,
     pub cwd: String,
-    /// Whether code runs in it.
+    /// Whether code is running in it.
     pub busy: bool,
 }
 
-/// Makes a context, and starts its interpreter.
+/// Makes a context and starts its interpreter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateCodeContext {
     #[serde(default)]
     pub language: Language,
-    /// Where its code begins. Without it, the user's directory.
+    /// The working directory [default: the user's home directory].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
@@ -155,7 +156,7 @@ pub struct CreateCodeContext {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Interrupt {
-    /// What the code gets to end in. Code that still runs then is ended with its interpreter, and a new one is started.
+    /// Seconds to wait for the code to end. If it is still running then, its interpreter is restarted.
     #[serde(default = "five")]
     #[schema(maximum = 300, default = 5)]
     pub grace_secs: u64,
@@ -171,9 +172,9 @@ impl Default for Interrupt {
     }
 }
 
-/// What became of an interruption.
+/// The result of an interruption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Interrupted {
-    /// Whether the code did not end in time. The context has a new interpreter then, without the variables of the old one.
+    /// Whether the code did not end in time, so that the interpreter was restarted and lost its variables.
     pub restarted: bool,
 }

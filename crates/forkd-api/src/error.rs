@@ -5,17 +5,17 @@ use utoipa::ToSchema;
 
 use crate::hint::HintCode;
 
-/// The body of every answer with a status of 400 or more.
+/// The body of every response with a status of 400 or more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// What failed, for people.
+    /// What failed, as text.
     pub error: String,
-    /// What failed, for programs.
+    /// What failed, as a code.
     pub code: ErrorCode,
-    /// What to do about it, for people.
+    /// What to do about it, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What to do about it, for programs.
+    /// What to do about it, as a code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint_code: Option<HintCode>,
 }
@@ -24,55 +24,55 @@ pub struct ErrorBody {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// 400: not a request, or one that makes no sense.
+    /// 400: invalid request.
     Malformed,
-    /// 401: no token, or one that is not known.
+    /// 401: missing or unknown token.
     Unauthorized,
     /// 403: the token does not allow this.
     Forbidden,
-    /// 403: the guest does not allow this, for a file of its own.
+    /// 403: the guest denied access to a file.
     PermissionDenied,
-    /// 403: the snapshot is not signed as the daemon's policy or the request demands.
+    /// 403: the snapshot is not signed as the daemon's policy or the request requires.
     NotTrusted,
-    /// 404: there is no such thing, or no such path.
+    /// 404: no such object or path.
     NotFound,
-    /// 404: the sandbox has no such file.
+    /// 404: no such file in the sandbox.
     FileNotFound,
-    /// 405: not this method.
+    /// 405: method not supported.
     MethodNotAllowed,
-    /// 408: the request did not come to its end in time.
+    /// 408: timed out reading the request.
     RequestTimeout,
     /// 409: the name is in use.
     NameTaken,
-    /// 409: others depend on it.
+    /// 409: other objects depend on it.
     HasDependents,
-    /// 409: not possible in the state it is in.
+    /// 409: not possible in the current state.
     WrongState,
     /// 409: the sandbox ended while the request ran; the text has the reason.
     SandboxEnded,
     /// 409: the idempotency key was used for another request.
     IdempotencyMismatch,
-    /// 409: the path is a directory of the sandbox, and should be a file.
+    /// 409: the path in the sandbox is a directory, expected a file.
     IsDirectory,
-    /// 409: the path, or one above it, is not a directory of the sandbox, and should be one.
+    /// 409: the path in the sandbox, or a parent of it, is not a directory.
     NotDirectory,
     /// 413: the request's body is too large.
     TooLarge,
-    /// 415: not this type of content.
+    /// 415: unsupported content type.
     UnsupportedMediaType,
-    /// 416: the file does not have the part that is asked for.
+    /// 416: the file does not have the requested range.
     RangeNotSatisfiable,
-    /// 422: what was to be built cannot be, as it is written, or a command of it failed.
+    /// 422: the build is invalid, or a command of it failed.
     BuildFailed,
     /// 429: too many requests, or too many of something at once.
     TooMany,
-    /// 502: what runs in the guest gave no answer that can be used.
+    /// 502: invalid response from the guest.
     GuestFailed,
-    /// 502: nobody listens on the port of the sandbox.
+    /// 502: no process listens on the port of the sandbox.
     PortClosed,
-    /// 502: a registry or a mirror gave no answer that can be used.
+    /// 502: invalid response from a registry or a mirror.
     UpstreamFailed,
-    /// 504: what runs in the guest took too long.
+    /// 504: timed out waiting for the guest.
     GuestTimeout,
     /// 507: not enough memory on this host.
     NoMemory,
@@ -80,9 +80,9 @@ pub enum ErrorCode {
     NoDisk,
     /// 507: the disk of the sandbox is full.
     GuestDiskFull,
-    /// 503: the daemon is about to end, or not ready yet.
+    /// 503: the daemon is stopping, or not ready yet.
     Unavailable,
-    /// 500: the daemon's fault.
+    /// 500: internal error of the daemon.
     Internal,
 }
 

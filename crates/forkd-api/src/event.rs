@@ -6,11 +6,11 @@ use utoipa::{IntoParams, ToSchema};
 use crate::sandbox::{Ended, SandboxState};
 use crate::snapshot::SnapshotStatus;
 
-/// Something has happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     pub at_unix_ms: u64,
-    /// A place in the stream: `after` with it continues behind this event.
+    /// A position in the stream: pass it as `after` to continue after this event.
     #[serde(default)]
     pub cursor: String,
     #[serde(flatten)]
@@ -22,16 +22,16 @@ pub struct Event {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventQuery {
-    /// Those behind this cursor, and then those that happen. Without one, from now on.
+    /// Events after this cursor, then new ones [default: only new ones].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Only those of these sandboxes: ids with commas between them.
+    /// Only events of these sandboxes: ids, separated by commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// Only those of these snapshots: tags with commas between them. With `sandbox`, those of either.
+    /// Only events of these snapshots: tags, separated by commas. With `sandbox`, events of either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// Only these kinds, as an event has them in `event`, with commas between them. `missed` always comes.
+    /// Only these kinds, as in `event` of an event, separated by commas. `missed` is always sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
 }
@@ -92,60 +92,60 @@ impl What {
     }
 }
 
-/// Why something was dropped.
+/// Why a packet or name was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
-    /// Its egress does not allow it.
+    /// Not allowed by the sandbox's egress rules.
     Refused,
-    /// With addresses that are not the sandbox's.
+    /// Sent with an address that is not the sandbox's.
     Spoofed,
-    /// Beyond its bandwidth, or with more connections than a sandbox may have.
+    /// Over the bandwidth or the limit of connections.
     OverLimit,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
-    /// A sandbox is in another state.
+    /// A sandbox has changed its state.
     Sandbox {
         id: String,
         state: SandboxState,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended: Option<Ended>,
     },
-    /// A sandbox is no longer known.
+    /// A sandbox was removed.
     SandboxRemoved { id: String },
     /// A guest's kernel has panicked.
     Panicked { id: String },
-    /// A guest has filled its disk.
+    /// A guest's disk is full.
     OutOfDisk { id: String, limit_bytes: u64 },
     /// A sandbox was forked or rolled back while code ran in these interpreter contexts. The code continues, with new random numbers; fork hooks and environment follow when it ends.
     Busy { id: String, contexts: Vec<String> },
-    /// A sandbox has gone back to one of its branches.
+    /// A sandbox was rolled back to one of its branches.
     RolledBack { id: String, tag: String },
-    /// Something that a sandbox has sent, or a name that it has asked for, was dropped. Not more than a few a second are told.
+    /// A packet or a name query of a sandbox was dropped. At most a few of these are reported per second.
     Dropped {
         id: String,
         reason: DropReason,
-        /// `tcp`, `udp`, `icmp`, `icmpv6`, or a number of IP.
+        /// `tcp`, `udp`, `icmp`, `icmpv6`, or an IP protocol number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         protocol: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         destination: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<u16>,
-        /// The name that was asked for.
+        /// The queried name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    /// A snapshot has another status.
+    /// A snapshot has changed its status.
     Snapshot { tag: String, status: SnapshotStatus },
-    /// A snapshot is no longer there.
+    /// A snapshot was removed.
     SnapshotRemoved { tag: String },
-    /// Events were missed: they were read too slowly, or the cursor is of a time that is not kept any more.
+    /// Events were missed: the client read too slowly, or the cursor is too old.
     Missed {
-        /// How many. Not known of a daemon that has ended.
+        /// The number of missed events, unless the daemon has been restarted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
     },

@@ -21,7 +21,7 @@ pub const MAX_INPUT_MESSAGE: usize = 256 << 10;
 /// keeps to it at any time, so that its signals arrive.
 pub const STDIN_WINDOW: usize = 1 << 20;
 
-/// Runs a program and waits for its end.
+/// Runs a program and waits until it ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Exec {
@@ -32,10 +32,10 @@ pub struct Exec {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Without one, the image's.
+    /// The user that runs it [default: the image's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What the program reads.
+    /// The stdin of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     #[serde(default = "thirty")]
@@ -43,21 +43,21 @@ pub struct Exec {
     pub timeout_secs: u64,
 }
 
-/// How a program has ended.
+/// The result of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Executed {
-    /// What is not UTF-8 is replaced; the stream has it exactly.
+    /// Invalid UTF-8 is replaced; the stream has the exact bytes.
     pub stdout: String,
     pub stderr: String,
-    /// 128 and the signal's number if a signal has ended it.
+    /// 128 plus the signal number if a signal ended it.
     pub exit_code: i32,
-    /// Whether it was ended because its time was over.
+    /// Whether it was killed because it timed out.
     pub timed_out: bool,
-    /// Whether there was more output than an answer holds.
+    /// Whether output was cut because it did not fit into the response.
     pub truncated: bool,
 }
 
-/// A line of the stream that is the answer when `application/x-ndjson` is accepted. Bytes are in base64.
+/// A line of the streamed response (`Accept: application/x-ndjson`). Bytes are in base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEvent {
@@ -66,17 +66,17 @@ pub enum ExecEvent {
     },
     Stdout(#[schema(inline)] Data),
     Stderr(#[schema(inline)] Data),
-    /// The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and only
-    /// for a client that asked with `stdin_window`.
+    /// Bytes of stdin that the program has read, or will never read, since the last such event. Only over a WebSocket, and only
+    /// with `stdin_window`.
     StdinTaken {
         bytes: u64,
     },
-    /// The last line: it has ended.
+    /// The last line: the program has ended.
     Exited {
         exit_code: i32,
         timed_out: bool,
     },
-    /// The last line: it could not be followed to its end.
+    /// The last line: the stream failed before the end.
     Error(crate::error::ErrorBody),
 }
 
@@ -109,7 +109,7 @@ impl ExecEvent {
     }
 }
 
-/// Begins an interactive program: the first message of a client, as text.
+/// Starts an interactive program: the client's first message, as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecStart {
@@ -120,22 +120,22 @@ pub struct ExecStart {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Without one, the image's.
+    /// The user that runs it [default: the image's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// What the program reads first, before what comes in binary messages.
+    /// Stdin that precedes the binary messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// Without it, 30 seconds; with a terminal, a day.
+    /// Seconds until it is killed [default: 30; with a terminal, 86400].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400)]
     pub timeout_secs: Option<u64>,
-    /// With it, the program has a terminal of this size; `TERM` is `xterm-256color` if `env` does not say.
+    /// Gives the program a terminal of this size. `TERM` is `xterm-256color` unless `env` sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tty: Option<TerminalSize>,
-    /// Whether the client wants `stdin_taken` events. One that sends at most 1 MiB in binary messages more than these report
-    /// is listened to while its program reads nothing: signals, sizes and its going away arrive at once. Without them, a client
-    /// that has sent more than that is not listened to until the program reads.
+    /// Whether to send `stdin_taken` events. While a client has sent at most 1 MiB more in binary messages than these report, the
+    /// daemon keeps reading its messages even if the program does not read: signals, resizes and a disconnect take effect at once.
+    /// Without these events, the daemon stops reading from a client that has sent more than 1 MiB until the program reads.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin_window: bool,
 }
@@ -147,19 +147,19 @@ pub struct TerminalSize {
     pub rows: u16,
 }
 
-/// A text message of a client after the first one. What the program reads comes in binary messages.
+/// A text message of a client after the first one. Stdin is sent in binary messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecInput {
     /// The terminal's new size.
     Resize(TerminalSize),
-    /// To the program, and all that are in its process group.
+    /// Sends a signal to the program and its process group.
     Signal(Signal),
-    /// The program reads the end of its input; at a terminal, Ctrl-D.
+    /// Closes stdin; with a terminal, sends Ctrl-D.
     CloseStdin,
 }
 
-/// Starts a program that nobody waits for.
+/// Starts a program in the background.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartProcess {
@@ -170,13 +170,13 @@ pub struct StartProcess {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Without one, the image's.
+    /// The user that runs it [default: the image's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Whether it can be written to. Without it, the program reads the end of its input at once.
+    /// Whether its stdin is open for writing. Otherwise it is at its end from the start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
-    /// It is killed after this time. Without it, it runs as long as it wants.
+    /// Seconds until it is killed [default: unlimited].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400)]
     pub timeout_secs: Option<u64>,
@@ -188,7 +188,7 @@ pub struct StartedProcess {
     pub pid: u32,
 }
 
-/// A program that runs: one that a client has started, not one of its children.
+/// A running program that a client has started; its child processes are not listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Process {
     pub pid: u32,
@@ -196,14 +196,14 @@ pub struct Process {
     pub args: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// A name that an E2B client has given it.
+    /// A tag set by an E2B client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Whether it has a terminal.
     pub tty: bool,
 }
 
-/// Sends a signal to a program and all that are in its process group.
+/// Sends a signal to a program and its process group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SendSignal {
@@ -215,7 +215,7 @@ pub struct SendSignal {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct StdinQuery {
-    /// Whether the program reads the end of its input after them; at a terminal, Ctrl-D.
+    /// Whether to close stdin after the bytes; with a terminal, sends Ctrl-D.
     #[serde(default)]
     pub close: bool,
 }
@@ -223,7 +223,7 @@ pub struct StdinQuery {
 /// The most bytes that a program is sent at once.
 pub const MAX_STDIN: usize = 1 << 20;
 
-/// A signal that programs are sent.
+/// A signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum Signal {
     #[serde(rename = "SIGHUP")]

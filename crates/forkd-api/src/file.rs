@@ -11,10 +11,10 @@ pub const TAR: &str = "application/x-tar";
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct FilePath {
-    /// Absolute, or from the user's directory.
+    /// Absolute, or relative to the user's home directory.
     #[param(min_length = 1, max_length = 4096)]
     pub path: String,
-    /// Whose directory a relative path begins at, and who new files belong to. Without one, the image's user.
+    /// The user whose home directory relative paths start from, and who owns new files [default: the image's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -24,34 +24,34 @@ pub struct FilePath {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListFiles {
-    /// Absolute, or from the user's directory.
+    /// Absolute, or relative to the user's home directory.
     #[param(min_length = 1, max_length = 4096)]
     pub path: String,
-    /// Whose directory a relative path begins at. Without one, the image's user.
+    /// The user whose home directory relative paths start from [default: the image's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Only names behind this one: `next` of the list before.
+    /// Only names after this one: `next` of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// How many at most.
+    /// The maximum number of entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 10000, default = 10000)]
     pub limit: Option<u32>,
 }
 
-/// What is known of a file. A link is shown as what it leads to.
+/// Metadata of a file. Symbolic links are followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileInfo {
     pub name: String,
     pub path: String,
     pub kind: FileKind,
     pub size: u64,
-    /// The permissions: `0o644` is 420.
+    /// The permission bits as a number: `0o644` is 420.
     pub mode: u32,
     pub owner: String,
     pub group: String,
     pub modified_unix: u64,
-    /// Where a link leads.
+    /// The target of a symbolic link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symlink_target: Option<String>,
 }
@@ -61,19 +61,19 @@ pub struct FileInfo {
 pub enum FileKind {
     File,
     Directory,
-    /// A link that leads nowhere.
+    /// A broken symbolic link.
     Symlink,
     /// A device, a pipe or a socket.
     Other,
 }
 
-/// What is in a directory, in the order of names.
+/// The entries of a directory, sorted by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileList {
     pub files: Vec<FileInfo>,
-    /// Whether there are more.
+    /// Whether there are more entries.
     pub truncated: bool,
-    /// If there are: `after` with it gives the next of them.
+    /// If there are more: pass this as `after` to get the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

@@ -6,39 +6,39 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What can be done about a failure.
+/// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HintCode {
-    /// Look at the list of sandboxes.
+    /// List the sandboxes.
     ListSandboxes,
-    /// Look at the list of snapshots.
+    /// List the snapshots.
     ListSnapshots,
-    /// Look at the lists of snapshots and of sandboxes.
+    /// List the snapshots and sandboxes.
     ListSources,
-    /// Look at the list of images.
+    /// List the images.
     ListImages,
-    /// Look at the list of kernels.
+    /// List the kernels.
     ListKernels,
-    /// Look at the list of the sandbox's branches.
+    /// List the sandbox's branches.
     ListBranches,
     /// Name a snapshot or an image.
     NameTemplate,
-    /// Take another tag, or remove the snapshot that has it.
+    /// Choose another tag, or remove the snapshot that has it.
     ChooseTag,
-    /// Remove what depends on it, or everything together.
+    /// Remove what depends on it first, or remove everything with one request.
     RemoveDependents,
-    /// Remove the other names of the snapshot, or everything together.
+    /// Remove the other names of the snapshot first, or with the snapshot.
     RemoveNames,
     /// Compact or remove what depends on it.
     CompactDependents,
-    /// Look for the damaged file.
+    /// Verify the snapshot to find the damaged file.
     VerifySnapshot,
     /// Move the name.
     MoveName,
     /// Confirm that a snapshot of a sandbox is to be pushed.
     ConfirmPush,
-    /// Look at the names of the snapshot.
+    /// List the names of the snapshot.
     ListNames,
     /// Remove what uses it.
     RemoveUsers,
@@ -46,33 +46,33 @@ pub enum HintCode {
     RemoveBranches,
     /// Remove some sandboxes.
     RemoveSandboxes,
-    /// Remove some sandboxes, or let the daemon have more.
+    /// Remove some sandboxes, or raise the daemon's limit.
     RaiseSandboxes,
     /// Remove some of the project's sandboxes or branches, or raise its limits.
     RaiseProjectLimits,
     /// Remove some of the token's sandboxes or branches, or use a token that allows more.
     RaiseTokenLimits,
-    /// Remove sandboxes or branches, or let the daemon use more memory.
+    /// Remove sandboxes or branches, or raise the daemon's memory limit.
     FreeMemory,
-    /// Remove snapshots or images, or let the daemon keep less disk space free.
+    /// Remove snapshots or images, or lower the disk space that the daemon keeps free.
     FreeDisk,
     /// Remove images or snapshots.
     RemoveImages,
     /// Remove it and make it again.
     MakeAgain,
-    /// Make room on the disk of the daemon's host for layers to be merged.
+    /// Free disk space on the daemon's host, so that layers can be merged.
     MergeLayers,
     /// Ask for a smaller disk, or make the snapshot with a larger one.
     FitDisk,
-    /// Make the snapshot without a network, or let the daemon's host give networks.
+    /// Make the snapshot without a network, or set up networking on the daemon's host.
     NetworkOfHost,
-    /// Leave out what needs a network, or make the snapshot with one.
+    /// Omit what needs a network, or make the snapshot with one.
     NetworkOfSnapshot,
-    /// Say what may be reached instead of what may not.
+    /// List allowed destinations instead of denied ones.
     AllowInstead,
-    /// Ask for no limits, or give the daemon's host cgroup v2.
+    /// Set no limits, or set up cgroup v2 on the daemon's host.
     CgroupOfHost,
-    /// Ask for no limits of reading and writing, or put the daemon's files on a disk.
+    /// Set no disk I/O limits, or put the daemon's files on a disk.
     DiskOfHost,
     /// Try the code in a sandbox.
     TryCode,
@@ -84,25 +84,25 @@ pub enum HintCode {
     PullFirst,
     /// Make the usual template.
     SetUpTemplate,
-    /// Ask again.
+    /// Try again.
     TryAgain,
-    /// Ask again when other work is done.
+    /// Try again later.
     TryLater,
-    /// Ask again, or remove what does not answer.
+    /// Try again, or remove what does not answer.
     TryAgainOrRemove,
-    /// Look at how the sandbox ended.
+    /// Look up why the sandbox ended.
     LookAtEnd,
     /// Look at the sandbox's console.
     LookAtConsole,
     /// Resume the sandbox.
     ResumeFirst,
-    /// Start what is to listen on the port.
+    /// Start the server that should listen on the port.
     StartListening,
-    /// Ask for an archive.
+    /// Request an archive.
     AskForArchive,
-    /// Look into the daemon's log.
+    /// Look in the daemon's log.
     DaemonLog,
-    /// Have a look at the daemon's host.
+    /// Examine the daemon's host.
     ExamineHost,
     /// Do what the text says on the daemon's host.
     OnHost,
@@ -110,21 +110,21 @@ pub enum HintCode {
     NeedsRoot,
     /// Send credentials for the registry.
     RegistryCredentials,
-    /// Choose another default kernel, or remove it all the same.
+    /// Choose another default kernel, or force the removal.
     ChooseKernel,
-    /// Show a token.
+    /// Send a token.
     NeedsToken,
     /// Use a token with a wider scope.
     NeedsScope,
     /// Use a token of the project.
     NeedsProject,
-    /// Use a name of the loopback, or show a token.
+    /// Use a loopback name, or send a token.
     NotFromWebPage,
-    /// Say that the body is JSON.
+    /// Send the body with Content-Type: application/json.
     SendJson,
-    /// Look at the description of the API.
+    /// See the API description.
     ReadApi,
-    /// Use a method that the path has.
+    /// Use a method that the path supports.
     UseMethod,
     /// Use a request without WebSockets.
     UsePost,
@@ -136,12 +136,12 @@ impl HintCode {
     /// In words of the API.
     pub fn text(self) -> &'static str {
         match self {
-            HintCode::ListSandboxes => "GET /v1/sandboxes lists those there are",
-            HintCode::ListSnapshots => "GET /v1/snapshots lists those there are",
-            HintCode::ListSources => "GET /v1/snapshots and GET /v1/sandboxes list those there are",
-            HintCode::ListImages => "GET /v1/images lists those there are",
-            HintCode::ListKernels => "GET /v1/kernels lists those there are",
-            HintCode::ListBranches => "`branches` of a sandbox has those it can go back to",
+            HintCode::ListSandboxes => "list sandboxes: GET /v1/sandboxes",
+            HintCode::ListSnapshots => "list snapshots: GET /v1/snapshots",
+            HintCode::ListSources => "list snapshots or sandboxes: GET /v1/snapshots, GET /v1/sandboxes",
+            HintCode::ListImages => "list images: GET /v1/images",
+            HintCode::ListKernels => "list kernels: GET /v1/kernels",
+            HintCode::ListBranches => "a sandbox can be rolled back to its `branches`",
             HintCode::NameTemplate => "name a snapshot (forkd snapshot ls) or an image (forkd image ls)",
             HintCode::ChooseTag => "choose another tag, or remove the snapshot first",
             HintCode::RemoveDependents => "remove them first, or all with ?cascade=true",
@@ -150,9 +150,9 @@ impl HintCode {
             HintCode::VerifySnapshot => "POST /v1/snapshots/{tag}/verify names the damaged file",
             HintCode::MoveName => "choose another name, or move it with ?force=true",
             HintCode::ConfirmPush => {
-                "push it with \"yes\": true if everybody who can pull it may see that memory"
+                "push it with \"yes\": true if everyone who can pull it may see that memory"
             }
-            HintCode::ListNames => "`names` of a snapshot has its other names",
+            HintCode::ListNames => "the other names of a snapshot are in its `names`",
             HintCode::RemoveUsers => "remove them first",
             HintCode::RemoveBranches => "remove some of its branches first",
             HintCode::RemoveSandboxes => "remove some sandboxes first",
@@ -174,49 +174,45 @@ impl HintCode {
             HintCode::RemoveImages => "remove images or snapshots first",
             HintCode::MakeAgain => "remove it and make it again",
             HintCode::MergeLayers => {
-                "branch it again when the daemon's host can merge layers: they need room on its disk"
+                "free disk space on the daemon's host, so that it can merge the layers, then branch again"
             }
             HintCode::FitDisk => {
                 "ask for less in limits.disk_mib, or make the snapshot with a larger disk_mib"
             }
             HintCode::NetworkOfHost => {
-                "make the snapshot with \"network\": false, or have the daemon's host give networks: `forkd doctor` says what is missing"
+                "make the snapshot with \"network\": false, or set up networking on the daemon's host: `forkd doctor` shows what is missing"
             }
             HintCode::NetworkOfSnapshot => {
                 "leave out egress and limits.bandwidth_mib, or make the snapshot with \"network\": true"
             }
-            HintCode::AllowInstead => "deny 0.0.0.0/0, and name in allowOut what may be reached",
+            HintCode::AllowInstead => "deny 0.0.0.0/0, and list the allowed destinations in allowOut",
             HintCode::CgroupOfHost => {
-                "ask for no limits but disk_mib, or have the daemon's host give it cgroup v2: `forkd doctor` says what is missing"
+                "set no limits except disk_mib, or set up cgroup v2 on the daemon's host: `forkd doctor` shows what is missing"
             }
-            HintCode::DiskOfHost => {
-                "put the daemon's --root on a disk, or ask for no limits of reading and writing"
-            }
+            HintCode::DiskOfHost => "put the daemon's --root on a disk, or set no disk I/O limits",
             HintCode::TryCode => "the code runs in the image as it is; try it in a sandbox first",
             HintCode::ImageWithLanguage => "make the snapshot of an image that has the language",
             HintCode::BuildOnImage => "build on an image, or make a sandbox of it and snapshot that",
             HintCode::PullFirst => "pull the image first: forkd image pull",
             HintCode::SetUpTemplate => "make it on the daemon's host: forkd e2b setup",
             HintCode::TryAgain => {
-                "ask again; if it goes on, the daemon's log has more, under this answer's x-request-id"
+                "try again; if it fails again, look in the daemon's log for this answer's x-request-id"
             }
-            HintCode::TryLater => "ask again when that is done",
+            HintCode::TryLater => "try again when that is done",
             HintCode::TryAgainOrRemove => {
-                "ask again; one whose process does not answer at all can still be removed"
+                "try again; a sandbox whose process does not answer can still be removed"
             }
-            HintCode::LookAtEnd => "look at its `ended`",
+            HintCode::LookAtEnd => "the sandbox's `ended` says why",
             HintCode::LookAtConsole => "its console may say why: GET /v1/sandboxes/{id}/console",
             HintCode::ResumeFirst => "connect to it first",
-            HintCode::StartListening => {
-                "start what is to listen there, or look whether it listens on localhost"
-            }
-            HintCode::AskForArchive => "directories are sent as archives: accept: application/x-tar",
-            HintCode::DaemonLog => "the daemon's log has the reason, under this answer's x-request-id",
-            HintCode::ExamineHost => "`forkd doctor` on the daemon's host says what it cannot read",
-            HintCode::OnHost => "this is to be done on the daemon's host",
+            HintCode::StartListening => "start the server, or check that it listens on localhost",
+            HintCode::AskForArchive => "read a directory as an archive, with accept: application/x-tar",
+            HintCode::DaemonLog => "look in the daemon's log for this answer's x-request-id",
+            HintCode::ExamineHost => "`forkd doctor` on the daemon's host shows what it cannot read",
+            HintCode::OnHost => "do this on the daemon's host",
             HintCode::NeedsRoot => "start the daemon as root",
             HintCode::RegistryCredentials => {
-                "send credentials with the request, or mend the daemon's Docker config file"
+                "send credentials with the request, or fix the daemon's Docker config file"
             }
             HintCode::ChooseKernel => {
                 "choose another first (PUT /v1/kernels/default), or remove it with ?force=true"
@@ -226,16 +222,16 @@ impl HintCode {
             }
             HintCode::NeedsScope => "make one on the daemon's host: forkd token create NAME --scope SCOPE",
             HintCode::NeedsProject => {
-                "it is public, so it can be used; to change it needs a token of its project, or one with the scope admin"
+                "it is public: every project can use it, but only a token of its own project or one with the scope admin can change it"
             }
             HintCode::NotFromWebPage => {
-                "ask for 127.0.0.1 or localhost, without an origin header, or make a token and send it: forkd token create NAME"
+                "use the host 127.0.0.1 or localhost and no origin header, or make a token and send it: forkd token create NAME"
             }
             HintCode::SendJson => "send it with content-type: application/json",
             HintCode::ReadApi => "the API is described at /openapi.json",
-            HintCode::UseMethod => "the header allow says which it has",
-            HintCode::UsePost => "POST runs a program without one",
-            HintCode::NewKey => "use a new key for each thing that is to be made",
+            HintCode::UseMethod => "the allow header lists the supported methods",
+            HintCode::UsePost => "use POST to run a program without a WebSocket",
+            HintCode::NewKey => "use a new key for each request",
         }
     }
 }

@@ -10,29 +10,29 @@ use crate::error::ErrorBody;
 use crate::snapshot::{PushedSnapshot, Snapshot};
 use crate::snapshot::{ReadyProbe, WarmUp};
 
-/// An image, as lists have it.
+/// An image in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImageSummary {
     pub id: String,
     pub names: Vec<String>,
-    /// Whether it is in the library that the daemon only reads.
+    /// Whether it is in the shared, read-only library.
     pub shared: bool,
     pub created_at_unix: u64,
     /// The size of its file system.
     pub size_bytes: u64,
-    /// What it takes on disk.
+    /// Its size on disk.
     pub disk_bytes: u64,
-    /// Who processes belong to when nobody says otherwise.
+    /// The default user of its processes.
     pub default_user: String,
-    /// The projects that it belongs to, as far as the caller sees them.
+    /// The projects it belongs to that the caller may see.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub projects: Vec<String>,
-    /// Whether every project may make snapshots of it.
+    /// Whether every project can make snapshots of it.
     #[serde(default)]
     pub public: bool,
 }
 
-/// Whether every project may use something.
+/// Makes something usable by every project, or only its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Publish {
@@ -44,14 +44,14 @@ pub struct ImageList {
     pub images: Vec<ImageSummary>,
 }
 
-/// An image with all that is known of it.
+/// An image with its details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Image {
     #[serde(flatten)]
     pub summary: ImageSummary,
     pub source: ImageSource,
     pub config: ImageConfig,
-    /// What its snapshots get unless something else is asked for.
+    /// Defaults for snapshots of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<ImageRecipe>,
     /// Digests of the unpacked layers, the lowest first.
@@ -114,22 +114,21 @@ pub struct ImageRecipe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PullImage {
-    /// As Docker has it: `python:3.12`, `registry.example/team/app@sha256:…`. Plain http is spoken with the daemon's own host
-    /// only.
+    /// A Docker reference: `python:3.12`, `registry.example/team/app@sha256:…`. Plain HTTP is used only with the daemon's own host.
     pub reference: String,
-    /// The name that the image gets; without one, the reference.
+    /// The name of the image [default: the reference].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The least size of the file system.
+    /// The minimum size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub size_mib: Option<u64>,
-    /// Without them, those of the daemon's Docker config file.
+    /// Credentials for the registry [default: those of the daemon's Docker config file].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
 }
 
-/// For a registry. They are neither kept nor logged.
+/// Credentials for a registry. They are neither stored nor logged.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Credentials {
@@ -143,23 +142,23 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Makes a Debian image, without any registry.
+/// Makes a Debian image from Debian packages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DebianImage {
     #[serde(default = "bookworm")]
     #[schema(default = "bookworm")]
     pub suite: String,
-    /// Packages beyond the smallest system.
+    /// Packages to add to the minimal system.
     #[serde(default)]
     pub include: Vec<String>,
-    /// Where packages come from, an address that begins with http:// or https://.
+    /// The package mirror: an http:// or https:// address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
-    /// Without one, it is made of the suite and the packages.
+    /// The name of the image [default: derived from the suite and the packages].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The least size of the file system.
+    /// The minimum size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub size_mib: Option<u64>,
@@ -179,9 +178,9 @@ pub struct Archive(pub Vec<u8>);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ImportImage {
-    /// The name that the image gets.
+    /// The name of the image.
     pub name: String,
-    /// The least size of the file system.
+    /// The minimum size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1048576)]
     pub size_mib: Option<u64>,
@@ -191,29 +190,28 @@ pub struct ImportImage {
 #[derive(Debug, Clone, Default, PartialEq, Eq, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct BuildImage {
-    /// The name that the image gets.
+    /// The name of the image.
     #[param(required = false)]
     pub name: Option<String>,
     /// The Dockerfile's path in the context [default: Dockerfile].
     #[param(required = false)]
     pub dockerfile: Option<String>,
-    /// A directory of the archive that is no part of the context: for a Dockerfile that is not in the context, and the forkd.toml
-    /// beside it.
+    /// A directory of the archive to exclude from the context, for a Dockerfile outside the context and the forkd.toml beside it.
     #[param(required = false)]
     pub apart: Option<String>,
-    /// The stage to end with; without one, the last.
+    /// The stage to build [default: the last].
     #[param(required = false)]
     pub target: Option<String>,
     /// Values for ARGs, each as NAME=VALUE.
     #[param(required = false, style = Form, explode)]
     pub build_arg: Vec<String>,
-    /// Whether every step is done again.
+    /// Whether to ignore the build cache.
     #[param(required = false)]
     pub no_cache: bool,
-    /// Whether steps have no network.
+    /// Whether to run the steps without a network.
     #[param(required = false)]
     pub no_network: bool,
-    /// Whether steps see the certificates and proxy settings of the daemon's host.
+    /// Whether to pass the CA certificates and proxy settings of the daemon's host to the steps.
     #[param(required = false)]
     pub host_certs: bool,
     /// vCPUs of the guests that commands run in [default: 1].
@@ -272,39 +270,39 @@ impl BuildImage {
     }
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Transfer {
-    /// Bytes that have been transferred, before compression.
+    /// Bytes transferred so far, uncompressed.
     pub done_bytes: u64,
-    /// Bytes to transfer in all, before compression. A pull does not count what is here already; a push counts what the registry has as
-    /// done.
+    /// Bytes to transfer in total, uncompressed. A pull excludes what the daemon already has; a push counts what the registry
+    /// already has as done.
     pub total_bytes: u64,
 }
 
-/// A line of the stream that is the answer when `application/x-ndjson` is accepted.
+/// A line of the streamed response (`Accept: application/x-ndjson`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LibraryProgress {
-    /// What is being done now.
+    /// The current step.
     Step(String),
-    /// How far it is. Each replaces the one before.
+    /// The progress of the step; replaces the previous one.
     Detail(String),
-    /// How far a transfer of a snapshot is. Each replaces the one before.
+    /// The progress of a snapshot transfer; replaces the previous one.
     Transfer(Transfer),
-    /// A line of what a build step prints.
+    /// A line of output of a build step.
     Output(String),
-    /// Something to know, whatever becomes of it.
+    /// A warning.
     Warning(String),
-    /// The last line: it is done.
+    /// The last line: the result.
     Image(Box<Image>),
-    /// The last line: it is done.
+    /// The last line: the result.
     Kernel(Box<Kernel>),
-    /// The last line: it is here.
+    /// The last line: the result.
     Snapshot(Box<Snapshot>),
-    /// The last line: it is there.
+    /// The last line: the result.
     Pushed(PushedSnapshot),
-    /// The last line: it failed.
+    /// The last line: the error.
     Error(ErrorBody),
 }
 
@@ -312,22 +310,22 @@ pub enum LibraryProgress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedImage {
     pub id: String,
-    /// The names that are gone.
+    /// The removed names.
     pub names: Vec<String>,
-    /// Whether the image is gone too: it was removed by its id or its last name.
+    /// Whether the image itself was removed: by its id or with its last name.
     pub removed: bool,
-    /// What the disk has back.
+    /// Freed bytes on disk.
     pub freed_bytes: u64,
 }
 
-/// What is removed of what nobody names: steps that builds have kept, and images.
+/// Which unused objects to remove: cached build steps, and images without a name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneImages {
-    /// How much is kept of the steps that were used last.
+    /// How much of the most recently used build steps to keep, in MiB.
     #[serde(default)]
     pub keep_mib: u64,
-    /// Whether images without a name go too, unless snapshots or sandboxes need them.
+    /// Whether to also remove images without a name, unless snapshots or sandboxes need them.
     #[serde(default)]
     pub images: bool,
 }
@@ -344,14 +342,14 @@ pub struct PrunedImages {
 pub struct Kernel {
     pub name: String,
     pub version: String,
-    /// Whether it is used when none is named.
+    /// Whether it is the default kernel.
     pub default: bool,
-    /// Whether it is in the library that the daemon only reads.
+    /// Whether it is in the shared, read-only library.
     pub shared: bool,
     pub created_at_unix: u64,
-    /// Modules that come with it, in the order in which they are loaded.
+    /// Its modules, in loading order.
     pub modules: Vec<String>,
-    /// Modules that would be of use and that it does not have.
+    /// Useful modules that it lacks.
     pub missing: Vec<String>,
 }
 
@@ -360,16 +358,16 @@ pub struct KernelList {
     pub kernels: Vec<Kernel>,
 }
 
-/// Adds a kernel that the daemon's host can get.
+/// Adds a kernel of the daemon's host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddKernel {
     #[serde(default)]
     pub source: KernelSource,
-    /// Of the host's own kernels, this version; without one, the newest.
+    /// The version, for the host's own kernels [default: the newest].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Whether it becomes the default.
+    /// Whether to make it the default.
     #[serde(default)]
     pub default: bool,
 }
@@ -389,7 +387,7 @@ pub enum KernelSource {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ImportKernel {
-    /// Whether it becomes the default.
+    /// Whether to make it the default.
     #[serde(default)]
     pub default: bool,
 }
@@ -398,7 +396,7 @@ pub struct ImportKernel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChooseKernel {
-    /// A name, or its beginning: a version.
+    /// A name or a unique prefix of one, such as a version.
     pub kernel: String,
 }
 
@@ -407,7 +405,7 @@ pub struct ChooseKernel {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RemoveKernel {
-    /// Whether it goes also as the default.
+    /// Whether to remove it even if it is the default.
     #[serde(default)]
     pub force: bool,
 }

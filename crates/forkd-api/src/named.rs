@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::sandbox::Sandbox;
 use crate::snapshot::Snapshot;
 
-/// What a name means: a snapshot's tag comes before a sandbox's id.
+/// What a name refers to. A snapshot's tag takes precedence over a sandbox's id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Named {

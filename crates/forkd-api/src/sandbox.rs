@@ -9,14 +9,14 @@ use crate::token::default_project;
 
 use crate::error::ErrorBody;
 
-/// The longest time until a sandbox is ended by itself: ten years.
+/// The longest time to live of a sandbox: ten years.
 pub const MAX_TTL_SECS: u64 = 10 * 365 * 24 * 3600;
 
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     pub id: String,
-    /// The snapshot that it was forked from.
+    /// The snapshot it was forked from.
     pub snapshot_tag: String,
     pub state: SandboxState,
     pub created_at_unix: u64,
@@ -25,29 +25,29 @@ pub struct Sandbox {
     pub expires_at_unix: Option<u64>,
     #[serde(default, skip_serializing_if = "OnExpiry::is_end")]
     pub on_expiry: OnExpiry,
-    /// Whether a request to it wakes it when it is paused.
+    /// Whether a request to it resumes it when it is paused.
     #[serde(default, skip_serializing_if = "is_false")]
     pub wake_on_traffic: bool,
     pub vcpus: u8,
     pub memory_mib: u64,
-    /// What it may write to its disk.
+    /// The disk space that it can write, in MiB.
     pub disk_mib: u64,
-    /// What it may reach. Without a network, nothing is said.
+    /// What it may reach. Missing without a network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
-    /// Who asked for it: `token:NAME`, `unix:UID`, or `local`.
+    /// Who created it: `token:NAME`, `unix:UID`, or `local`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The project that it belongs to.
+    /// The project it belongs to.
     #[serde(default = "default_project")]
     pub project: String,
-    /// What it may use of the host, as it is kept.
+    /// Its enforced limits.
     #[serde(default)]
     pub limits: Limits,
-    /// Its VM process on the host.
+    /// The process id of its VM on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// Its own branches, the oldest first.
+    /// Its own branches, oldest first.
     pub branches: Vec<String>,
     pub metadata: BTreeMap<String, String>,
     /// Why it has ended.
@@ -58,11 +58,11 @@ pub struct Sandbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxState {
-    /// It has not taken its identity yet.
+    /// It does not have its own identity yet.
     Starting,
     Running,
     Paused,
-    /// Its VM is gone; what is known of it is kept for a while.
+    /// Its VM has ended; its record is kept for a while.
     Ended,
 }
 
@@ -77,75 +77,76 @@ pub struct Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The guest switched itself off.
+    /// The guest shut down.
     Shutdown,
     /// The guest reset itself.
     Reset,
-    /// The guest's kernel panicked. The detail is what its console says of it.
+    /// The guest's kernel panicked. The detail has its console message.
     KernelPanic,
     /// Its VM process failed.
     Failed,
     /// Its VM process was killed from outside.
     Killed,
-    /// It had too little memory.
+    /// It ran out of memory.
     OutOfMemory,
-    /// Its time was over.
+    /// Its TTL expired.
     Expired,
 }
 
-/// Asks for sandboxes, as one operation.
+/// Creates sandboxes in one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSandboxes {
-    /// What to fork: a snapshot of this name, or else a sandbox with this id. Either this, `snapshot_tag` or `from_sandbox`.
+    /// What to fork: the snapshot with this name, or else the sandbox with this id. Give exactly one of `source`, `snapshot_tag`
+    /// and `from_sandbox`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// The snapshot to fork from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_tag: Option<String>,
-    /// A sandbox to copy: it is branched, goes on, and the branch is removed when the copies are there.
+    /// A sandbox to copy. It is branched and keeps running; the branch is removed when the copies exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_sandbox: Option<String>,
-    /// How many.
+    /// The number of sandboxes.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000, default = 1)]
     pub n: u32,
-    /// Whether those that came up are kept when others did not.
+    /// Whether to keep the sandboxes that started when others fail.
     #[serde(default)]
     pub partial: bool,
     /// Seconds until they expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315360000)]
     pub ttl_secs: Option<u64>,
-    /// What happens to them when they expire.
+    /// What to do when they expire.
     #[serde(default, skip_serializing_if = "OnExpiry::is_end")]
     pub on_expiry: OnExpiry,
-    /// Whether a request to one that is paused wakes it, for another `ttl_secs`: code, commands, files and ports.
+    /// Whether requests to a paused sandbox (code, commands, files, ports) resume it for another `ttl_secs`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub wake_on_traffic: bool,
-    /// The caller's own words, which lists can be filtered by.
+    /// Arbitrary keys and values, which lists can be filtered by.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
-    /// Added to the environment of everything that is started in them.
+    /// Added to the environment of every program started in them.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     #[serde(default)]
     pub limits: Limits,
-    /// What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the internet.
+    /// What they may reach [default: the same as the sandbox that they or their snapshot come from, otherwise the internet].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Egress>,
-    /// Whether to look on the way at what each of them uses: for measurements, since it takes time.
+    /// Whether to measure the resource usage of each sandbox during the creation, which makes it slower.
     #[serde(default, skip_serializing_if = "is_false")]
     pub counted: bool,
 }
 
-/// What happens to a sandbox when its time is over.
+/// What to do when a sandbox expires.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpiry {
     #[default]
     End,
-    /// It is paused, and does not expire until it is resumed with a new time.
+    /// It is paused, and does not expire again until it is resumed with a new TTL.
     Pause,
 }
 
@@ -163,56 +164,57 @@ fn one() -> u32 {
     1
 }
 
-/// What a sandbox may use. What is not said is as the snapshot has it.
+/// The limits of a sandbox [default: those of the snapshot].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// What it may write to its disk: at most what the snapshot's may.
+    /// The disk space that it can write, in MiB: at most that of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
-    /// MiB a second that it may send, and may receive.
+    /// Bandwidth in MiB per second, for each direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub bandwidth_mib: Option<u64>,
-    /// Of the host's memory, for what it does not share with its parent. One that needs more is ended. Without it, as much as
-    /// its guest has, and what that costs the host.
+    /// Host memory in MiB for what it does not share with its parent. A sandbox that exceeds it is ended [default: the guest's
+    /// memory plus the overhead of the VM].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 16, maximum = 16777216)]
     pub memory_mib: Option<u64>,
-    /// CPU time, in hundredths of one CPU. Without it, all of its CPUs.
+    /// CPU time in percent of one CPU [default: all vCPUs of the guest].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 102400)]
     pub cpu_percent: Option<u64>,
-    /// Its share where CPUs are short, against 100 of another.
+    /// CPU weight under contention (1-10000, default 100).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10000)]
     pub cpu_weight: Option<u16>,
-    /// What it may read from the device of its disk, each second.
+    /// Disk read bandwidth in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4096, maximum = 1099511627776_u64)]
     pub read_bytes_per_sec: Option<u64>,
-    /// What it may write there.
+    /// Disk write bandwidth in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4096, maximum = 1099511627776_u64)]
     pub write_bytes_per_sec: Option<u64>,
-    /// How often it may do either.
+    /// Disk I/O operations per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000000000)]
     pub io_per_sec: Option<u64>,
 }
 
-/// Where the packets of a sandbox may go. The host and other sandboxes are never among it.
+/// Where a sandbox may send packets. The host and other sandboxes are never reachable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Egress {
     pub mode: EgressMode,
-    /// What is reached in the mode `list`, and in the mode `allow` although `deny` has it: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`), each
-    /// with ports if only those are meant (`example.com:443`, `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
+    /// Destinations allowed in the mode `list`, and in the mode `allow` in spite of `deny`: networks (`10.1.0.0/16`), addresses,
+    /// names (`example.com`, `*.example.com`), each optionally with ports (`example.com:443`, `10.0.0.7:80,8000-8100`,
+    /// `[2001:db8::/32]:443`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 256)]
     pub allow: Vec<String>,
-    /// Networks (`8.8.8.0/24`) and addresses that are not reached in the mode `allow`. What `allow` has wins over them.
+    /// Networks (`8.8.8.0/24`) and addresses that are blocked in the mode `allow`. `allow` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 256)]
     pub deny: Vec<String>,
@@ -221,12 +223,12 @@ pub struct Egress {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EgressMode {
-    /// To the internet: everywhere but private, link-local, metadata and other special networks, and what `deny` lists.
+    /// The internet: everything except private, link-local, metadata and other special networks, and what `deny` lists.
     #[default]
     Allow,
-    /// Nowhere.
+    /// Nothing.
     Deny,
-    /// To what `allow` lists.
+    /// What `allow` lists.
     List,
 }
 
@@ -237,45 +239,45 @@ impl From<EgressMode> for Egress {
     }
 }
 
-/// What became of a request for sandboxes.
+/// The result of a request for sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedSandboxes {
     pub sandboxes: Vec<Sandbox>,
-    /// Those that did not come up, if the others were to be kept.
+    /// The errors of those that failed, with `partial`.
     #[serde(default)]
     pub failures: Vec<ErrorBody>,
     pub timing: CreateTiming,
-    /// What each of them used on the way, if that was asked for. In no order.
+    /// The measured usage of each sandbox, if requested, in no particular order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<Counted>,
 }
 
-/// What a sandbox used at two moments of its creation.
+/// The resource usage of a sandbox at two points of its creation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counted {
-    /// When its VM ran.
+    /// When its VM was running.
     pub running: SandboxStats,
     /// When its guest had its identity and was ready.
     pub ready: SandboxStats,
 }
 
-/// How long it took, from the moment the request was admitted.
+/// How long it took since the request was admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTiming {
-    /// Until every VM ran.
+    /// Until every VM was running.
     pub restored_us: u64,
     /// Until every guest had its identity and was ready.
     pub ready_us: u64,
-    /// Where the time of each of them went, without a gap. Steps that begin with `identity.` are parts of the step `identity`.
+    /// The time of each step, without gaps. Steps that begin with `identity.` are parts of the step `identity`.
     #[serde(default)]
     pub steps: Vec<StepTiming>,
 }
 
-/// How long sandboxes took for one step.
+/// The time that sandboxes took for one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StepTiming {
     pub step: String,
-    /// How many took it.
+    /// The number of sandboxes that took it.
     pub count: u32,
     pub p50_us: u64,
     pub p99_us: u64,
@@ -290,31 +292,31 @@ pub struct ListSandboxes {
     /// Only those in this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<SandboxState>,
-    /// Only those that were forked from this snapshot.
+    /// Only those forked from this snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_tag: Option<String>,
     /// Only those with this metadata, as `key=value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
-    /// How many at most.
+    /// The maximum number of entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
-    /// Where the list goes on: `next` of the answer before.
+    /// Continues a list: `next` of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
 
-/// Sandboxes, the oldest first.
+/// Sandboxes, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxList {
     pub sandboxes: Vec<Sandbox>,
-    /// There are more: ask again with this as `after`.
+    /// If there are more: pass this as `after` to get the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// Changes when a sandbox is ended by itself.
+/// Changes when a sandbox expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetTtl {
@@ -323,28 +325,28 @@ pub struct SetTtl {
     pub ttl_secs: Option<u64>,
 }
 
-/// Changes how much a sandbox may send and receive.
+/// Changes the bandwidth of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetBandwidth {
-    /// MiB a second that it may send, and may receive; `null` for what the daemon gives to those who ask for nothing.
+    /// Bandwidth in MiB per second, for each direction; `null` for the daemon's default.
     #[schema(minimum = 1, maximum = 1048576)]
     pub bandwidth_mib: Option<u64>,
 }
 
-/// Makes a snapshot of a sandbox, which goes on.
+/// Makes a snapshot of a sandbox, which keeps running.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BranchSandbox {
-    /// The snapshot's name. Without one, it gets one.
+    /// The snapshot's tag [default: a generated one].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
+    /// Whether to respond only when the snapshot is on disk, instead of as soon as it can be forked.
     #[serde(default)]
     pub wait: bool,
 }
 
-/// Takes a sandbox back to one of its own branches.
+/// Rolls a sandbox back to one of its own branches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
@@ -356,61 +358,61 @@ pub struct Rollback {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ReadConsole {
-    /// How many bytes, from its end; 65536 without it.
+    /// The number of bytes from the end [default: 65536].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(minimum = 1, maximum = 1048576)]
     pub bytes: Option<u64>,
-    /// Also send what the guest prints from now on, until the sandbox ends. Bytes come as the guest has printed them, UTF-8 or not.
+    /// Also send the guest's later output, until the sandbox ends. Bytes are sent unchanged, also if they are not UTF-8.
     #[serde(default)]
     pub follow: bool,
 }
 
-/// What a sandbox uses.
+/// Resource usage of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxStats {
     /// CPU time of the VM process so far.
     pub cpu_us: u64,
     /// Memory that only this sandbox maps.
     pub memory_private_bytes: u64,
-    /// Memory that it shares with other processes: with a snapshot's, and through that with other sandboxes.
+    /// Memory that it shares with a snapshot's process, and through that with other sandboxes.
     pub memory_shared_bytes: u64,
-    /// The snapshot that it shares this memory with: its latest branch in memory, or the snapshot that it was forked from. None
-    /// if neither is in memory.
+    /// The snapshot that it shares this memory with: its latest branch in memory, or the snapshot it was forked from. Missing if
+    /// neither is in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_shared_with: Option<String>,
-    /// What it has written to its disk since its last branch.
+    /// Bytes written to its disk since its last branch.
     pub disk_bytes: u64,
-    /// Page faults of the VM process, its guest's aside.
+    /// Page faults of the VM process, without those of its guest.
     #[serde(default)]
     pub process_faults: u64,
-    /// What KVM has counted of its guest since it was forked or last rolled back. None where the kernel does not count.
+    /// KVM's counters of its guest since it was forked or last rolled back. Missing if the host's kernel does not have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kvm: Option<KvmStats>,
-    /// What went through its network, if it has one.
+    /// Its network traffic, if it has a network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
 }
 
-/// What KVM has counted.
+/// Counters of KVM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KvmStats {
-    /// From the guest to KVM.
+    /// Exits from the guest to KVM.
     pub exits: u64,
-    /// On guest memory that was not mapped, or not for writing.
+    /// Page faults on guest memory that was not mapped, or not for writing.
     pub page_faults: u64,
 }
 
-/// What a sandbox has sent and received, and what was dropped of it.
+/// The network traffic of a sandbox, and what was dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NetworkStats {
     pub sent_bytes: u64,
     pub sent_packets: u64,
     pub received_bytes: u64,
     pub received_packets: u64,
-    /// Not allowed by its egress.
+    /// Dropped: not allowed by its egress rules.
     pub refused_packets: u64,
-    /// Beyond its bandwidth, or with more connections than a sandbox may have.
+    /// Over the bandwidth or the limit of connections.
     pub over_limit_packets: u64,
-    /// With addresses that are not its own.
+    /// Dropped: sent with an address that is not its own.
     pub spoofed_packets: u64,
 }

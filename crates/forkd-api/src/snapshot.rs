@@ -14,23 +14,23 @@ use crate::library::Credentials;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub tag: String,
-    /// Its other names. Each can be used in the place of the tag.
+    /// Its other names. Each can be used instead of the tag.
     #[serde(default)]
     pub names: Vec<String>,
-    /// The project that it belongs to.
+    /// The project it belongs to.
     #[serde(default = "default_project")]
     pub project: String,
-    /// Whether every project may fork from it.
+    /// Whether every project can fork it.
     #[serde(default)]
     pub public: bool,
     pub status: SnapshotStatus,
     pub created_at_unix: u64,
-    /// The snapshot that this one is a change of.
+    /// The snapshot that this one is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// The snapshots that are changes of this one.
+    /// The snapshots that are based on this one.
     pub children: Vec<String>,
-    /// The sandbox that it is a branch of.
+    /// The sandbox that it was branched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branched_from: Option<String>,
     /// The image that it was booted from.
@@ -39,41 +39,41 @@ pub struct Snapshot {
     pub vcpus: u8,
     pub memory_mib: u64,
     pub disk_mib: u64,
-    /// What its sandboxes are shown of the host's CPU.
+    /// The CPU model of its sandboxes.
     #[serde(default)]
     pub cpu: Cpu,
-    /// Whether its sandboxes have a network.
+    /// Whether its sandboxes have a network device.
     #[serde(default)]
     pub network: bool,
-    /// Of one that was built: the digest of what it was made of. A build with the same key gets this snapshot.
+    /// For a built snapshot: the digest of its inputs. A build with the same key reuses this snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_key: Option<String>,
-    /// How long the sandbox stood still for it.
+    /// How long the sandbox was paused for it, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_us: Option<u64>,
-    /// What it takes on disk, as far as it is there.
+    /// Its size on disk so far.
     pub size: SnapshotSize,
-    /// Whether a process is there to fork from at once.
+    /// Whether it is held in memory, ready to fork.
     pub loaded: bool,
-    /// The memory that this process holds.
+    /// The memory of the process that holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident: Option<SnapshotMemory>,
-    /// Why it failed.
+    /// The reason, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What a guest is shown of the host's CPU.
+/// The CPU model of a guest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub enum Cpu {
-    /// All that guests may have: no virtualisation of their own, no counters, no enclaves.
+    /// All features of the host's CPU that guests may use: no nested virtualisation, performance counters or enclaves.
     #[default]
     #[serde(rename = "host")]
     Host,
-    /// What every CPU of the level x86-64-v2 has, and no more.
+    /// Exactly the features of the level x86-64-v2.
     #[serde(rename = "x86-64-v2")]
     V2,
-    /// What every CPU of the level x86-64-v3 has, and no more.
+    /// Exactly the features of the level x86-64-v3.
     #[serde(rename = "x86-64-v3")]
     V3,
 }
@@ -96,9 +96,9 @@ impl Cpu {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotStatus {
-    /// It can be forked from, and is gone with the host.
+    /// It can be forked, but exists only in memory.
     Live,
-    /// The same, and it is being written to disk.
+    /// It can be forked, and is being written to disk.
     Persisting,
     /// It is on disk.
     Ready,
@@ -112,10 +112,10 @@ pub struct SnapshotSize {
     pub disk_bytes: u64,
 }
 
-/// The memory of a snapshot's process. Of a branch, this is the memory of the sandbox at that time.
+/// The memory of a snapshot's process. For a branch, this is the memory of the sandbox at that time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotMemory {
-    /// Memory that only this process maps: the host gets it back when the snapshot is removed.
+    /// Memory that only this process maps. It is freed when the snapshot is removed.
     pub private_bytes: u64,
     /// Memory that it shares with sandboxes and other snapshots.
     pub shared_bytes: u64,
@@ -126,22 +126,23 @@ pub const UNNAMED_PREFIX: &str = "run-";
 /// The first part of the tags of snapshots that came from elsewhere because others are based on them.
 pub const BASE_PREFIX: &str = "base-";
 
-/// Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`.
+/// Boots an image or forks a snapshot, runs commands and code in the guest, and takes a snapshot of it. Needs exactly one of
+/// `image` and `snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Without one, the snapshot is named after what it is made of, and made once: the same request gets the same snapshot, also while
-    /// it is being made for somebody else.
+    /// The tag. Without one, it is derived from the inputs, and the snapshot is made only once: equal requests get the same
+    /// snapshot, also while it is still being made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// A name or an id of an image.
+    /// The name or id of an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of the other
-    /// fields, only `env`, `run`, `warm_up` and `wait` can be given.
+    /// A snapshot to base the new one on, which stores only the difference. Needs a tag. The guest's configuration is inherited: of
+    /// the other fields, only `env`, `run`, `warm_up` and `wait` can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// A name of a kernel; without one, the default.
+    /// The name of a kernel [default: the default kernel].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,39 +151,39 @@ pub struct CreateSnapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 64, maximum = 1048576)]
     pub memory_mib: Option<u64>,
-    /// What its sandboxes may write to their disks.
+    /// The disk space that its sandboxes can write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1048576)]
     pub disk_mib: Option<u64>,
-    /// What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level.
+    /// The CPU model of the guest. A snapshot with a level runs on every host that has the level.
     #[serde(default, skip_serializing_if = "Cpu::is_host")]
     pub cpu: Cpu,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// A program that runs from the start.
+    /// A program to start when the guest boots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyProbe>,
-    /// Commands to run, one after another, as root with `sh -c`, before `warm_up`. One that fails ends it.
+    /// Commands to run in order, as root with `sh -c`, before `warm_up`. The request fails if one of them fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run: Vec<String>,
-    /// Code to run, one after another, before the guest is frozen.
+    /// Code to run in order before the snapshot is taken.
     #[serde(default)]
     pub warm_up: Vec<WarmUp>,
-    /// Whether the guest sees the certificates and proxy settings of the daemon's host, for hosts behind an intercepting proxy:
-    /// in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
+    /// Whether to pass the CA certificates and proxy settings of the daemon's host to the guest, for hosts behind an intercepting
+    /// proxy: in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
     #[serde(default)]
     pub host_certs: bool,
-    /// Whether it is for programs that are written for E2B: commands, files and code are those of the user `user` unless a call
-    /// names another, in /home/user, with passwordless sudo, whatever the image has.
+    /// Whether to set the guest up for E2B clients: commands, files and code run as the user `user` unless a call names another, in
+    /// /home/user, with passwordless sudo, on any image.
     #[serde(default)]
     pub e2b: bool,
-    /// Whether the guest has a network device. Without one, its sandboxes reach nothing but what the daemon carries to them.
+    /// Whether the guest has a network device. Without one, its sandboxes can only be reached through the daemon.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub network: bool,
-    /// Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
+    /// Whether to respond only when the snapshot is on disk, instead of as soon as it can be forked.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub wait: bool,
@@ -192,30 +193,30 @@ fn yes() -> bool {
     true
 }
 
-/// Builds a snapshot: makes it, unless there is one of the same contents, and gives it a name.
+/// Builds a snapshot: makes it unless one with the same contents exists, and gives it a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BuildSnapshot {
-    /// The name that it gets: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was built under
-    /// this name before loses it, and stays.
+    /// The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was built under this name
+    /// before loses the name, but is not removed.
     pub name: String,
-    /// What it is made of, without a tag: that is the name with digits of the key.
+    /// The inputs, without a tag: the tag is the name with digits of the key.
     pub contents: CreateSnapshot,
-    /// Whether it is made anew even if there is one of the same contents.
+    /// Whether to make it again even if a snapshot with the same contents exists.
     #[serde(default)]
     pub no_cache: bool,
-    /// Whether nothing is made, and the answer says what would be.
+    /// Whether to make nothing and only report what would be made.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a build has done, or would do.
+/// What a build did, or would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildOutcome {
-    /// The name had a snapshot of the same contents already.
+    /// The name already referred to a snapshot with the same contents.
     Unchanged,
-    /// There was a snapshot of the same contents, and the name is one of its names now.
+    /// A snapshot with the same contents existed, and got the name.
     Reused,
     /// The snapshot was made.
     Made,
@@ -232,15 +233,15 @@ impl BuildOutcome {
     }
 }
 
-/// What came of a build.
+/// The result of a build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BuiltSnapshot {
     pub name: String,
     pub outcome: BuildOutcome,
-    /// The digest of what it is made of. Missing if the snapshot that it is based on would be made first.
+    /// The digest of its inputs. Missing if the snapshot that it is based on would have to be made first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Missing if it would be made.
+    /// Missing if it does not exist yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
     /// The tag of the snapshot that had the name before, if it was another one.
@@ -248,14 +249,14 @@ pub struct BuiltSnapshot {
     pub replaced: Option<String>,
 }
 
-/// When the guest is ready. One of `port` and `command`.
+/// How to detect that the guest is ready. Needs exactly one of `port` and `command`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadyProbe {
-    /// Somebody listens on this port.
+    /// Ready when a process listens on this port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// This command ends with 0.
+    /// Ready when this command exits with 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -271,19 +272,19 @@ pub struct WarmUp {
     pub code: String,
 }
 
-/// A line of the stream that is the answer when `application/x-ndjson` is accepted.
+/// A line of the streamed response (`Accept: application/x-ndjson`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
-    /// What is being done now.
+    /// The current step.
     Step(String),
-    /// A line of what a step prints.
+    /// A line of output of a step.
     Output(String),
-    /// The last line: it is done.
+    /// The last line: the result.
     Snapshot(Box<Snapshot>),
-    /// The last line of a build: it is done.
+    /// The last line of a build: the result.
     Built(Box<BuiltSnapshot>),
-    /// The last line: it failed.
+    /// The last line: the error.
     Error(crate::error::ErrorBody),
 }
 
@@ -292,13 +293,13 @@ pub struct SnapshotList {
     pub snapshots: Vec<Snapshot>,
 }
 
-/// A snapshot, those it is based on and those that are based on it.
+/// A snapshot, the snapshots it is based on, and those based on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotHistory {
     /// The snapshot that was asked for.
     pub tag: String,
-    /// Its chain from the base up, itself, then its dependents, each directly behind its parent or a sibling's dependents. Snapshots that
-    /// the caller may not see are left out.
+    /// Its chain from the base up, the snapshot itself, then its dependents, each directly after its parent or a sibling's
+    /// dependents. Snapshots that the caller may not see are omitted.
     pub snapshots: Vec<SnapshotHistoryEntry>,
 }
 
@@ -311,7 +312,7 @@ pub struct SnapshotHistoryEntry {
     pub names: Vec<String>,
     pub status: SnapshotStatus,
     pub kind: SnapshotKind,
-    /// How many snapshots it is based on, directly or not.
+    /// The number of snapshots that it is based on, directly or indirectly.
     pub depth: u32,
     pub created_at_unix: u64,
     /// The snapshot that it is based on.
@@ -321,11 +322,11 @@ pub struct SnapshotHistoryEntry {
     pub dependents: Vec<String>,
     /// Bytes on disk that only it and its dependents use: its memory, its state, and the disk layers that came with it.
     pub own_bytes: u64,
-    /// Bytes on disk that it uses of others: the memory of the snapshots it is based on, their disk layers, and the image.
+    /// Bytes on disk that it shares with others: the memory of the snapshots it is based on, their disk layers, and the image.
     pub shared_bytes: u64,
 }
 
-/// Whether a snapshot has all of its memory.
+/// Whether a snapshot stores all of its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotKind {
@@ -335,27 +336,27 @@ pub enum SnapshotKind {
     Diff,
 }
 
-/// Every file of a snapshot, and of what it is based on, was read.
+/// The result of reading every file of a snapshot and of the snapshots it is based on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotVerification {
     pub tag: String,
-    /// Whether all files are as they were written.
+    /// Whether all files are intact.
     pub intact: bool,
-    /// How many snapshots were read: itself and those it is based on.
+    /// The number of snapshots read: itself and those it is based on.
     pub snapshots: u32,
-    /// How many disk layers were read, the image included.
+    /// The number of disk layers read, including the image.
     pub disk_layers: u32,
-    /// How many bytes were read. Of a disk layer, also its holes.
+    /// The number of bytes read, including holes of disk layers.
     pub bytes: u64,
-    /// The first damaged file, if there is one. What comes behind it was not read.
+    /// The first damaged file, if any. Files after it were not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<SnapshotDamage>,
 }
 
-/// A file that is not as it was written.
+/// A damaged file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotDamage {
-    /// The file, below the daemon's directory.
+    /// The path of the file, relative to the daemon's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// What is wrong with it.
@@ -367,49 +368,49 @@ pub struct SnapshotDamage {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RemoveSnapshot {
-    /// Whether those that are changes of it go, too.
+    /// Whether to also remove the snapshots based on it.
     #[serde(default)]
     pub cascade: bool,
-    /// Whether its other names go, too. Without this, a snapshot that has any is not removed.
+    /// Whether to also remove its other names. Without this, removing a snapshot that has any is refused.
     #[serde(default)]
     pub all_names: bool,
 }
 
-/// Which snapshots are removed that nobody needs. Those that sandboxes were forked from or can be rolled back to, public ones, and those
-/// that others are based on which stay, stay in any case.
+/// Which unused snapshots to remove. Never removed: snapshots that have sandboxes or that sandboxes can be rolled back to, public
+/// ones, and those that a remaining snapshot is based on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PruneSnapshots {
-    /// Those that were not forked for so long.
+    /// Only those that were not forked for this many seconds.
     #[serde(default)]
     pub unused_seconds: u64,
-    /// Stop as soon as what is left takes no more than this on disk; those that were not used for the longest time go first.
+    /// Stop when the remaining snapshots take at most this much disk space, in MiB. The least recently used are removed first.
     #[serde(default)]
     pub keep_mib: u64,
-    /// Whether those that somebody has named go, too, and not only those named after what they are made of. Needs `unused_seconds` or
+    /// Whether to also remove snapshots with a chosen name, not only those with a generated one. Needs `unused_seconds` or
     /// `keep_mib`.
     #[serde(default)]
     pub named: bool,
-    /// Only those of this project. Without it, all those that the caller may remove.
+    /// Only those of this project [default: all that the caller may remove].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// Only say what would go.
+    /// Only report what would be removed.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What was removed, or would be, in this order.
+/// The snapshots that were or would be removed, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PrunedSnapshots {
     pub snapshots: Vec<PrunedSnapshot>,
-    /// What the disk has back.
+    /// Freed bytes on disk.
     pub freed_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PrunedSnapshot {
     pub tag: String,
-    /// When it was forked last, or made.
+    /// When it was last forked, or made.
     pub used_at_unix: u64,
     pub freed_bytes: u64,
 }
@@ -419,71 +420,70 @@ pub struct PrunedSnapshot {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct NameSnapshot {
-    /// Whether the name is moved if another snapshot has it.
+    /// Whether to move the name if another snapshot has it.
     #[serde(default)]
     pub force: bool,
 }
 
-/// What was removed, in this order.
+/// The removed snapshots, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedSnapshots {
     pub removed: Vec<String>,
-    /// The name that was removed, if what was named is not the tag of a snapshot but another of its names.
+    /// The removed name, if the request named not the tag of a snapshot but one of its other names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
 
-/// Sends a snapshot to a registry, with all that it stands on.
+/// Pushes a snapshot to a registry, with all snapshots that it is based on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushSnapshot {
-    /// Where to: `registry.example/team/app:tag`.
+    /// The destination: `registry.example/team/app:tag`.
     pub reference: String,
-    /// Without them, those of the daemon's Docker config file.
+    /// Credentials for the registry [default: those of the daemon's Docker config file].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
-    /// Repositories of the same registry that may have some of it already, without the registry's name. Those that the snapshot, or one that
-    /// it is based on, was pushed to or pulled from are known.
+    /// Repositories of the same registry, without the registry's name, that may already have some of the blobs. The daemon adds
+    /// those that the snapshot, or one it is based on, was pushed to or pulled from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_from: Vec<String>,
-    /// Adds it to what the tag names, as the variant with this name (1-63 of a-z, 0-9 and `._-`), in the place of an earlier one with that
-    /// name. Whoever pulls the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
+    /// Adds the snapshot to the tag as the variant with this name (1-63 of a-z, 0-9 and `._-`), replacing an earlier one with that
+    /// name. A pull of the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
-    /// A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed only with
-    /// this.
+    /// Confirms the push of a snapshot that contains the memory of a sandbox's users: a snapshot of a sandbox, or one based on it.
     #[serde(default)]
     pub yes: bool,
 }
 
-/// Fetches a snapshot from a registry.
+/// Pulls a snapshot from a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PullSnapshot {
-    /// Where from: `registry.example/team/app:tag`, or with `@sha256:…`.
+    /// The source: `registry.example/team/app:tag`, or with `@sha256:…`.
     pub reference: String,
-    /// What it is called here. Without one, what its sender calls it.
+    /// The tag on this daemon [default: the tag of the sender].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Without them, those of the daemon's Docker config file.
+    /// Credentials for the registry [default: those of the daemon's Docker config file].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
-    /// A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands.
+    /// A public key in PEM (ECDSA P-256) that must have signed it, in addition to the daemon's policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// If this very snapshot is here, under whatever tag, answer with it and fetch nothing. If it is not and no tag is given, it is
-    /// called after the reference and its digest: `app-tag-0123456789ab`.
+    /// If this daemon has the same snapshot under any tag, return it and fetch nothing. Otherwise, without a tag, name it after the
+    /// reference and its digest: `app-tag-0123456789ab`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reuse: bool,
 }
 
-/// Whose tags are listed.
+/// The repository whose tags to list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListRepository {
     /// `registry.example/team/app`.
     pub repository: String,
-    /// Without them, those of the daemon's Docker config file.
+    /// Credentials for the registry [default: those of the daemon's Docker config file].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
 }
@@ -494,7 +494,7 @@ pub struct RepositoryTags {
     pub repository: String,
     /// In the registry's order, at most 1000.
     pub tags: Vec<RepositoryTag>,
-    /// Whether there are more.
+    /// Whether there are more entries.
     pub truncated: bool,
 }
 
@@ -506,13 +506,13 @@ pub struct RepositoryTag {
     pub digest: String,
     /// Whether it is a snapshot that can be pulled.
     pub snapshot: bool,
-    /// The type of what it is, as a media type.
+    /// The media type of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Compressed bytes, if the registry says it.
+    /// Its compressed size, if the registry reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// When the snapshot was made, if its manifest says it.
+    /// When the snapshot was made, if its manifest has the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at_unix: Option<u64>,
 }
@@ -522,29 +522,29 @@ pub struct RepositoryTag {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LoadSnapshot {
-    /// What it is called here. Without one, what its sender calls it.
+    /// The tag on this daemon [default: the tag of the sender].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
 
-/// What a push has done.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushedSnapshot {
-    /// Where it is, by its digest.
+    /// Its reference with the digest.
     pub reference: String,
-    /// Bytes that were sent.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Bytes that the registry had already, or took from another repository.
+    /// Bytes that the registry already had, or mounted from another repository.
     pub present_bytes: u64,
 }
 
-/// Asks what a reference to a registry names now.
+/// Resolves a reference to a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveSnapshot {
     /// `registry.example/team/app:tag`, or with `@sha256:…`.
     pub reference: String,
-    /// Without them, those of the daemon's Docker config file.
+    /// Credentials for the registry [default: those of the daemon's Docker config file].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
 }
@@ -552,36 +552,36 @@ pub struct ResolveSnapshot {
 /// A snapshot in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResolvedSnapshot {
-    /// Registry and repository, as signatures and policies name them.
+    /// Registry and repository, in the form that signatures and policies use.
     pub repository: String,
     /// The digest to sign and to verify: `sha256:…`.
     pub digest: String,
 }
 
-/// Stores a signature of a snapshot that is in a registry. It is made where the private key is.
+/// Adds a signature to a snapshot in a registry. The client makes it with its private key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddSnapshotSignature {
-    /// What was signed, by its digest: `registry.example/team/app@sha256:…`.
+    /// The signed snapshot, by digest: `registry.example/team/app@sha256:…`.
     pub reference: String,
-    /// The JSON that was signed, in the form of cosign's simple signing. At most 64 KiB.
+    /// The signed JSON, in cosign's simple signing format. At most 64 KiB.
     pub payload: String,
-    /// ECDSA of the payload's SHA-256, as DER in base64.
+    /// The ECDSA signature of the payload's SHA-256, as base64 of DER.
     pub signature: String,
     /// The public key in PEM (ECDSA P-256). The signature is checked with it.
     pub key: String,
-    /// Without them, those of the daemon's Docker config file.
+    /// Credentials for the registry [default: those of the daemon's Docker config file].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
 }
 
-/// A signature that is in a registry.
+/// A signature in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotSignature {
-    /// What it is of, by its digest.
+    /// The signed snapshot, by digest.
     pub reference: String,
     /// The first 16 digits of the SHA-256 of the public key's DER form.
     pub key: String,
-    /// False if this key had signed it before: that signature stays.
+    /// False if this key had already signed it: the existing signature is kept.
     pub added: bool,
 }

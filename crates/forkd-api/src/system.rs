@@ -10,17 +10,17 @@ pub struct Health {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// The daemon's.
+    /// The version of the daemon.
     pub version: String,
-    /// The API's.
+    /// The version of the API.
     pub api: String,
-    /// Whether its host's CPU is an emulator: everything works, and every time is many times what it would be.
+    /// Whether the host's CPU is emulated: everything works, but many times slower.
     #[serde(default)]
     pub emulated: bool,
 }
 
-/// A record, manifest or directory of the daemon's that it cannot read. It leaves that as it is, with every process and file that
-/// may belong to it, and tries again every minute.
+/// A record, manifest or directory that the daemon cannot read. The daemon keeps it, with every process and file that may belong to
+/// it, and retries every minute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     pub path: String,

@@ -6,15 +6,15 @@ use utoipa::ToSchema;
 /// The project of what nobody has said otherwise of.
 pub const DEFAULT_PROJECT: &str = "default";
 
-/// What a token allows. Each scope has all of those before it.
+/// What a token allows. Each scope includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// To look at all of its project.
+    /// Read access to its project.
     Read,
-    /// To make sandboxes and snapshots, to run things in them, and to remove them.
+    /// Creating, using and removing sandboxes and snapshots.
     Run,
-    /// All else: images, kernels, what is the host's, and every project.
+    /// Everything else: images, kernels, the host, and every project.
     Admin,
 }
 
@@ -46,15 +46,15 @@ pub struct Token {
     pub last_used_at_unix: Option<u64>,
 }
 
-/// Who a request is from.
+/// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Caller {
     /// `token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token.
     pub name: String,
     pub scope: Scope,
-    /// The project of what it makes.
+    /// The project of the objects it creates.
     pub project: String,
-    /// The most that there may be at once of what it makes.
+    /// The limits on the objects it creates.
     #[serde(default, skip_serializing_if = "TokenLimits::is_nothing")]
     pub limits: TokenLimits,
 }
@@ -72,23 +72,23 @@ pub struct Project {
     pub limits: TokenLimits,
 }
 
-/// What there may be at once of a token's, or of a project's, together. What is not said is as much as the host gives.
+/// Limits on what a token or a project uses in total [default: unlimited].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenLimits {
-    /// Guests that make snapshots and images count as well.
+    /// The number of sandboxes, including guests that make snapshots and images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandboxes: Option<u64>,
-    /// Of their guests, and what their branches keep.
+    /// Memory of their guests and of their branches, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u64>,
-    /// Branches are snapshots, too.
+    /// The number of snapshots, including branches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<u64>,
-    /// What their snapshots take on disk, without what they share with those they are based on. The one that is being made may go beyond
-    /// it; the next is refused.
+    /// Disk space of their snapshots in MiB, without what they share with those they are based on. A snapshot that is being made
+    /// may exceed it; the next one is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_mib: Option<u64>,
 }

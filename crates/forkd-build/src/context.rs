@@ -150,8 +150,8 @@ mod tests {
             (&[dockerfile], "/etc/passwd", CONTEXT_LIMITS, "leads out"),
             (&[dockerfile, ("forkd.toml", LINK, "/etc/passwd")], "Dockerfile", CONTEXT_LIMITS, "leads out"),
             (&[dockerfile], "other", CONTEXT_LIMITS, "is not in the build context"),
-            (&[dockerfile, ("forkd.toml", FILE, "x")], "Dockerfile", CONTEXT_LIMITS, "makes no sense"),
-            (&[("Dockerfile", FILE, "EXPOSE")], "Dockerfile", CONTEXT_LIMITS, "makes no sense"),
+            (&[dockerfile, ("forkd.toml", FILE, "x")], "Dockerfile", CONTEXT_LIMITS, "cannot parse"),
+            (&[("Dockerfile", FILE, "EXPOSE")], "Dockerfile", CONTEXT_LIMITS, "cannot parse"),
             (&[dockerfile, ("a", FILE, ""), ("b", FILE, "")], "Dockerfile", few, "more than 2 entries"),
             (&[dockerfile, ("a", FILE, "0123456789")], "Dockerfile", small, "more than 20 bytes"),
         ] {

@@ -15,7 +15,7 @@ pub enum FlattenError {
     File { verb: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is not a layer", path.display())]
     Layer { path: PathBuf, source: LayerError },
-    #[error("the layers of the disk do not belong together")]
+    #[error("the layers of the disk do not match")]
     Stack(#[from] StackError),
     #[error(transparent)]
     Disk(#[from] DiskError),

@@ -14,13 +14,13 @@ use crate::wait::{Interrupted, Wait};
 pub enum GuestsError {
     #[error(transparent)]
     Kernel(#[from] forkd_image::kernels::KernelStoreError),
-    #[error("the step's guest")]
+    #[error("the step's guest failed")]
     Boot(#[from] BootError),
-    #[error("the guest's network; --network none builds without one")]
+    #[error("no network for the guest; --network none builds without one")]
     Network(#[from] NetError),
     #[error(transparent)]
     End(#[from] EndError),
-    #[error("the guest cannot be asked to end")]
+    #[error("cannot ask the guest to shut down")]
     Ask(#[source] AgentError),
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -49,19 +49,19 @@ const CALL: std::time::Duration = std::time::Duration::from_secs(60);
 /// Pieces of an archive on their way.
 const QUEUE: usize = 4;
 const TOP: &str = "top";
-const NO_NETWORK: &str = "\n(The command had no network: it was not wanted, or forkd does not run as root.)";
+const NO_NETWORK: &str = "\n(The command had no network: it was disabled, or forkd does not run as root.)";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("the command ended with {status}; its last output:\n{output}{hint}")]
     Failed { status: String, output: String, hint: &'static str },
-    #[error("the command cannot be run: {0}")]
+    #[error("cannot run the command: {0}")]
     Refused(String),
-    #[error("the command was cut off{console}")]
+    #[error("the connection to the command broke{console}")]
     CutOff { console: String, source: ExecError },
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    #[error("files cannot be placed: {0}")]
+    #[error("cannot copy files into the guest: {0}")]
     Place(String),
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -71,7 +71,7 @@ pub enum RunError {
     Cache(#[from] BuildCacheError),
     #[error(transparent)]
     Image(#[from] ImageError),
-    #[error("there is no image of this name here")]
+    #[error("no image of this name in the library")]
     Pull(#[from] PullError),
     #[error(transparent)]
     Debian(#[from] DebianError),

@@ -48,9 +48,9 @@ pub(crate) enum Connector {
 /// There is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("nobody is there")]
+    #[error("cannot connect to the daemon")]
     Unreachable(#[source] io::Error),
-    #[error("nobody is there who is trusted")]
+    #[error("the daemon's certificate is not trusted")]
     Untrusted(#[source] io::Error),
 }
 

@@ -11,9 +11,9 @@ use serde::Deserialize;
 /// A request has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("the daemon at {address} cannot be reached")]
+    #[error("cannot reach the daemon at {address}")]
     Unreachable { address: String, source: io::Error },
-    #[error("the daemon at {address} has no certificate that this host trusts")]
+    #[error("this host does not trust the certificate of the daemon at {address}")]
     Untrusted { address: String, source: io::Error },
     #[error(transparent)]
     Refused(Box<Refusal>),
@@ -21,13 +21,13 @@ pub enum ClientError {
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("the daemon did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
-    #[error("what answers at {address} is not forkd's daemon: {what}")]
+    #[error("the server at {address} is not forkd's daemon: {what}")]
     Foreign { address: String, what: String },
     #[error("the daemon's answer is larger than {0} bytes")]
     TooLarge(usize),
-    #[error("the daemon ended the connection before its last word")]
+    #[error("the daemon closed the connection before the end of the answer")]
     CutOff,
-    #[error("cannot read what is to be sent")]
+    #[error("cannot read the data to send")]
     Upload(#[source] io::Error),
 }
 

@@ -295,8 +295,7 @@ impl Client {
     pub(crate) async fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, ClientError> {
         let answer = self.exchange(request).await?;
         let text = answer.whole(LARGEST).await?;
-        serde_json::from_slice(&text)
-            .map_err(|error| self.foreign(&format!("its answer cannot be read ({error})")))
+        serde_json::from_slice(&text).map_err(|error| self.foreign(&format!("invalid answer ({error})")))
     }
 
     /// Asks, and expects nothing but success.

@@ -44,9 +44,9 @@ impl<T: DeserializeOwned> Lines<T> {
                     continue;
                 }
                 let read = serde_json::from_slice(&line);
-                return read.map(Some).map_err(|error| {
-                    self.client.foreign(&format!("a line of its answer cannot be read ({error})"))
-                });
+                return read
+                    .map(Some)
+                    .map_err(|error| self.client.foreign(&format!("invalid line of its answer ({error})")));
             }
             if self.buffer.len() > LONGEST {
                 return Err(ClientError::TooLarge(LONGEST));

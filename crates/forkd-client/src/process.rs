@@ -187,16 +187,15 @@ impl Output {
             match message {
                 Message::Text(text) => {
                     let event = serde_json::from_str(&text);
-                    let event = event.map_err(|error| {
-                        self.client.foreign(&format!("a message of its cannot be read ({error})"))
-                    })?;
+                    let event =
+                        event.map_err(|error| self.client.foreign(&format!("invalid message ({error})")))?;
                     match event {
                         ExecEvent::StdinTaken { bytes } => self.taken(bytes)?,
                         event => return heard(&self.client, event),
                     }
                 }
                 Message::Binary(bytes) => {
-                    let foreign = || self.client.foreign("it sent output of no stream");
+                    let foreign = || self.client.foreign("it sent output of an unknown stream");
                     return ExecEvent::from_binary(bytes).ok_or_else(foreign);
                 }
                 // Pings are answered where messages are read.
@@ -206,7 +205,7 @@ impl Output {
     }
 
     fn taken(&self, bytes: u64) -> Result<(), ClientError> {
-        let foreign = || self.client.foreign("it took more stdin than it was sent");
+        let foreign = || self.client.foreign("it reported more stdin than it was sent");
         let window = self.window.as_ref().ok_or_else(foreign)?;
         let bytes = usize::try_from(bytes).map_err(|_| foreign())?;
         if bytes > STDIN_WINDOW.saturating_sub(window.available_permits()) {
@@ -220,7 +219,7 @@ impl Output {
 /// What an event means to the one who follows the program.
 fn heard(client: &Client, event: ExecEvent) -> Result<ExecEvent, ClientError> {
     match event {
-        ExecEvent::StdinTaken { .. } => Err(client.foreign("it reported stdin of a program without")),
+        ExecEvent::StdinTaken { .. } => Err(client.foreign("it reported stdin of a program without stdin")),
         ExecEvent::Error(error) => Err(error.into()),
         event => Ok(event),
     }

@@ -79,12 +79,7 @@ impl App {
     ) -> Result<Shared, AppError> {
         let audit = Audit::open(config.audit.as_deref())?;
         let metrics = Metrics::default();
-        metrics.register(|registry| {
-            registry.register("audit_lost_lines", "Lines that the audit log misses", audit.lost());
-            if let Some(spans) = &config.spans {
-                registry.register("spans_lost", "Spans that were not sent", spans.lost());
-            }
-        });
+        metrics.register_losses(audit.lost(), config.spans.as_ref().map(|spans| spans.lost()));
         Ok(Arc::new(App {
             engine,
             library,

@@ -154,7 +154,7 @@ impl Audit {
     fn lose(&self) {
         self.all_lost.inc();
         if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::error!("the audit log cannot follow: lines are lost");
+            tracing::error!("the audit log's queue is full: dropping lines");
         }
     }
 
@@ -232,7 +232,7 @@ impl Log {
                 self.lost.fetch_add(lost + 1, Ordering::Relaxed);
                 self.all_lost.inc();
                 if !std::mem::replace(&mut self.failing, true) {
-                    tracing::error!(path = %self.path.display(), %error, "the audit log cannot be written");
+                    tracing::error!(path = %self.path.display(), %error, "cannot write the audit log");
                 }
             }
         }

@@ -10,10 +10,10 @@ use crate::routes::checks::malformed;
 pub fn convert(wanted: Egress) -> Answer<forkd_net::Egress> {
     let Egress { mode, allow, deny } = wanted;
     if mode != EgressMode::Allow && !deny.is_empty() {
-        return Err(malformed("egress.deny is for the mode allow"));
+        return Err(malformed("egress.deny needs the mode allow"));
     }
     if mode != EgressMode::List && deny.is_empty() && !allow.is_empty() {
-        return Err(malformed("egress.allow is for the mode list, and for the mode allow with egress.deny"));
+        return Err(malformed("egress.allow needs the mode list, or the mode allow with egress.deny"));
     }
     let egress = match mode {
         EgressMode::Allow if !deny.is_empty() => {
@@ -106,13 +106,13 @@ mod tests {
         let many_denied: Vec<&str> = vec!["8.8.8.8"; 257];
         let many: Vec<&str> = vec!["example.com"; 257];
         for (wrong, says) in [
-            (denied, "for the mode list"),
+            (denied, "needs the mode list"),
             (list(&["10.0.0.1/8"]), "egress.allow"),
-            (list(&["example.com:0"]), "no port"),
+            (list(&["example.com:0"]), "not a port"),
             (list(&["exa mple"]), "egress.allow"),
             (list(&many), "256 entries"),
-            (allowed, "for the mode allow with egress.deny"),
-            (both, "egress.deny is for the mode allow"),
+            (allowed, "the mode allow with egress.deny"),
+            (both, "egress.deny needs the mode allow"),
             (except(&["example.com"], &[]), "egress.deny: 'example.com'"),
             (except(&["8.8.8.8:53"], &[]), "egress.deny"),
             (except(&["8.8.8.8/8"], &[]), "did you mean 8.0.0.0/8?"),

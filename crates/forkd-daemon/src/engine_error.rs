@@ -154,7 +154,7 @@ impl From<&LibraryError> for ApiError {
             LibraryError::Image(error) => error.into(),
             LibraryError::Kernel(error) => error.into(),
             LibraryError::Host(error) => {
-                ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
+                ApiError::new(ErrorCode::Unavailable, "no CA certificates found on the daemon's host")
                     .detail(chain(error))
             }
         }
@@ -181,7 +181,7 @@ fn of_exec(error: &ExecError) -> ApiError {
         ExecError::NoProcess(text) => ApiError::new(ErrorCode::NotFound, shortened(text.clone())),
         ExecError::Silent(_) => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
         ExecError::Protocol(_) | ExecError::BrokenOff(_) => {
-            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+            ApiError::new(ErrorCode::GuestFailed, "invalid response from the guest")
                 .hint(HintCode::TryAgain)
                 .detail(chain(error))
         }
@@ -214,7 +214,7 @@ impl From<DialError> for ApiError {
             DialError::Timeout(_) => ApiError::new(ErrorCode::GuestTimeout, text),
             DialError::Failed { .. } => ApiError::new(ErrorCode::GuestFailed, text),
             DialError::Connect(_) | DialError::Io(_) => {
-                ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
+                ApiError::new(ErrorCode::GuestFailed, "invalid response from the guest")
                     .hint(HintCode::TryAgain)
                     .detail(chain(&error))
             }
@@ -238,11 +238,9 @@ fn of_agent(error: &AgentError) -> ApiError {
         | AgentError::Line(_)
         | AgentError::Request(_)
         | AgentError::Answer(_)
-        | AgentError::Json(_) => {
-            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                .hint(HintCode::TryAgain)
-                .detail(chain(error))
-        }
+        | AgentError::Json(_) => ApiError::new(ErrorCode::GuestFailed, "invalid response from the guest")
+            .hint(HintCode::TryAgain)
+            .detail(chain(error)),
     }
 }
 
@@ -271,11 +269,9 @@ fn of_eval(error: &EvalError) -> ApiError {
                 _ => ApiError::new(ErrorCode::GuestFailed, shortened(error.to_string())),
             }
         }
-        EvalError::Protocol(_) => {
-            ApiError::new(ErrorCode::GuestFailed, "the guest gave no answer that can be used")
-                .hint(HintCode::TryAgain)
-                .detail(chain(error))
-        }
+        EvalError::Protocol(_) => ApiError::new(ErrorCode::GuestFailed, "invalid response from the guest")
+            .hint(HintCode::TryAgain)
+            .detail(chain(error)),
     }
 }
 
@@ -284,9 +280,8 @@ fn of_call(error: &CallError) -> ApiError {
         CallError::Refused { refusal, .. } if refusal.code == RefusalCode::State => {
             ApiError::new(ErrorCode::WrongState, shortened(error.to_string()))
         }
-        CallError::Gone => {
-            ApiError::new(ErrorCode::WrongState, "the VM has ended meanwhile").hint(HintCode::LookAtEnd)
-        }
+        CallError::Gone => ApiError::new(ErrorCode::WrongState, "the sandbox ended while the request ran")
+            .hint(HintCode::LookAtEnd),
         CallError::Timeout { .. } => ApiError::new(ErrorCode::GuestTimeout, error.to_string()),
         CallError::Refused { .. } | CallError::Socket(_) => ApiError::internal(error),
     }

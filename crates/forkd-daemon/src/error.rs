@@ -74,8 +74,8 @@ impl ApiError {
     pub fn logged(self) -> ErrorBody {
         let detail = self.detail.as_deref().unwrap_or("");
         match self.body.code.status() {
-            500.. => tracing::error!(text = %self.body.error, %detail, "a part of the request failed"),
-            _ => tracing::debug!(text = %self.body.error, %detail, "a part of the request was refused"),
+            500.. => tracing::error!(text = %self.body.error, %detail, "part of the request failed"),
+            _ => tracing::debug!(text = %self.body.error, %detail, "part of the request was refused"),
         }
         self.body
     }
@@ -136,16 +136,16 @@ pub fn shape(response: Response) -> Response {
 fn standard(status: StatusCode) -> (ErrorCode, &'static str) {
     match status.as_u16() {
         401 => (ErrorCode::Unauthorized, "a token is needed"),
-        403 => (ErrorCode::Forbidden, "this is not allowed"),
+        403 => (ErrorCode::Forbidden, "not allowed"),
         404 => (ErrorCode::NotFound, "there is no such path"),
         405 => (ErrorCode::MethodNotAllowed, "this path does not have this method"),
-        408 => (ErrorCode::RequestTimeout, "the request did not come to its end in time"),
-        409 => (ErrorCode::WrongState, "this is not possible now"),
+        408 => (ErrorCode::RequestTimeout, "timed out reading the request"),
+        409 => (ErrorCode::WrongState, "not possible in the current state"),
         413 => (ErrorCode::TooLarge, "the request's body is too large"),
-        415 => (ErrorCode::UnsupportedMediaType, "this type of content is not understood"),
-        429 => (ErrorCode::TooMany, "there are too many requests"),
+        415 => (ErrorCode::UnsupportedMediaType, "unsupported content type"),
+        429 => (ErrorCode::TooMany, "too many requests"),
         503 => (ErrorCode::Unavailable, "the daemon cannot do this now"),
-        400..=499 => (ErrorCode::Malformed, "the request makes no sense"),
+        400..=499 => (ErrorCode::Malformed, "invalid request"),
         _ => (ErrorCode::Internal, "the daemon failed"),
     }
 }

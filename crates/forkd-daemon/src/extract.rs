@@ -56,13 +56,16 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Json<T>, ApiError> {
         let app = Shared::from_ref(state);
         if !is_json(request.headers()) {
-            return Err(ApiError::new(ErrorCode::UnsupportedMediaType, "the body is not said to be JSON")
-                .hint(HintCode::SendJson));
+            return Err(ApiError::new(
+                ErrorCode::UnsupportedMediaType,
+                "the content-type is not application/json",
+            )
+            .hint(HintCode::SendJson));
         }
         let bytes = read(request.into_body(), app.limits.json_bytes, app.limits.body_time).await?;
         let value = serde_json::from_slice(&bytes);
         value.map(Json).map_err(|error| {
-            ApiError::new(ErrorCode::Malformed, format!("the body is not what is expected here: {error}"))
+            ApiError::new(ErrorCode::Malformed, format!("invalid request body: {error}"))
                 .hint(HintCode::ReadApi)
         })
     }
@@ -74,11 +77,8 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query<T>, ApiError> {
         let query = axum::extract::Query::try_from_uri(&parts.uri);
         query.map(|axum::extract::Query(value)| Query(value)).map_err(|error| {
-            ApiError::new(
-                ErrorCode::Malformed,
-                format!("the query is not what is expected here: {}", error.body_text()),
-            )
-            .hint(HintCode::ReadApi)
+            ApiError::new(ErrorCode::Malformed, format!("invalid query: {}", error.body_text()))
+                .hint(HintCode::ReadApi)
         })
     }
 }
@@ -133,13 +133,17 @@ pub async fn read(body: Body, limit: usize, time: Duration) -> Result<Bytes, Api
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => {
-            Err(ApiError::new(ErrorCode::Malformed, "the body broke off").detail(chain(&*error)))
+            Err(ApiError::new(ErrorCode::Malformed, "the connection closed before the end of the body")
+                .detail(chain(&*error)))
         }
     }
 }
 
 fn stalled(time: Duration) -> ApiError {
-    ApiError::new(ErrorCode::RequestTimeout, format!("the body did not come within {} s", time.as_secs_f32()))
+    ApiError::new(
+        ErrorCode::RequestTimeout,
+        format!("timed out reading the body after {} s", time.as_secs_f32()),
+    )
 }
 
 /// A body that fails when nothing comes for too long.

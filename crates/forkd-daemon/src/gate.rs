@@ -111,7 +111,7 @@ async fn data_plane(app: &Shared, aim: Aim, request: Request) -> Response {
 }
 
 fn nowhere() -> ApiError {
-    ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request from nowhere")
+    ApiError::new(ErrorCode::Internal, "the daemon failed").detail("a request without a peer address")
 }
 
 fn recognise(app: &Shared, route: Option<&str>, request: &Request) -> Result<Caller, ApiError> {

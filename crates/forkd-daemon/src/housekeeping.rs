@@ -21,7 +21,7 @@ const TRIM_PERIOD: Duration = Duration::from_secs(15);
 const TRIM_PAUSE: Duration = Duration::from_millis(500);
 
 /// What becomes of a file that cannot be read.
-pub const LEFT_ALONE: &str = "left alone, and nothing is removed that it may need";
+pub const LEFT_ALONE: &str = "cannot read it: keeping it and all files that it may need";
 
 /// Begins. It ends when the daemon is about to stop.
 pub fn start(app: &Shared) {
@@ -73,23 +73,23 @@ async fn sweep(app: &App) {
                     tracing::warn!(%error, "{LEFT_ALONE}");
                 }
                 for error in known.iter().filter(|error| !unreadable.contains(error)) {
-                    tracing::info!(path = %error.path.display(), "no longer unreadable");
+                    tracing::info!(path = %error.path.display(), "readable again");
                 }
                 known = unreadable;
                 for id in sandboxes {
-                    tracing::info!(%id, "adopted a sandbox whose process answers again");
+                    tracing::info!(%id, "adopted a sandbox: its process answers again");
                 }
                 for tag in zygotes {
-                    tracing::info!(%tag, "adopted a zygote whose process answers again");
+                    tracing::info!(%tag, "adopted a zygote: its process answers again");
                 }
                 for tag in stored {
-                    tracing::info!(%tag, "found a snapshot that can be read again");
+                    tracing::info!(%tag, "a snapshot is readable again");
                 }
                 if removed > 0 {
-                    tracing::info!(removed, "removed what nobody had any more");
+                    tracing::info!(removed, "removed unused files");
                 }
             }
-            Err(error) => tracing::warn!(error = %chain(&error), "cannot sweep"),
+            Err(error) => tracing::warn!(error = %chain(&error), "cannot remove unused files"),
         }
     }
 }
@@ -105,7 +105,7 @@ async fn trim(app: &App) {
         let trimmed = app.engine.trim().await;
         app.metrics.engine.set_zygote_bytes(i64::try_from(trimmed.held_bytes).unwrap_or(i64::MAX));
         for tag in &trimmed.evicted {
-            tracing::info!(%tag, "a snapshot that was not used gave up its memory");
+            tracing::info!(%tag, "unloaded an idle snapshot from memory");
         }
         tokio::select! {
             _ = ticks.tick() => {}

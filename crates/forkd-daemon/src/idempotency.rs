@@ -136,7 +136,7 @@ pub async fn once(Extension(app): Extension<Shared>, request: Request, next: Nex
 
 async fn keyed(app: &Shared, key: HeaderValue, request: Request, next: Next) -> Result<Response, ApiError> {
     let key = key.to_str().ok().filter(|key| is_key(key)).ok_or_else(|| {
-        let text = format!("an idempotency key has 1 to {MAX_KEY} visible ASCII characters");
+        let text = format!("invalid idempotency key: expected 1 to {MAX_KEY} visible ASCII characters");
         ApiError::new(ErrorCode::Malformed, text)
     })?;
     // A token that was made anew for another project is another caller.

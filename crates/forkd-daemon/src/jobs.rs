@@ -43,8 +43,7 @@ pub struct Place {
 impl Place {
     pub async fn take(app: &Shared) -> Answer<Place> {
         let permit = app.jobs.clone().try_acquire_owned().map_err(|_| {
-            let text =
-                "the daemon runs as many long jobs (images, kernels, checks of snapshots) as it may at once";
+            let text = "too many long jobs are running (images, kernels, checks of snapshots)";
             ApiError::new(ErrorCode::TooMany, text).hint(HintCode::TryLater)
         })?;
         Ok(Place { _permit: permit, _busy: app.busy().await })

@@ -20,9 +20,9 @@ const MAX_BYTES: u64 = 8 << 20;
 pub enum KeptError {
     #[error("cannot {verb} {}", path.display())]
     Io { verb: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is damaged; repair it, or remove it with what it says", path.display())]
+    #[error("{} is damaged; repair it, or remove it and lose what it records", path.display())]
     Damaged { path: PathBuf, source: serde_json::Error },
-    #[error("{} has version {found}, and this forkd knows version {VERSION}", path.display())]
+    #[error("{} has the unsupported version {found}, expected {VERSION}", path.display())]
     Version { path: PathBuf, found: Value },
     #[error("{} would have more than {MAX_BYTES} bytes", path.display())]
     TooLarge { path: PathBuf },

@@ -28,7 +28,7 @@ fn of(code: ErrorCode, error: &dyn Error) -> ApiError {
 
 /// Whoever asked is gone, or the daemon is about to be.
 fn given_up() -> ApiError {
-    ApiError::new(ErrorCode::Unavailable, "it was given up, since the daemon is about to stop")
+    ApiError::new(ErrorCode::Unavailable, "cancelled: the daemon is stopping")
 }
 
 /// The daemon's fault, unless its disk is full.
@@ -68,7 +68,7 @@ impl From<&ImageError> for ApiError {
             ImageError::Shared(_) => of(ErrorCode::WrongState, error),
             ImageError::NeedsRoot => ApiError::new(
                 ErrorCode::Unavailable,
-                "images keep the owners of their files, and this daemon does not run as root",
+                "cannot make images: the daemon needs root to set the owners of their files",
             )
             .hint(HintCode::NeedsRoot),
             ImageError::WrongLayer { .. } => of(ErrorCode::Malformed, error),
@@ -116,7 +116,7 @@ impl From<ImportError> for ApiError {
         match error {
             ImportError::Image(error) => error.into(),
             ImportError::Layout { source, .. } => {
-                let text = format!("the archive is an image that cannot be taken: {}", chain(&source));
+                let text = format!("cannot import the image archive: {}", chain(&source));
                 ApiError::new(ErrorCode::Malformed, shortened(text))
             }
         }
@@ -137,11 +137,12 @@ impl From<PullError> for ApiError {
                     ArchiveError::Refused { .. } | ArchiveError::Compression(_) | ArchiveError::Read { .. },
                 ),
             ) => of(ErrorCode::UpstreamFailed, &error),
-            PullError::Auth(error) => {
-                ApiError::new(ErrorCode::Unavailable, "the daemon's credentials for registries make no sense")
-                    .hint(HintCode::RegistryCredentials)
-                    .detail(chain(&error))
-            }
+            PullError::Auth(error) => ApiError::new(
+                ErrorCode::Unavailable,
+                "cannot use the registry credentials in the daemon's Docker config file",
+            )
+            .hint(HintCode::RegistryCredentials)
+            .detail(chain(&error)),
             PullError::Runtime(_) => internal(&error),
             PullError::Image(error) => error.into(),
         }
@@ -276,11 +277,12 @@ fn of_run(place: &str, error: RunError) -> ApiError {
         RunError::Guests(GuestsError::Io(..)) | RunError::Io(..) => internal(&error),
         // No guest to be had at all: of a daemon that has its guests elsewhere, whose caller is the user who started it.
         RunError::Guests(error @ GuestsError::Other(_)) => of(ErrorCode::Unavailable, &error),
-        RunError::Guests(_) => {
-            ApiError::new(ErrorCode::GuestFailed, format!("{place}the step's guest did not come up or end"))
-                .hint(HintCode::DaemonLog)
-                .detail(chain(&error))
-        }
+        RunError::Guests(_) => ApiError::new(
+            ErrorCode::GuestFailed,
+            format!("{place}the step's guest did not start or did not stop"),
+        )
+        .hint(HintCode::DaemonLog)
+        .detail(chain(&error)),
         RunError::Cache(error) => error.into(),
         RunError::Image(error) => error.into(),
         RunError::Pull(error) => error.into(),

@@ -20,11 +20,11 @@ const API_KEY: &str = "api_key";
 /// What the document begins with, before there are routes.
 pub(crate) fn beginning() -> OpenApi {
     let info = InfoBuilder::new().title("forkd").version(env!("CARGO_PKG_VERSION")).description(Some(
-        "Sandboxes that fork like processes.\n\nA request needs a token, except over the daemon's Unix socket, and over the \
-         loopback while there are no tokens. Every answer of 400 and above has the body ErrorBody. Every answer has the \
-         header x-request-id: the request's own, if it had one of 1 to 64 letters, digits, dots, dashes and underscores. \
-         A request with a W3C traceparent header belongs to that trace, and the commands and the code that it runs find their place in it in the \
-         environment variable TRACEPARENT, unless env has one.",
+        "Sandboxes that fork like processes.\n\nRequests need a token, except over the daemon's Unix socket, and over the \
+         loopback while no tokens exist. Every response with a status of 400 or more has the body ErrorBody. Every response has the \
+         header x-request-id: that of the request, if it has 1 to 64 letters, digits, dots, dashes and underscores, or a new one. \
+         A request with a W3C traceparent header belongs to that trace: the commands and the code that it runs get their position in \
+         the trace in the environment variable TRACEPARENT, unless env sets it.",
     ));
     let bearer =
         Http::builder().scheme(HttpAuthScheme::Bearer).bearer_format("e2b_ and 40 hexadecimal digits");
@@ -73,25 +73,25 @@ fn add_errors(operation: &mut Operation, writes: bool) {
         operation.responses.responses.entry(status.to_owned()).or_insert_with(|| RefOr::T(failure(text)));
     };
     if !public {
-        add("401", "There is no token, or it is not known");
+        add("401", "Missing or unknown token");
     }
     if !public && writes {
-        add("403", "The token's scope does not allow this");
+        add("403", "The token's scope does not allow this request");
     }
     if has_parameters || has_body {
-        add("400", "The request makes no sense");
+        add("400", "Invalid request");
     }
     if has_body {
-        add("408", "The body did not come to its end in time");
+        add("408", "Timed out reading the request body");
         add("413", "The body is too large");
-        add("415", "The body is not said to be JSON");
+        add("415", "Content-Type is not application/json");
     }
     if has_key {
         add("409", "The idempotency key was used for another request");
         add("429", "Too many requests with idempotency keys are running");
     }
-    add("500", "The daemon failed");
-    add("503", "The daemon is about to stop, or has too many connections");
+    add("500", "Internal error of the daemon");
+    add("503", "The daemon is stopping, or has too many connections");
     add("default", "The request failed");
 }
 

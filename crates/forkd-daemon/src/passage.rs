@@ -61,7 +61,7 @@ where
             () = tokio::time::sleep(LOOK.min(bounds.guest_time)) => {
                 let asked = *state.asked.lock().unwrap_or_else(PoisonError::into_inner);
                 if asked.elapsed() > bounds.guest_time {
-                    return Err(ApiError::new(ErrorCode::GuestTimeout, "the guest takes no more of the body"));
+                    return Err(ApiError::new(ErrorCode::GuestTimeout, "timed out: the guest stopped reading the body"));
                 }
             }
         }
@@ -112,7 +112,10 @@ impl http_body::Body for Passing {
             Some(Err(error)) => match innermost(error).downcast::<ApiError>() {
                 Ok(stalled) => self.fail(*stalled),
                 Err(error) => {
-                    let broken = ApiError::new(ErrorCode::Malformed, "the body broke off");
+                    let broken = ApiError::new(
+                        ErrorCode::Malformed,
+                        "the connection closed before the end of the body",
+                    );
                     self.fail(broken.detail(chain(&*error)))
                 }
             },

@@ -71,13 +71,13 @@ pub struct Forwarded {
 /// Passes a request on, and its answer back.
 pub async fn forward(app: &Shared, to: Destination<'_>, mut request: Request) -> Answer<Response> {
     if request.method() == Method::CONNECT {
-        return Err(malformed("a sandbox is no proxy"));
+        return Err(malformed("the method CONNECT is not supported"));
     }
     let path = to.target.split('?').next().unwrap_or_default();
     if is_agents(to.port) && is_private(path) {
-        return Err(ApiError::new(ErrorCode::Forbidden, "this path of the agent is the host's own"));
+        return Err(ApiError::new(ErrorCode::Forbidden, "this path of the agent is reserved for the daemon"));
     }
-    let uri: Uri = to.target.parse().map_err(|_| malformed("the path is not one"))?;
+    let uri: Uri = to.target.parse().map_err(|_| malformed("invalid path"))?;
     let upgrade = wanted_upgrade(request.headers());
     let client = upgrade.is_some().then(|| hyper::upgrade::on(&mut request));
     let place = upgrade.is_some().then(|| app.place_for_upgrade()).transpose()?;
@@ -101,7 +101,7 @@ pub async fn forward(app: &Shared, to: Destination<'_>, mut request: Request) ->
         let (Some(client), Some(place)) = (client, place) else {
             return Err(ApiError::new(
                 ErrorCode::GuestFailed,
-                "the guest changes a protocol that nobody asked to",
+                "the guest switched protocols without an upgrade request",
             ));
         };
         let guest = parts.extensions.remove::<OnUpgrade>();
@@ -116,7 +116,7 @@ pub async fn forward(app: &Shared, to: Destination<'_>, mut request: Request) ->
 }
 
 fn broken(error: &hyper::Error) -> ApiError {
-    ApiError::new(ErrorCode::GuestFailed, "what listens on the port gave no answer that is HTTP")
+    ApiError::new(ErrorCode::GuestFailed, "the process on the port sent an invalid HTTP response")
         .detail(chain(error))
 }
 
@@ -128,8 +128,9 @@ fn switch(
     guest: Option<OnUpgrade>,
     place: OwnedSemaphorePermit,
 ) -> Answer<Response> {
-    let guest = guest
-        .ok_or_else(|| ApiError::new(ErrorCode::GuestFailed, "the guest changes no protocol after all"))?;
+    let guest = guest.ok_or_else(|| {
+        ApiError::new(ErrorCode::GuestFailed, "the guest answered 101 without switching protocols")
+    })?;
     let protocol = headers.get(UPGRADE).cloned();
     let guest = async { guest.await.ok().map(TokioIo::new) };
     tunnel(app, client, guest, place);
@@ -143,10 +144,13 @@ pub async fn connect(app: &Shared, agent: &Agent, port: u16, mut request: Reques
     let protocol =
         wanted_upgrade(request.headers()).filter(|wanted| wanted.as_bytes().eq_ignore_ascii_case(TCP));
     let protocol = protocol.ok_or_else(|| {
-        malformed("this path needs a request with the headers \"Connection: upgrade\" and \"Upgrade: tcp\"")
+        malformed("this path needs the headers \"Connection: upgrade\" and \"Upgrade: tcp\"")
     })?;
     if is_agents(port) {
-        return Err(ApiError::new(ErrorCode::Forbidden, format!("port {port} is the agent's: use the API")));
+        return Err(ApiError::new(
+            ErrorCode::Forbidden,
+            format!("port {port} is reserved for the agent: use the API"),
+        ));
     }
     let place = app.place_for_upgrade()?;
     let client = hyper::upgrade::on(&mut request);

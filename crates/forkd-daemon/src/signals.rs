@@ -18,8 +18,8 @@ pub fn listen(handle: Handle) -> io::Result<impl Future<Output = ()>> {
         while asked < 2 {
             tokio::select! {
                 _ = hang_up.recv() => match handle.reload().await {
-                    Ok(()) => tracing::info!("the audit log and the certificate were opened again"),
-                    Err(error) => tracing::error!(error = %chain(&error), "the old audit log is written further"),
+                    Ok(()) => tracing::info!("reopened the audit log and the certificate"),
+                    Err(error) => tracing::error!(error = %chain(&error), "cannot reopen the audit log: keeping the old one"),
                 },
                 _ = terminate.recv() => asked += 1,
                 _ = interrupt.recv() => asked += 1,

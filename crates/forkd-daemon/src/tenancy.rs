@@ -131,7 +131,7 @@ impl App {
             true => Err(ApiError::new(
                 ErrorCode::NameTaken,
                 format!(
-                    "the name {name} is in use: it is a name of snapshot {}, which was not built",
+                    "the name {name} is in use: it is a name of snapshot {}, which no build made",
                     other.tag()
                 ),
             )

@@ -78,7 +78,8 @@ fn broken(error: axum::Error) -> ApiError {
     };
     match error.downcast::<ApiError>() {
         Ok(stalled) => *stalled,
-        Err(error) => ApiError::new(ErrorCode::Malformed, "the body broke off").detail(chain(&*error)),
+        Err(error) => ApiError::new(ErrorCode::Malformed, "the connection closed before the end of the body")
+            .detail(chain(&*error)),
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn message(text: &str, hint_code: Option<HintCode>, hint: Option<&str
 /// Hints that name something of forkd's own API, as users of E2B's clients can follow them.
 fn in_words_of_e2b(hint: HintCode) -> Option<&'static str> {
     Some(match hint {
-        HintCode::ListSandboxes => "Sandbox.list() lists those there are",
+        HintCode::ListSandboxes => "Sandbox.list() lists the existing sandboxes",
         HintCode::ListSnapshots | HintCode::ListImages => HintCode::NameTemplate.text(),
         HintCode::LookAtConsole => "its console may say why: forkd logs, on the daemon's host",
         HintCode::LookAtEnd => "forkd inspect says why, on the daemon's host",
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn hints_are_those_of_users_of_e2b_s_clients() {
         let said = |code: HintCode| message("x", Some(code), Some(code.text()));
-        assert_eq!(said(HintCode::ListSandboxes), "x: Sandbox.list() lists those there are");
+        assert_eq!(said(HintCode::ListSandboxes), "x: Sandbox.list() lists the existing sandboxes");
         assert_eq!(said(HintCode::MakeAgain), "x: remove it and make it again");
         assert_eq!(message("x", None, None), "x");
     }

@@ -47,9 +47,9 @@ impl std::fmt::Debug for Keys {
 /// The key can neither be read nor made.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    #[error("cannot use the key of sandboxes' tokens, {}", path.display())]
+    #[error("cannot use the key for sandbox tokens, {}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{} is not a key of {LENGTH} bytes; without it, a new one is made", path.display())]
+    #[error("{} is not a key of {LENGTH} bytes; remove it to create a new one", path.display())]
     Damaged { path: PathBuf },
     #[error(transparent)]
     Random(#[from] NoRandomness),

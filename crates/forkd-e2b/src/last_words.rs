@@ -128,7 +128,7 @@ impl http_body::Body for Stream {
                     };
                     let Some(reason) = reason else { return Poll::Ready(Some(Err(error))) };
                     let reason = EngineError::EndedMeanwhile(reason).to_string();
-                    tracing::debug!(code = ?ErrorCode::SandboxEnded, %reason, "a stream was cut off");
+                    tracing::debug!(code = ?ErrorCode::SandboxEnded, %reason, "a stream ended before its last message");
                     return Poll::Ready(Some(Ok(Frame::data(self.framing.last(&reason)))));
                 }
             }

@@ -80,7 +80,7 @@ pub(super) async fn connect(
     Body(wanted): Body<Connect>,
 ) -> Answer<Made> {
     if wanted.memory == Some(false) {
-        return Err(malformed("a paused sandbox always keeps its memory: it cannot be booted anew"));
+        return Err(malformed("a paused sandbox always keeps its memory: it cannot be rebooted"));
     }
     let seconds = time("timeout", wanted.timeout, TIMEOUT)?;
     let sandbox = find(&app, &caller, &id)?;
@@ -123,6 +123,6 @@ async fn add_account(sandbox: &SandboxHandle) {
     let request = AccountRequest { version: VERSION, account: Account::e2b() };
     if let Err(error) = agent.post::<Value>("/forkd/account", &request, ACCOUNT).await {
         let id = sandbox.view().record.id;
-        tracing::warn!(%id, %error, "the guest could not be given E2B's user");
+        tracing::warn!(%id, %error, "cannot create E2B's user in the guest");
     }
 }

@@ -74,17 +74,17 @@ fn page(
     let states: Vec<&str> =
         wanted.state.as_deref().unwrap_or_default().split(',').filter(|it| !it.is_empty()).collect();
     if states.iter().any(|state| !["running", "paused"].contains(state)) {
-        return Err(malformed("state is running, paused, or both with a comma"));
+        return Err(malformed("invalid state: expected running, paused, or both separated by a comma"));
     }
     let metadata = query::metadata(wanted.metadata.as_deref().unwrap_or_default());
     let oldest_first = match wanted.order.as_deref() {
         None | Some("" | "desc") => false,
         Some("asc") => true,
-        Some(_) => return Err(malformed("order is asc or desc")),
+        Some(_) => return Err(malformed("invalid order: expected asc or desc")),
     };
     let after = wanted.next_token.as_deref().filter(|token| !token.is_empty()).map(parse).transpose()?;
     let since = wanted.started_after.as_deref().map(|text| {
-        let time = query::time(text).ok_or_else(|| malformed("startedAfter is not a time"))?;
+        let time = query::time(text).ok_or_else(|| malformed("invalid startedAfter: expected a time"))?;
         let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Ok::<_, forkd_daemon::error::ApiError>(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     });
@@ -127,5 +127,5 @@ fn place(view: &SandboxView) -> Place {
 
 fn parse(text: &str) -> Answer<Place> {
     let place = text.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.to_owned())));
-    place.ok_or_else(|| malformed("nextToken is not what x-next-token of an answer was"))
+    place.ok_or_else(|| malformed("invalid nextToken: expected x-next-token of an earlier answer"))
 }

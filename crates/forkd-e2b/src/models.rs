@@ -284,7 +284,7 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for Body<T> {
             return Ok(Body(T::default()));
         }
         let value = serde_json::from_slice(&bytes);
-        value.map(Body).map_err(|error| malformed(format!("the body is not what is expected here: {error}")))
+        value.map(Body).map_err(|error| malformed(format!("invalid request body: {error}")))
     }
 }
 

@@ -54,7 +54,7 @@ fn page(mut views: Vec<SnapshotView>, wanted: &ListSnapshots) -> Answer<(Vec<Sna
     let limit = paging::limit(wanted.limit)?;
     let name = wanted.name.as_deref().filter(|name| !name.is_empty()).map(templates::tag_of).transpose()?;
     if wanted.next_token.as_deref().is_some_and(|token| token.parse::<forkd_store::Tag>().is_err()) {
-        return Err(malformed("nextToken is not what x-next-token of an answer was"));
+        return Err(malformed("invalid nextToken: expected x-next-token of an earlier answer"));
     }
     views.retain(|view| {
         let record = &view.record;

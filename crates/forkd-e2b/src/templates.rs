@@ -229,13 +229,13 @@ pub(super) async fn remove_others(app: &App, template: &Tag) {
         match app.engine.remove_snapshot_of(None, tag.as_str(), Removal::default()).await {
             Ok(_) | Err(EngineError::NoSnapshot(_)) => {}
             Err(error) => {
-                tracing::info!(%template, %tag, %error, "an earlier build of a template is kept");
+                tracing::info!(%template, %tag, %error, "cannot remove an earlier build of a template");
                 continue;
             }
         }
         let e2b = Arc::clone(&app.e2b);
         if let Err(error) = look(app, move |_| Ok(e2b.names.removed(&tag)?)).await {
-            tracing::warn!(%template, %error, "what a template was before cannot be forgotten");
+            tracing::warn!(%template, %error, "cannot remove the record of a template's earlier build");
         }
     }
 }

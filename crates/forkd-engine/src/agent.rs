@@ -24,15 +24,15 @@ const MAX_ANSWER: usize = 1 << 20;
 pub enum AgentError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the agent's connection")]
+    #[error("the connection to the agent failed")]
     Http(#[from] hyper::Error),
-    #[error("the agent's connection")]
+    #[error("the connection to the agent failed")]
     Line(#[source] io::Error),
-    #[error("a request to the agent cannot be written")]
+    #[error("cannot encode a request to the agent")]
     Request(#[source] serde_json::Error),
-    #[error("the agent's answer is longer than {MAX_ANSWER} bytes, or broke off")]
+    #[error("the agent's answer is longer than {MAX_ANSWER} bytes or incomplete")]
     Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the agent's answer cannot be read")]
+    #[error("cannot parse the agent's answer")]
     Json(#[source] serde_json::Error),
     #[error("the agent answered {path} with {status}: {message}")]
     Status { path: String, status: StatusCode, message: String },

@@ -15,7 +15,7 @@ const NICE: i32 = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackgroundError {
-    #[error("no thread can be started")]
+    #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     #[error("the thread panicked")]
     Panicked,

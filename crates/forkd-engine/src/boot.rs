@@ -73,7 +73,7 @@ pub const MAX_LAYERS: usize = 240;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    #[error("a disk of {0} layers; {MAX_LAYERS} at most can be booted from")]
+    #[error("the disk has {0} layers, expected at most {MAX_LAYERS} to boot from it")]
     Layers(usize),
     #[error(transparent)]
     File(#[from] PlaceError),
@@ -81,11 +81,11 @@ pub enum BootError {
     Start(#[from] ProcessError),
     #[error(transparent)]
     Boot(#[from] CallError),
-    #[error("the VM process cannot be limited")]
+    #[error("cannot limit the VM process")]
     Limit(#[from] CgroupError),
-    #[error("the guest did not come up: {0}")]
+    #[error("the guest did not start: {0}")]
     Ended(String),
-    #[error("the guest's agent did not come up; its console says:\n{console}")]
+    #[error("the guest's agent did not start; the end of its console:\n{console}")]
     Agent { console: String, source: AgentError },
 }
 
@@ -251,9 +251,9 @@ async fn wait_for_agent(
                 // A guest that panics ends soon, and says more then.
                 Some(Event::Panicked) => {}
                 Some(event) => {
-                    return Err(BootError::Ended(format!("{event:?}; its console says:\n{}", console())));
+                    return Err(BootError::Ended(format!("{event:?}; the end of its console:\n{}", console())));
                 }
-                None => return Err(BootError::Ended("its VM process is gone".into())),
+                None => return Err(BootError::Ended("its VM process has ended".into())),
             },
         }
     }

@@ -110,7 +110,7 @@ impl Log {
         }
         if length > LONGEST {
             return Err(io::Error::other(format!(
-                "the log has {length} bytes, more than any VM process keeps"
+                "the log has {length} bytes, more than a VM process keeps"
             )));
         }
         let whole = read(file, 0, length)?;

@@ -23,15 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    #[error("nobody listens on port {0} of the sandbox")]
+    #[error("no process listens on port {0} of the sandbox")]
     Closed(u16),
-    #[error("port {port} of the sandbox cannot be reached: {reason}")]
+    #[error("cannot reach port {port} of the sandbox: {reason}")]
     Failed { port: u16, reason: String },
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("the connection to the guest broke off")]
+    #[error("the connection to the guest broke")]
     Io(#[from] io::Error),
-    #[error("no connection to port {0} of the sandbox in time")]
+    #[error("timed out connecting to port {0} of the sandbox")]
     Timeout(u16),
 }
 
@@ -63,7 +63,7 @@ async fn connect(agent: &Agent, port: u16) -> Result<UnixStream, DialError> {
         ("OK", _) => Ok(stream),
         (_, Some(reason)) if reason.starts_with("closed") => Err(DialError::Closed(port)),
         (_, reason) => {
-            let reason = reason.map_or("the agent's answer cannot be read", |reason| reason);
+            let reason = reason.map_or("cannot parse the agent's answer", |reason| reason);
             Err(DialError::Failed {
                 port,
                 reason: reason.strip_prefix("failed ").unwrap_or(reason).to_owned(),
@@ -117,7 +117,7 @@ mod tests {
     async fn refusals_are_told_apart() {
         assert!(matches!(dialed(80, b"ERR closed nobody\n").await.1, Err(DialError::Closed(80))));
         let failed = dialed(80, b"ERR failed no route\n").await.1.unwrap_err().to_string();
-        assert_eq!(failed, "port 80 of the sandbox cannot be reached: no route");
+        assert_eq!(failed, "cannot reach port 80 of the sandbox: no route");
         for garbage in [&b"what\n"[..], b"ERR\n", &[b'x'; 2000]] {
             assert!(matches!(dialed(80, garbage).await.1, Err(DialError::Failed { .. })));
         }

@@ -40,25 +40,25 @@ pub enum EngineError {
     NameInUse { name: Tag, snapshot: Tag },
     #[error("snapshot {snapshot} does not have the name {name}")]
     NoName { name: Tag, snapshot: Tag },
-    #[error("snapshot {tag} has {most} names, and no room for another")]
+    #[error("snapshot {tag} has {most} names, the maximum")]
     TooManyNames { tag: Tag, most: usize },
     #[error("snapshot {tag} has other names: {}", listed(names))]
     HasNames { tag: Tag, names: Vec<Tag> },
     #[error("snapshot {tag} is the parent of {}", dependents.join(", "))]
     IsParent { tag: Tag, dependents: Vec<String> },
-    #[error("the memory of the snapshot cannot be read")]
+    #[error("cannot read the memory of the snapshot")]
     Damaged(#[source] AssembleError),
     #[error("snapshot {tag} is needed by {}", dependents.join(", "))]
     HasDependents { tag: Tag, dependents: Vec<String> },
     #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]
     NotItsBranch { tag: Tag, sandbox: String },
-    #[error("the sandbox has {0} branches, and no room for another")]
+    #[error("the sandbox has {0} branches, the maximum")]
     TooManyBranches(usize),
-    #[error("the sandbox's disk has {layers} layers, and they cannot be merged: {reason}")]
+    #[error("cannot merge the {layers} layers of the sandbox's disk: {reason}")]
     TooManyLayers { layers: usize, reason: String },
-    #[error("its process keeps layer {} of its disk open for writing, which it was told to give up", .0.as_str())]
+    #[error("its process keeps layer {} of its disk open for writing after it was told to close it", .0.as_str())]
     LayerKept(LayerId),
-    #[error("the layers of a disk cannot be merged")]
+    #[error("cannot merge the layers of a disk")]
     Merge(#[from] forkd_devices::disk::MergeError),
     #[error("the sandbox is {0}")]
     WrongState(&'static str),
@@ -66,31 +66,31 @@ pub enum EngineError {
     EndedMeanwhile(String),
     #[error("snapshot {tag} cannot be used: {reason}")]
     Failed { tag: Tag, reason: String },
-    #[error("a disk of {wanted_mib} MiB is wanted, and that of the snapshot has {most_mib} MiB")]
+    #[error("disk limit {wanted_mib} MiB: the snapshot's disk has {most_mib} MiB")]
     DiskLimit { wanted_mib: u64, most_mib: u64 },
-    #[error("this daemon gives sandboxes no network: {0}")]
+    #[error("this daemon has no network for sandboxes: {0}")]
     NoNetwork(String),
-    #[error("there is no network device: the snapshot was made without one")]
+    #[error("the sandbox has no network device: its snapshot was made without one")]
     NoNetworkDevice,
     #[error(transparent)]
     Network(#[from] NetError),
-    #[error("this daemon has no cgroups, so only disks can be limited")]
+    #[error("this daemon has no cgroups: it can limit disks only")]
     NoCgroups,
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("the guest did not come up")]
+    #[error("the guest did not start")]
     BringUp(#[from] BringUpError),
-    #[error("the guest's agent")]
+    #[error("the guest's agent failed")]
     Agent(#[from] AgentError),
     #[error("the guest booted, but its agent did not answer; its console ends with:\n{console}")]
     NoAgent { console: String, source: AgentError },
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("a VM process answers {0:?}")]
+    #[error("unexpected answer of a VM process: {0:?}")]
     Answer(Reply),
-    #[error("the VM did not come up: {0}")]
+    #[error("the VM did not start: {0}")]
     Ended(String),
     #[error("the VM process did not answer in time")]
     Timeout,
@@ -112,14 +112,14 @@ pub enum EngineError {
     Write(#[from] WriteError),
     #[error(transparent)]
     Remove(#[from] RemoveError),
-    #[error("the snapshot was not written")]
+    #[error("cannot write the snapshot")]
     Persist(#[from] PersistError),
-    #[error("the work cannot be done in the background")]
+    #[error("cannot run background work")]
     Background(#[from] BackgroundError),
     /// Its owner is gone, which happens when it is removed meanwhile.
-    #[error("it was removed meanwhile")]
+    #[error("it was removed while the request ran")]
     Removed,
-    #[error("the daemon is about to end, and the VM process does not answer")]
+    #[error("the daemon is stopping, and the VM process does not answer")]
     Stopping,
 }
 

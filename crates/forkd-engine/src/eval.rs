@@ -39,9 +39,9 @@ pub struct Code<'a> {
 pub enum EvalError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("the interpreter refuses with {status}: {message}")]
+    #[error("the interpreter refused with {status}: {message}")]
     Refused { status: StatusCode, message: String },
-    #[error("the interpreter sent something that is no part of the protocol: {0}")]
+    #[error("unexpected message of the interpreter: {0}")]
     Protocol(String),
     #[error("the code took longer than {0:?}")]
     Timeout(Duration),

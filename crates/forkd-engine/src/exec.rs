@@ -70,11 +70,11 @@ pub enum ExecError {
     /// Not one that a client has started, or no longer.
     #[error("{0}")]
     NoProcess(String),
-    #[error("the agent sent something that is no part of the protocol: {0}")]
+    #[error("unexpected message of the agent: {0}")]
     Protocol(String),
-    #[error("the guest has said nothing for {0:?}")]
+    #[error("no message from the guest for {0:?}")]
     Silent(Duration),
-    #[error("the connection to the guest broke off")]
+    #[error("the connection to the guest broke")]
     BrokenOff(#[source] Option<hyper::Error>),
 }
 
@@ -130,7 +130,7 @@ async fn begin(
 ) -> Result<Running, ExecError> {
     let begun = Instant::now();
     let (command, arguments) =
-        program.arguments.split_first().ok_or_else(|| ExecError::Refused("there is no program".into()))?;
+        program.arguments.split_first().ok_or_else(|| ExecError::Refused("missing program".into()))?;
     let process = ProcessConfig {
         cmd: command.clone(),
         args: arguments.to_vec(),

@@ -291,7 +291,7 @@ async fn call_with(
     let body = match in_time(asked).await.map_err(of_agent)? {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
-            return Err(FileError::TooMany("the directory has more in it than an answer holds".into()));
+            return Err(FileError::TooMany("the directory has more entries than fit into an answer".into()));
         }
         Err(error) => return Err(AgentError::Answer(error).into()),
     };

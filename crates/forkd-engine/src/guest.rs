@@ -21,9 +21,9 @@ pub struct Guest {
 /// A port of the guest was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("the VM's socket {} cannot be reached", path.display())]
+    #[error("cannot connect to the VM's socket {}", path.display())]
     Socket { path: PathBuf, source: io::Error },
-    #[error("nobody listens on the guest's vsock port {port}")]
+    #[error("no process listens on the guest's vsock port {port}")]
     Refused { port: u32 },
     #[error("the VM process answered {0:?} to a connection")]
     Answer(String),

@@ -366,8 +366,8 @@ mod tests {
         let refused: &[&str] = &["{\"version\":1}\n", "{\"error\":\"generation 1 is older\"}\n"];
         for (lines, says) in [
             (&["{\"version\":9}\n"][..], "version 9"),
-            (&["no\n"][..], "cannot be read"),
-            (&["{\"version\":1}\n", "[1]\n"][..], "cannot be read"),
+            (&["no\n"][..], "cannot parse"),
+            (&["{\"version\":1}\n", "[1]\n"][..], "cannot parse"),
             (refused, "is older"),
         ] {
             let (_directory, agent) = guest(Some(lines));

@@ -105,7 +105,7 @@ impl Networks {
         match self.pool.get() {
             Some(Ok(pool)) => Ok(pool),
             Some(Err(reason)) => Err(EngineError::NoNetwork(reason.clone())),
-            None => Err(EngineError::NoNetwork("it is only just starting".into())),
+            None => Err(EngineError::NoNetwork("it is still starting".into())),
         }
     }
 

@@ -16,7 +16,7 @@ const MAX_NAME: usize = 64;
 pub struct Project(String);
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no name for a project: 1 to {MAX_NAME} letters, digits, dots, dashes and underscores")]
+#[error("invalid project name {0:?}: expected 1 to {MAX_NAME} letters, digits, dots, dashes and underscores")]
 pub struct ProjectError(String);
 
 impl Project {

@@ -357,7 +357,7 @@ pub fn read<T: DeserializeOwned>(directory: &Path) -> Result<Option<T>, Unreadab
         Err(error) => return Err(failed(error.to_string())),
     };
     if text.len() as u64 > MAX_RECORD {
-        return Err(failed(format!("it has more than {MAX_RECORD} bytes")));
+        return Err(failed(format!("more than {MAX_RECORD} bytes")));
     }
     let object = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
     from_object(object).map(Some).map_err(failed)

@@ -13,11 +13,11 @@ const CALL: Duration = Duration::from_secs(30);
 /// A guest did not end as it should, and its disk is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum EndError {
-    #[error("the guest cannot be asked to end")]
+    #[error("cannot ask the guest to shut down")]
     Ask(#[source] AgentError),
-    #[error("the guest did not end within {0:?}")]
+    #[error("the guest did not shut down within {0:?}")]
     Timeout(Duration),
-    #[error("the guest ended without being asked: {0}")]
+    #[error("the guest ended before it was asked to: {0}")]
     Unexpected(String),
 }
 

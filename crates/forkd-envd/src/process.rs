@@ -167,7 +167,7 @@ impl SendSignalRequest {
     pub fn signal(&self) -> Result<Signal, ConnectError> {
         Signal::from_json(&self.signal).ok_or_else(|| {
             ConnectError::invalid(format!(
-                "signal {} is none that is sent, as SIGNAL_SIGKILL is",
+                "unknown signal {}: expected a name such as SIGNAL_SIGKILL",
                 self.signal
             ))
         })

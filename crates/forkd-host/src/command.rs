@@ -30,7 +30,7 @@ pub enum CommandError {
     Start { program: String, source: io::Error },
     #[error("{program} did not end within {} s", limit.as_secs())]
     TimedOut { program: String, limit: Duration },
-    #[error("{program} was ended, since nobody waits for it any more")]
+    #[error("{program} was ended: the request was cancelled")]
     Cancelled { program: String },
     #[error("cannot talk to {program}")]
     Pipe { program: String, source: io::Error },

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum DiskError {
     #[error("not enough disk space: {purpose} needs {needed} MiB in {}, and {free} MiB are free", directory.display())]
     Full { purpose: &'static str, needed: u64, free: u64, directory: PathBuf },
-    #[error("cannot tell how much space is free in {}", directory.display())]
+    #[error("cannot find out how much space is free in {}", directory.display())]
     Unknown { directory: PathBuf, source: io::Error },
 }
 

@@ -23,7 +23,7 @@ pub enum ProbeError {
     Command(#[from] CommandError),
     #[error("{VMM} probe failed: {0}")]
     Failed(String),
-    #[error("{VMM} probe answered {0:?}, which is no report")]
+    #[error("{VMM} probe printed an invalid report: {0:?}")]
     Garbled(String),
 }
 

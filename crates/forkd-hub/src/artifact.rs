@@ -50,7 +50,7 @@ pub type Selector<'a> = &'a dyn Fn(&[Variant]) -> Result<usize, String>;
 
 /// Takes the first variant.
 pub fn first_variant(variants: &[Variant]) -> Result<usize, String> {
-    if variants.is_empty() { Err("there is none".into()) } else { Ok(0) }
+    if variants.is_empty() { Err("the index lists no variants".into()) } else { Ok(0) }
 }
 
 /// An artifact was not opened.
@@ -68,7 +68,7 @@ pub enum OpenError {
     NoSnapshot { types: Vec<String> },
     #[error("none of the {count} variants of the snapshot fits this host: {reason}")]
     NoVariant { count: usize, reason: String },
-    #[error("an index in an index in an index; expected at most two")]
+    #[error("indexes are nested too deep: expected at most two")]
     TooDeep,
     #[error(transparent)]
     Manifest(#[from] ManifestError),

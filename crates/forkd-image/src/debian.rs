@@ -42,7 +42,7 @@ pub enum DebianError {
     Mirror(String),
     #[error(transparent)]
     Tool(#[from] MissingTool),
-    #[error("mmdebstrap cannot be run")]
+    #[error("cannot run mmdebstrap")]
     Run(#[source] std::io::Error),
     #[error("{problem}\nmmdebstrap failed:\n{log}")]
     Unreachable { problem: MirrorProblem, log: String },

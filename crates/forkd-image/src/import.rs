@@ -14,7 +14,7 @@ use crate::progress::Progress;
 pub enum ImportError {
     #[error(transparent)]
     Image(#[from] ImageError),
-    #[error("{} is an image archive that cannot be taken", file.display())]
+    #[error("cannot import the image archive {}", file.display())]
     Layout { file: PathBuf, source: LayoutError },
 }
 

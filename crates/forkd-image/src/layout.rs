@@ -14,15 +14,15 @@ use crate::oci::{self, ConfigError, MAX_CONFIG};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    #[error("it has neither manifest.json nor index.json")]
+    #[error("neither manifest.json nor index.json is in it")]
     NoManifest,
-    #[error("it holds {0} images, and one is needed")]
+    #[error("{0} images, expected 1")]
     NotOne(usize),
-    #[error("it lacks {0:?}")]
+    #[error("{0:?} is missing")]
     Missing(String),
-    #[error("{0:?} makes no sense")]
+    #[error("cannot parse {0:?}")]
     Json(String, #[source] serde_json::Error),
-    #[error("{0:?} is not what its digest says")]
+    #[error("{0:?} does not match its digest")]
     WrongDigest(String),
     #[error("cannot read {0:?}")]
     Read(String, #[source] io::Error),

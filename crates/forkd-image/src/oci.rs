@@ -15,13 +15,13 @@ pub(crate) const MAX_CONFIG: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("the image's configuration makes no sense")]
+    #[error("cannot parse the image's configuration")]
     Json(#[from] serde_json::Error),
-    #[error("the image is for {os}/{architecture}, and linux/amd64 is needed")]
+    #[error("the image is for {os}/{architecture}, expected linux/amd64")]
     Platform { os: String, architecture: String },
-    #[error("the image has {found} layers and its configuration names {named}")]
+    #[error("the image has {found} layers, but its configuration lists {named}")]
     Layers { found: usize, named: usize },
-    #[error("the image has {0} layers; at most {MAX_LAYERS} are taken")]
+    #[error("the image has {0} layers, expected at most {MAX_LAYERS}")]
     TooManyLayers(usize),
 }
 
@@ -115,7 +115,7 @@ mod tests {
         let arm = text.replace("amd64", "arm64");
         assert_eq!(
             parse(arm.as_bytes(), 1).unwrap_err().to_string(),
-            "the image is for linux/arm64, and linux/amd64 is needed"
+            "the image is for linux/arm64, expected linux/amd64"
         );
         let odd = text.replace("sha256:", "md5:");
         assert!(matches!(parse(odd.as_bytes(), 1), Err(ConfigError::Json(_))));

@@ -41,7 +41,7 @@ pub const DEFAULT_UID: u32 = 2_000_000_000;
 
 /// A wall that could not be built. A process without one of them does nothing for anybody.
 #[derive(Debug, thiserror::Error)]
-#[error("the VM process cannot be jailed: {step}")]
+#[error("cannot sandbox the VM process: {step}")]
 pub struct JailError {
     pub step: &'static str,
     pub source: io::Error,

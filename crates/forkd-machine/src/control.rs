@@ -33,7 +33,7 @@ pub struct Pulse {
 pub enum ControlError {
     #[error("the machine's heartbeat has stopped")]
     Io(#[from] io::Error),
-    #[error("the machine's heartbeat is garbled: {0:?}")]
+    #[error("invalid heartbeat of the machine: {0:?}")]
     Garbled(String),
 }
 
@@ -70,7 +70,7 @@ fn ask(directory: &Path, verb: &str, reply: &str, limit: Duration) -> Result<Str
             return Ok(words.next().unwrap_or_default().to_owned());
         }
     }
-    Err(ControlError::Garbled("nothing but other answers".into()))
+    Err(ControlError::Garbled("no matching answer".into()))
 }
 
 /// Tells one request from another, also across processes: a serial line keeps answers that nobody fetched.

@@ -25,9 +25,9 @@ pub enum DaemonError {
     NotRunning(#[from] NotRunning),
     #[error(transparent)]
     Command(#[from] CommandError),
-    #[error("the machine's daemon does not start: {0}")]
+    #[error("the machine's daemon did not start: {0}")]
     Failed(String),
-    #[error("the machine made no token")]
+    #[error("the machine did not create a token")]
     NoToken,
     #[error(transparent)]
     File(#[from] FileError),

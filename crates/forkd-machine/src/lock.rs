@@ -15,7 +15,7 @@ pub enum LockError {
     #[error("cannot lock {}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// Whoever held the lock before removed the directory.
-    #[error("{} was removed meanwhile", .0.display())]
+    #[error("{} was removed by another process", .0.display())]
     Removed(PathBuf),
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Name(String);
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a machine's name: use 1 to 32 of a-z, 0-9 and -, with no - at either end")]
+#[error("invalid machine name {0:?}: use 1 to 32 of a-z, 0-9 and -, with no - at either end")]
 pub struct NameError(String);
 
 forkd_proto::checked_text!(Name, NameError);

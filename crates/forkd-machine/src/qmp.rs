@@ -21,7 +21,7 @@ const MAX_EVENTS: usize = 1000;
 pub enum QmpError {
     #[error("QEMU does not answer on its control socket")]
     Io(#[from] io::Error),
-    #[error("QEMU answered {0:?}, which is not its protocol")]
+    #[error("QEMU answered {0:?}, which is not a QMP message")]
     Protocol(String),
     #[error("QEMU refused {command}: {reason}")]
     Refused { command: String, reason: String },
@@ -65,7 +65,7 @@ impl Qmp {
                 return Err(QmpError::Refused { command: command.into(), reason });
             }
         }
-        Err(QmpError::Protocol("nothing but events".into()))
+        Err(QmpError::Protocol("no answer, only events".into()))
     }
 
     /// Runs a command of QEMU's human monitor and returns its text.

@@ -67,14 +67,14 @@ pub enum StartError {
     #[error("machine {0} does not answer; end it with: forkd machine stop --force --name {0}")]
     Unresponsive(Name),
     #[error(
-        "the image {image} of machine {name} is gone; make the machine anew: forkd machine rm --name {name}, then forkd machine init --name {name}"
+        "the image {image} of machine {name} is missing; make the machine again: forkd machine rm --name {name}, then forkd machine init --name {name}"
     )]
     NoImage { name: Name, image: String },
     #[error("QEMU ended before the machine was up:\n{0}")]
     Died(String),
-    #[error("the machine did not come up within {} s, {ATTEMPTS} times; its console's last words:\n{console}", READY_LIMIT.as_secs())]
+    #[error("the machine did not come up within {} s, {ATTEMPTS} times; the end of its console:\n{console}", READY_LIMIT.as_secs())]
     Hung { console: String },
-    #[error("QEMU did not say which ports it forwards")]
+    #[error("QEMU did not report which ports it forwards")]
     NoPorts,
     #[error("QEMU did not start")]
     Spawn(#[source] io::Error),
@@ -117,7 +117,7 @@ pub fn start(
             Ok(already)
         }
         (State::Starting, Some(run)) => {
-            progress.step("an interrupted start goes on");
+            progress.step("continuing an interrupted start");
             let process = run.process;
             match await_ready(machine, run, Instant::now()) {
                 Ok(()) => Ok(already),
@@ -128,7 +128,7 @@ pub fn start(
             }
         }
         (State::Paused, Some(run)) => {
-            disk::require(directory, DISK_HEADROOM, "going on")?;
+            disk::require(directory, DISK_HEADROOM, "continuing")?;
             Qmp::connect(directory, status::PULSE_LIMIT)?.execute("cont", serde_json::json!({}))?;
             await_ready(machine, run, Instant::now()).map_err(Failure::into_error)?;
             Ok(already)
@@ -156,7 +156,7 @@ fn boot(
     disk::require(directory, DISK_HEADROOM, "starting a machine")?;
     // A `start` that was killed between starting QEMU and writing that down has left one that only the kernel knows of.
     if let Some(orphan) = qmp::owner(directory) {
-        progress.detail("ending a QEMU that an earlier start has left");
+        progress.detail("stopping a QEMU left by an earlier start");
         orphan.end(KILL_LIMIT);
     }
 

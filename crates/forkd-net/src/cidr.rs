@@ -14,7 +14,7 @@ pub struct Cidr(IpNet);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
-    #[error("'{0}' is no address and no network such as 192.0.2.0/24")]
+    #[error("'{0}' is not an address or a network such as 192.0.2.0/24")]
     Malformed(String),
     #[error("'{0}' has bits beyond its prefix; did you mean {1}?")]
     Bits(String, Cidr),

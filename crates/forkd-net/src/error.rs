@@ -10,13 +10,13 @@ use crate::policy::PolicyError;
 pub enum NetError {
     #[error("cannot {what}")]
     Kernel { what: &'static str, source: io::Error },
-    #[error("rules for packets cannot be set; does this kernel have nf_tables?")]
+    #[error("cannot set packet filter rules; does this kernel have nf_tables?")]
     Rules(#[from] TransactionError),
-    #[error("the network of slot {0} cannot be made")]
+    #[error("cannot make the network of slot {0}")]
     Make(Slot, #[source] Box<NetError>),
-    #[error("all {0} networks are taken")]
+    #[error("all {0} networks are in use")]
     Full(usize),
-    #[error("another daemon of this host has the networks")]
+    #[error("another daemon on this host uses the networks")]
     Taken,
     #[error("this process is ending")]
     Ended,
@@ -26,7 +26,7 @@ pub enum NetError {
     NotReusable(Slot, String),
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    #[error("{setting} is 0, and this may not be changed; set it to 1")]
+    #[error("{setting} is 0 and cannot be changed from here; set it to 1")]
     Forwarding { setting: &'static str },
 }
 

@@ -15,7 +15,9 @@ pub struct NamePattern {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no domain name; a name such as example.com, or *.example.com for all names below it")]
+#[error(
+    "'{0}' is not a domain name; expected one such as example.com, or *.example.com for all names below it"
+)]
 pub struct NameError(String);
 
 impl NamePattern {

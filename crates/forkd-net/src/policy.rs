@@ -70,7 +70,7 @@ pub enum PolicyError {
     Network(#[from] CidrError),
     #[error(transparent)]
     Name(#[from] NameError),
-    #[error("'{0}' is no port and no range such as 8000-8100")]
+    #[error("'{0}' is not a port or a range such as 8000-8100")]
     Ports(String),
     #[error("a list has {MAX_ENTRIES} entries at most, not {0}")]
     Entries(usize),

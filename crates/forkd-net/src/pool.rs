@@ -348,7 +348,7 @@ impl Shared {
                 return Err(error);
             }
         }
-        tracing::debug!(slot = %network.slot(), reused = network.is_reused(), "a network was taken");
+        tracing::debug!(slot = %network.slot(), reused = network.is_reused(), "leased a network");
         let stats = &mut self.state().stats;
         let taken = if network.is_reused() { &mut stats.taken_reused } else { &mut stats.taken_new };
         *taken += 1;
@@ -391,7 +391,7 @@ impl Shared {
         let done = match blocking(move || Ok(reset(leases, patience))).await {
             Ok(done) => done,
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "networks were not reset");
+                tracing::warn!(error = &error as &dyn std::error::Error, "cannot reset networks");
                 slots.into_iter().for_each(|slot| self.doom(Doomed::Slot(slot)));
                 return Vec::new();
             }
@@ -406,7 +406,7 @@ impl Shared {
             match network {
                 Ok(network) => networks.push(network),
                 Err(error) => {
-                    tracing::info!(%slot, error = &error as &dyn std::error::Error, "a network is not used again");
+                    tracing::info!(%slot, error = &error as &dyn std::error::Error, "a network cannot be reused");
                     self.state().stats.not_reused += 1;
                     self.doom(Doomed::Slot(slot));
                 }

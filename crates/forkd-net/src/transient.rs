@@ -52,7 +52,7 @@ impl Drop for TransientLease {
         if let Err(error) = self.lease.release_now() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "a network is left for the next who takes its slot"
+                "cannot remove a network: the next user of its slot does"
             );
         }
     }

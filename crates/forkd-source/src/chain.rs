@@ -270,7 +270,7 @@ pub fn images_of(images: Vec<ImageStep>, snapshots: &[ChainStep]) -> Vec<ImageSt
 fn check(name: String, table: Table, names: &Names) -> Result<ChainStep, Problem> {
     let wrong = |key: &str, problem: &str| (key.to_owned(), problem.to_owned());
     if !is_name(&name) {
-        return Err(("".into(), format!("not a name of a snapshot: {NAME_RULE}")));
+        return Err(("".into(), format!("invalid snapshot name: {NAME_RULE}")));
     }
     if table.vcpus.is_some_and(|vcpus| !(1..=MAX_VCPUS).contains(&vcpus)) {
         return Err(wrong("vcpus", "expected 1 to 32"));
@@ -283,7 +283,7 @@ fn check(name: String, table: Table, names: &Names) -> Result<ChainStep, Problem
     let is_variable = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
     if let Some((name, _)) = table.env.iter().find(|(name, value)| !is_variable(name) || value.contains('\0'))
     {
-        return Err(wrong(&format!("env.{}", shown(name)), "not a variable of an environment"));
+        return Err(wrong(&format!("env.{}", shown(name)), "not a valid environment variable"));
     }
     if table.run.len() > MAX_COMMANDS || table.warm_up.len() > MAX_COMMANDS {
         let key = if table.run.len() > MAX_COMMANDS { "run" } else { "warm_up" };
@@ -317,7 +317,8 @@ fn check(name: String, table: Table, names: &Names) -> Result<ChainStep, Problem
 }
 
 /// What is wrong with a key that a snapshot of a snapshot has.
-pub const OF_IMAGES: &str = "only for a snapshot of an image; move it to the snapshot that this one is from";
+pub const OF_IMAGES: &str =
+    "only valid for a snapshot of an image; move it to the snapshot that this one is based on";
 
 fn parent(name: &str, from: &str, names: &Names) -> Result<Parent, Problem> {
     let wrong = |problem: String| ("from".to_owned(), problem);
@@ -327,7 +328,7 @@ fn parent(name: &str, from: &str, names: &Names) -> Result<Parent, Problem> {
         Some(("snapshot", snapshot)) => Parent::Snapshot(snapshot.into()),
         Some(("template", TEMPLATE)) => Parent::Template,
         Some(("template", other)) => {
-            return Err(wrong(format!("there is no template {:?}; there is {TEMPLATE}", shown(other))));
+            return Err(wrong(format!("unknown template {:?}, expected {TEMPLATE}", shown(other))));
         }
         // A snapshot may have the name of its image.
         _ if names.images.contains(from) && (from == name || !names.snapshots.contains(from)) => {
@@ -366,7 +367,7 @@ fn warm_up(text: &str) -> Result<WarmUp, Problem> {
     let language = language
         .ok_or_else(|| wrong("expected python, javascript, typescript, bash, r or java before the ="))?;
     let code = match code.strip_prefix('@') {
-        Some("") => return Err(wrong("expected the path of a file behind the @")),
+        Some("") => return Err(wrong("expected the path of a file after the @")),
         Some(path) => Code::File(path.into()),
         None => Code::Text(code.into()),
     };
@@ -409,14 +410,14 @@ fn circle(steps: &[ChainStep]) -> Problem {
             return (
                 format!("snapshot.{}.from", round[0]),
                 format!(
-                    "the snapshots are from each other: {}; one must be from an image",
+                    "the snapshots are based on each other in a cycle: {}; one must be based on an image",
                     round.join(" from ")
                 ),
             );
         }
         walked.push(next);
     }
-    ("snapshot".into(), "the snapshots are from each other".into())
+    ("snapshot".into(), "the snapshots are based on each other in a cycle".into())
 }
 
 pub(crate) const NAME_RULE: &str =
@@ -515,14 +516,14 @@ mod tests {
             ("[snapshots.a]\nfrom = \"b\"", "unknown field `snapshots`"),
             ("[snapshot.a]", "missing field `from`"),
             ("[snapshot.a]\nfrom = \"b\"\nfrmo = \"c\"", "unknown field `frmo`"),
-            ("[snapshot.A]\nfrom = \"b\"", "forkd.toml: snapshot.A: not a name of a snapshot: use 1 to 64"),
-            ("[snapshot.\"../x\"]\nfrom = \"b\"", "forkd.toml: snapshot.../x: not a name"),
+            ("[snapshot.A]\nfrom = \"b\"", "forkd.toml: snapshot.A: invalid snapshot name: use 1 to 64"),
+            ("[snapshot.\"../x\"]\nfrom = \"b\"", "forkd.toml: snapshot.../x: invalid snapshot name"),
             ("[snapshot.a]\nfrom = \"\"", "forkd.toml: snapshot.a.from: expected the name of"),
             ("[snapshot.a]\nfrom = \"image:\"", "forkd.toml: snapshot.a.from: expected the name of"),
             ("[snapshot.a]\nfrom = \"a\"", "forkd.toml: snapshot.a.from: it is the snapshot itself; write"),
             (
                 "[snapshot.a]\nfrom = \"b\"\n[snapshot.b]\nfrom = \"c\"\n[snapshot.c]\nfrom = \"b\"",
-                "forkd.toml: snapshot.b.from: the snapshots are from each other: b from c from b;",
+                "forkd.toml: snapshot.b.from: the snapshots are based on each other in a cycle: b from c from b;",
             ),
             ("[snapshot.a]\nfrom = \"i\"\nvcpus = 33", "forkd.toml: snapshot.a.vcpus: expected 1 to 32"),
             ("[snapshot.a]\nfrom = \"i\"\nmemory = 63", "forkd.toml: snapshot.a.memory: expected 64M to 1T"),
@@ -534,7 +535,7 @@ mod tests {
             ("[snapshot.a]\nfrom = \"i\"\nready = {}", "forkd.toml: snapshot.a.ready: give either"),
             (
                 "[snapshot.a]\nfrom = \"i\"\nenv = { \"\" = \"x\" }",
-                "forkd.toml: snapshot.a.env.: not a variable",
+                "forkd.toml: snapshot.a.env.: not a valid env",
             ),
             ("[snapshot.a]\nfrom = \"i\"\nenv = { A = 1 }", "invalid type"),
             ("[snapshot.a]\nfrom = \"i\"\nrun = [\" \"]", "forkd.toml: snapshot.a.run: a command has"),
@@ -551,10 +552,13 @@ mod tests {
                 "snapshot.a.warm_up: expected python, java",
             ),
             ("[snapshot.a]\nfrom = \"i\"\nwarm_up = [\"bash=@\"]", "snapshot.a.warm_up: expected the path"),
-            ("[snapshot.a]\nfrom = \"snapshot:b\"\nvcpus = 2", "forkd.toml: snapshot.a.vcpus: only for a"),
+            (
+                "[snapshot.a]\nfrom = \"snapshot:b\"\nvcpus = 2",
+                "forkd.toml: snapshot.a.vcpus: only valid for a",
+            ),
             (
                 "[snapshot.a]\nfrom = \"i\"\n[snapshot.b]\nfrom = \"a\"\nready = { port = 1 }",
-                "forkd.toml: snapshot.b.ready: only for a snapshot of an image; move it",
+                "forkd.toml: snapshot.b.ready: only valid for a snapshot of an image; move it",
             ),
         ] {
             let error = parse_text(text).unwrap_err();
@@ -582,13 +586,10 @@ mod tests {
         };
         assert_eq!((needed("b").as_str(), needed("d").as_str(), needed("e").as_str()), ("a", "a b", ""));
         let error = parse_text("[snapshot.a]\nfrom = \"template:x\"").unwrap_err();
-        assert!(
-            error.contains("snapshot.a.from: there is no template \"x\"; there is code-inter"),
-            "{error}"
-        );
+        assert!(error.contains("snapshot.a.from: unknown template \"x\", expected code-inter"), "{error}");
         let error =
             parse_text("[snapshot.a]\nfrom = \"template:code-interpreter-v1\"\nvcpus = 2").unwrap_err();
-        assert!(error.contains("only for a snapshot of an image"), "{error}");
+        assert!(error.contains("only valid for a snapshot of an image"), "{error}");
     }
 
     #[test]

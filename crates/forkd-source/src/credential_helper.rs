@@ -33,7 +33,7 @@ pub enum HelperError {
     Slow { name: String, limit: Duration },
     #[error("docker-credential-{name} has no credentials for {server}: {message}")]
     Failed { name: String, server: String, message: String },
-    #[error("docker-credential-{name} printed something else than credentials of at most 64 KiB in JSON")]
+    #[error("docker-credential-{name} printed invalid output: expected credentials in JSON, at most 64 KiB")]
     Output { name: String },
     #[error(
         "docker-credential-{name} has an identity token for {server}, which is not supported; log in with a password or an access token"

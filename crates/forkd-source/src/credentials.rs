@@ -24,7 +24,7 @@ pub enum AuthError {
     #[error("{} is damaged", path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
     #[error(
-        "the credentials for {registry} are with the helper {helper:?} ({}), which the daemon does not run; use the command line as the user who has logged in, or send credentials with the request",
+        "the credentials for {registry} are in the credential helper {helper:?} ({}), which the daemon does not run; use the command line as the user who has logged in, or send credentials with the request",
         file.display()
     )]
     Helper { registry: String, helper: String, file: PathBuf },
@@ -33,9 +33,9 @@ pub enum AuthError {
         file.display()
     )]
     IdentityToken { registry: String, file: PathBuf },
-    #[error("the credentials for {registry} are with a helper ({})", file.display())]
+    #[error("cannot get the credentials for {registry} from a credential helper ({})", file.display())]
     Asked { registry: String, file: PathBuf, source: HelperError },
-    #[error("the credentials for {registry} in {} make no sense; log in again", file.display())]
+    #[error("the credentials for {registry} in {} are invalid; log in again", file.display())]
     Damaged { registry: String, file: PathBuf },
 }
 

@@ -95,20 +95,20 @@ fn check(
     names: &BTreeSet<String>,
 ) -> Result<ImageStep, (&'static str, String)> {
     if !is_name(&name) {
-        return Err(("", format!("not a name of an image: {NAME_RULE}")));
+        return Err(("", format!("invalid image name: {NAME_RULE}")));
     }
     let ImageTable { debian, suite, dockerfile, context, from } = table;
     let contents = match (debian, dockerfile) {
         (Some(packages), None) => {
             let of_dockerfiles = [("context", context.is_some()), ("from", from.is_some())];
             if let Some((key, _)) = of_dockerfiles.into_iter().find(|(_, is_given)| *is_given) {
-                return Err((key, "only with dockerfile".into()));
+                return Err((key, "only valid with dockerfile".into()));
             }
             of_debian(suite, packages)?
         }
         (None, Some(dockerfile)) => {
             if suite.is_some() {
-                return Err(("suite", "only with debian".into()));
+                return Err(("suite", "only valid with debian".into()));
             }
             if let Some(from) = from.as_ref().filter(|from| !names.contains(*from)) {
                 return Err(("from", format!("there is no table [image.{}]", shown(from))));
@@ -181,7 +181,10 @@ fn sorted(images: Vec<ImageStep>) -> Result<Vec<ImageStep>, Problem> {
         };
         let (ready, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(is_ready);
         if ready.is_empty() {
-            return Err((circular, "the images are from each other; one must have no from".into()));
+            return Err((
+                circular,
+                "the images are based on each other in a cycle; one must have no from".into(),
+            ));
         }
         done.extend(ready);
         left = rest;
@@ -238,22 +241,25 @@ mod tests {
         for (tables, message) in [
             ("[image.a]", "forkd.toml: image.a: give either debian"),
             ("[image.a]\ndebian = []\ndockerfile = \"D\"", "image.a: give either debian"),
-            ("[image.A]\ndebian = []", "image.A: not a name of an image: use 1 to 64"),
+            ("[image.A]\ndebian = []", "image.A: invalid image name: use 1 to 64"),
             ("[image.a]\ndebian = [\"-x\"]", "image.a.debian: \"-x\" is not the name of a package"),
             ("[image.a]\ndebian = [\"?essential\"]", "is not the name of a package"),
             ("[image.a]\ndebian = []\nsuite = \"/etc\"", "image.a.suite: \"/etc\" is not a suite"),
-            ("[image.a]\ndebian = []\nfrom = \"b\"", "image.a.from: only with dockerfile"),
-            ("[image.a]\ndebian = []\ncontext = \"b\"", "image.a.context: only with dockerfile"),
-            ("[image.a]\ndockerfile = \"D\"\nsuite = \"sid\"", "image.a.suite: only with debian"),
+            ("[image.a]\ndebian = []\nfrom = \"b\"", "image.a.from: only valid with dockerfile"),
+            ("[image.a]\ndebian = []\ncontext = \"b\"", "image.a.context: only valid with dockerfile"),
+            ("[image.a]\ndockerfile = \"D\"\nsuite = \"sid\"", "image.a.suite: only valid with debian"),
             ("[image.a]\ndockerfile = \"D\"\nfrom = \"b\"", "image.a.from: there is no table [image.b]"),
             ("[image.a]\ndockerfile = \"../D\"", "image.a.dockerfile: \"../D\" is not a path below"),
             ("[image.a]\ndockerfile = \"/D\"", "image.a.dockerfile: \"/D\" is not a path below"),
             ("[image.a]\ndockerfile = \"\"", "image.a.dockerfile: \"\" is not a path below"),
             ("[image.a]\ndockerfile = \"D\"\ncontext = \"..\"", "image.a.context: \"..\" is not a path"),
-            ("[image.a]\ndockerfile = \"D\"\nfrom = \"a\"", "image.a.from: the images are from each other"),
+            (
+                "[image.a]\ndockerfile = \"D\"\nfrom = \"a\"",
+                "image.a.from: the images are based on each other in a cycle",
+            ),
             (
                 "[image.a]\ndockerfile = \"D\"\nfrom = \"b\"\n[image.b]\ndockerfile = \"D\"\nfrom = \"a\"",
-                "image.a.from: the images are from each other",
+                "image.a.from: the images are based on each other in a cycle",
             ),
             ("[image.a]\ndebain = []", "unknown field `debain`"),
         ] {

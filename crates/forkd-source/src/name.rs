@@ -11,7 +11,7 @@ pub struct Name(String);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} is not a name for an image: use 1 to 200 of a-z, A-Z, 0-9 and '._-/:@', beginning with a letter or a digit"
+    "invalid image name {0:?}: use 1 to 200 of a-z, A-Z, 0-9 and '._-/:@', beginning with a letter or a digit"
 )]
 pub struct NameError(String);
 

@@ -38,7 +38,7 @@ const MAX_TIMEOUT_SECONDS: u64 = 3600;
 pub enum RecipeError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{} makes no sense: {message}", path.display())]
+    #[error("cannot parse {}: {message}", path.display())]
     Syntax { path: PathBuf, message: String },
     #[error("{}: {field}: {problem}", path.display())]
     Wrong { path: PathBuf, field: &'static str, problem: String },
@@ -130,7 +130,7 @@ struct Stored {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("a recipe of version {0}; this forkd knows version {STORED_VERSION}")]
+#[error("unsupported recipe version {0}, expected {STORED_VERSION}")]
 struct UnknownVersion(u32);
 
 impl TryFrom<Stored> for Recipe {
@@ -343,7 +343,7 @@ mod tests {
                 "forkd.toml: ready.timeout_seconds: expected 1 to 3600",
             ),
             ("[warmup]\nruby = \"x\"", "ruby"),
-            ("vcpus = ", "makes no sense"),
+            ("vcpus = ", "cannot parse"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(message), "{text:?}: {error}");
@@ -356,7 +356,7 @@ mod tests {
         let text = serde_json::to_string(&recipe).unwrap();
         assert_eq!(serde_json::from_str::<Recipe>(&text).unwrap(), recipe);
         let error = serde_json::from_str::<Recipe>(&text.replace("\"version\":1", "\"version\":2"));
-        assert_eq!(error.unwrap_err().to_string(), "a recipe of version 2; this forkd knows version 1");
+        assert_eq!(error.unwrap_err().to_string(), "unsupported recipe version 2, expected 1");
     }
 
     #[test]

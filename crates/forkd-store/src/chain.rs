@@ -54,7 +54,7 @@ pub enum ChainError {
     WrongParent { child: String, parent: String, found: Digest, expected: Digest },
     #[error("snapshot {child} has other memory regions than its parent {parent}")]
     OtherMemory { child: String, parent: String },
-    #[error("snapshot {tag} stands on {MAX_CHAIN} others or more; write a full snapshot instead")]
+    #[error("snapshot {tag} is based on {MAX_CHAIN} others or more; write a full snapshot instead")]
     TooDeep { tag: Tag },
     #[error("a chain of {found} snapshots, expected 1 to {MAX_CHAIN}")]
     Count { found: usize },

@@ -50,7 +50,7 @@ pub enum LocalError {
     TooLarge,
     #[error("damaged: its first line is not the blake3 digest of the rest")]
     Damaged,
-    #[error("not what a snapshot has beside its manifest")]
+    #[error("invalid local metadata of a snapshot")]
     Syntax(#[source] serde_json::Error),
     #[error("the format is {found:?}, version {version}, expected {FORMAT:?}, version {VERSION}")]
     Format { found: String, version: u32 },

@@ -127,7 +127,7 @@ pub enum ManifestError {
     Version { found: u32 },
     #[error("pages of {found} bytes, expected {expected}")]
     PageSize { found: u64, expected: u64 },
-    #[error("memory that cannot be")]
+    #[error("invalid memory layout")]
     Layout(#[from] LayoutError),
     #[error("{found} bytes of memory, but the regions have {expected}")]
     MemorySize { found: u64, expected: u64 },

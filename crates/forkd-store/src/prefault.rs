@@ -56,7 +56,7 @@ pub struct Kept {
 /// A list was not kept.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    #[error("there is no snapshot {tag} with the digest {digest}")]
+    #[error("no snapshot {tag} with the digest {digest}")]
     Gone { tag: Tag, digest: Digest },
     #[error(transparent)]
     Open(#[from] OpenError),

@@ -36,17 +36,17 @@ pub struct ReceivedFiles<'a> {
 /// A snapshot was not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    #[error("its manifest is of an older format, which does not travel")]
+    #[error("its manifest has an older format, which cannot be transferred")]
     OldFormat,
     #[error("its manifest names {}, expected {}", named(found), named(expected))]
     Parent { found: Option<Digest>, expected: Option<Digest> },
-    #[error("the frames that came are not those of its memory.map")]
+    #[error("the received frames do not match its memory.map")]
     Frames,
     #[error(transparent)]
     File(#[from] OpenError),
-    #[error("what is known of it here cannot be written")]
+    #[error("cannot write its local metadata")]
     Local(#[source] crate::local::LocalError),
-    #[error("it cannot be kept")]
+    #[error("cannot store it")]
     Write(#[from] WriteError),
     #[error(transparent)]
     Store(#[from] StoreError),

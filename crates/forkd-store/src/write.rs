@@ -86,7 +86,7 @@ pub enum WriteError {
     WrongParent { tag: Tag, found: Digest, expected: Digest },
     #[error("the chain of {tag} has {MAX_CHAIN} snapshots already; write a full one")]
     TooDeep { tag: Tag },
-    #[error("snapshot {tag} was removed or replaced meanwhile")]
+    #[error("snapshot {tag} was removed or replaced during the write")]
     Replaced { tag: Tag },
     #[error(transparent)]
     Dependents(#[from] Box<RemoveError>),
@@ -94,7 +94,7 @@ pub enum WriteError {
     OtherMemory,
     #[error("the VM state has {found} bytes, expected at most {MAX_STATE} with its header")]
     StateTooLarge { found: usize },
-    #[error("the description cannot be written")]
+    #[error("cannot write the description")]
     Description(#[source] ManifestError),
     #[error("candidates {found:?}, expected pages from {after} on and at most {end}")]
     Candidates { found: Range<u64>, after: u64, end: u64 },
@@ -102,17 +102,17 @@ pub enum WriteError {
     Source { page: u64, source: io::Error },
     #[error("cannot write {name}")]
     File { name: &'static str, source: io::Error },
-    #[error("{name} has {found} bytes, expected the {expected} that are said to be written")]
+    #[error("{name} has {found} bytes, expected the {expected} that were announced")]
     Size { name: &'static str, found: u64, expected: u64 },
     #[error("{name} has {found} bytes, expected at most {limit}")]
     TooLong { name: &'static str, found: u64, limit: u64 },
     #[error("the list of pages cannot be used")]
     Map(#[from] PageMapError),
-    #[error("pages of a full snapshot are said to have become zero")]
+    #[error("pages of a full snapshot are marked as zeroed")]
     ZeroRuns,
     #[error("the VM state cannot be used")]
     State(#[source] StateError),
-    #[error("what is known of it here cannot be written")]
+    #[error("cannot write its local metadata")]
     Local(#[source] LocalError),
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -38,7 +38,7 @@ fn measure(children: u32, memory_bytes: u64) -> Result<Option<f64>, Box<dyn std:
     let mut bytes = [0; 256];
     while running < children as usize {
         match rustix::io::read(&ready, &mut bytes)? {
-            0 => return Err(format!("only {running} of {children} children came up").into()),
+            0 => return Err(format!("only {running} of {children} children started").into()),
             read => running += read,
         }
     }

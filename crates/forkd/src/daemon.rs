@@ -1,6 +1,7 @@
-//! Finding the daemon: the address that is given, else this host's socket, else the machine's; for `forkd run`, else one that
-//! is started. Images and kernels are made by a daemon of this host: `library.rs` says why.
+//! Finding the daemon: the address that is given, else this user's socket, else that of the host's service, else the machine's;
+//! for `forkd run`, else one that is started. Images and kernels are made by a daemon of this host: `library.rs` says why.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -27,6 +28,8 @@ pub const SOCKET_VARIABLE: &str = "FORKD_SOCKET";
 pub const TOKEN_VARIABLE: &str = "FORKD_TOKEN";
 /// The reference's name for the address, which scripts may have.
 pub const URL_VARIABLE: &str = "FORKD_URL";
+/// The socket of the service that packages install (packaging/forkd.service).
+const SERVICE_SOCKET: &str = "/run/forkd/forkd.sock";
 /// What a daemon that was started here logs, among forkd's files.
 const LOG: &str = "daemon.log";
 
@@ -108,7 +111,19 @@ pub async fn look_here(options: &DaemonOptions) -> Result<Option<Client>, CliErr
     if listens(&socket)? {
         return Ok(Some(Client::new(Address::Unix(socket), token)?));
     }
-    Ok(None)
+    // A user outside of the service's group has a daemon of their own, or none.
+    match service_socket(|name| std::env::var_os(name)) {
+        Some(socket) if UnixStream::connect(&socket).is_ok() => {
+            Ok(Some(Client::new(Address::Unix(socket), token)?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The socket of the host's service, unless the environment names another socket or home.
+fn service_socket(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let is_set = |name| variable(name).is_some_and(|value| !value.is_empty());
+    (!is_set(SOCKET_VARIABLE) && !is_set(home::HOME_VARIABLE)).then(|| SERVICE_SOCKET.into())
 }
 
 /// The machine's daemon, if it answers.
@@ -202,7 +217,7 @@ async fn start_here(options: &DaemonOptions, binaries: &Path) -> Result<Client, 
         return Ok(client);
     }
     say(&format!(
-        "forkd: there was no daemon; one is started, process {}, and logs to {}",
+        "forkd: no daemon was running; starting one, process {}, and logs to {}",
         daemon.id(),
         log.display()
     ));
@@ -251,7 +266,7 @@ pub fn machine_runs(options: &DaemonOptions) -> Result<bool, CliError> {
 pub fn start_in_machine(options: &DaemonOptions) -> Result<Client, CliError> {
     let name = &options.machine;
     say(&format!(
-        "forkd: this host's KVM cannot run guests, and there is no daemon; machine {name} runs one"
+        "forkd: this host's KVM cannot run guests, and no daemon is running; machine {name} runs one"
     ));
     of_machine(&bring_up(name)?)
 }
@@ -311,5 +326,16 @@ mod tests {
         assert!(listens(&path).unwrap());
         drop(listener);
         assert!(!listens(&path).unwrap());
+    }
+
+    #[test]
+    fn the_service_is_asked_unless_another_socket_or_home_is_named() {
+        let with = |set: &'static str, value: &'static str| {
+            service_socket(move |name| (name == set).then(|| OsString::from(value)))
+        };
+        assert_eq!(with("PATH", "/bin"), Some(PathBuf::from("/run/forkd/forkd.sock")));
+        assert_eq!(with("FORKD_SOCKET", "/tmp/s"), None);
+        assert_eq!(with("FORKD_HOME", "/tmp/h"), None);
+        assert!(with("FORKD_HOME", "").is_some());
     }
 }

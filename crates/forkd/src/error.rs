@@ -10,7 +10,7 @@ use crate::hint::hint;
 
 /// For a host that cannot keep sandboxes within their limits.
 pub const CGROUP_HINT: &str =
-    "forkd doctor says what this host lacks; with --cgroup none, sandboxes may use as much as they like";
+    "forkd doctor lists what this host lacks; with --cgroup none, sandboxes have no resource limits";
 
 /// What a single verb can fail with, such as `serve`, whose file knows the type.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub enum CliError {
     Dockerfile { path: std::path::PathBuf, source: io::Error },
     #[error(transparent)]
     Context(#[from] forkd_source::context::ContextError),
-    #[error("give the image a name: {0:?} is none (--name NAME)")]
+    #[error("{0:?} is not a valid image name; give one with --name NAME")]
     NameNeeded(String),
     #[error("image {image} is needed by {users}")]
     ImageNeeded { image: String, users: String },
@@ -84,65 +84,67 @@ pub enum CliError {
     ArchiveToTerminal,
     #[error(transparent)]
     Chain(#[from] forkd_source::chain::ChainError),
-    #[error("{}: there is no table [snapshot.{name}]; there are {known}", path.display())]
+    #[error("{}: no table [snapshot.{name}]; the file has {known}", path.display())]
     NoStep { path: PathBuf, name: String, known: String },
-    #[error("there is no recipe {0:?}")]
+    #[error("no recipe is named {0:?}")]
     NoRecipe(String),
     #[error(transparent)]
     RegistryAuth(#[from] forkd_source::credentials::AuthError),
     #[error(transparent)]
     Verb(VerbError),
-    #[error("this host has no cgroup v2, which keeps sandboxes within their limits")]
+    #[error("this host has no cgroup v2, which enforces the limits of sandboxes")]
     NoCgroups,
-    #[error("a daemon uses {} already; stop it first, or give this one another directory (--root)", .0.display())]
+    #[error("another daemon already uses {}; stop it first, or give this one another directory (--root)", .0.display())]
     RootInUse(std::path::PathBuf),
-    #[error("sandboxes can have no network: {0}")]
+    #[error("cannot set up networks for sandboxes: {0}")]
     NoNetwork(String),
-    #[error("there is no group named {0} on this host")]
+    #[error("no group {0} on this host")]
     NoGroup(String),
-    #[error("{0:?} is no log filter; give a level (error, warn, info, debug, trace), or levels by module")]
+    #[error(
+        "invalid log filter {0:?}: expected a level (error, warn, info, debug, trace), or levels by module"
+    )]
     LogFilter(String),
     #[error(transparent)]
     Client(#[from] forkd_client::ClientError),
-    #[error("there is no daemon: nobody listens at {}, and machine {machine} has none", socket.display())]
+    #[error("no daemon is running: no process listens at {}, and machine {machine} runs none", socket.display())]
     NoDaemon { socket: PathBuf, machine: forkd_machine::Name },
-    #[error("the daemon's socket {} may not be used by this user", socket.display())]
+    #[error("permission denied for the daemon's socket {}", socket.display())]
     SocketForbidden { socket: PathBuf, source: io::Error },
-    #[error("the daemon did not start; {} has the whole log:\n{said}", log.display())]
+    #[error("the daemon did not start; the whole log is in {}:\n{said}", log.display())]
     DaemonDidNotStart { log: PathBuf, said: String },
     #[error("the daemon that was started for this command failed:\n{said}")]
     TemporaryDaemon { said: String },
-    #[error("cannot use {}, which says who uses the private daemon", path.display())]
+    #[error("cannot use {}, the lock of the private daemon", path.display())]
     Private { path: PathBuf, source: io::Error },
-    #[error("the private daemon of before is still ending its sandboxes; {} has its log", log.display())]
+    #[error("the previous private daemon is still ending its sandboxes; its log is {}", log.display())]
     PrivateStillEnding { log: PathBuf },
-    #[error("the private daemon was stopped; {} has its log", log.display())]
+    #[error("the private daemon was stopped; its log is {}", log.display())]
     PrivateStopped { log: PathBuf },
-    #[error("the private daemon crashes again and again; {} has its log", log.display())]
+    #[error("the private daemon keeps crashing; its log is {}", log.display())]
     PrivateCrashes { log: PathBuf },
     #[error("serve --private and hold --keep-machine are started by forkd hold only")]
     NotAKeeper,
     #[error("machine {held} runs the private daemon, and machine {wanted} was asked for")]
     OtherMachineHeld { held: forkd_machine::Name, wanted: forkd_machine::Name },
-    #[error("{0} sandboxes of a daemon that was stopped still run, which a private daemon would end")]
+    #[error("{0} sandboxes of a stopped daemon are still running; a private daemon would end them")]
     SandboxesOfAnother(usize),
-    #[error("{variable} is no address")]
+    #[error("{variable} is not a valid address")]
     Address { variable: &'static str, source: forkd_client::AddressError },
     #[error("cannot read the token {}", path.display())]
     TokenFile { path: PathBuf, source: io::Error },
     #[error("{from} has no token: expected one word")]
     NoToken { from: String },
-    #[error("there is neither a snapshot nor an image {0}")]
+    #[error("no snapshot or image is named {0}")]
     NothingToRun(String),
-    #[error("{0} is a snapshot, whose vCPUs, memory, disk and kernel are what they are")]
+    #[error("{0} is a snapshot: its vCPUs, memory, disk and kernel cannot be changed")]
     ShapeOfSnapshot(String),
-    #[error("a terminal is needed, and stdin is none")]
+    #[error("stdin is not a terminal")]
     NoTerminal,
-    #[error("one side is in a sandbox (SANDBOX:PATH), the other is a path here")]
+    #[error("exactly one side must be in a sandbox (SANDBOX:PATH) and the other a local path")]
     CopySides,
-    #[error("--user says who files belong to in a sandbox; what comes out of one is this user's")]
+    #[error("--user sets the owner of files in a sandbox; files copied out of one belong to you")]
     CopyUser,
-    #[error("a path in a sandbox begins with a slash")]
+    #[error("a path in a sandbox must begin with a slash")]
     CopyRelative,
     #[error(transparent)]
     Unpack(#[from] crate::copy::UnpackError),
@@ -179,7 +181,7 @@ impl CliError {
         Some(match self {
             CliError::Client(error) => return hint(error),
             CliError::NoDaemon { .. } => {
-                "forkd serve starts one here, forkd run starts one wherever it can; --address names another"
+                "start one with forkd serve; --address names another host's"
                     .into()
             }
             CliError::SocketForbidden { .. } => {
@@ -189,7 +191,7 @@ impl CliError {
             CliError::Verb(error) => return error.hint.map(str::to_owned),
             CliError::NoCgroups => CGROUP_HINT.into(),
             CliError::TemporaryDaemon { .. } if !rustix::process::geteuid().is_root() => {
-                "it ran without root; use sudo, or start a daemon as root: sudo forkd serve --socket-group GROUP"
+                "it ran without root: use sudo, or start a daemon as root: sudo forkd serve --socket-group GROUP"
                     .into()
             }
             CliError::ImageNeeded { .. } => "remove them first: forkd snapshot rm".into(),
@@ -203,9 +205,9 @@ impl CliError {
             CliError::OtherMachineHeld { .. } => "end its clients first, or unset FORKD_MACHINE".into(),
             CliError::SandboxesOfAnother(_) => "start their daemon again: forkd serve".into(),
             CliError::NoRecipe(name) => {
-                format!("forkd recipe ls lists those there are; a directory is given with a slash: ./{name}")
+                format!("forkd recipe ls lists the recipes; give a directory with a slash: ./{name}")
             }
-            CliError::NoTerminal => "forkd exec runs a command without one".into(),
+            CliError::NoTerminal => "use forkd exec to run a command without a terminal".into(),
             _ => return None,
         })
     }

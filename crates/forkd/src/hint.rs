@@ -13,7 +13,7 @@ pub fn hint(error: &ClientError) -> Option<String> {
         ClientError::Untrusted { .. } => "SSL_CERT_FILE names a file of certificates to trust, in PEM".into(),
         ClientError::Refused(refusal) => return of_refusal(refusal),
         ClientError::Broken(_) | ClientError::CutOff => "the daemon's log may have the reason".into(),
-        ClientError::TimedOut(_) => "forkd ping says whether the daemon answers at all".into(),
+        ClientError::TimedOut(_) => "forkd ping checks whether the daemon responds".into(),
         ClientError::Foreign { .. } => "--address or FORKD_ADDRESS names another".into(),
         ClientError::TooLarge(_) | ClientError::Upload(_) => return None,
     })
@@ -33,32 +33,32 @@ fn of_refusal(refusal: &Refusal) -> Option<String> {
 /// What the text of the API says with paths and parameters is said with verbs and options here.
 fn in_words_of_verbs(code: HintCode) -> Option<&'static str> {
     Some(match code {
-        HintCode::ListSandboxes => "forkd ls --all lists those there are",
-        HintCode::ListSnapshots => "forkd snapshot ls lists those there are",
-        HintCode::ListSources => "forkd snapshot ls and forkd ls --all list what there is",
-        HintCode::ListImages => "forkd image ls lists those there are",
-        HintCode::ListKernels => "forkd kernel ls lists those there are",
-        HintCode::ListBranches => "forkd inspect shows those it can go back to",
+        HintCode::ListSandboxes => "see forkd ls --all",
+        HintCode::ListSnapshots => "see forkd snapshot ls",
+        HintCode::ListSources => "see forkd snapshot ls and forkd ls --all",
+        HintCode::ListImages => "see forkd image ls",
+        HintCode::ListKernels => "see forkd kernel ls",
+        HintCode::ListBranches => "forkd inspect lists its branches",
         HintCode::RemoveDependents => "remove them first, or all with --cascade",
         HintCode::RemoveNames => "remove those names first (forkd snapshot rm NAME), or all with --all-names",
         HintCode::VerifySnapshot => "forkd snapshot verify names the damaged file",
         HintCode::MoveName => "choose another name, or move it with --force",
-        HintCode::ConfirmPush => "push it with --yes if everybody who can pull it may see that memory",
+        HintCode::ConfirmPush => "push it with --yes if everyone who can pull it may see that memory",
         HintCode::ListNames => "forkd snapshot inspect shows its names",
         HintCode::ChooseKernel => "choose another first (forkd kernel default), or remove it with --force",
         HintCode::FitDisk => {
             "ask for less with --disk-limit, or make the snapshot with a larger disk (--disk)"
         }
         HintCode::NetworkOfHost => {
-            "make the snapshot with --no-network, or have the daemon's host give networks: forkd doctor says what is missing"
+            "make the snapshot with --no-network, or let the daemon's host provide networks: forkd doctor says what is missing"
         }
         HintCode::NetworkOfSnapshot => {
-            "leave out what needs a network, or make the snapshot without --no-network"
+            "omit the options that need a network, or make the snapshot without --no-network"
         }
         HintCode::LookAtConsole => "its console may say why: forkd logs",
         HintCode::LookAtEnd => "forkd inspect says why",
         HintCode::NeedsRoot => {
-            "start a daemon as root (sudo forkd serve); where there is none, run this command as root (sudo forkd ...)"
+            "start a daemon as root (sudo forkd serve); or, without a daemon, run this command as root (sudo forkd ...)"
         }
         HintCode::NeedsToken => "FORKD_TOKEN or --token-file gives a token; forkd token create makes one",
         _ => return None,
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn hints_are_in_words_of_verbs_where_there_are_some() {
         let list = refused(ErrorCode::NotFound, Some(HintCode::ListImages), Some("GET /v1/images"));
-        assert_eq!(list.unwrap(), "forkd image ls lists those there are");
+        assert_eq!(list.unwrap(), "see forkd image ls");
         let other = refused(ErrorCode::NoDisk, Some(HintCode::FreeDisk), Some("free some"));
         assert_eq!(other.unwrap(), "free some");
         assert_eq!(refused(ErrorCode::NoDisk, None, Some("of the future")).unwrap(), "of the future");

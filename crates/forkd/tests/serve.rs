@@ -126,14 +126,14 @@ fn what_cannot_be_served_is_refused_with_a_next_step() {
     let (code, _, error) = run(home, &["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(code, 1);
     assert!(
-        error.contains("no token that would protect it") && error.contains("forkd token create"),
+        error.contains("no token exists to protect it") && error.contains("forkd token create"),
         "{error}"
     );
     for wrong in [&["--listen", "8889"][..], &["--tls-cert", "x"], &["--no-such"]] {
         assert_eq!(run(home, &[&["serve"], wrong].concat()).0, 2, "{wrong:?}");
     }
     let (code, _, error) = run(home, &["serve", "--log", "loud=very"]);
-    assert_eq!((code, error.contains("no log filter")), (1, true), "{error}");
+    assert_eq!((code, error.contains("invalid log filter")), (1, true), "{error}");
     let missing = ["serve", "--listen", "127.0.0.1:0", "--tls-cert", "/no/cert", "--tls-key", "/no/key"];
     let (code, _, error) = run(home, &missing);
     assert_eq!((code, error.contains("cannot read /no/cert: No such file")), (1, true), "{error}");
@@ -177,7 +177,7 @@ fn a_daemon_lives_is_told_things_and_ends() {
 
     fs::rename(&log, home.join("audit.log.1")).expect("moved");
     daemon.signal(Signal::HUP);
-    daemon.wait_for("opened again");
+    daemon.wait_for("reopened the audit log");
     assert_eq!(status(connect(), "/version", ""), "HTTP/1.1 200 OK");
     daemon.signal(Signal::TERM);
     daemon.wait_for("stopped");

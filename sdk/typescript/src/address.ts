@@ -7,18 +7,21 @@
  *
  * With FORKD_AUTOSTART=1, or `autostart`, and no address, `forkd hold` finds the daemon in the same order, or starts one.
  *
- * the socket     FORKD_SOCKET, else forkd.sock in forkd's directory, if a daemon listens there
+ * the socket     FORKD_SOCKET, else forkd.sock in forkd's directory, if a daemon listens there; else that of the host's service,
+ *                unless FORKD_SOCKET or FORKD_HOME is set
  * the machine    FORKD_MACHINE, else `default`, if it runs
  * the directory  FORKD_HOME, else $XDG_DATA_HOME/forkd, else ~/.local/share/forkd
  * ```
  */
 
-import { readFile } from "node:fs/promises";
+import { access, constants, readFile } from "node:fs/promises";
 import { createConnection } from "node:net";
 import { isAbsolute, join } from "node:path";
 import process from "node:process";
 import { AuthenticationError, InvalidArgumentError } from "./errors.js";
 
+/** The socket of the service that packages install. */
+const SERVICE = "/run/forkd/forkd.sock";
 /** The port of daemons that listen on TCP. */
 export const PORT = 8889;
 /** How long this host's socket may take to accept a connection, in milliseconds. */
@@ -79,6 +82,10 @@ export async function find(address?: string, shown?: string): Promise<Found> {
   const socket = process.env["FORKD_SOCKET"] || join(home(), "forkd.sock");
   const own = new Address("http://localhost", socket);
   if (await listens(socket)) return { address: own, token: await token(shown) };
+  const other = process.env["FORKD_SOCKET"] || process.env["FORKD_HOME"];
+  if (!other && (await mayUse(SERVICE)) && (await listens(SERVICE))) {
+    return { address: new Address("http://localhost", SERVICE), token: await token(shown) };
+  }
   return (await machine()) ?? { address: own, token: await token(shown) };
 }
 
@@ -124,6 +131,14 @@ function listens(path: string): Promise<boolean> {
     probe.once("connect", () => end(true));
     probe.once("error", (error: NodeJS.ErrnoException) => end(error.code === "EACCES" || error.code === "EPERM"));
   });
+}
+
+/** Whether this user may connect to a socket. */
+function mayUse(path: string): Promise<boolean> {
+  return access(path, constants.W_OK).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** The daemon of a machine that runs, if one was started in it. */

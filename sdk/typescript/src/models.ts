@@ -119,24 +119,24 @@ export type What = components["schemas"]["What"];
 
 export interface components {
     schemas: {
-        /** @description Adds a kernel that the daemon's host can get. */
+        /** @description Adds a kernel of the daemon's host. */
         AddKernel: {
-            /** @description Whether it becomes the default. */
+            /** @description Whether to make it the default. */
             default?: boolean;
             source?: components["schemas"]["KernelSource"];
-            /** @description Of the host's own kernels, this version; without one, the newest. */
+            /** @description The version, for the host's own kernels [default: the newest]. */
             version?: string | null;
         };
-        /** @description Stores a signature of a snapshot that is in a registry. It is made where the private key is. */
+        /** @description Adds a signature to a snapshot in a registry. The client makes it with its private key. */
         AddSnapshotSignature: {
             credentials?: components["schemas"]["Credentials"] | null;
             /** @description The public key in PEM (ECDSA P-256). The signature is checked with it. */
             key: string;
-            /** @description The JSON that was signed, in the form of cosign's simple signing. At most 64 KiB. */
+            /** @description The signed JSON, in cosign's simple signing format. At most 64 KiB. */
             payload: string;
-            /** @description What was signed, by its digest: `registry.example/team/app@sha256:…`. */
+            /** @description The signed snapshot, by digest: `registry.example/team/app@sha256:…`. */
             reference: string;
-            /** @description ECDSA of the payload's SHA-256, as DER in base64. */
+            /** @description The ECDSA signature of the payload's SHA-256, as base64 of DER. */
             signature: string;
         };
         /**
@@ -144,35 +144,35 @@ export interface components {
          * @description An archive that is sent as the body of a request.
          */
         Archive: string;
-        /** @description Makes a snapshot of a sandbox, which goes on. */
+        /** @description Makes a snapshot of a sandbox, which keeps running. */
         BranchSandbox: {
-            /** @description The snapshot's name. Without one, it gets one. */
+            /** @description The snapshot's tag [default: a generated one]. */
             tag?: string | null;
-            /** @description Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from. */
+            /** @description Whether to respond only when the snapshot is on disk, instead of as soon as it can be forked. */
             wait?: boolean;
         };
         /**
-         * @description What a build has done, or would do.
+         * @description What a build did, or would do.
          * @enum {string}
          */
         BuildOutcome: "unchanged" | "reused" | "made";
-        /** @description Builds a snapshot: makes it, unless there is one of the same contents, and gives it a name. */
+        /** @description Builds a snapshot: makes it unless one with the same contents exists, and gives it a name. */
         BuildSnapshot: {
-            /** @description What it is made of, without a tag: that is the name with digits of the key. */
+            /** @description The inputs, without a tag: the tag is the name with digits of the key. */
             contents: components["schemas"]["CreateSnapshot"];
-            /** @description Whether nothing is made, and the answer says what would be. */
+            /** @description Whether to make nothing and only report what would be made. */
             dry_run?: boolean;
             /**
-             * @description The name that it gets: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was built under
-             *     this name before loses it, and stays.
+             * @description The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was built under this name
+             *     before loses the name, but is not removed.
              */
             name: string;
-            /** @description Whether it is made anew even if there is one of the same contents. */
+            /** @description Whether to make it again even if a snapshot with the same contents exists. */
             no_cache?: boolean;
         };
-        /** @description What came of a build. */
+        /** @description The result of a build. */
         BuiltSnapshot: {
-            /** @description The digest of what it is made of. Missing if the snapshot that it is based on would be made first. */
+            /** @description The digest of its inputs. Missing if the snapshot that it is based on would have to be made first. */
             key?: string | null;
             name: string;
             outcome: components["schemas"]["BuildOutcome"];
@@ -180,145 +180,151 @@ export interface components {
             replaced?: string | null;
             snapshot?: components["schemas"]["Snapshot"] | null;
         };
-        /** @description Who a request is from. */
+        /** @description The caller of a request. */
         Caller: {
-            /** @description The most that there may be at once of what it makes. */
+            /** @description The limits on the objects it creates. */
             limits?: components["schemas"]["TokenLimits"];
             /** @description `token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token. */
             name: string;
-            /** @description The project of what it makes. */
+            /** @description The project of the objects it creates. */
             project: string;
             scope: components["schemas"]["Scope"];
         };
         /** @description Chooses the default. */
         ChooseKernel: {
-            /** @description A name, or its beginning: a version. */
+            /** @description A name or a unique prefix of one, such as a version. */
             kernel: string;
         };
-        /** @description An interpreter with its state: what code has defined in it, other code in it finds. */
+        /** @description An interpreter with its state, which code in it shares. */
         CodeContext: {
-            /** @description Whether code runs in it. */
+            /** @description Whether code is running in it. */
             busy: boolean;
             cwd: string;
             id: string;
-            /** @description The language's name, as in Eval; a guest with another agent may have others. */
+            /** @description The language's name, as in Eval; other agents may have other languages. */
             language: string;
         };
-        /** @description What a sandbox used at two moments of its creation. */
+        /** @description The resource usage of a sandbox at two points of its creation. */
         Counted: {
             /** @description When its guest had its identity and was ready. */
             ready: components["schemas"]["SandboxStats"];
-            /** @description When its VM ran. */
+            /** @description When its VM was running. */
             running: components["schemas"]["SandboxStats"];
         };
         /**
-         * @description What a guest is shown of the host's CPU.
+         * @description The CPU model of a guest.
          * @enum {string}
          */
         Cpu: "host" | "x86-64-v2" | "x86-64-v3";
-        /** @description Makes a context, and starts its interpreter. */
+        /** @description Makes a context and starts its interpreter. */
         CreateCodeContext: {
-            /** @description Where its code begins. Without it, the user's directory. */
+            /** @description The working directory [default: the user's home directory]. */
             cwd?: string | null;
             language?: components["schemas"]["Language"];
         };
-        /** @description Asks for sandboxes, as one operation. */
+        /** @description Creates sandboxes in one operation. */
         CreateSandboxes: {
-            /** @description Whether to look on the way at what each of them uses: for measurements, since it takes time. */
+            /** @description Whether to measure the resource usage of each sandbox during the creation, which makes it slower. */
             counted?: boolean;
             egress?: components["schemas"]["Egress"] | null;
-            /** @description Added to the environment of everything that is started in them. */
+            /** @description Added to the environment of every program started in them. */
             env?: {
                 [key: string]: string;
             };
-            /** @description A sandbox to copy: it is branched, goes on, and the branch is removed when the copies are there. */
+            /** @description A sandbox to copy. It is branched and keeps running; the branch is removed when the copies exist. */
             from_sandbox?: string | null;
             limits?: components["schemas"]["Limits"];
-            /** @description The caller's own words, which lists can be filtered by. */
+            /** @description Arbitrary keys and values, which lists can be filtered by. */
             metadata?: {
                 [key: string]: string;
             };
             /**
              * Format: int32
-             * @description How many.
+             * @description The number of sandboxes.
              * @default 1
              */
             n?: number;
-            /** @description What happens to them when they expire. */
+            /** @description What to do when they expire. */
             on_expiry?: components["schemas"]["OnExpiry"];
-            /** @description Whether those that came up are kept when others did not. */
+            /** @description Whether to keep the sandboxes that started when others fail. */
             partial?: boolean;
             /** @description The snapshot to fork from. */
             snapshot_tag?: string | null;
-            /** @description What to fork: a snapshot of this name, or else a sandbox with this id. Either this, `snapshot_tag` or `from_sandbox`. */
+            /**
+             * @description What to fork: the snapshot with this name, or else the sandbox with this id. Give exactly one of `source`, `snapshot_tag`
+             *     and `from_sandbox`.
+             */
             source?: string | null;
             /**
              * Format: int64
              * @description Seconds until they expire.
              */
             ttl_secs?: number | null;
-            /** @description Whether a request to one that is paused wakes it, for another `ttl_secs`: code, commands, files and ports. */
+            /** @description Whether requests to a paused sandbox (code, commands, files, ports) resume it for another `ttl_secs`. */
             wake_on_traffic?: boolean;
         };
-        /** @description Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`. */
+        /**
+         * @description Boots an image or forks a snapshot, runs commands and code in the guest, and takes a snapshot of it. Needs exactly one of
+         *     `image` and `snapshot`.
+         */
         CreateSnapshot: {
-            /** @description What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level. */
+            /** @description The CPU model of the guest. A snapshot with a level runs on every host that has the level. */
             cpu?: components["schemas"]["Cpu"];
             /**
              * Format: int64
-             * @description What its sandboxes may write to their disks.
+             * @description The disk space that its sandboxes can write.
              */
             disk_mib?: number | null;
             /**
-             * @description Whether it is for programs that are written for E2B: commands, files and code are those of the user `user` unless a call
-             *     names another, in /home/user, with passwordless sudo, whatever the image has.
+             * @description Whether to set the guest up for E2B clients: commands, files and code run as the user `user` unless a call names another, in
+             *     /home/user, with passwordless sudo, on any image.
              */
             e2b?: boolean;
             env?: {
                 [key: string]: string;
             };
             /**
-             * @description Whether the guest sees the certificates and proxy settings of the daemon's host, for hosts behind an intercepting proxy:
-             *     in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
+             * @description Whether to pass the CA certificates and proxy settings of the daemon's host to the guest, for hosts behind an intercepting
+             *     proxy: in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the scope admin.
              */
             host_certs?: boolean;
-            /** @description A name or an id of an image. */
+            /** @description The name or id of an image. */
             image?: string | null;
-            /** @description A name of a kernel; without one, the default. */
+            /** @description The name of a kernel [default: the default kernel]. */
             kernel?: string | null;
             /** Format: int64 */
             memory_mib?: number | null;
             /**
-             * @description Whether the guest has a network device. Without one, its sandboxes reach nothing but what the daemon carries to them.
+             * @description Whether the guest has a network device. Without one, its sandboxes can only be reached through the daemon.
              * @default true
              */
             network?: boolean;
             ready?: components["schemas"]["ReadyProbe"] | null;
-            /** @description Commands to run, one after another, as root with `sh -c`, before `warm_up`. One that fails ends it. */
+            /** @description Commands to run in order, as root with `sh -c`, before `warm_up`. The request fails if one of them fails. */
             run?: string[];
             /**
-             * @description A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of the other
-             *     fields, only `env`, `run`, `warm_up` and `wait` can be given.
+             * @description A snapshot to base the new one on, which stores only the difference. Needs a tag. The guest's configuration is inherited: of
+             *     the other fields, only `env`, `run`, `warm_up` and `wait` can be given.
              */
             snapshot?: string | null;
-            /** @description A program that runs from the start. */
+            /** @description A program to start when the guest boots. */
             start?: string[] | null;
             /**
-             * @description Without one, the snapshot is named after what it is made of, and made once: the same request gets the same snapshot, also while
-             *     it is being made for somebody else.
+             * @description The tag. Without one, it is derived from the inputs, and the snapshot is made only once: equal requests get the same
+             *     snapshot, also while it is still being made.
              */
             tag?: string | null;
             /** Format: int32 */
             vcpus?: number | null;
             /**
-             * @description Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from.
+             * @description Whether to respond only when the snapshot is on disk, instead of as soon as it can be forked.
              * @default true
              */
             wait?: boolean;
-            /** @description Code to run, one after another, before the guest is frozen. */
+            /** @description Code to run in order before the snapshot is taken. */
             warm_up?: components["schemas"]["WarmUp"][];
         };
-        /** @description How long it took, from the moment the request was admitted. */
+        /** @description How long it took since the request was admitted. */
         CreateTiming: {
             /**
              * Format: int64
@@ -327,37 +333,37 @@ export interface components {
             ready_us: number;
             /**
              * Format: int64
-             * @description Until every VM ran.
+             * @description Until every VM was running.
              */
             restored_us: number;
-            /** @description Where the time of each of them went, without a gap. Steps that begin with `identity.` are parts of the step `identity`. */
+            /** @description The time of each step, without gaps. Steps that begin with `identity.` are parts of the step `identity`. */
             steps?: components["schemas"]["StepTiming"][];
         };
-        /** @description What became of a request for sandboxes. */
+        /** @description The result of a request for sandboxes. */
         CreatedSandboxes: {
-            /** @description What each of them used on the way, if that was asked for. In no order. */
+            /** @description The measured usage of each sandbox, if requested, in no particular order. */
             counted?: components["schemas"]["Counted"][];
-            /** @description Those that did not come up, if the others were to be kept. */
+            /** @description The errors of those that failed, with `partial`. */
             failures?: components["schemas"]["ErrorBody"][];
             sandboxes: components["schemas"]["Sandbox"][];
             timing: components["schemas"]["CreateTiming"];
         };
-        /** @description For a registry. They are neither kept nor logged. */
+        /** @description Credentials for a registry. They are neither stored nor logged. */
         Credentials: {
             password: string;
             username: string;
         };
-        /** @description Makes a Debian image, without any registry. */
+        /** @description Makes a Debian image from Debian packages. */
         DebianImage: {
-            /** @description Packages beyond the smallest system. */
+            /** @description Packages to add to the minimal system. */
             include?: string[];
-            /** @description Where packages come from, an address that begins with http:// or https://. */
+            /** @description The package mirror: an http:// or https:// address. */
             mirror?: string | null;
-            /** @description Without one, it is made of the suite and the packages. */
+            /** @description The name of the image [default: derived from the suite and the packages]. */
             name?: string | null;
             /**
              * Format: int64
-             * @description The least size of the file system.
+             * @description The minimum size of the file system.
              */
             size_mib?: number | null;
             /** @default bookworm */
@@ -365,7 +371,7 @@ export interface components {
         };
         /** @description A value that was displayed. */
         Displayed: {
-            /** @description The same value in each of its MIME types. What is binary is in base64. */
+            /** @description The value in each of its MIME types. Binary data is in base64. */
             data: {
                 [key: string]: string;
             };
@@ -373,18 +379,19 @@ export interface components {
             main: boolean;
         };
         /**
-         * @description Why something was dropped.
+         * @description Why a packet or name was dropped.
          * @enum {string}
          */
         DropReason: "refused" | "spoofed" | "over_limit";
-        /** @description Where the packets of a sandbox may go. The host and other sandboxes are never among it. */
+        /** @description Where a sandbox may send packets. The host and other sandboxes are never reachable. */
         Egress: {
             /**
-             * @description What is reached in the mode `list`, and in the mode `allow` although `deny` has it: networks (`10.1.0.0/16`), addresses, names (`example.com`, `*.example.com`), each
-             *     with ports if only those are meant (`example.com:443`, `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
+             * @description Destinations allowed in the mode `list`, and in the mode `allow` in spite of `deny`: networks (`10.1.0.0/16`), addresses,
+             *     names (`example.com`, `*.example.com`), each optionally with ports (`example.com:443`, `10.0.0.7:80,8000-8100`,
+             *     `[2001:db8::/32]:443`).
              */
             allow?: string[];
-            /** @description Networks (`8.8.8.0/24`) and addresses that are not reached in the mode `allow`. What `allow` has wins over them. */
+            /** @description Networks (`8.8.8.0/24`) and addresses that are blocked in the mode `allow`. `allow` takes precedence. */
             deny?: string[];
             mode: components["schemas"]["EgressMode"];
         };
@@ -399,13 +406,13 @@ export interface components {
             detail: string;
             reason: components["schemas"]["EndReason"];
         };
-        /** @description The body of every answer with a status of 400 or more. */
+        /** @description The body of every response with a status of 400 or more. */
         ErrorBody: {
-            /** @description What failed, for programs. */
+            /** @description What failed, as a code. */
             code: components["schemas"]["ErrorCode"];
-            /** @description What failed, for people. */
+            /** @description What failed, as text. */
             error: string;
-            /** @description What to do about it, for people. */
+            /** @description What to do about it, as text. */
             hint?: string | null;
             hint_code?: components["schemas"]["HintCode"] | null;
         };
@@ -417,7 +424,7 @@ export interface components {
         /** @description Runs code in an interpreter that keeps its state. */
         Eval: {
             code: string;
-            /** @description A context of its own instead of the language's default one. */
+            /** @description The context to use [default: the language's default one]. */
             context?: string | null;
             env?: {
                 [key: string]: string;
@@ -429,13 +436,13 @@ export interface components {
              */
             timeout_secs?: number;
         };
-        /** @description The code has failed. */
+        /** @description An error raised by the code. */
         EvalError: {
             name: string;
             traceback: string;
             value: string;
         };
-        /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. */
+        /** @description A line of the streamed response (`Accept: application/x-ndjson`). */
         EvalEvent: {
             stdout: string;
         } | {
@@ -443,44 +450,44 @@ export interface components {
         } | {
             result: components["schemas"]["Displayed"];
         } | {
-            /** @description The code has failed. `ended` follows. */
+            /** @description The code raised an error. `ended` follows. */
             raised: components["schemas"]["EvalError"];
         } | {
             /** @description The last line. */
             ended: {
-                /** @description Whether it was interrupted because its time was over. */
+                /** @description Whether it was interrupted because it timed out. */
                 timed_out: boolean;
-                /** @description Whether something was too large to be sent. */
+                /** @description Whether output was cut because it was too large. */
                 truncated: boolean;
             };
         } | {
-            /** @description The last line: it could not be followed to its end. */
+            /** @description The last line: the stream failed before the end. */
             error: components["schemas"]["ErrorBody"];
         };
-        /** @description What the code has come to. */
+        /** @description The result of code. */
         Evaluated: {
             error?: components["schemas"]["EvalError"] | null;
             /** @description The value of the last expression, as text. */
             result?: string | null;
-            /** @description Everything that was displayed, by MIME type, the last expression included. */
+            /** @description Everything that was displayed, by MIME type, including the last expression. */
             results: {
                 [key: string]: string;
             }[];
             stderr: string;
             stdout: string;
-            /** @description Whether it was interrupted because its time was over. What it printed and displayed until then is here. */
+            /** @description Whether it was interrupted because it timed out. The output until then is included. */
             timed_out?: boolean;
-            /** @description Whether there was more output than an answer holds. */
+            /** @description Whether output was cut because it did not fit into the response. */
             truncated: boolean;
         };
-        /** @description Something has happened. */
+        /** @description An event. */
         Event: components["schemas"]["What"] & {
             /** Format: int64 */
             at_unix_ms: number;
-            /** @description A place in the stream: `after` with it continues behind this event. */
+            /** @description A position in the stream: pass it as `after` to continue after this event. */
             cursor?: string;
         };
-        /** @description Runs a program and waits for its end. */
+        /** @description Runs a program and waits until it ends. */
         Exec: {
             /** @description The program and its arguments. */
             args: string[];
@@ -488,17 +495,17 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description What the program reads. */
+            /** @description The stdin of the program. */
             stdin?: string | null;
             /**
              * Format: int64
              * @default 30
              */
             timeout_secs?: number;
-            /** @description Without one, the image's. */
+            /** @description The user that runs it [default: the image's]. */
             user?: string | null;
         };
-        /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. Bytes are in base64. */
+        /** @description A line of the streamed response (`Accept: application/x-ndjson`). Bytes are in base64. */
         ExecEvent: {
             started: {
                 /** Format: int32 */
@@ -510,33 +517,33 @@ export interface components {
             stderr: string;
         } | {
             /**
-             * @description The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and only
-             *     for a client that asked with `stdin_window`.
+             * @description Bytes of stdin that the program has read, or will never read, since the last such event. Only over a WebSocket, and only
+             *     with `stdin_window`.
              */
             stdin_taken: {
                 /** Format: int64 */
                 bytes: number;
             };
         } | {
-            /** @description The last line: it has ended. */
+            /** @description The last line: the program has ended. */
             exited: {
                 /** Format: int32 */
                 exit_code: number;
                 timed_out: boolean;
             };
         } | {
-            /** @description The last line: it could not be followed to its end. */
+            /** @description The last line: the stream failed before the end. */
             error: components["schemas"]["ErrorBody"];
         };
-        /** @description A text message of a client after the first one. What the program reads comes in binary messages. */
+        /** @description A text message of a client after the first one. Stdin is sent in binary messages. */
         ExecInput: {
             /** @description The terminal's new size. */
             resize: components["schemas"]["TerminalSize"];
         } | {
-            /** @description To the program, and all that are in its process group. */
+            /** @description Sends a signal to the program and its process group. */
             signal: components["schemas"]["Signal"];
         } | "close_stdin";
-        /** @description Begins an interactive program: the first message of a client, as text. */
+        /** @description Starts an interactive program: the client's first message, as text. */
         ExecStart: {
             /** @description The program and its arguments. */
             args: string[];
@@ -544,45 +551,45 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description What the program reads first, before what comes in binary messages. */
+            /** @description Stdin that precedes the binary messages. */
             stdin?: string | null;
             /**
-             * @description Whether the client wants `stdin_taken` events. One that sends at most 1 MiB in binary messages more than these report
-             *     is listened to while its program reads nothing: signals, sizes and its going away arrive at once. Without them, a client
-             *     that has sent more than that is not listened to until the program reads.
+             * @description Whether to send `stdin_taken` events. While a client has sent at most 1 MiB more in binary messages than these report, the
+             *     daemon keeps reading its messages even if the program does not read: signals, resizes and a disconnect take effect at once.
+             *     Without these events, the daemon stops reading from a client that has sent more than 1 MiB until the program reads.
              */
             stdin_window?: boolean;
             /**
              * Format: int64
-             * @description Without it, 30 seconds; with a terminal, a day.
+             * @description Seconds until it is killed [default: 30; with a terminal, 86400].
              */
             timeout_secs?: number | null;
             tty?: components["schemas"]["TerminalSize"] | null;
-            /** @description Without one, the image's. */
+            /** @description The user that runs it [default: the image's]. */
             user?: string | null;
         };
-        /** @description How a program has ended. */
+        /** @description The result of a program. */
         Executed: {
             /**
              * Format: int32
-             * @description 128 and the signal's number if a signal has ended it.
+             * @description 128 plus the signal number if a signal ended it.
              */
             exit_code: number;
             stderr: string;
-            /** @description What is not UTF-8 is replaced; the stream has it exactly. */
+            /** @description Invalid UTF-8 is replaced; the stream has the exact bytes. */
             stdout: string;
-            /** @description Whether it was ended because its time was over. */
+            /** @description Whether it was killed because it timed out. */
             timed_out: boolean;
-            /** @description Whether there was more output than an answer holds. */
+            /** @description Whether output was cut because it did not fit into the response. */
             truncated: boolean;
         };
-        /** @description What is known of a file. A link is shown as what it leads to. */
+        /** @description Metadata of a file. Symbolic links are followed. */
         FileInfo: {
             group: string;
             kind: components["schemas"]["FileKind"];
             /**
              * Format: int32
-             * @description The permissions: `0o644` is 420.
+             * @description The permission bits as a number: `0o644` is 420.
              */
             mode: number;
             /** Format: int64 */
@@ -592,28 +599,28 @@ export interface components {
             path: string;
             /** Format: int64 */
             size: number;
-            /** @description Where a link leads. */
+            /** @description The target of a symbolic link. */
             symlink_target?: string | null;
         };
         /** @enum {string} */
         FileKind: "file" | "directory" | "symlink" | "other";
-        /** @description What is in a directory, in the order of names. */
+        /** @description The entries of a directory, sorted by name. */
         FileList: {
             files: components["schemas"]["FileInfo"][];
-            /** @description If there are: `after` with it gives the next of them. */
+            /** @description If there are more: pass this as `after` to get the next page. */
             next?: string | null;
-            /** @description Whether there are more. */
+            /** @description Whether there are more entries. */
             truncated: boolean;
         };
         Health: {
             ok: boolean;
         };
         /**
-         * @description What can be done about a failure.
+         * @description What to do about an error.
          * @enum {string}
          */
         HintCode: "list_sandboxes" | "list_snapshots" | "list_sources" | "list_images" | "list_kernels" | "list_branches" | "name_template" | "choose_tag" | "remove_dependents" | "remove_names" | "compact_dependents" | "verify_snapshot" | "move_name" | "confirm_push" | "list_names" | "remove_users" | "remove_branches" | "remove_sandboxes" | "raise_sandboxes" | "raise_project_limits" | "raise_token_limits" | "free_memory" | "free_disk" | "remove_images" | "make_again" | "merge_layers" | "fit_disk" | "network_of_host" | "network_of_snapshot" | "allow_instead" | "cgroup_of_host" | "disk_of_host" | "try_code" | "image_with_language" | "build_on_image" | "pull_first" | "set_up_template" | "try_again" | "try_later" | "try_again_or_remove" | "look_at_end" | "look_at_console" | "resume_first" | "start_listening" | "ask_for_archive" | "daemon_log" | "examine_host" | "on_host" | "needs_root" | "registry_credentials" | "choose_kernel" | "needs_token" | "needs_scope" | "needs_project" | "not_from_web_page" | "send_json" | "read_api" | "use_method" | "use_post" | "new_key";
-        /** @description An image with all that is known of it. */
+        /** @description An image with its details. */
         Image: components["schemas"]["ImageSummary"] & {
             config: components["schemas"]["ImageConfig"];
             /** @description Digests of the unpacked layers, the lowest first. */
@@ -671,24 +678,24 @@ export interface components {
             /** @enum {string} */
             kind: "build";
         };
-        /** @description An image, as lists have it. */
+        /** @description An image in a list. */
         ImageSummary: {
             /** Format: int64 */
             created_at_unix: number;
-            /** @description Who processes belong to when nobody says otherwise. */
+            /** @description The default user of its processes. */
             default_user: string;
             /**
              * Format: int64
-             * @description What it takes on disk.
+             * @description Its size on disk.
              */
             disk_bytes: number;
             id: string;
             names: string[];
-            /** @description The projects that it belongs to, as far as the caller sees them. */
+            /** @description The projects it belongs to that the caller may see. */
             projects?: string[];
-            /** @description Whether every project may make snapshots of it. */
+            /** @description Whether every project can make snapshots of it. */
             public?: boolean;
-            /** @description Whether it is in the library that the daemon only reads. */
+            /** @description Whether it is in the shared, read-only library. */
             shared: boolean;
             /**
              * Format: int64
@@ -700,28 +707,28 @@ export interface components {
         Interrupt: {
             /**
              * Format: int64
-             * @description What the code gets to end in. Code that still runs then is ended with its interpreter, and a new one is started.
+             * @description Seconds to wait for the code to end. If it is still running then, its interpreter is restarted.
              * @default 5
              */
             grace_secs?: number;
         };
-        /** @description What became of an interruption. */
+        /** @description The result of an interruption. */
         Interrupted: {
-            /** @description Whether the code did not end in time. The context has a new interpreter then, without the variables of the old one. */
+            /** @description Whether the code did not end in time, so that the interpreter was restarted and lost its variables. */
             restarted: boolean;
         };
         /** @description A kernel. */
         Kernel: {
             /** Format: int64 */
             created_at_unix: number;
-            /** @description Whether it is used when none is named. */
+            /** @description Whether it is the default kernel. */
             default: boolean;
-            /** @description Modules that would be of use and that it does not have. */
+            /** @description Useful modules that it lacks. */
             missing: string[];
-            /** @description Modules that come with it, in the order in which they are loaded. */
+            /** @description Its modules, in loading order. */
             modules: string[];
             name: string;
-            /** @description Whether it is in the library that the daemon only reads. */
+            /** @description Whether it is in the shared, read-only library. */
             shared: boolean;
             version: string;
         };
@@ -730,117 +737,118 @@ export interface components {
         };
         /** @enum {string} */
         KernelSource: "package" | "host";
-        /** @description What KVM has counted. */
+        /** @description Counters of KVM. */
         KvmStats: {
             /**
              * Format: int64
-             * @description From the guest to KVM.
+             * @description Exits from the guest to KVM.
              */
             exits: number;
             /**
              * Format: int64
-             * @description On guest memory that was not mapped, or not for writing.
+             * @description Page faults on guest memory that was not mapped, or not for writing.
              */
             page_faults: number;
         };
         /**
-         * @description A language of a guest's interpreters. Which ones there are is up to the image: TypeScript needs Node.js 22.13 or newer, Java a JDK.
+         * @description A language of a guest's interpreters. The image determines which are available: TypeScript needs Node.js 22.13 or newer, Java a
+         *     JDK.
          * @enum {string}
          */
         Language: "python" | "javascript" | "typescript" | "bash" | "r" | "java";
-        /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. */
+        /** @description A line of the streamed response (`Accept: application/x-ndjson`). */
         LibraryProgress: {
-            /** @description What is being done now. */
+            /** @description The current step. */
             step: string;
         } | {
-            /** @description How far it is. Each replaces the one before. */
+            /** @description The progress of the step; replaces the previous one. */
             detail: string;
         } | {
-            /** @description How far a transfer of a snapshot is. Each replaces the one before. */
+            /** @description The progress of a snapshot transfer; replaces the previous one. */
             transfer: components["schemas"]["Transfer"];
         } | {
-            /** @description A line of what a build step prints. */
+            /** @description A line of output of a build step. */
             output: string;
         } | {
-            /** @description Something to know, whatever becomes of it. */
+            /** @description A warning. */
             warning: string;
         } | {
-            /** @description The last line: it is done. */
+            /** @description The last line: the result. */
             image: components["schemas"]["Image"];
         } | {
-            /** @description The last line: it is done. */
+            /** @description The last line: the result. */
             kernel: components["schemas"]["Kernel"];
         } | {
-            /** @description The last line: it is here. */
+            /** @description The last line: the result. */
             snapshot: components["schemas"]["Snapshot"];
         } | {
-            /** @description The last line: it is there. */
+            /** @description The last line: the result. */
             pushed: components["schemas"]["PushedSnapshot"];
         } | {
-            /** @description The last line: it failed. */
+            /** @description The last line: the error. */
             error: components["schemas"]["ErrorBody"];
         };
-        /** @description What a sandbox may use. What is not said is as the snapshot has it. */
+        /** @description The limits of a sandbox [default: those of the snapshot]. */
         Limits: {
             /**
              * Format: int64
-             * @description MiB a second that it may send, and may receive.
+             * @description Bandwidth in MiB per second, for each direction.
              */
             bandwidth_mib?: number | null;
             /**
              * Format: int64
-             * @description CPU time, in hundredths of one CPU. Without it, all of its CPUs.
+             * @description CPU time in percent of one CPU [default: all vCPUs of the guest].
              */
             cpu_percent?: number | null;
             /**
              * Format: int32
-             * @description Its share where CPUs are short, against 100 of another.
+             * @description CPU weight under contention (1-10000, default 100).
              */
             cpu_weight?: number | null;
             /**
              * Format: int64
-             * @description What it may write to its disk: at most what the snapshot's may.
+             * @description The disk space that it can write, in MiB: at most that of the snapshot.
              */
             disk_mib?: number | null;
             /**
              * Format: int64
-             * @description How often it may do either.
+             * @description Disk I/O operations per second.
              */
             io_per_sec?: number | null;
             /**
              * Format: int64
-             * @description Of the host's memory, for what it does not share with its parent. One that needs more is ended. Without it, as much as
-             *     its guest has, and what that costs the host.
+             * @description Host memory in MiB for what it does not share with its parent. A sandbox that exceeds it is ended [default: the guest's
+             *     memory plus the overhead of the VM].
              */
             memory_mib?: number | null;
             /**
              * Format: int64
-             * @description What it may read from the device of its disk, each second.
+             * @description Disk read bandwidth in bytes per second.
              */
             read_bytes_per_sec?: number | null;
             /**
              * Format: int64
-             * @description What it may write there.
+             * @description Disk write bandwidth in bytes per second.
              */
             write_bytes_per_sec?: number | null;
         };
-        /** @description Whose tags are listed. */
+        /** @description The repository whose tags to list. */
         ListRepository: {
             credentials?: components["schemas"]["Credentials"] | null;
             /** @description `registry.example/team/app`. */
             repository: string;
         };
-        /** @description What a name means: a snapshot's tag comes before a sandbox's id. */
+        /** @description What a name refers to. A snapshot's tag takes precedence over a sandbox's id. */
         Named: {
             snapshot: components["schemas"]["Snapshot"];
         } | {
             sandbox: components["schemas"]["Sandbox"];
         };
-        /** @description What a sandbox has sent and received, and what was dropped of it. */
+        /** @description The network traffic of a sandbox, and what was dropped. */
         NetworkStats: {
             /**
              * Format: int64
-             * @description Beyond its bandwidth, or with more connections than a sandbox may have.
+             * @description Over the bandwidth or the limit of connections.
              */
             over_limit_packets: number;
             /** Format: int64 */
@@ -849,7 +857,7 @@ export interface components {
             received_packets: number;
             /**
              * Format: int64
-             * @description Not allowed by its egress.
+             * @description Dropped: not allowed by its egress rules.
              */
             refused_packets: number;
             /** Format: int64 */
@@ -858,18 +866,18 @@ export interface components {
             sent_packets: number;
             /**
              * Format: int64
-             * @description With addresses that are not its own.
+             * @description Dropped: sent with an address that is not its own.
              */
             spoofed_packets: number;
         };
         /**
-         * @description What happens to a sandbox when its time is over.
+         * @description What to do when a sandbox expires.
          * @enum {string}
          */
         OnExpiry: "end" | "pause";
         /**
-         * @description A record, manifest or directory of the daemon's that it cannot read. It leaves that as it is, with every process and file that
-         *     may belong to it, and tries again every minute.
+         * @description A record, manifest or directory that the daemon cannot read. The daemon keeps it, with every process and file that may belong to
+         *     it, and retries every minute.
          */
         Problem: {
             path: string;
@@ -879,67 +887,67 @@ export interface components {
         ProblemList: {
             problems: components["schemas"]["Problem"][];
         };
-        /** @description A program that runs: one that a client has started, not one of its children. */
+        /** @description A running program that a client has started; its child processes are not listed. */
         Process: {
             /** @description The program and its arguments. */
             args: string[];
             cwd?: string | null;
             /** Format: int32 */
             pid: number;
-            /** @description A name that an E2B client has given it. */
+            /** @description A tag set by an E2B client. */
             tag?: string | null;
             /** @description Whether it has a terminal. */
             tty: boolean;
         };
-        /** @description A line of the stream that is the answer when `application/x-ndjson` is accepted. */
+        /** @description A line of the streamed response (`Accept: application/x-ndjson`). */
         Progress: {
-            /** @description What is being done now. */
+            /** @description The current step. */
             step: string;
         } | {
-            /** @description A line of what a step prints. */
+            /** @description A line of output of a step. */
             output: string;
         } | {
-            /** @description The last line: it is done. */
+            /** @description The last line: the result. */
             snapshot: components["schemas"]["Snapshot"];
         } | {
-            /** @description The last line of a build: it is done. */
+            /** @description The last line of a build: the result. */
             built: components["schemas"]["BuiltSnapshot"];
         } | {
-            /** @description The last line: it failed. */
+            /** @description The last line: the error. */
             error: components["schemas"]["ErrorBody"];
         };
-        /** @description What is removed of what nobody names: steps that builds have kept, and images. */
+        /** @description Which unused objects to remove: cached build steps, and images without a name. */
         PruneImages: {
-            /** @description Whether images without a name go too, unless snapshots or sandboxes need them. */
+            /** @description Whether to also remove images without a name, unless snapshots or sandboxes need them. */
             images?: boolean;
             /**
              * Format: int64
-             * @description How much is kept of the steps that were used last.
+             * @description How much of the most recently used build steps to keep, in MiB.
              */
             keep_mib?: number;
         };
         /**
-         * @description Which snapshots are removed that nobody needs. Those that sandboxes were forked from or can be rolled back to, public ones, and those
-         *     that others are based on which stay, stay in any case.
+         * @description Which unused snapshots to remove. Never removed: snapshots that have sandboxes or that sandboxes can be rolled back to, public
+         *     ones, and those that a remaining snapshot is based on.
          */
         PruneSnapshots: {
-            /** @description Only say what would go. */
+            /** @description Only report what would be removed. */
             dry_run?: boolean;
             /**
              * Format: int64
-             * @description Stop as soon as what is left takes no more than this on disk; those that were not used for the longest time go first.
+             * @description Stop when the remaining snapshots take at most this much disk space, in MiB. The least recently used are removed first.
              */
             keep_mib?: number;
             /**
-             * @description Whether those that somebody has named go, too, and not only those named after what they are made of. Needs `unused_seconds` or
+             * @description Whether to also remove snapshots with a chosen name, not only those with a generated one. Needs `unused_seconds` or
              *     `keep_mib`.
              */
             named?: boolean;
-            /** @description Only those of this project. Without it, all those that the caller may remove. */
+            /** @description Only those of this project [default: all that the caller may remove]. */
             project?: string | null;
             /**
              * Format: int64
-             * @description Those that were not forked for so long.
+             * @description Only those that were not forked for this many seconds.
              */
             unused_seconds?: number;
         };
@@ -957,97 +965,91 @@ export interface components {
             tag: string;
             /**
              * Format: int64
-             * @description When it was forked last, or made.
+             * @description When it was last forked, or made.
              */
             used_at_unix: number;
         };
-        /** @description What was removed, or would be, in this order. */
+        /** @description The snapshots that were or would be removed, in this order. */
         PrunedSnapshots: {
             /**
              * Format: int64
-             * @description What the disk has back.
+             * @description Freed bytes on disk.
              */
             freed_bytes: number;
             snapshots: components["schemas"]["PrunedSnapshot"][];
         };
-        /** @description Whether every project may use something. */
+        /** @description Makes something usable by every project, or only its own. */
         Publish: {
             public: boolean;
         };
         /** @description Pulls an image from a registry. */
         PullImage: {
             credentials?: components["schemas"]["Credentials"] | null;
-            /** @description The name that the image gets; without one, the reference. */
+            /** @description The name of the image [default: the reference]. */
             name?: string | null;
-            /**
-             * @description As Docker has it: `python:3.12`, `registry.example/team/app@sha256:…`. Plain http is spoken with the daemon's own host
-             *     only.
-             */
+            /** @description A Docker reference: `python:3.12`, `registry.example/team/app@sha256:…`. Plain HTTP is used only with the daemon's own host. */
             reference: string;
             /**
              * Format: int64
-             * @description The least size of the file system.
+             * @description The minimum size of the file system.
              */
             size_mib?: number | null;
         };
-        /** @description Fetches a snapshot from a registry. */
+        /** @description Pulls a snapshot from a registry. */
         PullSnapshot: {
             credentials?: components["schemas"]["Credentials"] | null;
-            /** @description A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands. */
+            /** @description A public key in PEM (ECDSA P-256) that must have signed it, in addition to the daemon's policy. */
             key?: string | null;
-            /** @description Where from: `registry.example/team/app:tag`, or with `@sha256:…`. */
+            /** @description The source: `registry.example/team/app:tag`, or with `@sha256:…`. */
             reference: string;
             /**
-             * @description If this very snapshot is here, under whatever tag, answer with it and fetch nothing. If it is not and no tag is given, it is
-             *     called after the reference and its digest: `app-tag-0123456789ab`.
+             * @description If this daemon has the same snapshot under any tag, return it and fetch nothing. Otherwise, without a tag, name it after the
+             *     reference and its digest: `app-tag-0123456789ab`.
              */
             reuse?: boolean;
-            /** @description What it is called here. Without one, what its sender calls it. */
+            /** @description The tag on this daemon [default: the tag of the sender]. */
             tag?: string | null;
         };
-        /** @description Sends a snapshot to a registry, with all that it stands on. */
+        /** @description Pushes a snapshot to a registry, with all snapshots that it is based on. */
         PushSnapshot: {
             credentials?: components["schemas"]["Credentials"] | null;
             /**
-             * @description Repositories of the same registry that may have some of it already, without the registry's name. Those that the snapshot, or one that
-             *     it is based on, was pushed to or pulled from are known.
+             * @description Repositories of the same registry, without the registry's name, that may already have some of the blobs. The daemon adds
+             *     those that the snapshot, or one it is based on, was pushed to or pulled from.
              */
             mount_from?: string[];
-            /** @description Where to: `registry.example/team/app:tag`. */
+            /** @description The destination: `registry.example/team/app:tag`. */
             reference: string;
             /**
-             * @description Adds it to what the tag names, as the variant with this name (1-63 of a-z, 0-9 and `._-`), in the place of an earlier one with that
-             *     name. Whoever pulls the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
+             * @description Adds the snapshot to the tag as the variant with this name (1-63 of a-z, 0-9 and `._-`), replacing an earlier one with that
+             *     name. A pull of the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
              */
             variant?: string | null;
-            /**
-             * @description A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed only with
-             *     this.
-             */
+            /** @description Confirms the push of a snapshot that contains the memory of a sandbox's users: a snapshot of a sandbox, or one based on it. */
             yes?: boolean;
         };
-        /** @description What a push has done. */
+        /** @description The result of a push. */
         PushedSnapshot: {
             /**
              * Format: int64
-             * @description Bytes that the registry had already, or took from another repository.
+             * @description Bytes that the registry already had, or mounted from another repository.
              */
             present_bytes: number;
-            /** @description Where it is, by its digest. */
+            /** @description Its reference with the digest. */
             reference: string;
             /**
              * Format: int64
-             * @description Bytes that were sent.
+             * @description Bytes sent.
              */
             sent_bytes: number;
         };
-        /** @description When the guest is ready. One of `port` and `command`. */
+        /** @description How to detect that the guest is ready. Needs exactly one of `port` and `command`. */
         ReadyProbe: {
-            /** @description This command ends with 0. */
+            /** @description Ready when this command exits with 0. */
             command?: string[] | null;
             /**
              * Format: int32
-             * @description Somebody listens on this port.
+             * @description Ready when a process listens on this port.
              */
             port?: number | null;
             /** Format: int64 */
@@ -1057,18 +1059,18 @@ export interface components {
         RemovedImage: {
             /**
              * Format: int64
-             * @description What the disk has back.
+             * @description Freed bytes on disk.
              */
             freed_bytes: number;
             id: string;
-            /** @description The names that are gone. */
+            /** @description The removed names. */
             names: string[];
-            /** @description Whether the image is gone too: it was removed by its id or its last name. */
+            /** @description Whether the image itself was removed: by its id or with its last name. */
             removed: boolean;
         };
-        /** @description What was removed, in this order. */
+        /** @description The removed snapshots, in this order. */
         RemovedSnapshots: {
-            /** @description The name that was removed, if what was named is not the tag of a snapshot but another of its names. */
+            /** @description The removed name, if the request named not the tag of a snapshot but one of its other names. */
             names?: string[];
             removed: string[];
         };
@@ -1076,16 +1078,16 @@ export interface components {
         RepositoryTag: {
             /**
              * Format: int64
-             * @description When the snapshot was made, if its manifest says it.
+             * @description When the snapshot was made, if its manifest has the time.
              */
             created_at_unix?: number | null;
             /** @description The digest of the manifest: `sha256:…`. */
             digest: string;
-            /** @description The type of what it is, as a media type. */
+            /** @description The media type of the object. */
             kind?: string | null;
             /**
              * Format: int64
-             * @description Compressed bytes, if the registry says it.
+             * @description Its compressed size, if the registry reports it.
              */
             size_bytes?: number | null;
             /** @description Whether it is a snapshot that can be pulled. */
@@ -1097,10 +1099,10 @@ export interface components {
             repository: string;
             /** @description In the registry's order, at most 1000. */
             tags: components["schemas"]["RepositoryTag"][];
-            /** @description Whether there are more. */
+            /** @description Whether there are more entries. */
             truncated: boolean;
         };
-        /** @description Asks what a reference to a registry names now. */
+        /** @description Resolves a reference to a registry. */
         ResolveSnapshot: {
             credentials?: components["schemas"]["Credentials"] | null;
             /** @description `registry.example/team/app:tag`, or with `@sha256:…`. */
@@ -1110,22 +1112,22 @@ export interface components {
         ResolvedSnapshot: {
             /** @description The digest to sign and to verify: `sha256:…`. */
             digest: string;
-            /** @description Registry and repository, as signatures and policies name them. */
+            /** @description Registry and repository, in the form that signatures and policies use. */
             repository: string;
         };
-        /** @description Takes a sandbox back to one of its own branches. */
+        /** @description Rolls a sandbox back to one of its own branches. */
         Rollback: {
             tag: string;
         };
         /** @description A sandbox. */
         Sandbox: {
-            /** @description Its own branches, the oldest first. */
+            /** @description Its own branches, oldest first. */
             branches: string[];
             /** Format: int64 */
             created_at_unix: number;
             /**
              * Format: int64
-             * @description What it may write to its disk.
+             * @description The disk space that it can write, in MiB.
              */
             disk_mib: number;
             egress?: components["schemas"]["Egress"] | null;
@@ -1136,7 +1138,7 @@ export interface components {
              */
             expires_at_unix?: number | null;
             id: string;
-            /** @description What it may use of the host, as it is kept. */
+            /** @description Its enforced limits. */
             limits?: components["schemas"]["Limits"];
             /** Format: int64 */
             memory_mib: number;
@@ -1144,32 +1146,32 @@ export interface components {
                 [key: string]: string;
             };
             on_expiry?: components["schemas"]["OnExpiry"];
-            /** @description Who asked for it: `token:NAME`, `unix:UID`, or `local`. */
+            /** @description Who created it: `token:NAME`, `unix:UID`, or `local`. */
             owner?: string | null;
             /**
              * Format: int32
-             * @description Its VM process on the host.
+             * @description The process id of its VM on the host.
              */
             pid?: number | null;
-            /** @description The project that it belongs to. */
+            /** @description The project it belongs to. */
             project?: string;
-            /** @description The snapshot that it was forked from. */
+            /** @description The snapshot it was forked from. */
             snapshot_tag: string;
             state: components["schemas"]["SandboxState"];
             /** Format: int32 */
             vcpus: number;
-            /** @description Whether a request to it wakes it when it is paused. */
+            /** @description Whether a request to it resumes it when it is paused. */
             wake_on_traffic?: boolean;
         };
-        /** @description Sandboxes, the oldest first. */
+        /** @description Sandboxes, oldest first. */
         SandboxList: {
-            /** @description There are more: ask again with this as `after`. */
+            /** @description If there are more: pass this as `after` to get the next page. */
             next?: string | null;
             sandboxes: components["schemas"]["Sandbox"][];
         };
         /** @enum {string} */
         SandboxState: "starting" | "running" | "paused" | "ended";
-        /** @description What a sandbox uses. */
+        /** @description Resource usage of a sandbox. */
         SandboxStats: {
             /**
              * Format: int64
@@ -1178,7 +1180,7 @@ export interface components {
             cpu_us: number;
             /**
              * Format: int64
-             * @description What it has written to its disk since its last branch.
+             * @description Bytes written to its disk since its last branch.
              */
             disk_bytes: number;
             kvm?: components["schemas"]["KvmStats"] | null;
@@ -1189,39 +1191,39 @@ export interface components {
             memory_private_bytes: number;
             /**
              * Format: int64
-             * @description Memory that it shares with other processes: with a snapshot's, and through that with other sandboxes.
+             * @description Memory that it shares with a snapshot's process, and through that with other sandboxes.
              */
             memory_shared_bytes: number;
             /**
-             * @description The snapshot that it shares this memory with: its latest branch in memory, or the snapshot that it was forked from. None
-             *     if neither is in memory.
+             * @description The snapshot that it shares this memory with: its latest branch in memory, or the snapshot it was forked from. Missing if
+             *     neither is in memory.
              */
             memory_shared_with?: string | null;
             network?: components["schemas"]["NetworkStats"] | null;
             /**
              * Format: int64
-             * @description Page faults of the VM process, its guest's aside.
+             * @description Page faults of the VM process, without those of its guest.
              */
             process_faults?: number;
         };
         /**
-         * @description What a token allows. Each scope has all of those before it.
+         * @description What a token allows. Each scope includes those before it.
          * @enum {string}
          */
         Scope: "read" | "run" | "admin";
-        /** @description Sends a signal to a program and all that are in its process group. */
+        /** @description Sends a signal to a program and its process group. */
         SendSignal: {
             signal: components["schemas"]["Signal"];
         };
-        /** @description Changes how much a sandbox may send and receive. */
+        /** @description Changes the bandwidth of a sandbox. */
         SetBandwidth: {
             /**
              * Format: int64
-             * @description MiB a second that it may send, and may receive; `null` for what the daemon gives to those who ask for nothing.
+             * @description Bandwidth in MiB per second, for each direction; `null` for the daemon's default.
              */
             bandwidth_mib?: number | null;
         };
-        /** @description Changes when a sandbox is ended by itself. */
+        /** @description Changes when a sandbox expires. */
         SetTtl: {
             /**
              * Format: int64
@@ -1230,67 +1232,67 @@ export interface components {
             ttl_secs?: number | null;
         };
         /**
-         * @description A signal that programs are sent.
+         * @description A signal.
          * @enum {string}
          */
         Signal: "SIGHUP" | "SIGINT" | "SIGQUIT" | "SIGKILL" | "SIGUSR1" | "SIGUSR2" | "SIGTERM" | "SIGCONT" | "SIGSTOP" | "SIGTSTP";
         /** @description A snapshot. */
         Snapshot: {
-            /** @description The sandbox that it is a branch of. */
+            /** @description The sandbox that it was branched from. */
             branched_from?: string | null;
-            /** @description Of one that was built: the digest of what it was made of. A build with the same key gets this snapshot. */
+            /** @description For a built snapshot: the digest of its inputs. A build with the same key reuses this snapshot. */
             build_key?: string | null;
-            /** @description The snapshots that are changes of this one. */
+            /** @description The snapshots that are based on this one. */
             children: string[];
-            /** @description What its sandboxes are shown of the host's CPU. */
+            /** @description The CPU model of its sandboxes. */
             cpu?: components["schemas"]["Cpu"];
             /** Format: int64 */
             created_at_unix: number;
             /** Format: int64 */
             disk_mib: number;
-            /** @description Why it failed. */
+            /** @description The reason, if it failed. */
             error?: string | null;
             /** @description The image that it was booted from. */
             image?: string | null;
-            /** @description Whether a process is there to fork from at once. */
+            /** @description Whether it is held in memory, ready to fork. */
             loaded: boolean;
             /** Format: int64 */
             memory_mib: number;
-            /** @description Its other names. Each can be used in the place of the tag. */
+            /** @description Its other names. Each can be used instead of the tag. */
             names?: string[];
-            /** @description Whether its sandboxes have a network. */
+            /** @description Whether its sandboxes have a network device. */
             network?: boolean;
-            /** @description The snapshot that this one is a change of. */
+            /** @description The snapshot that this one is based on. */
             parent?: string | null;
             /**
              * Format: int64
-             * @description How long the sandbox stood still for it.
+             * @description How long the sandbox was paused for it, in microseconds.
              */
             pause_us?: number | null;
-            /** @description The project that it belongs to. */
+            /** @description The project it belongs to. */
             project?: string;
-            /** @description Whether every project may fork from it. */
+            /** @description Whether every project can fork it. */
             public?: boolean;
             resident?: components["schemas"]["SnapshotMemory"] | null;
-            /** @description What it takes on disk, as far as it is there. */
+            /** @description Its size on disk so far. */
             size: components["schemas"]["SnapshotSize"];
             status: components["schemas"]["SnapshotStatus"];
             tag: string;
             /** Format: int32 */
             vcpus: number;
         };
-        /** @description A file that is not as it was written. */
+        /** @description A damaged file. */
         SnapshotDamage: {
-            /** @description The file, below the daemon's directory. */
+            /** @description The path of the file, relative to the daemon's directory. */
             file?: string | null;
             /** @description What is wrong with it. */
             problem: string;
         };
-        /** @description A snapshot, those it is based on and those that are based on it. */
+        /** @description A snapshot, the snapshots it is based on, and those based on it. */
         SnapshotHistory: {
             /**
-             * @description Its chain from the base up, itself, then its dependents, each directly behind its parent or a sibling's dependents. Snapshots that
-             *     the caller may not see are left out.
+             * @description Its chain from the base up, the snapshot itself, then its dependents, each directly after its parent or a sibling's
+             *     dependents. Snapshots that the caller may not see are omitted.
              */
             snapshots: components["schemas"]["SnapshotHistoryEntry"][];
             /** @description The snapshot that was asked for. */
@@ -1304,7 +1306,7 @@ export interface components {
             dependents: string[];
             /**
              * Format: int32
-             * @description How many snapshots it is based on, directly or not.
+             * @description The number of snapshots that it is based on, directly or indirectly.
              */
             depth: number;
             kind: components["schemas"]["SnapshotKind"];
@@ -1319,25 +1321,25 @@ export interface components {
             parent?: string | null;
             /**
              * Format: int64
-             * @description Bytes on disk that it uses of others: the memory of the snapshots it is based on, their disk layers, and the image.
+             * @description Bytes on disk that it shares with others: the memory of the snapshots it is based on, their disk layers, and the image.
              */
             shared_bytes: number;
             status: components["schemas"]["SnapshotStatus"];
             tag: string;
         };
         /**
-         * @description Whether a snapshot has all of its memory.
+         * @description Whether a snapshot stores all of its memory.
          * @enum {string}
          */
         SnapshotKind: "full" | "diff";
         SnapshotList: {
             snapshots: components["schemas"]["Snapshot"][];
         };
-        /** @description The memory of a snapshot's process. Of a branch, this is the memory of the sandbox at that time. */
+        /** @description The memory of a snapshot's process. For a branch, this is the memory of the sandbox at that time. */
         SnapshotMemory: {
             /**
              * Format: int64
-             * @description Memory that only this process maps: the host gets it back when the snapshot is removed.
+             * @description Memory that only this process maps. It is freed when the snapshot is removed.
              */
             private_bytes: number;
             /**
@@ -1346,13 +1348,13 @@ export interface components {
              */
             shared_bytes: number;
         };
-        /** @description A signature that is in a registry. */
+        /** @description A signature in a registry. */
         SnapshotSignature: {
-            /** @description False if this key had signed it before: that signature stays. */
+            /** @description False if this key had already signed it: the existing signature is kept. */
             added: boolean;
             /** @description The first 16 digits of the SHA-256 of the public key's DER form. */
             key: string;
-            /** @description What it is of, by its digest. */
+            /** @description The signed snapshot, by digest. */
             reference: string;
         };
         SnapshotSize: {
@@ -1363,29 +1365,29 @@ export interface components {
         };
         /** @enum {string} */
         SnapshotStatus: "live" | "persisting" | "ready" | "failed";
-        /** @description Every file of a snapshot, and of what it is based on, was read. */
+        /** @description The result of reading every file of a snapshot and of the snapshots it is based on. */
         SnapshotVerification: {
             /**
              * Format: int64
-             * @description How many bytes were read. Of a disk layer, also its holes.
+             * @description The number of bytes read, including holes of disk layers.
              */
             bytes: number;
             damage?: components["schemas"]["SnapshotDamage"] | null;
             /**
              * Format: int32
-             * @description How many disk layers were read, the image included.
+             * @description The number of disk layers read, including the image.
              */
             disk_layers: number;
-            /** @description Whether all files are as they were written. */
+            /** @description Whether all files are intact. */
             intact: boolean;
             /**
              * Format: int32
-             * @description How many snapshots were read: itself and those it is based on.
+             * @description The number of snapshots read: itself and those it is based on.
              */
             snapshots: number;
             tag: string;
         };
-        /** @description Starts a program that nobody waits for. */
+        /** @description Starts a program in the background. */
         StartProcess: {
             /** @description The program and its arguments. */
             args: string[];
@@ -1393,14 +1395,14 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @description Whether it can be written to. Without it, the program reads the end of its input at once. */
+            /** @description Whether its stdin is open for writing. Otherwise it is at its end from the start. */
             stdin?: boolean;
             /**
              * Format: int64
-             * @description It is killed after this time. Without it, it runs as long as it wants.
+             * @description Seconds until it is killed [default: unlimited].
              */
             timeout_secs?: number | null;
-            /** @description Without one, the image's. */
+            /** @description The user that runs it [default: the image's]. */
             user?: string | null;
         };
         /** @description A program that was started. */
@@ -1408,11 +1410,11 @@ export interface components {
             /** Format: int32 */
             pid: number;
         };
-        /** @description How long sandboxes took for one step. */
+        /** @description The time that sandboxes took for one step. */
         StepTiming: {
             /**
              * Format: int32
-             * @description How many took it.
+             * @description The number of sandboxes that took it.
              */
             count: number;
             /** Format: int64 */
@@ -1429,52 +1431,52 @@ export interface components {
             /** Format: int32 */
             rows: number;
         };
-        /** @description What there may be at once of a token's, or of a project's, together. What is not said is as much as the host gives. */
+        /** @description Limits on what a token or a project uses in total [default: unlimited]. */
         TokenLimits: {
             /**
              * Format: int64
-             * @description Of their guests, and what their branches keep.
+             * @description Memory of their guests and of their branches, in MiB.
              */
             memory_mib?: number | null;
             /**
              * Format: int64
-             * @description Guests that make snapshots and images count as well.
+             * @description The number of sandboxes, including guests that make snapshots and images.
              */
             sandboxes?: number | null;
             /**
              * Format: int64
-             * @description What their snapshots take on disk, without what they share with those they are based on. The one that is being made may go beyond
-             *     it; the next is refused.
+             * @description Disk space of their snapshots in MiB, without what they share with those they are based on. A snapshot that is being made
+             *     may exceed it; the next one is refused.
              */
             snapshot_mib?: number | null;
             /**
              * Format: int64
-             * @description Branches are snapshots, too.
+             * @description The number of snapshots, including branches.
              */
             snapshots?: number | null;
             /** Format: int64 */
             vcpus?: number | null;
         };
-        /** @description How far a transfer is. */
+        /** @description The progress of a transfer. */
         Transfer: {
             /**
              * Format: int64
-             * @description Bytes that have been transferred, before compression.
+             * @description Bytes transferred so far, uncompressed.
              */
             done_bytes: number;
             /**
              * Format: int64
-             * @description Bytes to transfer in all, before compression. A pull does not count what is here already; a push counts what the registry has as
-             *     done.
+             * @description Bytes to transfer in total, uncompressed. A pull excludes what the daemon already has; a push counts what the registry
+             *     already has as done.
              */
             total_bytes: number;
         };
         Version: {
-            /** @description The API's. */
+            /** @description The version of the API. */
             api: string;
-            /** @description Whether its host's CPU is an emulator: everything works, and every time is many times what it would be. */
+            /** @description Whether the host's CPU is emulated: everything works, but many times slower. */
             emulated?: boolean;
-            /** @description The daemon's. */
+            /** @description The version of the daemon. */
             version: string;
         };
         /** @description Code for one of the guest's interpreters. */
@@ -1517,11 +1519,11 @@ export interface components {
             /** @enum {string} */
             event: "dropped";
             id: string;
-            /** @description The name that was asked for. */
+            /** @description The queried name. */
             name?: string | null;
             /** Format: int32 */
             port?: number | null;
-            /** @description `tcp`, `udp`, `icmp`, `icmpv6`, or a number of IP. */
+            /** @description `tcp`, `udp`, `icmp`, `icmpv6`, or an IP protocol number. */
             protocol?: string | null;
             reason: components["schemas"]["DropReason"];
         } | {
@@ -1536,7 +1538,7 @@ export interface components {
         } | {
             /**
              * Format: int64
-             * @description How many. Not known of a daemon that has ended.
+             * @description The number of missed events, unless the daemon has been restarted.
              */
             count?: number | null;
             /** @enum {string} */

@@ -55,7 +55,7 @@ pub fn check(world: &World, model: &mut Model) -> Result<(), Failure> {
 /// The log says what was adopted.
 fn adopted(world: &World, shown: &BTreeMap<String, Shown>) -> Result<(), Failure> {
     let log = world.log();
-    let last = log.rfind("adopted what was there").ok_or("nothing was adopted")?;
+    let last = log.rfind("adopted running VMs").ok_or("nothing was adopted")?;
     let begin = log[..last].rfind('\n').map_or(0, |line| line + 1);
     let log = &log[begin..];
     check!(log.contains(&format!("sandboxes={} ", shown.len())), "adopted, and shown {}: {log}", shown.len());

@@ -30,11 +30,11 @@ const MAX_FILE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
-    #[error("'{0}' is not a name for an account: a-z, 0-9, _ and -, at most {MAX_NAME}")]
+    #[error("invalid account name '{0}': expected a-z, 0-9, _ and -, at most {MAX_NAME} characters")]
     Name(String),
-    #[error("'{0}' is not a home: an absolute path without colons")]
+    #[error("invalid home '{0}': expected an absolute path without colons")]
     Home(String),
-    #[error("no id up to {LAST_ID} is free for the account")]
+    #[error("no free id for the account up to {LAST_ID}")]
     NoId,
     #[error("cannot make {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },

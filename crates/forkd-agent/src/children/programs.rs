@@ -42,7 +42,7 @@ const MAX_ROUNDS: usize = 8;
 pub enum FreezeError {
     #[error("the guest has no cgroup v2")]
     Unsupported,
-    #[error("a program that was starting did not come up within {} s", LIMIT.as_secs())]
+    #[error("a program did not start within {} s", LIMIT.as_secs())]
     Starting,
     #[error("processes in {} were not frozen within {} s", .0.display(), LIMIT.as_secs())]
     Late(PathBuf),

@@ -35,9 +35,9 @@ pub enum SpawnError {
     NotFound(OsString),
     #[error("'{}' may not be started by this user", .0.to_string_lossy())]
     Denied(OsString),
-    #[error("the program, an argument, the environment or the directory is not one: {0}")]
+    #[error("invalid program, argument, environment or directory: {0}")]
     Invalid(io::Error),
-    #[error("no more processes can be started: {0}")]
+    #[error("cannot start more processes: {0}")]
     Exhausted(io::Error),
     #[error("cannot start '{}': {source}", program.to_string_lossy())]
     Start { program: OsString, source: io::Error },

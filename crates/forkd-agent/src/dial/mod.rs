@@ -38,7 +38,7 @@ enum DialError {
     Line,
     #[error("failed {0}")]
     Gate(#[from] crate::identity::Closed),
-    #[error("closed nobody listens there")]
+    #[error("closed no process listens there")]
     Closed,
     #[error("failed the connection took more than {} s", PATIENCE.as_secs())]
     Slow,
@@ -203,8 +203,14 @@ mod tests {
             let silent = tokio::net::TcpSocket::new_v4().unwrap();
             silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let free = silent.local_addr().unwrap();
-            assert_eq!(answer(&agent, &format!("tcp {free}\n")).await, "ERR closed nobody listens there\n");
-            assert_eq!(answer(&agent, "unix /nowhere/at/all\n").await, "ERR closed nobody listens there\n");
+            assert_eq!(
+                answer(&agent, &format!("tcp {free}\n")).await,
+                "ERR closed no process listens there\n"
+            );
+            assert_eq!(
+                answer(&agent, "unix /nowhere/at/all\n").await,
+                "ERR closed no process listens there\n"
+            );
             for line in ["\n", "udp 1.2.3.4:5\n", "tcp x\n", &"t".repeat(600)] {
                 assert!(answer(&agent, line).await.starts_with("ERR failed "), "{line}");
             }

@@ -11,7 +11,7 @@ pub enum Target {
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("this is not 'tcp ADDRESS:PORT' or 'unix /PATH'")]
+#[error("expected 'tcp ADDRESS:PORT' or 'unix /PATH'")]
 pub struct TargetError;
 
 /// sun_path, with its NUL.

@@ -44,13 +44,13 @@ pub enum GuestError {
     /// Nor is this: the guest's kernel has no way to do it.
     #[error(transparent)]
     Unsupported(ConnectionsError),
-    #[error("'{0}' is not a host name")]
+    #[error("invalid host name '{0}'")]
     Hostname(String),
-    #[error("a machine id is 32 hexadecimal digits in small letters")]
+    #[error("invalid machine id: expected 32 lowercase hexadecimal digits")]
     MachineId,
-    #[error("a seed is base64 of {MIN_SEED} to {MAX_SEED} bytes")]
+    #[error("invalid seed: expected base64 of {MIN_SEED} to {MAX_SEED} bytes")]
     Seed,
-    #[error("the time does not fit into a clock")]
+    #[error("the time is out of range")]
     Time,
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },

@@ -113,7 +113,7 @@ fn plan(directory: &Path) -> io::Result<Plan> {
 enum MakeError {
     #[error("ssh-keygen: {0}")]
     Run(#[from] RunError),
-    #[error("cannot put the key in its place: {0}")]
+    #[error("cannot install the key: {0}")]
     File(#[from] io::Error),
 }
 

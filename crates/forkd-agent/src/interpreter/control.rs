@@ -60,7 +60,9 @@ impl Control {
     /// Sends without waiting: what the driver does not take now goes with the next call, in its place.
     pub fn queue(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.queued.len() + bytes.len() > MAX_QUEUED {
-            return Err(io::Error::other("the interpreter does not take what it is told"));
+            return Err(io::Error::other(
+                "the interpreter does not read its control socket: its queue is full",
+            ));
         }
         self.queued.extend_from_slice(bytes);
         self.try_write_queued()

@@ -14,7 +14,7 @@ pub enum Language {
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("there is no interpreter for '{0}': python, javascript, typescript, bash, r and java are known")]
+#[error("no interpreter for '{0}': expected python, javascript, typescript, bash, r or java")]
 pub struct UnknownLanguage(String);
 
 impl Language {

@@ -109,9 +109,9 @@ pub enum LaunchError {
     Io { language: Language, source: io::Error },
     #[error("the {language} interpreter ended while it started ({}): {last_words}", exit.describe())]
     Ended { language: Language, exit: Exit, last_words: String },
-    #[error("the {language} interpreter did not get ready in {} s", START_LIMIT.as_secs())]
+    #[error("the {language} interpreter was not ready within {} s", START_LIMIT.as_secs())]
     Slow { language: Language },
-    #[error("the {0} interpreter answered with something else than it should")]
+    #[error("unexpected first answer of the {0} interpreter")]
     Garbled(Language),
     #[error(transparent)]
     Place(#[from] place::PlaceError),

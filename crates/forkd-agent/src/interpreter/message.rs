@@ -55,7 +55,7 @@ pub struct ForkIdentity {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the driver said something that is no event")]
+#[error("invalid event from the driver")]
 pub struct Garbled;
 
 pub fn run(

@@ -272,7 +272,7 @@ impl Worker {
             .map_err(|error| error.to_string())?;
         self.start_driver().await.map_err(|error| error.to_string())?;
         let request = [self.told_now(), request].concat();
-        let Some(driver) = &mut self.driver else { return Err("there is no driver".into()) };
+        let Some(driver) = &mut self.driver else { return Err("no driver is running".into()) };
         driver.rests = false;
         // Left over from before: a background process, or a fork's hooks.
         driver.discard();
@@ -285,7 +285,7 @@ impl Worker {
 
     /// Passes on what the driver says, until it is done.
     async fn conduct(&mut self, job: &Job, running: &mut Running) -> Outcome {
-        let Some(driver) = &mut self.driver else { return Outcome::Lost("it is gone".into()) };
+        let Some(driver) = &mut self.driver else { return Outcome::Lost("it has ended".into()) };
         let mut client = true;
         loop {
             // Nothing more is read before the client has taken what there is: that is the bound of our memory.

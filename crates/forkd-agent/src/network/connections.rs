@@ -204,7 +204,7 @@ fn is_loopback(peer: IpAddr) -> bool {
 }
 
 fn garbled() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be read")
+    io::Error::new(io::ErrorKind::InvalidData, "cannot parse the kernel's answer")
 }
 
 #[cfg(test)]

@@ -41,11 +41,11 @@ struct Status {
 
 #[derive(Debug, thiserror::Error)]
 enum StartupError {
-    #[error("this guest has another configuration already")]
+    #[error("this guest already has a different configuration")]
     Configured,
     #[error("{0} must be an absolute path")]
     Relative(String),
-    #[error("a command has at least a program")]
+    #[error("a command needs at least a program")]
     Empty,
 }
 

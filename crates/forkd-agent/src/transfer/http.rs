@@ -47,11 +47,11 @@ pub async fn place(Query(query): Query<PlaceQuery>, request: Request) -> Respons
 async fn receive(query: PlaceQuery, body: SharedBody) -> Result<(), RestError> {
     let into = PathBuf::from(query.into.unwrap_or_else(|| "/".into()));
     if !into.is_absolute() {
-        return Err(RestError::bad_request("the directory to place files in is not absolute"));
+        return Err(RestError::bad_request("the destination directory is not an absolute path"));
     }
     let mode = match query.mode.map(|text| u32::from_str_radix(&text, 8)).transpose() {
         Ok(mode) if mode.is_none_or(|mode| mode <= 0o7777) => mode,
-        _ => return Err(RestError::bad_request("the mode is not one")),
+        _ => return Err(RestError::bad_request("invalid mode")),
     };
     let (sender, receiver) = mpsc::channel(QUEUE);
     let work = tokio::spawn(blocking(move || {

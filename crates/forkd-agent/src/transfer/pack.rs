@@ -39,7 +39,7 @@ pub fn find(request: &PackRequest) -> Result<Found, RestError> {
         }
         let found = pattern::expand(path).map_err(|error| RestError::system(source, &error))?;
         if found.is_empty() {
-            return Err(RestError::bad_request(format!("{source} is not there")));
+            return Err(RestError::bad_request(format!("{source} does not exist")));
         }
         matched.extend(found);
     }
@@ -250,6 +250,6 @@ mod tests {
         assert_eq!(names(&packed(&[&path("link")], "/x/")), ["x/link"]);
         assert_eq!(names(&packed(&[from.path()], "/"))[0], ".");
         let error = find(&request(&[&path("none")], "/x")).unwrap_err();
-        assert!(error.to_string().ends_with("none is not there"), "{error}");
+        assert!(error.to_string().ends_with("none does not exist"), "{error}");
     }
 }

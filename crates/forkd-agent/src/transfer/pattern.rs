@@ -31,7 +31,7 @@ pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
                     next.push(directory.join(entry));
                 }
                 if next.len() > MAX_MATCHES {
-                    return Err(io::Error::other("the pattern means too many files"));
+                    return Err(io::Error::other("the pattern matches too many files"));
                 }
             }
         }

@@ -153,11 +153,11 @@ fn make_room(target: &Path, for_directory: bool, for_file: bool) -> io::Result<(
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(_) if for_directory => {
-            Err(io::Error::new(io::ErrorKind::NotADirectory, "there is something that is not a directory"))
+            Err(io::Error::new(io::ErrorKind::NotADirectory, "it exists and is not a directory"))
         }
         Ok(found) if found.is_dir() => Err(io::Error::new(
             io::ErrorKind::IsADirectory,
-            "there is a directory; to place something in it, end the destination with a slash",
+            "it is a directory; to copy into it, end the destination with a slash",
         )),
         Ok(_) if for_file => Ok(()),
         Ok(_) => fs::remove_file(target),

@@ -327,7 +327,7 @@ fn a_failure_is_named_and_what_was_done_before_is_kept() {
     world.build(&text.replace("false", "true"), true).unwrap();
     assert_eq!(world.log()[0], "boot [layer0]");
     let error = world.build("FROM base\nCOPY --chown=nobody a b\n", true).err().unwrap();
-    assert_eq!(error, "line 2: files cannot be placed: there is no user 'nobody'");
+    assert_eq!(error, "line 2: cannot copy files into the guest: there is no user 'nobody'");
     assert_eq!(world.left(), 0);
 }
 

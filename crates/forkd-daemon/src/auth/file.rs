@@ -39,12 +39,16 @@ pub enum TokenError {
     NameTaken(String),
     #[error("there is no token named {0} (forkd token ls)")]
     NoSuchToken(String),
-    #[error("{0:?} is no name for a token: 1 to {MAX_NAME} letters, digits, dots, dashes and underscores")]
+    #[error(
+        "invalid token name {0:?}: expected 1 to {MAX_NAME} letters, digits, dots, dashes and underscores"
+    )]
     BadName(String),
     #[error("there are {MAX_TOKENS} tokens already; remove some (forkd token rm)")]
     TooMany,
     #[error("{MAX_TOKENS} projects have limits already")]
     TooManyProjects,
+    #[error("{} has no secret: expected e2b_ and 40 hexadecimal digits (echo e2b_$(openssl rand -hex 20))", .0.display())]
+    BadSecret(PathBuf),
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
 }
@@ -52,17 +56,17 @@ pub enum TokenError {
 /// What is wrong with a token file.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    #[error("it is larger than {MAX_BYTES} bytes")]
+    #[error("more than {MAX_BYTES} bytes")]
     TooLarge,
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    #[error("it has version {0}, and this forkd knows version {VERSION}")]
+    #[error("unsupported version {0}, expected {VERSION}")]
     Version(u32),
-    #[error("it has more than {MAX_TOKENS} tokens, or projects")]
+    #[error("more than {MAX_TOKENS} tokens or projects")]
     TooMany,
-    #[error("{0:?} is no name for a token")]
+    #[error("invalid token name {0:?}")]
     Name(String),
-    #[error("two tokens, or two projects, are named {0}")]
+    #[error("two tokens or two projects are named {0}")]
     Twice(String),
     #[error(transparent)]
     Project(#[from] ProjectError),
@@ -83,6 +87,16 @@ pub(super) struct Content {
     /// Those with limits. There are others: a token's project need not be here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub projects: Vec<Limited>,
+}
+
+impl Content {
+    fn add(&mut self, entry: Entry) -> Result<(), TokenError> {
+        if self.tokens.len() >= MAX_TOKENS {
+            return Err(TokenError::TooMany);
+        }
+        self.tokens.push(entry);
+        Ok(())
+    }
 }
 
 /// What was read, from which version of the file; it is held open so that the stamp stays its own.
@@ -162,29 +176,39 @@ impl TokenFile {
         scope: Scope,
         limits: TokenLimits,
     ) -> Result<(Token, Secret), TokenError> {
-        if !is_name(name) {
-            return Err(TokenError::BadName(name.to_owned()));
-        }
         let secret = Secret::generate()?;
-        let token = Token {
-            name: name.to_owned(),
-            scope,
-            project: project.to_string(),
-            created_at_unix: now_unix(),
-            limits,
-            last_used_at_unix: None,
-        };
-        self.change(|Content { tokens: entries, .. }| {
-            if entries.iter().any(|entry| entry.token.name == name) {
+        let token = new_token(name, project, scope, limits)?;
+        self.change(|content| {
+            if content.tokens.iter().any(|entry| entry.token.name == name) {
                 return Err(TokenError::NameTaken(name.to_owned()));
             }
-            if entries.len() >= MAX_TOKENS {
-                return Err(TokenError::TooMany);
-            }
-            entries.push(Entry { token: token.clone(), sha256: secret.fingerprint() });
-            Ok(())
+            content.add(Entry { token: token.clone(), sha256: secret.fingerprint() })
         })?;
         Ok((token, secret))
+    }
+
+    /// Makes a token with a secret that exists already, and replaces the token of this name if there is one.
+    pub fn set(
+        &self,
+        name: &str,
+        project: &Project,
+        scope: Scope,
+        limits: TokenLimits,
+        secret: &Secret,
+    ) -> Result<Token, TokenError> {
+        let mut token = new_token(name, project, scope, limits)?;
+        let sha256 = secret.fingerprint();
+        self.change(|content| {
+            if let Some(at) = content.tokens.iter().position(|entry| entry.token.name == name) {
+                let old = content.tokens.remove(at);
+                if old.sha256.matches(&sha256) {
+                    token.created_at_unix = old.token.created_at_unix;
+                    token.last_used_at_unix = old.token.last_used_at_unix;
+                }
+            }
+            content.add(Entry { token: token.clone(), sha256 })
+        })?;
+        Ok(token)
     }
 
     /// Removes a token. A daemon that runs refuses it from its next request on.
@@ -275,6 +299,20 @@ fn parse(text: &[u8]) -> Result<Content, Damage> {
     Ok(content)
 }
 
+fn new_token(name: &str, project: &Project, scope: Scope, limits: TokenLimits) -> Result<Token, TokenError> {
+    if !is_name(name) {
+        return Err(TokenError::BadName(name.to_owned()));
+    }
+    Ok(Token {
+        name: name.to_owned(),
+        scope,
+        project: project.to_string(),
+        created_at_unix: now_unix(),
+        limits,
+        last_used_at_unix: None,
+    })
+}
+
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain)
@@ -322,6 +360,28 @@ mod tests {
         file.remove("ci").unwrap();
         assert!(matches!(file.remove("ci"), Err(TokenError::NoSuchToken(_))));
         assert_eq!(file.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_token_is_set_to_a_given_secret() {
+        let home = tempfile::tempdir().unwrap();
+        let file = TokenFile::new(home.path());
+        let (one, two) = (Secret::generate().unwrap(), Secret::generate().unwrap());
+        let set =
+            |name, secret| file.set(name, &Project::default(), Scope::Run, TokenLimits::default(), secret);
+        set("pod", &one).unwrap();
+        file.change(|content| {
+            content.tokens[0].token.last_used_at_unix = Some(9);
+            Ok(())
+        })
+        .unwrap();
+        // The same secret again is the same token, another one a new token.
+        assert_eq!(set("pod", &one).unwrap().last_used_at_unix, Some(9));
+        assert_eq!(set("pod", &two).unwrap().last_used_at_unix, None);
+        let entries = file.read().unwrap().entries;
+        assert_eq!(entries.len(), 1);
+        assert!(entries[0].sha256.matches(&two.fingerprint()));
+        assert!(matches!(set("a b", &one), Err(TokenError::BadName(_))));
     }
 
     #[test]

@@ -117,11 +117,11 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
     }
     let holder = match presented(headers) {
         Presented::Nothing => return Err(unauthorized("a token is needed")),
-        Presented::Unusable => return Err(unauthorized("this is not a token")),
+        Presented::Unusable => return Err(unauthorized("malformed token")),
         Presented::Secret(secret) => tokens.holder(&secret),
     };
     // An unknown token and a removed one are the same to the caller.
-    let holder = holder.ok_or_else(|| unauthorized("the token is not known"))?;
+    let holder = holder.ok_or_else(|| unauthorized("unknown token"))?;
     let Holder { name, scope, project, limits } = holder;
     Ok(Caller { name: format!("token:{name}"), scope, project, limits })
 }
@@ -218,7 +218,7 @@ pub(crate) fn refuse_other_origins(headers: &HeaderMap) -> Result<(), ApiError> 
 }
 
 fn of_web_page() -> ApiError {
-    ApiError::new(ErrorCode::Forbidden, "this may be the request of a web page")
+    ApiError::new(ErrorCode::Forbidden, "refused: the request may come from a web page")
         .hint(HintCode::NotFromWebPage)
 }
 

@@ -93,7 +93,7 @@ pub fn redact(text: &str) -> String {
 
 /// The kernel gave no random bytes.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel gives no random bytes")]
+#[error("cannot get random bytes from the kernel")]
 pub struct NoRandomness(#[source] std::io::Error);
 
 /// Random bytes from the kernel.

@@ -95,7 +95,7 @@ impl Tokens {
                 Ok(version) => {
                     // The file changes also when it is written down that tokens were used.
                     if !held.has_same_tokens(&version) {
-                        tracing::info!(tokens = version.entries.len(), "the tokens have changed");
+                        tracing::info!(tokens = version.entries.len(), "read the changed tokens");
                     }
                     *complained = Complaint::Nothing;
                     let version = Arc::new(version);
@@ -107,7 +107,7 @@ impl Tokens {
             Err(_) if *complained == Complaint::Unseen => return held,
             Err(error) => (Complaint::Unseen, error),
         };
-        tracing::error!(error = %crate::error::chain(&error), "the tokens stay as they were");
+        tracing::error!(error = %crate::error::chain(&error), "cannot read the tokens again: keeping the previous ones");
         *complained = complaint;
         held
     }

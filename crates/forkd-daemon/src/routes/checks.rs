@@ -49,7 +49,7 @@ pub fn env(env: &BTreeMap<String, String>) -> Answer<()> {
         return Ok(());
     }
     Err(malformed(format!(
-        "env has names without `=`, no zero bytes, and at most {MAX_ENV} bytes of names and values together"
+        "env has an invalid entry: expected names without `=`, no NUL bytes, and at most {MAX_ENV} bytes of names and values together"
     )))
 }
 
@@ -58,7 +58,7 @@ pub fn command(name: &str, command: &[String]) -> Answer<()> {
     let program = command.first().is_some_and(|program| !program.is_empty());
     match program && !command.iter().any(|word| word.contains('\0')) {
         true => Ok(()),
-        false => Err(malformed(format!("{name} begins with a program, and has no zero bytes"))),
+        false => Err(malformed(format!("{name} must begin with a program and contain no NUL bytes"))),
     }
 }
 

@@ -22,10 +22,11 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// What happens to the caller's sandboxes and snapshots, a line for each event.
+/// Streams events of the caller's sandboxes and snapshots, one line each.
 ///
-/// The stream has no end of its own. The last events are kept, some thousand of all projects: who comes back with the cursor of
-/// the last event that it has read misses none of them. Who reads too slowly, or comes back too late, gets `missed` first.
+/// The stream does not end until the client disconnects. The daemon keeps the latest events, some thousands for all projects: a
+/// client that reconnects with the cursor of the last event it has read misses none of them. A client that reads too slowly or
+/// reconnects too late gets `missed` first.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -34,7 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     params(EventQuery),
     responses(
         (status = 200, description = "Lines of JSON", body = Event, content_type = "application/x-ndjson"),
-        (status = 400, description = "There is no such cursor or kind of event", body = ErrorBody),
+        (status = 400, description = "Unknown cursor or kind of event", body = ErrorBody),
     )
 )]
 async fn events(
@@ -91,16 +92,14 @@ impl Filter {
             let names: Vec<String> =
                 text.iter().flat_map(|text| text.split(',')).map(str::to_owned).collect();
             match names.len() > MAX_NAMES || names.iter().any(String::is_empty) {
-                true => {
-                    Err(malformed(format!("a filter has 1 to {MAX_NAMES} names, with commas between them")))
-                }
+                true => Err(malformed(format!("a filter takes 1 to {MAX_NAMES} names, separated by commas"))),
                 false => Ok(names),
             }
         };
         let kinds = names(&wanted.event)?;
         if let Some(unknown) = kinds.iter().find(|kind| !What::KINDS.contains(&kind.as_str())) {
             let known = What::KINDS.join(", ");
-            return Err(malformed(format!("there is no kind of event {unknown:?}; there are {known}")));
+            return Err(malformed(format!("unknown kind of event {unknown:?}, expected one of {known}")));
         }
         Ok(Filter { sandboxes: names(&wanted.sandbox)?, snapshots: names(&wanted.snapshot)?, kinds })
     }

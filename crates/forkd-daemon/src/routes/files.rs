@@ -35,10 +35,9 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(read, write, remove)).routes(routes!(info)).routes(routes!(list))
 }
 
-/// The contents of a file; or, if `application/x-tar` is accepted, an archive of a file or a directory, whose names begin with
-/// its own.
+/// Reads a file; or, with `Accept: application/x-tar`, a file or directory as an archive, whose entries begin with its name.
 ///
-/// A file that becomes shorter while it is read, and a guest that stops, end the answer before its end.
+/// The response is cut short if the file becomes shorter while it is read, or if the guest stops.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/files",
@@ -47,17 +46,17 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     params(
         ("id" = String, Path),
         FilePath,
-        ("Range" = Option<String>, Header, description = "A part of a file: `bytes=0-99`"),
+        ("Range" = Option<String>, Header, description = "A range of the file: `bytes=0-99`"),
     ),
     responses(
-        (status = 200, description = "All of it", content(
+        (status = 200, description = "The whole file or archive", content(
             (Vec<u8> = "application/octet-stream"),
             (Vec<u8> = "application/x-tar"),
         )),
-        (status = 206, description = "The part of it", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "The requested range", body = Vec<u8>, content_type = "application/octet-stream"),
         FileErrors,
-        (status = 409, description = "It is a directory, or the sandbox does not run", body = ErrorBody),
-        (status = 416, description = "It does not have this part", body = ErrorBody),
+        (status = 409, description = "The path is a directory, or the sandbox is not running", body = ErrorBody),
+        (status = 416, description = "The file does not have this range", body = ErrorBody),
     )
 )]
 async fn read(
@@ -99,11 +98,12 @@ async fn read(
     Ok(response)
 }
 
-/// Makes a file of the body, or replaces one; or, if the body is said to be `application/x-tar`, unpacks it into a directory,
-/// which is made if it is not there.
+/// Writes the body to a file; or, with the content type `application/x-tar`, unpacks it into a directory, which is created if
+/// missing.
 ///
-/// A file appears, or is replaced, when all of it has come; of an archive that breaks off, the files before are there. Without a
-/// user, what is unpacked belongs to whom the archive says. The path of an archive's directory is absolute.
+/// A file is created or replaced when the whole body has arrived. If the body of an archive breaks off, the entries before that
+/// point are unpacked. Without `user`, unpacked files get the owners that the archive names. The path of an archive's directory
+/// must be absolute.
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/files",
@@ -115,10 +115,10 @@ async fn read(
         (Vec<u8> = "application/x-tar"),
     )),
     responses(
-        (status = 204, description = "It is there"),
+        (status = 204, description = "Written"),
         FileErrors,
-        (status = 404, description = "There is no such sandbox", body = ErrorBody),
-        (status = 409, description = "A directory is there, or something else where one should be, or the sandbox does not run", body = ErrorBody),
+        (status = 404, description = "Sandbox not found", body = ErrorBody),
+        (status = 409, description = "The path is a directory, a parent is not a directory, or the sandbox is not running", body = ErrorBody),
         (status = 507, description = "The sandbox's disk is full", body = ErrorBody),
     )
 )]
@@ -136,7 +136,7 @@ async fn write(
     let bounds = Bounds { bytes: app.limits.file_bytes, guest_time: app.limits.guest_time };
     if is_tar(&headers) {
         if !at.path.starts_with('/') {
-            return Err(malformed("the path of an archive's directory is absolute"));
+            return Err(malformed("the path of an archive's directory must be absolute"));
         }
         during(&sandbox, through(body, bounds, |archive| files::place(agent, at, archive))).await?;
     } else {
@@ -152,7 +152,7 @@ async fn write(
     tag = "files",
     operation_id = "remove_file",
     params(("id" = String, Path), FilePath),
-    responses((status = 204, description = "It is gone"), FileErrors)
+    responses((status = 204, description = "Removed"), FileErrors)
 )]
 async fn remove(
     State(app): State<Shared>,
@@ -166,7 +166,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What is known of a file.
+/// Returns the metadata of a file.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/files/info",
@@ -187,7 +187,7 @@ async fn info(
     Ok(Json(convert(found)))
 }
 
-/// What is in a directory, in the order of names, at most 10000 at once.
+/// Lists a directory, sorted by name, at most 10000 entries at once.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/files/list",
@@ -195,11 +195,11 @@ async fn info(
     operation_id = "list_files",
     params(("id" = String, Path), ListFiles),
     responses(
-        (status = 200, description = "What is in it", body = FileList),
+        (status = 200, description = "The entries", body = FileList),
         FileErrors,
-        (status = 404, description = "There is no such sandbox or directory", body = ErrorBody),
-        (status = 409, description = "It is not a directory, or the sandbox does not run", body = ErrorBody),
-        (status = 429, description = "There is more in it than an answer holds, and the sandbox's agent is too old to tell a part of it", body = ErrorBody),
+        (status = 404, description = "Sandbox or directory not found", body = ErrorBody),
+        (status = 409, description = "The path is not a directory, or the sandbox is not running", body = ErrorBody),
+        (status = 429, description = "The directory has too many entries for one answer, and the sandbox's agent is too old to list it in pages", body = ErrorBody),
     )
 )]
 async fn list(
@@ -214,7 +214,7 @@ async fn list(
     let limit = within("limit", limit.unwrap_or(MAX_FILES), 1..=MAX_FILES)?;
     let page = Page { after: after.unwrap_or_default(), limit };
     if page.after.len() > MAX_PATH {
-        return Err(malformed(format!("after has at most {MAX_PATH} bytes")));
+        return Err(malformed(format!("after must have at most {MAX_PATH} bytes")));
     }
     let sandbox = app.sandbox(&caller, &id)?;
     let found = during(&sandbox, files::list(sandbox.awake_agent().await?, at, &page)).await?;
@@ -226,11 +226,11 @@ async fn list(
 fn check(wanted: &FilePath) -> Answer<At<'_>> {
     let FilePath { path, user } = wanted;
     if path.is_empty() || path.len() > MAX_PATH || path.contains('\0') {
-        return Err(malformed(format!("path has 1 to {MAX_PATH} bytes, and no zero byte")));
+        return Err(malformed(format!("path must have 1 to {MAX_PATH} bytes and no NUL byte")));
     }
     let user = user.as_deref();
     if user.is_some_and(|user| user.is_empty() || user.len() > MAX_NAME || user.contains(['\0', ':'])) {
-        return Err(malformed("user is too long, or has a character that it cannot have"));
+        return Err(malformed("user is too long or has an invalid character"));
     }
     Ok(At { path, user })
 }

@@ -39,37 +39,37 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(list)).merge(repeatable).merge(changing)
 }
 
-/// The kernels, by name.
+/// Lists the kernels, by name.
 #[utoipa::path(
     get,
     path = "/v1/kernels",
     tag = "kernels",
     operation_id = "list_kernels",
-    responses((status = 200, description = "All of them", body = KernelList))
+    responses((status = 200, description = "The kernels", body = KernelList))
 )]
 async fn list(State(app): State<Shared>) -> Answer<Json<KernelList>> {
     look(&app, |app| Ok(Json(KernelList { kernels: app.library.kernels.list()?.iter().map(view).collect() })))
         .await
 }
 
-/// Adds a kernel that the daemon's host can get: its distribution's package, or its own. The first one becomes the default.
+/// Adds a kernel of the daemon's host: the package of its distribution, or its own kernel. The first kernel becomes the default.
 ///
-/// Needs the scope admin. With `application/x-ndjson` among what is accepted, the answer is a stream of LibraryProgress with
-/// status 200, whose last line is the kernel or the error.
+/// Needs the scope admin. With `Accept: application/x-ndjson`, the response is a stream of LibraryProgress with status 200, whose
+/// last line is the kernel or the error.
 #[utoipa::path(
     post,
     path = "/v1/kernels",
     tag = "kernels",
     operation_id = "add_kernel",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = AddKernel,
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The kernel", body = Kernel),
         LibraryErrors,
-        (status = 400, description = "The request makes no sense, or the kernel cannot be used", body = ErrorBody),
-        (status = 404, description = "The host has no such kernel", body = ErrorBody),
-        (status = 502, description = "The package cannot be had", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the kernel is not usable", body = ErrorBody),
+        (status = 404, description = "The host does not have this kernel", body = ErrorBody),
+        (status = 502, description = "The package cannot be downloaded", body = ErrorBody),
     )
 )]
 async fn add(
@@ -80,7 +80,7 @@ async fn add(
     let source = match (wanted.source, wanted.version) {
         (KernelSource::Package, None) => kernels::KernelSource::Distribution,
         (KernelSource::Package, Some(_)) => {
-            return Err(malformed("version is for the host's own kernels (\"source\": \"host\")"));
+            return Err(malformed("version can only be given with \"source\": \"host\""));
         }
         (KernelSource::Host, version) => kernels::KernelSource::Host { root: "/".into(), version },
     };
@@ -93,11 +93,11 @@ async fn add(
     .await
 }
 
-/// Adds a kernel that is sent.
+/// Uploads a kernel.
 ///
-/// Needs the scope admin. The body is a tar archive, compressed or not, of files and directories only: a file `kernel` (ELF or
-/// bzImage) and, unless everything is built in, the directory `modules` of that kernel; or `boot/vmlinuz-VERSION` and
-/// `lib/modules/VERSION`, as packages have them. The answer may be a stream as that of `POST /v1/kernels`.
+/// Needs the scope admin. The body is a tar archive, compressed or not, of files and directories only: either a file `kernel` (ELF
+/// or bzImage) and, unless all drivers are built in, the directory `modules` of that kernel; or `boot/vmlinuz-VERSION` and
+/// `lib/modules/VERSION`, as in distribution packages. The response can be a stream as for `POST /v1/kernels`.
 #[utoipa::path(
     post,
     path = "/v1/kernels/import",
@@ -106,10 +106,10 @@ async fn add(
     params(ImportKernel),
     request_body(content = Archive, content_type = "application/x-tar", description = "The kernel and its modules"),
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The kernel", body = Kernel),
         LibraryErrors,
-        (status = 400, description = "The archive is refused, or has no kernel that can be used", body = ErrorBody),
+        (status = 400, description = "The archive is refused, or has no usable kernel", body = ErrorBody),
     )
 )]
 async fn import(
@@ -136,7 +136,7 @@ fn kept(app: &App, kernel: StoredKernel, default: bool) -> Answer<Made> {
     Ok(Made::Kernel(Box::new(view(&kernel))))
 }
 
-/// Chooses the kernel that is used when none is named.
+/// Chooses the default kernel.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -147,15 +147,15 @@ fn kept(app: &App, kernel: StoredKernel, default: bool) -> Answer<Made> {
     request_body = ChooseKernel,
     responses(
         (status = 200, description = "The kernel", body = Kernel),
-        (status = 400, description = "It means more than one", body = ErrorBody),
-        (status = 404, description = "There is none of this name", body = ErrorBody),
+        (status = 400, description = "The prefix matches more than one kernel", body = ErrorBody),
+        (status = 404, description = "No kernel has this name", body = ErrorBody),
     )
 )]
 async fn choose(State(app): State<Shared>, Json(wanted): Json<ChooseKernel>) -> Answer<Json<Kernel>> {
     look(&app, move |app| Ok(Json(view(&app.library.kernels.set_default(&wanted.kernel)?)))).await
 }
 
-/// Removes a kernel. Snapshots do not need it any more.
+/// Removes a kernel. Existing snapshots do not need it.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -163,12 +163,12 @@ async fn choose(State(app): State<Shared>, Json(wanted): Json<ChooseKernel>) -> 
     path = "/v1/kernels/{kernel}",
     tag = "kernels",
     operation_id = "remove_kernel",
-    params(("kernel" = String, Path, description = "A name, or its beginning"), RemoveKernel),
+    params(("kernel" = String, Path, description = "A name or a unique prefix"), RemoveKernel),
     responses(
-        (status = 200, description = "The kernel that is gone", body = Kernel),
-        (status = 400, description = "It means more than one", body = ErrorBody),
-        (status = 404, description = "There is none of this name", body = ErrorBody),
-        (status = 409, description = "It is the default, or in the shared library", body = ErrorBody),
+        (status = 200, description = "The removed kernel", body = Kernel),
+        (status = 400, description = "The prefix matches more than one kernel", body = ErrorBody),
+        (status = 404, description = "No kernel has this name", body = ErrorBody),
+        (status = 409, description = "The kernel is the default, or in the shared library", body = ErrorBody),
     )
 )]
 async fn remove(

@@ -19,7 +19,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(resolve))
 }
 
-/// The snapshot of a name, or else the sandbox with that id: what `source` means when sandboxes are created.
+/// Looks up a name: the snapshot with this name, or else the sandbox with this id. `source` of a request for sandboxes means the
+/// same.
 #[utoipa::path(
     get,
     path = "/v1/names/{name}",
@@ -27,8 +28,8 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     operation_id = "resolve_name",
     params(("name" = String, Path)),
     responses(
-        (status = 200, description = "What it means", body = Named),
-        (status = 404, description = "There is no snapshot and no sandbox of this name", body = ErrorBody),
+        (status = 200, description = "The snapshot or the sandbox", body = Named),
+        (status = 404, description = "No snapshot and no sandbox has this name", body = ErrorBody),
     )
 )]
 async fn resolve(

@@ -38,12 +38,11 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .route_layer(from_fn(auth::require(Scope::Run)))
 }
 
-/// Passes a request on to a port of the sandbox, and its answer back: HTTP with any method, and whatever a client and a guest
-/// agree on after an upgrade, as WebSockets do.
+/// Proxies a request to a port of the sandbox: HTTP with any method, and other protocols after an upgrade, such as WebSockets.
 ///
-/// forkd's own token stays here. The guest sees `localhost` and the port as its host, and the client's words in `X-Forwarded-*`.
-/// Browsers treat what comes as a page of nobody's. An answer of the guest's comes as it is, also with a status of 400 or more;
-/// those of the daemon's are ErrorBody.
+/// The proxy removes forkd's token. The guest sees `localhost` and the port as its host, and the original values in
+/// `X-Forwarded-*`. Browsers put the response into an opaque origin. A response of the guest is passed through unchanged, also with
+/// a status of 400 or more; errors of the daemon are ErrorBody.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/proxy/{port}/{*path}",
@@ -51,11 +50,11 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     operation_id = "proxy",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1), ("path" = String, Path)),
     responses(
-        (status = 101, description = "Bytes of another protocol from now on"),
-        (status = 200, description = "What the guest answers, with its own status"),
+        (status = 101, description = "Switched to another protocol"),
+        (status = 200, description = "The guest's response, with its own status"),
         AgentErrors,
-        (status = 403, description = "A path of the agent's that is the host's own", body = ErrorBody),
-        (status = 502, description = "Nobody listens on the port, or its answer is not HTTP", body = ErrorBody),
+        (status = 403, description = "A path of the agent that is reserved for the daemon", body = ErrorBody),
+        (status = 502, description = "No process listens on the port, or its response is not HTTP", body = ErrorBody),
         (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
         (status = 504, description = "The guest did not answer in time", body = ErrorBody),
     )
@@ -71,10 +70,10 @@ async fn proxy(
     pass(&app, &sandbox, port, &peer, request).await
 }
 
-/// Opens a connection to a port of the sandbox and passes bytes in both directions, whatever is spoken.
+/// Opens a TCP connection to a port of the sandbox and forwards bytes in both directions.
 ///
-/// The request has the headers `Connection: upgrade` and `Upgrade: tcp`. After the answer with status 101 the connection belongs to the
-/// port. Each side may close its direction alone. `forkd port-forward` uses this.
+/// The request needs the headers `Connection: upgrade` and `Upgrade: tcp`. After the response with status 101, the connection
+/// carries the bytes of the port. Each side can close its direction separately. `forkd port-forward` uses this.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/ports/{port}",
@@ -82,11 +81,11 @@ async fn proxy(
     operation_id = "connect_port",
     params(("id" = String, Path), ("port" = u16, Path, minimum = 1)),
     responses(
-        (status = 101, description = "Bytes of the port from now on"),
-        (status = 400, description = "The request does not ask for an upgrade to tcp", body = ErrorBody),
+        (status = 101, description = "The bytes of the connection"),
+        (status = 400, description = "The request is not an upgrade to tcp", body = ErrorBody),
         AgentErrors,
-        (status = 403, description = "A port of the agent", body = ErrorBody),
-        (status = 502, description = "Nothing listens on the port", body = ErrorBody),
+        (status = 403, description = "The port is reserved for the agent", body = ErrorBody),
+        (status = 502, description = "No process listens on the port", body = ErrorBody),
         (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
     )
 )]

@@ -22,7 +22,7 @@ pub(super) enum SandboxErrors {}
 
 impl IntoResponses for SandboxErrors {
     fn responses() -> Responses {
-        failures([("404", "There is no sandbox with this id"), ("409", "It has ended")])
+        failures([("404", "No sandbox has this id"), ("409", "The sandbox has ended")])
     }
 }
 
@@ -33,8 +33,8 @@ impl IntoResponses for NetworkErrors {
     fn responses() -> Responses {
         let mut responses = SandboxErrors::responses();
         responses.append(&mut failures([
-            ("400", "The request makes no sense, or the sandbox has no network"),
-            ("503", "This daemon gives sandboxes no network"),
+            ("400", "Invalid request, or the sandbox has no network"),
+            ("503", "This daemon has no network for sandboxes"),
         ]));
         responses
     }
@@ -45,7 +45,7 @@ pub(super) enum AgentErrors {}
 
 impl IntoResponses for AgentErrors {
     fn responses() -> Responses {
-        failures([("404", "There is no sandbox with this id"), ("409", "It does not run, or has no agent")])
+        failures([("404", "No sandbox has this id"), ("409", "The sandbox is not running, or has no agent")])
     }
 }
 
@@ -54,10 +54,7 @@ pub(super) enum GuestErrors {}
 
 impl IntoResponses for GuestErrors {
     fn responses() -> Responses {
-        failures([
-            ("502", "The guest gave no answer that can be used"),
-            ("504", "The guest did not answer in time"),
-        ])
+        failures([("502", "Invalid response from the guest"), ("504", "The guest did not answer in time")])
     }
 }
 
@@ -67,11 +64,11 @@ pub(super) enum MakeErrors {}
 impl IntoResponses for MakeErrors {
     fn responses() -> Responses {
         failures([
-            ("404", "There is no such image, snapshot or kernel"),
+            ("404", "Image, snapshot or kernel not found"),
             ("422", "A command failed; the error has its exit code and its last lines of output"),
             ("429", "The project or the token has too many snapshots, or too little room for the guest"),
-            ("502", "The guest did not come up, or its warm-up failed"),
-            ("503", "This daemon gives guests no network"),
+            ("502", "The guest did not start, or its warm-up failed"),
+            ("503", "This daemon has no network for guests"),
             ("504", "The guest was not ready in time"),
             ("507", "This host has too little memory or disk space"),
         ])
@@ -84,10 +81,10 @@ pub(super) enum FileErrors {}
 impl IntoResponses for FileErrors {
     fn responses() -> Responses {
         let mut responses = failures([
-            ("400", "The request makes no sense, or the guest refuses it"),
-            ("403", "The guest does not allow it"),
-            ("404", "There is no such sandbox or file"),
-            ("409", "The sandbox does not run"),
+            ("400", "Invalid request, or refused by the guest"),
+            ("403", "The guest denied access"),
+            ("404", "Sandbox or file not found"),
+            ("409", "The sandbox is not running"),
         ]);
         responses.append(&mut GuestErrors::responses());
         responses

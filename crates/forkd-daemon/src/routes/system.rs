@@ -34,7 +34,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(document))
 }
 
-/// Whether the daemon takes requests.
+/// Reports whether the daemon accepts requests.
 ///
 /// Needs no token.
 #[utoipa::path(
@@ -44,24 +44,24 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     operation_id = "health",
     security(()),
     responses(
-        (status = 200, description = "It does", body = Health),
-        (status = 503, description = "It is about to stop", body = forkd_api::error::ErrorBody),
+        (status = 200, description = "The daemon is ready", body = Health),
+        (status = 503, description = "The daemon is stopping", body = forkd_api::error::ErrorBody),
     )
 )]
 async fn health(State(app): State<Shared>) -> Answer<Json<Health>> {
     if app.is_stopping() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "the daemon is about to stop"));
+        return Err(ApiError::new(ErrorCode::Unavailable, "the daemon is stopping"));
     }
     Ok(Json(Health { ok: true }))
 }
 
-/// Which daemon this is.
+/// Returns the version of the daemon.
 #[utoipa::path(
     get,
     path = "/version",
     tag = "system",
     operation_id = "version",
-    responses((status = 200, description = "Its version and that of the API", body = Version))
+    responses((status = 200, description = "The versions of the daemon and the API", body = Version))
 )]
 async fn version(State(app): State<Shared>) -> Json<Version> {
     Json(Version {
@@ -71,7 +71,7 @@ async fn version(State(app): State<Shared>) -> Json<Version> {
     })
 }
 
-/// Who the daemon takes the caller to be, and what its token allows.
+/// Returns the caller's identity and what its token allows.
 #[utoipa::path(
     get,
     path = "/v1/caller",
@@ -84,9 +84,10 @@ async fn caller(Extension(caller): Extension<Caller>) -> Json<token::Caller> {
     Json(token::Caller { name, scope, project: project.to_string(), limits })
 }
 
-/// The certificate of the daemon's own CA, in PEM.
+/// Returns the certificate of the daemon's CA, in PEM.
 ///
-/// Needs no token. Whoever trusts it can use TLS on the daemon's port: `https://localhost:8889`, `https://8000-<id>.localhost:8889`.
+/// Needs no token. Clients that trust it can use TLS on the daemon's port: `https://localhost:8889`,
+/// `https://8000-<id>.localhost:8889`.
 #[utoipa::path(
     get,
     path = "/v1/ca",
@@ -95,7 +96,7 @@ async fn caller(Extension(caller): Extension<Caller>) -> Json<token::Caller> {
     security(()),
     responses(
         (status = 200, description = "The certificate", body = String, content_type = PEM),
-        (status = 404, description = "The daemon has no CA: it has a certificate of files, or no TLS",
+        (status = 404, description = "The daemon has no CA: it uses --tls-cert, or no TLS",
             body = forkd_api::error::ErrorBody),
     )
 )]
@@ -103,22 +104,22 @@ async fn ca(State(app): State<Shared>) -> Answer<impl IntoResponse> {
     let certificate = app.ca.get().cloned().ok_or_else(|| {
         ApiError::new(
             ErrorCode::NotFound,
-            "the daemon has no CA of its own: it was started with --tls-cert, or without TCP",
+            "the daemon has no CA: it was started with --tls-cert, or without TCP",
         )
     })?;
     Ok(([(CONTENT_TYPE, PEM)], certificate))
 }
 
-/// What the daemon cannot read of its own files.
+/// Lists the files of the daemon that it cannot read.
 ///
-/// Needs the scope admin: paths are the host's.
+/// Needs the scope admin, since the paths are those of the host.
 #[utoipa::path(
     get,
     path = "/v1/problems",
     tag = "system",
     operation_id = "problems",
     responses(
-        (status = 200, description = "Each with the reason; empty if all is well", body = ProblemList),
+        (status = 200, description = "Each problem with its reason; empty without problems", body = ProblemList),
         (status = 403, description = "The token's scope is not admin", body = forkd_api::error::ErrorBody),
     )
 )]
@@ -131,7 +132,7 @@ async fn problems(State(app): State<Shared>) -> Json<ProblemList> {
     Json(ProblemList { problems: problems.collect() })
 }
 
-/// Counters, gauges and histograms, as Prometheus reads them.
+/// Returns metrics for Prometheus.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -150,7 +151,7 @@ async fn metrics_text(State(app): State<Shared>) -> Answer<impl IntoResponse> {
     Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
-/// This document.
+/// Returns this document.
 ///
 /// Needs no token.
 #[utoipa::path(

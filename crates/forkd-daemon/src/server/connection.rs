@@ -62,6 +62,6 @@ where
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(error = %crate::error::chain(&error), "a connection broke");
+        tracing::debug!(error = %crate::error::chain(&error), "a connection failed");
     }
 }

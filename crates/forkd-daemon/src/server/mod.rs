@@ -45,10 +45,10 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(60);
 /// The daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    #[error("there is nothing to listen on: neither a socket nor an address")]
+    #[error("nothing to listen on: neither a socket nor an address is set")]
     Nowhere,
     #[error(
-        "{0} can be reached from other hosts, and there is no token that would protect it; make one (forkd token \
+        "{0} is reachable from other hosts, but no token exists to protect it; make one (forkd token \
          create NAME --scope run), or listen on 127.0.0.1"
     )]
     Unprotected(SocketAddr),
@@ -137,7 +137,7 @@ impl Server {
                     return Err(BindError::Unprotected(address));
                 }
                 if !address.ip().is_loopback() && !app.tls {
-                    tracing::warn!(%address, "tokens travel in the clear with plain HTTP: without --tls-cert, listen on networks you trust");
+                    tracing::warn!(%address, "plain HTTP sends tokens unencrypted: without --tls-cert, listen only on trusted networks");
                 }
                 let (speaks, certificate) = match &tcp.tls {
                     None => (Speaks::Plain, None),
@@ -243,8 +243,10 @@ async fn accept_tcp(tcp: BoundTcp, app: &Shared, router: &Router) {
             match begun {
                 Ok(Ok(Begun::Plain(stream))) => connection::serve(stream, peer(false), app, router).await,
                 Ok(Ok(Begun::Tls(stream))) => connection::serve(stream, peer(true), app, router).await,
-                Ok(Err(error)) => tracing::debug!(%address, %error, "no TLS was agreed on"),
-                Err(_) => tracing::debug!(%address, "nothing was sent, or no TLS was agreed on, in time"),
+                Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
+                Err(_) => {
+                    tracing::debug!(%address, "timed out before the first byte or in the TLS handshake")
+                }
             }
             drop(place);
         });
@@ -302,7 +304,7 @@ impl Connections {
                 accepted = accept() => match accepted {
                     Ok(connection) => return Some(connection),
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "cannot accept a connection");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -315,7 +317,7 @@ impl Connections {
     fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         if place.is_none() {
-            tracing::warn!(limit = self.app.limits.connections, "too many connections: one was refused");
+            tracing::warn!(limit = self.app.limits.connections, "too many connections: refused one");
         }
         place
     }
@@ -324,7 +326,7 @@ impl Connections {
     async fn finish(mut self) {
         let all = async { while self.tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.app.limits.stop_time, all).await.is_err() {
-            tracing::warn!(connections = self.tasks.len(), "connections were cut off");
+            tracing::warn!(connections = self.tasks.len(), "closed connections that did not end in time");
             self.tasks.shutdown().await;
         }
     }
@@ -370,6 +372,6 @@ async fn write_usage(app: Shared) {
 async fn flush_usage(app: Shared) {
     let written = tokio::task::spawn_blocking(move || app.tokens.write_usage()).await;
     if let Ok(Err(error)) = written {
-        tracing::warn!(error = %chain(&error), "it was not written down when tokens were used");
+        tracing::warn!(error = %chain(&error), "cannot write when tokens were last used");
     }
 }

@@ -124,7 +124,7 @@ impl OwnCa {
                 expires_unix: unix(now + CA_LIFE),
             };
             kept.change(|content| content.clone_from(&kernel))?;
-            tracing::info!(domains = %kernel.domains.join(", "), "made the certificate of the daemon's own CA");
+            tracing::info!(domains = %kernel.domains.join(", "), "created the certificate of the daemon's CA");
         }
         let leaf = KeyPair::generate().map_err(TlsError::Issue)?;
         let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(leaf.serialize_der()));
@@ -193,7 +193,7 @@ impl OwnCa {
 impl ResolvesServerCert for OwnCa {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let issued = self.issued(hello.server_name(), SystemTime::now());
-        issued.inspect_err(|error| tracing::error!(%error, "no certificate was issued")).ok()
+        issued.inspect_err(|error| tracing::error!(%error, "cannot issue a certificate")).ok()
     }
 }
 

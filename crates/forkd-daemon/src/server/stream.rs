@@ -192,7 +192,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
 /// What to say instead of an empty answer of hyper's.
 fn refusal(answer: &[u8]) -> Option<Vec<u8>> {
     let (text, code) = match answer.strip_prefix(b"HTTP/1.")?.get(2..5)? {
-        b"400" => ("this is not HTTP", ErrorCode::Malformed),
+        b"400" => ("not an HTTP request", ErrorCode::Malformed),
         b"414" => ("the path is too long", ErrorCode::Malformed),
         b"431" => ("the headers are too large", ErrorCode::Malformed),
         _ => return None,

@@ -33,17 +33,17 @@ pub enum TlsError {
     Certificate { path: PathBuf, source: pem::Error },
     #[error("{} has no private key in PEM", path.display())]
     Key { path: PathBuf, source: pem::Error },
-    #[error("{} and {} do not go together", files.certificate.display(), files.key.display())]
+    #[error("the certificate in {} and the key in {} do not match", files.certificate.display(), files.key.display())]
     Pair { files: TlsFiles, source: rustls::Error },
-    #[error("TLS cannot be set up")]
+    #[error("cannot set up TLS")]
     Setup(#[source] rustls::Error),
     #[error("'{0}' is not a domain name such as sandboxes.example.org")]
     Domain(String),
-    #[error("the daemon's own CA cannot be used")]
+    #[error("cannot use the daemon's CA")]
     Kept(#[from] KeptError),
-    #[error("the daemon's own CA cannot issue a certificate")]
+    #[error("the daemon's CA cannot issue a certificate")]
     Issue(#[source] rcgen::Error),
-    #[error("the kernel gave no random bytes for a certificate")]
+    #[error("cannot get random bytes from the kernel for a certificate")]
     NoRandomness,
 }
 
@@ -77,9 +77,11 @@ impl Certificate {
         match load(&self.files) {
             Ok(key) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
-                tracing::info!("the certificate was replaced");
+                tracing::info!("read the changed certificate");
             }
-            Err(error) => tracing::warn!(error = %chain(&error), "the old certificate stays"),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot read the changed certificate: keeping the previous one")
+            }
         }
     }
 }

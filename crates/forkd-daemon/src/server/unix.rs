@@ -18,7 +18,7 @@ const MAX_PATH: usize = 107;
 pub enum SocketError {
     #[error("a daemon listens on {} already; stop it first, or choose another socket (--socket)", .0.display())]
     InUse(PathBuf),
-    #[error("{} is there and is no socket; remove it, or choose another path (--socket)", .0.display())]
+    #[error("{} exists and is not a socket; remove it, or choose another path (--socket)", .0.display())]
     NotASocket(PathBuf),
     #[error("{} is too long for a socket: at most {MAX_PATH} bytes, with 5 for a temporary name (--socket)", .0.display())]
     TooLong(PathBuf),

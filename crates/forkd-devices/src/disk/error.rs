@@ -23,7 +23,7 @@ pub enum LayerError {
     Length { found: u64, expected: u64 },
     #[error("the allocation map of the disk layer gives block {block} a state that does not exist")]
     State { block: usize },
-    #[error("the allocation map of the disk layer goes on after the last block, {last}")]
+    #[error("the allocation map of the disk layer has entries after the last block, {last}")]
     BeyondEnd { last: usize },
     #[error("a new disk layer needs an empty file; this one has {length} bytes")]
     NotEmpty { length: u64 },
@@ -46,7 +46,7 @@ pub enum StackError {
     TooManyLayers { found: usize },
     #[error("no frozen layers {} to {}: there are {found}", layers.start + 1, layers.end)]
     NoSuchLayers { layers: std::ops::Range<usize>, found: usize },
-    #[error("the saved state expects a base image, and there is none")]
+    #[error("the saved state expects a base image, but there is no base image")]
     NoBase,
     #[error("there is a base image, and the saved state expects none")]
     UnexpectedBase,

@@ -359,7 +359,7 @@ mod tests {
         );
         assert_eq!(
             refused(&|file| file.write_all_at(&[1], MAP_START + 16).unwrap()),
-            "the allocation map of the disk layer goes on after the last block, 63"
+            "the allocation map of the disk layer has entries after the last block, 63"
         );
     }
 

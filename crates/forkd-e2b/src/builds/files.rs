@@ -74,13 +74,13 @@ pub(super) async fn link(
     Path((template, hash)): Path<(String, String)>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     if !is_hash(&hash) {
-        return Err(malformed("the hash of files has 64 hexadecimal digits"));
+        return Err(malformed("invalid hash of files: expected 64 hexadecimal digits"));
     }
     let project = project_of(&app, &caller, &templates::tag_of(&template)?);
     let present = needed(&app, &project, &hash).is_file();
     let name = file_name(&project, &hash);
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    let host = host.ok_or_else(|| malformed("the request names no host"))?;
+    let host = host.ok_or_else(|| malformed("the request has no host header"))?;
     let scheme = if app.tls { "https" } else { "http" };
     let url =
         format!("{scheme}://{host}{UPLOADS}{name}?{TOKEN}{}", app.e2b.keys.token(Purpose::Upload, &name));

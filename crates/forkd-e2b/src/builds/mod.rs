@@ -176,7 +176,7 @@ async fn start(
     let owner = app.owner(&caller, build.project.clone());
     let room = app.engine.admit_guest(&owner, 1, MEMORY_MIB << 20).await?;
     if !app.e2b.builds.begin(&id) {
-        return Err(ApiError::new(ErrorCode::WrongState, "the build has begun already"));
+        return Err(ApiError::new(ErrorCode::WrongState, "the build has already started"));
     }
     tokio::spawn(async move {
         let (work, told) = (app.clone(), Saying { app: app.clone(), id: id.clone() });
@@ -219,7 +219,7 @@ fn base(app: &App, caller: &Caller, wanted: &Start) -> Answer<(String, Begins)> 
         let found = templates::named(app, caller, template);
         let record = found.ok_or_else(|| EngineError::NoSnapshot(tag.to_string()))?.view().record;
         let refused = |what: &str| {
-            let text = format!("template {tag} is a snapshot of {what}, on which nothing can be built");
+            let text = format!("template {tag} is a snapshot of {what}, which cannot be built on");
             Err(malformed(text).hint(HintCode::BuildOnImage))
         };
         // Its disk has more than its image: what was below it when it was made.
@@ -277,7 +277,7 @@ fn image(
     hashes.dedup();
     for hash in hashes {
         let file = File::open(files::needed(app, project, hash))
-            .map_err(|_| ApiError::new(ErrorCode::NotFound, format!("the files {hash} were not sent")))?;
+            .map_err(|_| ApiError::new(ErrorCode::NotFound, format!("the files {hash} were not uploaded")))?;
         unpack(&directory.join(hash), file, &CONTEXT_LIMITS, told)
             .map_err(|error| malformed(format!("the files {hash}: {error}")))?;
     }

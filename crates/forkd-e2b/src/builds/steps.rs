@@ -51,7 +51,7 @@ pub(super) enum Begins {
 /// The steps on top of an image. Files that were sent are in directories of the context named by their hashes.
 pub(super) fn dockerfile(from: &str, begins: &Begins, steps: &[Step]) -> Answer<Dockerfile> {
     if steps.len() > MAX_STEPS {
-        return Err(malformed(format!("there are at most {MAX_STEPS} steps")));
+        return Err(malformed(format!("too many steps: expected at most {MAX_STEPS}")));
     }
     let mut instructions = Vec::new();
     let mut user = match begins {
@@ -68,11 +68,11 @@ pub(super) fn dockerfile(from: &str, begins: &Begins, steps: &[Step]) -> Answer<
         let wrong = |what: &str| malformed(format!("step {line}: {what}"));
         let argument = |at: usize| step.args.get(at).filter(|text| !text.is_empty());
         if step.args.iter().any(|text| text.contains('\0')) {
-            return Err(wrong("there is a zero byte"));
+            return Err(wrong("contains a NUL byte"));
         }
         // It becomes part of a path, whatever the step is.
         if step.files_hash.as_deref().is_some_and(|hash| !is_hash(hash)) {
-            return Err(wrong("filesHash has 64 hexadecimal digits"));
+            return Err(wrong("invalid filesHash: expected 64 hexadecimal digits"));
         }
         let mut push = |instruction| instructions.push(Line { line, instruction });
         match step.kind.to_ascii_uppercase().as_str() {
@@ -90,13 +90,13 @@ pub(super) fn dockerfile(from: &str, begins: &Begins, steps: &[Step]) -> Answer<
             }
             "ENV" => {
                 if step.args.is_empty() || !step.args.len().is_multiple_of(2) {
-                    return Err(wrong("ENV has names and values"));
+                    return Err(wrong("ENV needs pairs of names and values"));
                 }
                 for pair in step.args.chunks(2) {
                     let name = pair[0].as_str();
                     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
                     if name.is_empty() || !name.bytes().all(plain) {
-                        return Err(wrong("ENV has a name that is none"));
+                        return Err(wrong("ENV has an invalid name"));
                     }
                     push(Instruction::Env(format!("{name}={}", quoted(&pair[1]))));
                 }
@@ -114,7 +114,7 @@ pub(super) fn dockerfile(from: &str, begins: &Begins, steps: &[Step]) -> Answer<
                 let hash = step.files_hash.as_deref().filter(|hash| is_hash(hash));
                 let hash = hash.ok_or_else(|| wrong("COPY has no files"))?;
                 let (Some(source), Some(destination)) = (argument(0), argument(1)) else {
-                    return Err(wrong("COPY has a source and a destination"));
+                    return Err(wrong("COPY needs a source and a destination"));
                 };
                 let source = source.trim_start_matches("./").trim_start_matches('/');
                 push(Instruction::Copy(Copy {
@@ -200,7 +200,11 @@ mod tests {
         for hash in ["", "../../../etc/passwd", "/etc/passwd", &"g".repeat(64)] {
             let error =
                 dockerfile("debian", &Begins::Anew, &[step("RUN", &["true"], Some(hash))]).unwrap_err();
-            assert_eq!(error.to_string(), "step 1: filesHash has 64 hexadecimal digits", "{hash:?}");
+            assert_eq!(
+                error.to_string(),
+                "step 1: invalid filesHash: expected 64 hexadecimal digits",
+                "{hash:?}"
+            );
         }
     }
 

@@ -30,7 +30,7 @@ pub async fn interact(
     let mut running = begin(agent, program, true, terminal.map(Into::into)).await?;
     let first = running.next().await?;
     let ExecEvent::Started { pid } = first else {
-        return Err(ExecError::Protocol("the program said something before it was started".into()));
+        return Err(ExecError::Protocol("a message of the program came before it was started".into()));
     };
     running.events.push_front(first);
     Ok((running, Input::of(agent, pid, terminal.is_some()), Remote::of(agent, pid)))

@@ -21,7 +21,9 @@ pub async fn list(agent: &Agent) -> Result<Vec<ProcessInfo>, ExecError> {
 pub async fn detach(agent: &Agent, program: &Program<'_>, stdin: bool) -> Result<u32, ExecError> {
     match begin(agent, program, stdin, None).await?.next().await? {
         ExecEvent::Started { pid } => Ok(pid),
-        other => Err(ExecError::Protocol(format!("the program said {other:?} before it was started"))),
+        other => Err(ExecError::Protocol(format!(
+            "the message {other:?} of the program came before it was started"
+        ))),
     }
 }
 

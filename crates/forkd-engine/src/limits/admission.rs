@@ -36,13 +36,13 @@ pub struct Wanted {
 /// Why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{wanted} more sandboxes beside {present}: this host takes {most} at most")]
+    #[error("{wanted} more sandboxes beside {present}: the limit of this host is {most}")]
     Sandboxes { wanted: u64, present: u64, most: u64 },
     #[error("sandboxes of {wanted_mib} MiB: this host has {available_mib} MiB of memory left")]
     Memory { wanted_mib: u64, available_mib: u64 },
     #[error("a branch that keeps {wanted_mib} MiB of memory: this host has {available_mib} MiB left")]
     Branch { wanted_mib: u64, available_mib: u64 },
-    #[error("{wanted} more {what} beside {held}: the {who} allows {most}")]
+    #[error("{wanted} more {what} beside {held}: the limit of the {who} is {most}")]
     Owner { what: &'static str, wanted: u64, held: u64, most: u64, who: Who },
     #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
     Disk { free_mib: u64, kept_mib: u64 },

@@ -78,11 +78,11 @@ pub struct OutOfMemory {
 pub enum CgroupError {
     #[error("cannot {verb} the cgroup {}", path.display())]
     At { verb: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} cannot be set to {value:?}", path.display())]
+    #[error("cannot set {} to {value:?}", path.display())]
     Limit { path: PathBuf, value: String, source: io::Error },
     #[error("the cgroup {} lacks the controllers {}", path.display(), missing.join(", "))]
     Controllers { path: PathBuf, missing: Vec<&'static str> },
-    #[error("{} is on no device that can be limited", path.display())]
+    #[error("cannot limit I/O of {}: it is not on a block device", path.display())]
     NoDevice { path: PathBuf },
 }
 

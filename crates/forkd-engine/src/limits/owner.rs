@@ -342,7 +342,7 @@ mod tests {
         };
         let first = claim(&claims, &of("token:a", "one"), nothing, NO_FROZEN, holding(2)).unwrap();
         let refused = claim(&claims, &of("token:b", "one"), nothing, NO_FROZEN, holding(2)).unwrap_err();
-        assert_eq!(refused.to_string(), "2 more sandboxes beside 2: the project allows 3");
+        assert_eq!(refused.to_string(), "2 more sandboxes beside 2: the limit of the project is 3");
         assert!(claim(&claims, &of("token:b", "two"), nothing, NO_FROZEN, holding(3)).is_ok());
         drop(first);
         assert!(claim(&claims, &of("token:b", "one"), nothing, NO_FROZEN, holding(3)).is_ok());

@@ -34,11 +34,11 @@ type Waiting = HashMap<u64, (Instant, oneshot::Sender<Result<Answer, Refusal>>)>
 pub enum CallError {
     #[error("the VM process refused to {command}: {}", refusal.message)]
     Refused { command: &'static str, refusal: Refusal },
-    #[error("the VM process is gone")]
+    #[error("the VM process has ended")]
     Gone,
-    #[error("the VM process does not {command} within {} s", patience.as_secs())]
+    #[error("the VM process did not {command} within {} s", patience.as_secs())]
     Timeout { command: &'static str, patience: Duration },
-    #[error("the control socket of the VM process")]
+    #[error("the control socket of the VM process failed")]
     Socket(#[source] ChannelError),
 }
 
@@ -186,7 +186,7 @@ async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
                 // Nobody may be left who wants to know.
                 Ok(Message::Event(event)) => drop(events.send(event).await),
                 // A newer process may say what this daemon does not know, and one that was taken over anything.
-                Err(_) => shared.answer_none(&message, "its answer is not one"),
+                Err(_) => shared.answer_none(&message, "invalid answer"),
             },
             Err(ChannelError::DescriptorsLost { message }) => {
                 shared.answer_none(
@@ -270,7 +270,7 @@ mod tests {
             process
         });
         let error = control.call(Command::Pause, &[]).await.unwrap_err();
-        assert_eq!(error.to_string(), "the VM process refused to pause: its answer is not one");
+        assert_eq!(error.to_string(), "the VM process refused to pause: invalid answer");
         process.join().unwrap();
     }
 
@@ -278,7 +278,7 @@ mod tests {
     async fn a_process_that_says_nothing_is_not_waited_for() {
         let (control, _events, _process) = pair();
         let error = control.call(Command::Pause, &[]).await.unwrap_err();
-        assert_eq!(error.to_string(), "the VM process does not pause within 60 s");
+        assert_eq!(error.to_string(), "the VM process did not pause within 60 s");
     }
 
     #[tokio::test(start_paused = true)]

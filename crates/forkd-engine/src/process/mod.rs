@@ -50,23 +50,23 @@ const BACKLOG: i32 = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    #[error("the control socket {}", path.display())]
+    #[error("cannot use the control socket {}", path.display())]
     Socket { path: PathBuf, source: io::Error },
-    #[error("{} cannot be started", program.display())]
+    #[error("cannot start {}", program.display())]
     Program { program: PathBuf, source: io::Error },
-    #[error("a control socket cannot be made")]
+    #[error("cannot make a control socket")]
     Pair(#[from] ChannelError),
-    #[error("the VM process cannot be waited for")]
+    #[error("cannot wait for the VM process")]
     Wait(#[source] io::Error),
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("the VM process of {} says that it is process {pid}, which is somebody else", directory.display())]
+    #[error("the VM process of {} claims the process id {pid}, which belongs to another process", directory.display())]
     Impostor { directory: PathBuf, pid: i32 },
     #[error(transparent)]
     Record(#[from] Unreadable),
     #[error(transparent)]
     Users(#[from] NoneLeft),
-    #[error("the VM process identifies itself with {0:?}")]
+    #[error("unexpected first message of the VM process: {0:?}")]
     Answer(Reply),
 }
 

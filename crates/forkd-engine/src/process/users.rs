@@ -36,11 +36,11 @@ impl Default for UidRange {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UidRangeError {
-    #[error("a first id and a count are needed, as in 2000000001:65535")]
+    #[error("expected FIRST:COUNT, such as 2000000001:65535")]
     Form,
     #[error(transparent)]
     Number(#[from] ParseIntError),
-    #[error("ids from 1000 to 4294967294 can be given away")]
+    #[error("expected ids from 1000 to 4294967294")]
     Bounds,
 }
 

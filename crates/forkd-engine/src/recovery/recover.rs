@@ -137,7 +137,7 @@ pub(crate) async fn settle_all<R: Send + 'static, F: Future<Output = Settled<R>>
     let mut settled = Vec::new();
     for (directory, task) in directories.into_iter().map(spawn).collect::<Vec<_>>() {
         let result = task.await.unwrap_or_else(|error| {
-            Settled::Unreadable(Unreadable::new(&directory, format!("it could not be looked at: {error}")))
+            Settled::Unreadable(Unreadable::new(&directory, format!("cannot check it: {error}")))
         });
         settled.push((directory, result));
     }
@@ -212,7 +212,7 @@ pub(crate) async fn settle_sandbox(
         Err(error) => return Settled::Unreadable(error),
     };
     let Some(is_promised) = record.as_ref().map_or(Some(false), |record| is_promised(record, groups)) else {
-        let reason = "whether anybody was told of it is in a record that cannot be read";
+        let reason = "cannot read the record of the request that made it";
         return Settled::Unreadable(Unreadable::new(directory, reason));
     };
     if let Some(error) = record.as_ref().and_then(|record| unreadable_layer(shared, record)) {
@@ -328,9 +328,7 @@ fn remove<R>(directory: &Path, seen: Seen) -> Settled<R> {
     match fs::remove_dir_all(directory) {
         Ok(()) => Settled::Removed,
         // The next sweep tries again.
-        Err(error) => {
-            Settled::Unreadable(Unreadable::new(directory, format!("it cannot be removed: {error}")))
-        }
+        Err(error) => Settled::Unreadable(Unreadable::new(directory, format!("cannot remove it: {error}"))),
     }
 }
 

@@ -23,7 +23,7 @@ impl fmt::Display for End {
             EndReason::Failed => "the VM failed",
             EndReason::Killed => "its process was killed",
             EndReason::OutOfMemory => "out of memory",
-            EndReason::Expired => "its time was over",
+            EndReason::Expired => "its TTL expired",
         };
         match self.detail.as_str() {
             "" => formatter.write_str(reason),
@@ -73,7 +73,7 @@ mod tests {
             "out of memory (limit 592 MiB, peak 592 MiB)"
         );
         assert_eq!(end(EndReason::Killed, "its process was killed"), "its process was killed");
-        assert_eq!(end(EndReason::Expired, "its time was over"), "its time was over");
+        assert_eq!(end(EndReason::Expired, "its TTL expired"), "its TTL expired");
         assert_eq!(end(EndReason::Reset, ""), "the guest was reset");
     }
 

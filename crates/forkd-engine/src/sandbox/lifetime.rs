@@ -121,7 +121,7 @@ impl Sandbox {
         if self.record.pauses_at_expiry && self.change_with_expiry(SandboxState::Paused, None).await.is_ok() {
             return;
         }
-        self.finish(EndReason::Expired, "its time was over".into());
+        self.finish(EndReason::Expired, "its TTL expired".into());
         self.process.kill();
     }
 

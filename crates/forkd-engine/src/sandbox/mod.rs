@@ -532,7 +532,7 @@ impl Sandbox {
             Event::OutOfDisk { limit_bytes, .. } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
             Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
                 let described = in_place(|| kernel_panic::described(&self.directory.join(SERIAL_LOG)));
-                let detail = described.unwrap_or_else(|| "its console does not say why".into());
+                let detail = described.unwrap_or_else(|| "no reason on its console".into());
                 self.finish(EndReason::KernelPanic, detail);
             }
             Event::Exited { stage, reason, detail } => {

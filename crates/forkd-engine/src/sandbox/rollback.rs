@@ -119,7 +119,7 @@ impl Sandbox {
         // The VM ends when the successor can run, and goes on if it cannot, or if there is none.
         match tokio::time::timeout(PATIENCE, self.given_up()).await {
             Ok(true) => {}
-            Ok(false) => return Err(EngineError::Ended("its successor could not run".into())),
+            Ok(false) => return Err(EngineError::Ended("the VM that replaces it could not run".into())),
             Err(_) => {
                 // A successor that is gone cannot run. It may have ended in this moment.
                 if let Ok((_, pidfd)) = &forked {

@@ -42,21 +42,21 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
-    #[error("a control socket cannot be made")]
+    #[error("cannot make a control socket")]
     Socket(#[from] ChannelError),
-    #[error("the writer says {0:?}")]
+    #[error("unexpected message of the writer: {0:?}")]
     Writer(Option<Box<Event>>),
-    #[error("the writer gives memory that cannot be")]
+    #[error("the writer describes an invalid memory layout")]
     Layout(#[from] LayoutError),
-    #[error("a layer of the disk cannot be read")]
+    #[error("cannot read a layer of the disk")]
     Read(#[source] io::Error),
-    #[error("what was written cannot be read again")]
+    #[error("cannot read the written files")]
     Background(#[from] BackgroundError),
-    #[error("a task of the writing")]
+    #[error("a task of the writer failed")]
     Task(#[from] tokio::task::JoinError),
-    #[error("its writer has closed none of its files for {} s", GIVING_UP.as_secs())]
+    #[error("its writer did not close its files within {} s", GIVING_UP.as_secs())]
     Kept,
-    #[error("what is known of it cannot be written or read")]
+    #[error("cannot write or read its metadata")]
     About(#[from] serde_json::Error),
 }
 

@@ -22,7 +22,9 @@ fn judge_version(line: &str) -> Result<String, Problem> {
     let version = line.split_whitespace().skip_while(|word| *word != "version").nth(1).unwrap_or_default();
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     match major {
-        None => Err(Problem::failed(format!("QEMU says {line:?}"), "reinstall qemu-system-x86")),
+        None => {
+            Err(Problem::failed(format!("unexpected output of QEMU: {line:?}"), "reinstall qemu-system-x86"))
+        }
         Some(0..7) => {
             Err(Problem::failed(format!("QEMU {version} is too old"), "install QEMU 7.2, as in Debian 12"))
         }

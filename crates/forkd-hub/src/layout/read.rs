@@ -37,7 +37,7 @@ pub enum LayoutError {
     Entry { entry: String },
     #[error("the archive is refused: {entry:?} has {size} bytes, expected at most {limit}")]
     TooLarge { entry: String, size: u64, limit: u64 },
-    #[error("the archive is refused: {entry:?} is there twice")]
+    #[error("the archive is refused: {entry:?} occurs twice")]
     Twice { entry: &'static str },
     #[error("blob {expected} is damaged: its digest is {found}")]
     Digest { found: Digest, expected: Digest },

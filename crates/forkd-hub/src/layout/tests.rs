@@ -141,7 +141,7 @@ fn what_is_not_part_of_a_layout_is_refused_by_name() {
     refused(&format!("blobs/sha256/{hex}"), Kind::Link, b"", "is not part of a layout");
     refused(&format!("blobs/sha256/{hex}"), Kind::Fifo, b"", "is not part of a layout");
     refused("blobs/sha256", Kind::Symlink, b"", "is not part of a layout");
-    refused("index.json", Kind::Regular, b"{}", "is there twice");
+    refused("index.json", Kind::Regular, b"{}", "occurs twice");
     let large = vec![b' '; 5 << 20];
     refused("index.json", Kind::Regular, &large, "has 5242880 bytes, expected at most");
 

@@ -41,7 +41,7 @@ pub enum PolicyError {
     Twice { pattern: String },
     #[error("the rule for {pattern:?} has {count} keys, expected 1 to {MAX_KEYS}")]
     KeyCount { pattern: String, count: usize },
-    #[error("key {number} of the rule for {pattern:?} cannot be used")]
+    #[error("key {number} of the rule for {pattern:?} is invalid")]
     Key { pattern: String, number: usize, source: KeyError },
 }
 

@@ -27,7 +27,7 @@ pub enum SignatureError {
     Payload { digest: Digest },
     #[error("the signature is not base64 of at most {MAX_SIGNATURE} digits")]
     Encoding,
-    #[error("the signature was not made of this payload with the key {key}")]
+    #[error("the signature does not match this payload and the key {key}")]
     NotSigned { key: String },
 }
 
@@ -110,8 +110,8 @@ mod tests {
         refused(digest, &" ".repeat(70_000), signature, &key, "70000 bytes");
         refused(digest, payload, "?", &key, "not base64");
         refused(digest, payload, &"A".repeat(300), &key, "not base64");
-        refused(digest, payload, "", &key, "was not made of this payload");
-        refused(digest, &payload.replace("team", "tame"), signature, &key, "was not made of this payload");
-        refused(digest, payload, signature, &SigningKey::generate().unwrap(), "was not made of this payload");
+        refused(digest, payload, "", &key, "does not match this payload");
+        refused(digest, &payload.replace("team", "tame"), signature, &key, "does not match this payload");
+        refused(digest, payload, signature, &SigningKey::generate().unwrap(), "does not match this payload");
     }
 }

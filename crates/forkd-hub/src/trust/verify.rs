@@ -61,7 +61,7 @@ async fn find<'a>(
         return Err(VerifyError::Unsigned { repository: name, digest });
     }
     let fingerprints: Vec<String> = keys.iter().map(PublicKey::fingerprint).collect();
-    let keys = if keys.is_empty() { "there are none".into() } else { fingerprints.join(", ") };
+    let keys = if keys.is_empty() { "no keys are accepted".into() } else { fingerprints.join(", ") };
     Err(VerifyError::NotTrusted { repository: name, digest, count: layers.len(), keys })
 }
 

@@ -40,7 +40,7 @@ pub enum BuildCacheError {
     File(#[from] FileError),
     #[error(transparent)]
     Image(#[from] ImageError),
-    #[error("no random numbers")]
+    #[error("cannot get random numbers")]
     Random(#[source] std::io::Error),
     #[error("a build is running; its steps cannot be removed now")]
     Busy,

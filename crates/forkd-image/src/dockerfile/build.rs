@@ -180,8 +180,9 @@ where
                 let (key, config) = (before.key, before.config.clone());
                 self.runner.keep(key, &before.disk).map_err(failed(stage.line))?;
                 let disk = self.runner.cached(key).map_err(failed(stage.line))?;
-                let disk =
-                    disk.ok_or_else(|| wrong(stage.line, "the stage that it begins with was not kept"))?;
+                let disk = disk.ok_or_else(|| {
+                    wrong(stage.line, "the stage that it is based on is missing from the build cache")
+                })?;
                 (disk, State { config, arguments: Variables::new(), key })
             }
             None => {
@@ -200,7 +201,7 @@ where
         let mut first = 0;
         for (number, (line, key, _)) in actions.iter().enumerate().rev() {
             if let Some(kept) = self.runner.cached(*key).map_err(failed(*line))? {
-                let how_many = format!("{} of {} steps are kept from before", number + 1, actions.len());
+                let how_many = format!("{} of {} steps are cached", number + 1, actions.len());
                 self.progress.step(&how_many);
                 (disk, first) = (kept, number + 1);
                 break;

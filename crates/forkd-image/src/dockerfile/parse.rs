@@ -11,7 +11,7 @@ const MAX_TEXT: usize = 1 << 20;
 pub enum ParseError {
     #[error("the Dockerfile is larger than {} KiB", MAX_TEXT >> 10)]
     TooLarge,
-    #[error("the Dockerfile makes no sense: {0}")]
+    #[error("cannot parse the Dockerfile: {0}")]
     Syntax(String),
     #[error("line {line}: {what} is not supported")]
     Unsupported { line: usize, what: String },
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<Dockerfile, ParseError> {
             let stage = reader.stage(from)?;
             let taken = |other: &Stage| other.name.is_some() && other.name == stage.name;
             if dockerfile.stages.iter().any(taken) {
-                return Err(wrong(stage.line, "another stage has this name"));
+                return Err(wrong(stage.line, "duplicate stage name"));
             }
             dockerfile.stages.push(stage);
             continue;
@@ -126,7 +126,7 @@ impl Reader<'_> {
             Grammar::Stopsignal(it) => return refuse(&it.stopsignal.span, "STOPSIGNAL"),
             Grammar::Volume(it) => return refuse(&it.volume.span, "VOLUME"),
             Grammar::From(it) => return refuse(&it.from.span, "FROM here"),
-            _ => return Err(ParseError::Syntax("an instruction that is not known".into())),
+            _ => return Err(ParseError::Syntax("unknown instruction".into())),
         };
         Ok(Line { line: self.line(span), instruction })
     }

@@ -196,7 +196,7 @@ fn what_is_not_supported_is_refused_by_name_and_line() {
         ("FROM a\nRUN <<EOF\nx\nEOF", "line 2: a here-document is not supported"),
         ("FROM a AS x\nFROM b AS x", "line 2: "),
         ("RUN x", ""),
-        ("", "the Dockerfile"),
+        ("", "cannot parse the Dockerfile: "),
         ("FROM a\nCOPY ../x /", "line 2: \"../x\" leads out of the build context"),
         ("FROM a\nCOPY none /", "line 2: \"none\" is not in the build context, or .dockerignore excludes it"),
         (

@@ -49,15 +49,17 @@ const SHORTEST_ID: usize = 4;
 pub enum ImageError {
     #[error("there is no image {0:?}; `forkd image ls` lists those there are")]
     Unknown(String),
-    #[error("{0:?} is the beginning of more than one image's id; give more digits")]
+    #[error("{0:?} matches more than one image id; give more digits")]
     Ambiguous(String),
     #[error(
-        "images keep the owners of their files, and only root can give files away: run this as root (sudo forkd image …)"
+        "making an image needs root, to set the owners of its files: run this as root (sudo forkd image …)"
     )]
     NeedsRoot,
-    #[error("{0:?} is in the shared library, which is only read; remove it where that library is kept")]
+    #[error(
+        "{0:?} is in the shared library, which is read-only here; remove it on the host that keeps the library"
+    )]
     Shared(String),
-    #[error("layer {layer} is not what its image says: its content has the digest {actual}")]
+    #[error("layer {layer} does not match its digest: its content has the digest {actual}")]
     WrongLayer { layer: Digest, actual: Digest },
     #[error(transparent)]
     Archive(#[from] ArchiveError),

@@ -21,9 +21,9 @@ pub enum DependsError {
     Modules(#[from] ModuleError),
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("the kernel has no module {name} in {}, nor is it built in", directory.display())]
+    #[error("the kernel has no module {name}, neither in {} nor built in", directory.display())]
     Missing { name: String, directory: PathBuf },
-    #[error("the module {0} stands on itself")]
+    #[error("the module {0} depends on itself")]
     Circle(String),
 }
 

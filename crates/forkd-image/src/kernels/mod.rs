@@ -48,22 +48,24 @@ const SHARED: &str = ".shared";
 pub enum KernelStoreError {
     #[error("there is no kernel {0:?}; `forkd kernel ls` lists those there are")]
     Unknown(String),
-    #[error("{0:?} means more than one kernel; give all of its id")]
+    #[error("{0:?} matches more than one kernel; give the full id")]
     Ambiguous(String),
     #[error("{0} is the default; choose another first (forkd kernel default ID), or remove it with --force")]
     IsDefault(String),
-    #[error("{0} is in the shared library, which is only read; remove it where that library is kept")]
+    #[error(
+        "{0} is in the shared library, which is read-only here; remove it on the host that keeps the library"
+    )]
     Shared(String),
-    #[error("{} is no kernel that can be booted", path.display())]
+    #[error("{} is not a bootable kernel", path.display())]
     Kernel { path: PathBuf, source: KernelError },
-    #[error("there is no kernel in {}", .0.display())]
+    #[error("no kernel found in {}", .0.display())]
     NoKernel(PathBuf),
     #[error("cannot find the version of the kernel in {}", .0.display())]
     NoVersion(PathBuf),
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     #[error(
-        "the archive is refused: {0:?} is neither a file nor a directory, and a kernel needs nothing else"
+        "the archive is refused: {0:?} is neither a file nor a directory, the only kinds that a kernel needs"
     )]
     OddEntry(String),
     #[error("the archive has neither a file named kernel nor boot/vmlinuz-VERSION")]
@@ -304,7 +306,7 @@ impl KernelStore {
             Ok(found) if found.missing.is_empty() => self.keep(&temporary, found, running, progress)?,
             // Not installed here, or built without something: the distribution's is known to work.
             _ => {
-                progress.step("there is no kernel yet: fetching the distribution's, once");
+                progress.step("no kernel in the library: fetching the distribution's");
                 self.add(&KernelSource::Distribution, progress)?
             }
         };

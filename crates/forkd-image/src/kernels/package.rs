@@ -21,7 +21,7 @@ const UNPACK: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     #[error(
-        "this host is not Debian or Ubuntu, whose packages hold a kernel that fits; give one by path (forkd kernel add --path FILE)"
+        "this host is not Debian or Ubuntu, the distributions with a suitable kernel package; give one by path (forkd kernel add --path FILE)"
     )]
     OtherDistribution(#[source] MissingTool),
     #[error(transparent)]
@@ -97,7 +97,7 @@ fn packages(meta: &str, progress: &dyn Progress) -> Result<Vec<String>, PackageE
     }
     let (record, is_broken) = usable(&outcome.stdout);
     if is_broken {
-        progress.warn("the only kernel that apt knows has a fault that ends guests; run `apt-get update`, or give one by path");
+        progress.warn("the only kernel that apt knows has a bug that crashes guests; run `apt-get update`, or give one by path");
     }
     let image = kernel_package(record).ok_or_else(unknown)?;
     // Ubuntu has the modules in a package of their own.

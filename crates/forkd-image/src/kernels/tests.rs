@@ -79,7 +79,7 @@ fn a_missing_module_is_named_and_nothing_is_left() {
     let circle = root.path().join("lib/modules/6.1/kernel/drivers/virtio_blk.ko");
     fs::write(&circle, module("virtio_blk")).unwrap();
     let error = store.add(&host(root.path()), &Silent).unwrap_err().to_string();
-    assert!(error.contains("stands on itself"), "{error}");
+    assert!(error.contains("depends on itself"), "{error}");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_kernel_comes_out_of_an_archive() {
 
     let error = |tar: Tar| add(tar).unwrap_err().to_string();
     assert!(error(Tar::new()).contains("neither a file named kernel"));
-    assert_eq!(error(Tar::new().file("kernel", b"text")), "kernel is no kernel that can be booted");
+    assert_eq!(error(Tar::new().file("kernel", b"text")), "kernel is not a bootable kernel");
     for link in [
         Tar::new().symlink("kernel", "/etc/passwd"),
         Tar::new().file("kernel", &elf("1")).symlink("modules", "/lib/modules"),

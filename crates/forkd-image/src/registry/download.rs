@@ -30,7 +30,10 @@ impl<'a, W: Write> Sink<'a, W> {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         if bytes.len() as u64 > self.size - self.written {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more came than the manifest said"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the blob is larger than its manifest says",
+            ));
         }
         let count = self.to.write(bytes)?;
         let before = self.written / REPORT;

@@ -32,13 +32,13 @@ const ASK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    #[error("{text:?} is not a reference to an image: {reason}")]
+    #[error("invalid image reference {text:?}: {reason}")]
     Reference { text: String, reason: String },
     #[error("cannot get {what} of {reference}")]
     Registry { what: String, reference: String, source: Box<OciDistributionError> },
     #[error("the image has a layer of the type {0:?}, which is not supported")]
     LayerType(String),
-    #[error("{what} of {reference} is said to have {size} bytes, and at most {limit} are taken")]
+    #[error("{what} of {reference} has {size} bytes, expected at most {limit}")]
     TooLarge { what: String, reference: String, size: i64, limit: u64 },
     #[error("cannot start the network runtime")]
     Runtime(#[source] std::io::Error),

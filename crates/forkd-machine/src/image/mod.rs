@@ -48,7 +48,7 @@ pub enum ImageError {
     Failed { step: &'static str, log: String },
     #[error("the image has no kernel in /boot")]
     NoKernel,
-    #[error("the image's kernel is {0}")]
+    #[error("cannot use the image's kernel: {0}")]
     Kernel(#[from] KernelError),
     #[error(transparent)]
     Modules(#[from] DependsError),

@@ -92,7 +92,7 @@ pub enum SetKey {
 
 /// A transaction that the kernel has refused. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel does not {what}")]
+#[error("the kernel refused to {what}")]
 pub struct TransactionError {
     what: String,
     pub source: io::Error,

@@ -221,7 +221,7 @@ impl Answering {
                 let datagram = question.datagram;
                 let answered = self.forward(&question).await;
                 let message = answered.unwrap_or_else(|error| {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "a name was not resolved");
+                    tracing::debug!(error = &error as &dyn std::error::Error, "cannot resolve a name");
                     question.failed()
                 });
                 Some((message, datagram))

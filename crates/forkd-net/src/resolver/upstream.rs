@@ -100,7 +100,7 @@ impl Upstream {
     /// The answer of the first server that gives one.
     pub(super) async fn ask(&self, question: &Question) -> io::Result<Message> {
         let servers = self.servers().await;
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "there is no resolver upstream");
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no upstream resolver");
         for server in std::iter::repeat_n(&servers, ROUNDS).flatten() {
             match timeout(PATIENCE, ask_one(*server, question)).await {
                 Ok(Ok(answer)) => return Ok(answer),

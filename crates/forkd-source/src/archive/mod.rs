@@ -109,7 +109,7 @@ pub enum Problem {
     ThroughLink,
     #[error("has something on its path that is not a directory")]
     NotADirectory,
-    #[error("has a name that no file can have")]
+    #[error("has an invalid file name")]
     BadName,
     #[error("has a path that is too long")]
     PathTooLong,
@@ -119,11 +119,11 @@ pub enum Problem {
     LinkMissing(String),
     #[error("is a hard link to {0:?}, a directory")]
     LinkToDirectory(String),
-    #[error("is of the type {0:?}, which no image needs")]
+    #[error("has the type {0:?}, which is not supported in images")]
     OddType(char),
     #[error("is a sparse file, which is not supported; write the archive without --sparse")]
     Sparse,
-    #[error("has a header that makes no sense: {0}")]
+    #[error("has an invalid header: {0}")]
     BadHeader(&'static str),
     #[error("ends early")]
     Truncated,

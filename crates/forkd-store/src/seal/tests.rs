@@ -95,7 +95,7 @@ fn what_a_process_wrote_is_not_believed() {
         }
     };
     let error = refused(&|files, _| files.memory.set_len(0).unwrap());
-    let text = "memory.bin has 0 bytes, expected the 4096 that are said to be written";
+    let text = "memory.bin has 0 bytes, expected the 4096 that were announced";
     assert_eq!(error.to_string(), text);
     let mut two = PageMap::new(3);
     two.push(0, RunKind::Data).unwrap();

@@ -26,9 +26,9 @@ const HEADER_MAGIC: u32 = 0x5372_6448;
 
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    #[error("the kernel cannot be loaded: {0}")]
+    #[error("cannot load the kernel: {0}")]
     Load(linux_loader::loader::Error),
-    #[error("the initial RAM disk cannot be read")]
+    #[error("cannot read the initial RAM disk")]
     Initramfs(#[source] std::io::Error),
     #[error(
         "an initial RAM disk of {size} bytes does not fit behind the kernel, which ends at {kernel_end:#x}"

@@ -50,9 +50,9 @@ pub enum BootError {
     Device(#[from] DeviceError),
     #[error(transparent)]
     Acpi(#[from] acpi::AcpiError),
-    #[error("the reset vector cannot be written: {0}")]
+    #[error("cannot write the reset vector: {0}")]
     ResetVector(vm_memory::GuestMemoryError),
-    #[error("this host's CPU, or its KVM, does not have all of {0}")]
+    #[error("this host's CPU or its KVM lacks features of {0}")]
     CpuModel(CpuModel),
     #[error("more CPUID leaves than KVM can have")]
     Cpuid,

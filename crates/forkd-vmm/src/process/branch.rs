@@ -120,8 +120,7 @@ impl Process {
 fn take_tops(vm: &LiveVm, request: &Branch, descriptors: &mut Descriptors) -> Result<Vec<NewTop>, Refusal> {
     let (found, expected) = (usize::from(request.disks), vm.disk_count());
     if found != expected {
-        let message =
-            format!("a VM with {expected} disks is branched with a new top layer for each, not with {found}");
+        let message = format!("{found} new top layers for a VM with {expected} disks, expected one for each");
         return Err(Refusal { code: RefusalCode::Malformed, message });
     }
     let take = |_| Ok(File::from(descriptors.take(Descriptor::DiskTop).map_err(|error| failed(&error))?));

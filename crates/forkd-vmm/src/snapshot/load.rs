@@ -28,11 +28,11 @@ pub enum LoadError {
     Chain(#[from] ChainError),
     #[error("the state has the encoding {found}, expected {PAYLOAD_VERSION}")]
     PayloadVersion { found: u32 },
-    #[error("the state is not what the encoding {PAYLOAD_VERSION} has: {0}")]
+    #[error("cannot decode the state with the encoding {PAYLOAD_VERSION}: {0}")]
     Payload(serde_json::Error),
     #[error("the state has {found} vCPUs, expected 1 to {MAX_VCPUS}")]
     Vcpus { found: usize },
-    #[error("the state's devices are not those that it says the VM has")]
+    #[error("the state's devices do not match those that it declares")]
     Devices,
     #[error("the manifest names other CPU features than the state: {}", .0.join(", "))]
     Features(Vec<String>),
@@ -46,7 +46,7 @@ pub enum LoadError {
     Requirement(#[from] RequirementError),
     #[error(transparent)]
     Ram(#[from] RamError),
-    #[error("the memory cannot be brought together")]
+    #[error("cannot assemble the memory")]
     Assemble(#[from] AssembleError),
     #[error("the disks need {expected} layers, {found} came with the request")]
     DiskLayers { found: usize, expected: usize },

@@ -19,19 +19,19 @@ use crate::vm::live::FrozenVm;
 pub enum PersistError {
     #[error(transparent)]
     Descriptor(#[from] DeviceError),
-    #[error("the layers of the disk cannot be brought to stable storage")]
+    #[error("cannot sync the layers of the disk")]
     Disk(#[source] DiskError),
     #[error(
-        "the daemon is older than this process, and wants a format that is no longer written; restart the daemon"
+        "the daemon is older than this process and expects a format that is no longer written; restart the daemon"
     )]
     OldDaemon,
-    #[error("the state cannot be encoded")]
+    #[error("cannot encode the state")]
     Encode(#[source] serde_json::Error),
-    #[error("the base cannot be used")]
+    #[error("cannot use the base")]
     Base(#[source] ChainError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    #[error("the snapshot was not written")]
+    #[error("cannot write the snapshot")]
     Write(#[source] WriteError),
 }
 

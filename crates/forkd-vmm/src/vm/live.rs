@@ -61,7 +61,7 @@ pub enum VmError {
     Threads(#[from] io::Error),
     #[error("a vCPU is not parked")]
     NotParked,
-    #[error("the layers of the disk cannot be brought to stable storage")]
+    #[error("cannot sync the layers of the disk")]
     Disk(#[source] DiskError),
     #[error("the VM has ended")]
     Ended,

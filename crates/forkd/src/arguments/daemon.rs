@@ -20,6 +20,7 @@ pub struct DaemonOptions {
     /// The machine whose daemon is used if this host has none.
     #[arg(
         long,
+        help_heading = HEADING,
         value_name = "NAME",
         env = "FORKD_MACHINE",
         default_value = "default",

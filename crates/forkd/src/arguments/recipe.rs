@@ -10,9 +10,9 @@ pub enum RecipeCommand {
     Ls(RecipeLsOptions),
     /// Print a recipe's page, its forkd.toml, and where its files are.
     Show(RecipeShowOptions),
-    /// Build a recipe's images and snapshots. What is there already is not made again.
+    /// Build a recipe's images and snapshots, unless they exist already.
     ///
-    /// Prints the tag of the snapshot. Starts a daemon where there is none. Images are made on this host, also if the daemon is in the
+    /// Prints the tag of the snapshot. Starts a daemon if none is running. Images are made on this host, also if the daemon is in the
     /// machine.
     Build(RecipeBuildOptions),
 }
@@ -39,7 +39,7 @@ pub struct RecipeBuildOptions {
     /// The recipe: a name that `forkd recipe ls` lists, or a directory (./NAME) with a forkd.toml.
     #[arg(value_name = "NAME|DIRECTORY")]
     pub recipe: String,
-    /// Make the snapshots anew, also those of the same contents. Images are kept; `forkd image rm` removes one.
+    /// Rebuild the snapshots, also those of the same contents. Images are kept; `forkd image rm` removes one.
     #[arg(long)]
     pub no_cache: bool,
     /// Make nothing, and show what would be made. Needs a daemon that is there.

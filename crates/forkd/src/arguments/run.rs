@@ -62,7 +62,7 @@ pub struct ShellIn {
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair, help = "Set an environment variable")]
     pub env: Vec<(String, String)>,
     /// Working directory.
-    #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
+    #[arg(long = "workdir", short = 'w', alias = "cwd", value_name = "PATH")]
     pub cwd: Option<String>,
     /// The user [default: the image's].
     #[arg(long, short)]
@@ -84,7 +84,7 @@ pub struct How {
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
     /// Working directory.
-    #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
+    #[arg(long = "workdir", short = 'w', alias = "cwd", value_name = "PATH")]
     pub cwd: Option<String>,
     /// The user [default: the image's].
     #[arg(long, short)]

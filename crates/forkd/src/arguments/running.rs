@@ -40,7 +40,7 @@ pub struct ContextNewOptions {
     #[arg(long, short, value_enum, default_value = "python")]
     pub language: LanguageArgument,
     /// Working directory [default: the user's home].
-    #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
+    #[arg(long = "workdir", short = 'w', alias = "cwd", value_name = "PATH")]
     pub cwd: Option<String>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -113,7 +113,7 @@ pub struct ProcessStartOptions {
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = super::parse_pair)]
     pub env: Vec<(String, String)>,
     /// Working directory.
-    #[arg(long, short = 'w', alias = "workdir", value_name = "PATH")]
+    #[arg(long = "workdir", short = 'w', alias = "cwd", value_name = "PATH")]
     pub cwd: Option<String>,
     /// The user [default: the image's].
     #[arg(long, short)]

@@ -9,8 +9,8 @@ use crate::size::parse_mib;
 
 #[derive(Debug, Args)]
 pub struct ForkOptions {
-    /// A snapshot, or a sandbox, which is branched first and goes on; or registry.example/team/app:tag, a snapshot that is pulled unless
-    /// it is there.
+    /// A snapshot; or a sandbox, which is branched first and keeps running; or registry.example/team/app:tag, a snapshot that is pulled
+    /// if it is missing.
     #[arg(value_name = "SNAPSHOT|SANDBOX|REFERENCE")]
     pub source: String,
     /// Number of sandboxes.
@@ -33,13 +33,13 @@ pub struct Given {
     /// Time to live, such as 90, 10m or 2h [default: unlimited].
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub ttl: Option<u64>,
-    /// What to do when the time is over.
+    /// Action when the time to live is over.
     #[arg(long, value_name = "end|pause", default_value = "end", hide_default_value = true, value_parser = on_expiry_parser(), requires = "ttl")]
     pub on_expiry: OnExpiry,
     /// Resume a paused sandbox when a request for it arrives, for another --ttl.
     #[arg(long)]
     pub wake_on_traffic: bool,
-    /// Set an environment variable for everything that is started in them.
+    /// Set an environment variable for all programs of the sandboxes.
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
     /// Attach metadata, which lists can be filtered by.
@@ -285,7 +285,7 @@ pub struct KillOptions {
 pub struct TtlOptions {
     /// The sandbox's id.
     pub sandbox: String,
-    /// Time to live from now on, such as 90, 10m or 2h; `never` for no limit [default: show what is left].
+    /// Time to live from now on, such as 90, 10m or 2h; `never` for no limit [default: show the remaining time].
     #[arg(value_name = "TIME", value_parser = parse_ttl)]
     pub ttl: Option<Ttl>,
     #[command(flatten)]

@@ -89,7 +89,7 @@ pub struct ServeOptions {
     /// Leave the terminal and the session that it was started in.
     #[arg(long, hide = true)]
     pub detached: bool,
-    /// End, with all sandboxes, when nobody holds this daemon any more (forkd hold); stdin is the keeper's lock.
+    /// End, with all sandboxes, when no client holds this private daemon any more (forkd hold); stdin is the keeper's lock.
     #[arg(long, hide = true, conflicts_with_all = ["temporary", "root"])]
     pub private: bool,
     /// Serve one command, until stdin ends: the socket, and all else but the library, is in this directory, which is removed.

@@ -1,5 +1,7 @@
 //! `forkd token …`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use forkd_api::token::{Scope, TokenLimits};
 use forkd_daemon::auth::Project;
@@ -27,6 +29,10 @@ pub struct TokenCreateOptions {
     /// The project that the token belongs to. Only admin tokens see other projects.
     #[arg(long, value_name = "PROJECT", default_value_t)]
     pub project: Project,
+    /// Use the secret in this file (e2b_ and 40 hexadecimal digits) instead of generating one, and print none. Replaces the token
+    /// of this name if there is one.
+    #[arg(long, value_name = "PATH")]
+    pub secret_file: Option<PathBuf>,
     #[command(flatten)]
     pub limits: AllowanceOptions,
     #[command(flatten)]

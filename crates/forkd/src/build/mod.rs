@@ -42,7 +42,7 @@ pub fn cgroups(disks: &Path, tell: impl Fn(&str)) -> Option<Cgroups> {
         return None;
     }
     let Some(mount) = forkd_host::cgroup::mount_point() else {
-        tell("there is no cgroup v2 here: guests of this build may use as much of this host as they like");
+        tell("this host has no cgroup v2: guests of this build have no resource limits");
         return None;
     };
     match Cgroups::prepare(&mount.join("forkd"), disks) {

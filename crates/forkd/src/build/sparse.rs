@@ -61,7 +61,7 @@ pub fn read_sparse(from: &mut impl Read, file: &File, max: u64) -> io::Result<()
         from.read_exact(&mut size)?;
         let size = u32::from_le_bytes(size);
         if size == 0 {
-            return if offset == length { Ok(()) } else { Err(wrong("an end that is none")) };
+            return if offset == length { Ok(()) } else { Err(wrong("an end before the last byte")) };
         }
         let after = offset.checked_add(size.into()).filter(|after| *after <= length);
         let size = usize::try_from(size).map_err(io::Error::other)?;

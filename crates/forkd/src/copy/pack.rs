@@ -35,7 +35,7 @@ fn append(
         return archive.append_data(&mut header, name, exactly(file, metadata.len()));
     }
     if !metadata.is_dir() {
-        return Err(at(io::Error::new(io::ErrorKind::InvalidInput, "it is no file, directory or link")));
+        return Err(at(io::Error::new(io::ErrorKind::InvalidInput, "not a file, directory or link")));
     }
     header.set_size(0);
     archive.append_data(&mut header, name, io::empty())?;

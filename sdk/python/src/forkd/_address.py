@@ -6,7 +6,8 @@ token=    ──▶  FORKD_TOKEN_FILE  ──▶  FORKD_TOKEN                   
 
 With FORKD_AUTOSTART=1, or autostart=True, and no address, `forkd hold` finds the daemon in the same order, or starts one.
 
-the socket     FORKD_SOCKET, else forkd.sock among forkd's files, if somebody listens there
+the socket     FORKD_SOCKET, else forkd.sock among forkd's files, if a daemon listens there; else that of the host's service,
+               unless FORKD_SOCKET or FORKD_HOME is set
 the machine    FORKD_MACHINE, else `default`, if it runs
 forkd's files  FORKD_HOME, else $XDG_DATA_HOME/forkd, else ~/.local/share/forkd
 ```
@@ -24,6 +25,8 @@ from typing import Optional
 
 from .errors import AuthenticationError, InvalidArgumentError
 
+# The socket of the service that packages install.
+SERVICE = "/run/forkd/forkd.sock"
 # The port of daemons that listen on TCP.
 PORT = 8889
 
@@ -50,7 +53,7 @@ def parse(text: str) -> Address:
     port = int(match[3] or PORT) if match else 0
     if match is None or not 0 < port < 65536:
         raise InvalidArgumentError(
-            f"{text!r} is no address of a daemon", hint="expected unix:///path, http://host:port or https://host:port"
+            f"{text!r} is not a valid address of a daemon", hint="expected unix:///path, http://host:port or https://host:port"
         )
     return Address(f"{match[1]}://{match[2]}:{port}")
 
@@ -73,6 +76,9 @@ def find(address: Optional[str] = None, shown: Optional[str] = None) -> Found:
     own = Address("http://localhost", str(_socket()))
     if _listens(str(own.socket)):
         return own, token(shown)
+    service = _service()
+    if service is not None:
+        return service, token(shown)
     machine = _machine()
     return (own, token(shown)) if machine is None else machine
 
@@ -97,6 +103,13 @@ def token(given: Optional[str] = None) -> Optional[str]:
 def _socket() -> Path:
     named = os.environ.get("FORKD_SOCKET")
     return Path(named) if named else _home() / "forkd.sock"
+
+
+def _service() -> Optional[Address]:
+    """The daemon of the host's service, if this user may use it and the environment names no other."""
+    if os.environ.get("FORKD_SOCKET") or os.environ.get("FORKD_HOME"):
+        return None
+    return Address("http://localhost", SERVICE) if os.access(SERVICE, os.W_OK) and _listens(SERVICE) else None
 
 
 def _home() -> Path:

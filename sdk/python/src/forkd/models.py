@@ -129,11 +129,11 @@ __all__ = [
     "WarmUp",
 ]
 
-# A language of a guest's interpreters. Which ones there are is up to the image: TypeScript needs Node.js 22.13 or newer, Java
-# a JDK.
+# A language of a guest's interpreters. The image determines which are available: TypeScript needs Node.js 22.13 or newer,
+# Java a JDK.
 Language = Literal["python", "javascript", "typescript", "bash", "r", "java"]
 
-# A signal that programs are sent.
+# A signal.
 Signal = Literal["SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGCONT", "SIGSTOP", "SIGTSTP"]
 
 # Each code always comes with the same status.
@@ -170,6 +170,9 @@ ErrorCode = Literal[
     "internal",
 ]
 
+# The CPU model of a guest.
+Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
+
 # The values of EgressMode.
 EgressMode = Literal["allow", "deny", "list"]
 
@@ -188,16 +191,13 @@ SandboxState = Literal["starting", "running", "paused", "ended"]
 # The values of SnapshotStatus.
 SnapshotStatus = Literal["live", "persisting", "ready", "failed"]
 
-# What a build has done, or would do.
+# What a build did, or would do.
 BuildOutcome = Literal["unchanged", "reused", "made"]
 
-# What a guest is shown of the host's CPU.
-Cpu = Literal["host", "x86-64-v2", "x86-64-v3"]
-
-# What a token allows. Each scope has all of those before it.
+# What a token allows. Each scope includes those before it.
 Scope = Literal["read", "run", "admin"]
 
-# What can be done about a failure.
+# What to do about an error.
 HintCode = Literal[
     "list_sandboxes",
     "list_snapshots",
@@ -261,111 +261,111 @@ HintCode = Literal[
     "new_key",
 ]
 
-# What happens to a sandbox when its time is over.
+# What to do when a sandbox expires.
 OnExpiry = Literal["end", "pause"]
 
-# Whether a snapshot has all of its memory.
+# Whether a snapshot stores all of its memory.
 SnapshotKind = Literal["full", "diff"]
 
-# Why something was dropped.
+# Why a packet or name was dropped.
 DropReason = Literal["refused", "spoofed", "over_limit"]
 
 
 @dataclass(frozen=True)
 class AddKernel(Model):
-    """Adds a kernel that the daemon's host can get."""
+    """Adds a kernel of the daemon's host."""
 
     default: bool = False
-    """Whether it becomes the default."""
+    """Whether to make it the default."""
 
     source: Optional[KernelSource] = None
 
     version: Optional[str] = None
-    """Of the host's own kernels, this version; without one, the newest."""
+    """The version, for the host's own kernels [default: the newest]."""
 
 
 @dataclass(frozen=True)
 class AddSnapshotSignature(Model):
-    """Stores a signature of a snapshot that is in a registry. It is made where the private key is."""
+    """Adds a signature to a snapshot in a registry. The client makes it with its private key."""
 
     key: str
     """The public key in PEM (ECDSA P-256). The signature is checked with it."""
 
     payload: str
-    """The JSON that was signed, in the form of cosign's simple signing. At most 64 KiB."""
+    """The signed JSON, in cosign's simple signing format. At most 64 KiB."""
 
     reference: str
-    """What was signed, by its digest: `registry.example/team/app@sha256:…`."""
+    """The signed snapshot, by digest: `registry.example/team/app@sha256:…`."""
 
     signature: str
-    """ECDSA of the payload's SHA-256, as DER in base64."""
+    """The ECDSA signature of the payload's SHA-256, as base64 of DER."""
 
     credentials: Optional[Credentials] = None
-    """Without them, those of the daemon's Docker config file."""
+    """Credentials for the registry [default: those of the daemon's Docker config file]."""
 
 
 @dataclass(frozen=True)
 class BranchSandbox(Model):
-    """Makes a snapshot of a sandbox, which goes on."""
+    """Makes a snapshot of a sandbox, which keeps running."""
 
     tag: Optional[str] = None
-    """The snapshot's name. Without one, it gets one."""
+    """The snapshot's tag [default: a generated one]."""
 
     wait: bool = False
-    """Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from."""
+    """Whether to respond only when the snapshot is on disk, instead of as soon as it can be forked."""
 
 
 @dataclass(frozen=True)
 class BuildSnapshot(Model):
-    """Builds a snapshot: makes it, unless there is one of the same contents, and gives it a name."""
+    """Builds a snapshot: makes it unless one with the same contents exists, and gives it a name."""
 
     contents: CreateSnapshot
-    """What it is made of, without a tag: that is the name with digits of the key."""
+    """The inputs, without a tag: the tag is the name with digits of the key."""
 
     name: str
-    """The name that it gets: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was
-    built under this name before loses it, and stays.
+    """The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. A snapshot that was built under
+    this name before loses the name, but is not removed.
     """
 
     dry_run: bool = False
-    """Whether nothing is made, and the answer says what would be."""
+    """Whether to make nothing and only report what would be made."""
 
     no_cache: bool = False
-    """Whether it is made anew even if there is one of the same contents."""
+    """Whether to make it again even if a snapshot with the same contents exists."""
 
 
 @dataclass(frozen=True)
 class BuiltSnapshot(Model):
-    """What came of a build."""
+    """The result of a build."""
 
     name: str
 
     outcome: BuildOutcome
 
     key: Optional[str] = None
-    """The digest of what it is made of. Missing if the snapshot that it is based on would be made first."""
+    """The digest of its inputs. Missing if the snapshot that it is based on would have to be made first."""
 
     replaced: Optional[str] = None
     """The tag of the snapshot that had the name before, if it was another one."""
 
     snapshot: Optional[SnapshotInfo] = None
-    """Missing if it would be made."""
+    """Missing if it does not exist yet."""
 
 
 @dataclass(frozen=True)
 class Caller(Model):
-    """Who a request is from."""
+    """The caller of a request."""
 
     name: str
     """`token:NAME`, `unix:UID`, or `local` for a caller on the loopback without a token."""
 
     project: str
-    """The project of what it makes."""
+    """The project of the objects it creates."""
 
     scope: Scope
 
     limits: Optional[TokenLimits] = None
-    """The most that there may be at once of what it makes."""
+    """The limits on the objects it creates."""
 
 
 @dataclass(frozen=True)
@@ -373,189 +373,187 @@ class ChooseKernel(Model):
     """Chooses the default."""
 
     kernel: str
-    """A name, or its beginning: a version."""
+    """A name or a unique prefix of one, such as a version."""
 
 
 @dataclass(frozen=True)
 class CodeContext(Model):
-    """An interpreter with its state: what code has defined in it, other code in it finds."""
+    """An interpreter with its state, which code in it shares."""
 
     busy: bool
-    """Whether code runs in it."""
+    """Whether code is running in it."""
 
     cwd: str
 
     id: str
 
     language: str
-    """The language's name, as in Eval; a guest with another agent may have others."""
+    """The language's name, as in Eval; other agents may have other languages."""
 
 
 @dataclass(frozen=True)
 class Counted(Model):
-    """What a sandbox used at two moments of its creation."""
+    """The resource usage of a sandbox at two points of its creation."""
 
     ready: SandboxStats
     """When its guest had its identity and was ready."""
 
     running: SandboxStats
-    """When its VM ran."""
+    """When its VM was running."""
 
 
 @dataclass(frozen=True)
 class CreateCodeContext(Model):
-    """Makes a context, and starts its interpreter."""
+    """Makes a context and starts its interpreter."""
 
     cwd: Optional[str] = None
-    """Where its code begins. Without it, the user's directory."""
+    """The working directory [default: the user's home directory]."""
 
     language: Optional[Language] = None
 
 
 @dataclass(frozen=True)
 class CreateSandboxes(Model):
-    """Asks for sandboxes, as one operation."""
+    """Creates sandboxes in one operation."""
 
     counted: bool = False
-    """Whether to look on the way at what each of them uses: for measurements, since it takes time."""
+    """Whether to measure the resource usage of each sandbox during the creation, which makes it slower."""
 
     egress: Optional[Egress] = None
-    """What they may reach. Without it, what the sandbox may that `from_sandbox` or the snapshot comes from, else the
-    internet.
+    """What they may reach [default: the same as the sandbox that they or their snapshot come from, otherwise the
+    internet].
     """
 
     env: dict[str, str] = field(default_factory=dict)
-    """Added to the environment of everything that is started in them."""
+    """Added to the environment of every program started in them."""
 
     from_sandbox: Optional[str] = None
-    """A sandbox to copy: it is branched, goes on, and the branch is removed when the copies are there."""
+    """A sandbox to copy. It is branched and keeps running; the branch is removed when the copies exist."""
 
     limits: Optional[Limits] = None
 
     metadata: dict[str, str] = field(default_factory=dict)
-    """The caller's own words, which lists can be filtered by."""
+    """Arbitrary keys and values, which lists can be filtered by."""
 
     n: int = 1
-    """How many."""
+    """The number of sandboxes."""
 
     on_expiry: Optional[OnExpiry] = None
-    """What happens to them when they expire."""
+    """What to do when they expire."""
 
     partial: bool = False
-    """Whether those that came up are kept when others did not."""
+    """Whether to keep the sandboxes that started when others fail."""
 
     snapshot_tag: Optional[str] = None
     """The snapshot to fork from."""
 
     source: Optional[str] = None
-    """What to fork: a snapshot of this name, or else a sandbox with this id. Either this, `snapshot_tag` or
-    `from_sandbox`.
+    """What to fork: the snapshot with this name, or else the sandbox with this id. Give exactly one of `source`,
+    `snapshot_tag` and `from_sandbox`.
     """
 
     ttl_secs: Optional[int] = None
     """Seconds until they expire."""
 
     wake_on_traffic: bool = False
-    """Whether a request to one that is paused wakes it, for another `ttl_secs`: code, commands, files and ports."""
+    """Whether requests to a paused sandbox (code, commands, files, ports) resume it for another `ttl_secs`."""
 
 
 @dataclass(frozen=True)
 class CreateSnapshot(Model):
-    """Boots an image, or forks a snapshot, runs commands and code in it, and freezes it. One of `image` and `snapshot`."""
+    """Boots an image or forks a snapshot, runs commands and code in the guest, and takes a snapshot of it. Needs exactly
+    one of `image` and `snapshot`.
+    """
 
     cpu: Optional[Cpu] = None
-    """What the guest is shown of the host's CPU. A snapshot of a level can be used on every host that has the level."""
+    """The CPU model of the guest. A snapshot with a level runs on every host that has the level."""
 
     disk_mib: Optional[int] = None
-    """What its sandboxes may write to their disks."""
+    """The disk space that its sandboxes can write."""
 
     e2b: bool = False
-    """Whether it is for programs that are written for E2B: commands, files and code are those of the user `user` unless a
-    call names another, in /home/user, with passwordless sudo, whatever the image has.
+    """Whether to set the guest up for E2B clients: commands, files and code run as the user `user` unless a call names
+    another, in /home/user, with passwordless sudo, on any image.
     """
 
     env: dict[str, str] = field(default_factory=dict)
 
     host_certs: bool = False
-    """Whether the guest sees the certificates and proxy settings of the daemon's host, for hosts behind an intercepting
-    proxy: in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one. Needs the
-    scope admin.
+    """Whether to pass the CA certificates and proxy settings of the daemon's host to the guest, for hosts behind an
+    intercepting proxy: in its environment, in /run/forkd, and in its own file of trusted certificates, if it has one.
+    Needs the scope admin.
     """
 
     image: Optional[str] = None
-    """A name or an id of an image."""
+    """The name or id of an image."""
 
     kernel: Optional[str] = None
-    """A name of a kernel; without one, the default."""
+    """The name of a kernel [default: the default kernel]."""
 
     memory_mib: Optional[int] = None
 
     network: bool = True
-    """Whether the guest has a network device. Without one, its sandboxes reach nothing but what the daemon carries to
-    them.
-    """
+    """Whether the guest has a network device. Without one, its sandboxes can only be reached through the daemon."""
 
     ready: Optional[ReadyProbe] = None
 
     run: list[str] = field(default_factory=list)
-    """Commands to run, one after another, as root with `sh -c`, before `warm_up`. One that fails ends it."""
+    """Commands to run in order, as root with `sh -c`, before `warm_up`. The request fails if one of them fails."""
 
     snapshot: Optional[str] = None
-    """A snapshot to base the new one on, which has only what differs from it. Needs a tag, and has what the guest is: of
-    the other fields, only `env`, `run`, `warm_up` and `wait` can be given.
+    """A snapshot to base the new one on, which stores only the difference. Needs a tag. The guest's configuration is
+    inherited: of the other fields, only `env`, `run`, `warm_up` and `wait` can be given.
     """
 
     start: Optional[list[str]] = None
-    """A program that runs from the start."""
+    """A program to start when the guest boots."""
 
     tag: Optional[str] = None
-    """Without one, the snapshot is named after what it is made of, and made once: the same request gets the same snapshot,
-    also while it is being made for somebody else.
+    """The tag. Without one, it is derived from the inputs, and the snapshot is made only once: equal requests get the same
+    snapshot, also while it is still being made.
     """
 
     vcpus: Optional[int] = None
 
     wait: bool = True
-    """Whether the answer comes when the snapshot is on disk, or as soon as it can be forked from."""
+    """Whether to respond only when the snapshot is on disk, instead of as soon as it can be forked."""
 
     warm_up: list[WarmUp] = field(default_factory=list)
-    """Code to run, one after another, before the guest is frozen."""
+    """Code to run in order before the snapshot is taken."""
 
 
 @dataclass(frozen=True)
 class CreateTiming(Model):
-    """How long it took, from the moment the request was admitted."""
+    """How long it took since the request was admitted."""
 
     ready_us: int
     """Until every guest had its identity and was ready."""
 
     restored_us: int
-    """Until every VM ran."""
+    """Until every VM was running."""
 
     steps: list[StepTiming] = field(default_factory=list)
-    """Where the time of each of them went, without a gap. Steps that begin with `identity.` are parts of the step
-    `identity`.
-    """
+    """The time of each step, without gaps. Steps that begin with `identity.` are parts of the step `identity`."""
 
 
 @dataclass(frozen=True)
 class CreatedSandboxes(Model):
-    """What became of a request for sandboxes."""
+    """The result of a request for sandboxes."""
 
     sandboxes: list[SandboxInfo]
 
     timing: CreateTiming
 
     counted: list[Counted] = field(default_factory=list)
-    """What each of them used on the way, if that was asked for. In no order."""
+    """The measured usage of each sandbox, if requested, in no particular order."""
 
     failures: list[ErrorBody] = field(default_factory=list)
-    """Those that did not come up, if the others were to be kept."""
+    """The errors of those that failed, with `partial`."""
 
 
 @dataclass(frozen=True)
 class Credentials(Model):
-    """For a registry. They are neither kept nor logged."""
+    """Credentials for a registry. They are neither stored nor logged."""
 
     password: str
 
@@ -564,19 +562,19 @@ class Credentials(Model):
 
 @dataclass(frozen=True)
 class DebianImage(Model):
-    """Makes a Debian image, without any registry."""
+    """Makes a Debian image from Debian packages."""
 
     include: list[str] = field(default_factory=list)
-    """Packages beyond the smallest system."""
+    """Packages to add to the minimal system."""
 
     mirror: Optional[str] = None
-    """Where packages come from, an address that begins with http:// or https://."""
+    """The package mirror: an http:// or https:// address."""
 
     name: Optional[str] = None
-    """Without one, it is made of the suite and the packages."""
+    """The name of the image [default: derived from the suite and the packages]."""
 
     size_mib: Optional[int] = None
-    """The least size of the file system."""
+    """The minimum size of the file system."""
 
     suite: str = "bookworm"
 
@@ -586,7 +584,7 @@ class Displayed(Model):
     """A value that was displayed."""
 
     data: dict[str, str]
-    """The same value in each of its MIME types. What is binary is in base64."""
+    """The value in each of its MIME types. Binary data is in base64."""
 
     main: bool
     """Whether it is the value of the last expression."""
@@ -594,18 +592,18 @@ class Displayed(Model):
 
 @dataclass(frozen=True)
 class Egress(Model):
-    """Where the packets of a sandbox may go. The host and other sandboxes are never among it."""
+    """Where a sandbox may send packets. The host and other sandboxes are never reachable."""
 
     mode: EgressMode
 
     allow: list[str] = field(default_factory=list)
-    """What is reached in the mode `list`, and in the mode `allow` although `deny` has it: networks (`10.1.0.0/16`),
-    addresses, names (`example.com`, `*.example.com`), each with ports if only those are meant (`example.com:443`,
+    """Destinations allowed in the mode `list`, and in the mode `allow` in spite of `deny`: networks (`10.1.0.0/16`),
+    addresses, names (`example.com`, `*.example.com`), each optionally with ports (`example.com:443`,
     `10.0.0.7:80,8000-8100`, `[2001:db8::/32]:443`).
     """
 
     deny: list[str] = field(default_factory=list)
-    """Networks (`8.8.8.0/24`) and addresses that are not reached in the mode `allow`. What `allow` has wins over them."""
+    """Networks (`8.8.8.0/24`) and addresses that are blocked in the mode `allow`. `allow` takes precedence."""
 
 
 @dataclass(frozen=True)
@@ -621,19 +619,19 @@ class Ended(Model):
 
 @dataclass(frozen=True)
 class ErrorBody(Model):
-    """The body of every answer with a status of 400 or more."""
+    """The body of every response with a status of 400 or more."""
 
     code: ErrorCode
-    """What failed, for programs."""
+    """What failed, as a code."""
 
     error: str
-    """What failed, for people."""
+    """What failed, as text."""
 
     hint: Optional[str] = None
-    """What to do about it, for people."""
+    """What to do about it, as text."""
 
     hint_code: Optional[HintCode] = None
-    """What to do about it, for programs."""
+    """What to do about it, as a code."""
 
 
 @dataclass(frozen=True)
@@ -643,7 +641,7 @@ class Eval(Model):
     code: str
 
     context: Optional[str] = None
-    """A context of its own instead of the language's default one."""
+    """The context to use [default: the language's default one]."""
 
     env: dict[str, str] = field(default_factory=dict)
 
@@ -654,7 +652,7 @@ class Eval(Model):
 
 @dataclass(frozen=True)
 class EvalError(Model):
-    """The code has failed."""
+    """An error raised by the code."""
 
     name: str
 
@@ -668,15 +666,15 @@ class EvalEventEnded(Model):
     """The last line."""
 
     timed_out: bool
-    """Whether it was interrupted because its time was over."""
+    """Whether it was interrupted because it timed out."""
 
     truncated: bool
-    """Whether something was too large to be sent."""
+    """Whether output was cut because it was too large."""
 
 
 @dataclass(frozen=True)
 class EvalEvent(Model):
-    """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
+    """A line of the streamed response (`Accept: application/x-ndjson`)."""
 
     stdout: Optional[str] = None
 
@@ -685,28 +683,28 @@ class EvalEvent(Model):
     result: Optional[Displayed] = None
 
     raised: Optional[EvalError] = None
-    """The code has failed. `ended` follows."""
+    """The code raised an error. `ended` follows."""
 
     ended: Optional[EvalEventEnded] = None
     """The last line."""
 
     error: Optional[ErrorBody] = None
-    """The last line: it could not be followed to its end."""
+    """The last line: the stream failed before the end."""
 
 
 @dataclass(frozen=True)
 class Evaluated(Model):
-    """What the code has come to."""
+    """The result of code."""
 
     results: list[dict[str, str]]
-    """Everything that was displayed, by MIME type, the last expression included."""
+    """Everything that was displayed, by MIME type, including the last expression."""
 
     stderr: str
 
     stdout: str
 
     truncated: bool
-    """Whether there was more output than an answer holds."""
+    """Whether output was cut because it did not fit into the response."""
 
     error: Optional[EvalError] = None
 
@@ -714,12 +712,12 @@ class Evaluated(Model):
     """The value of the last expression, as text."""
 
     timed_out: bool = False
-    """Whether it was interrupted because its time was over. What it printed and displayed until then is here."""
+    """Whether it was interrupted because it timed out. The output until then is included."""
 
 
 @dataclass(frozen=True)
 class Event(Model):
-    """Something has happened."""
+    """An event."""
 
     event: Literal[
         "sandbox",
@@ -751,27 +749,27 @@ class Event(Model):
     destination: Optional[str] = None
 
     name: Optional[str] = None
-    """The name that was asked for."""
+    """The queried name."""
 
     port: Optional[int] = None
 
     protocol: Optional[str] = None
-    """`tcp`, `udp`, `icmp`, `icmpv6`, or a number of IP."""
+    """`tcp`, `udp`, `icmp`, `icmpv6`, or an IP protocol number."""
 
     reason: Optional[DropReason] = None
 
     status: Optional[SnapshotStatus] = None
 
     count: Optional[int] = None
-    """How many. Not known of a daemon that has ended."""
+    """The number of missed events, unless the daemon has been restarted."""
 
     cursor: Optional[str] = None
-    """A place in the stream: `after` with it continues behind this event."""
+    """A position in the stream: pass it as `after` to continue after this event."""
 
 
 @dataclass(frozen=True)
 class Exec(Model):
-    """Runs a program and waits for its end."""
+    """Runs a program and waits until it ends."""
 
     args: list[str]
     """The program and its arguments."""
@@ -781,12 +779,12 @@ class Exec(Model):
     env: dict[str, str] = field(default_factory=dict)
 
     stdin: Optional[str] = None
-    """What the program reads."""
+    """The stdin of the program."""
 
     timeout_secs: int = 30
 
     user: Optional[str] = None
-    """Without one, the image's."""
+    """The user that runs it [default: the image's]."""
 
 
 @dataclass(frozen=True)
@@ -798,8 +796,8 @@ class ExecEventStarted(Model):
 
 @dataclass(frozen=True)
 class ExecEventStdinTaken(Model):
-    """The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and
-    only for a client that asked with `stdin_window`.
+    """Bytes of stdin that the program has read, or will never read, since the last such event. Only over a WebSocket, and
+    only with `stdin_window`.
     """
 
     bytes: int
@@ -807,7 +805,7 @@ class ExecEventStdinTaken(Model):
 
 @dataclass(frozen=True)
 class ExecEventExited(Model):
-    """The last line: it has ended."""
+    """The last line: the program has ended."""
 
     exit_code: int
 
@@ -816,7 +814,7 @@ class ExecEventExited(Model):
 
 @dataclass(frozen=True)
 class ExecEvent(Model):
-    """A line of the stream that is the answer when `application/x-ndjson` is accepted. Bytes are in base64."""
+    """A line of the streamed response (`Accept: application/x-ndjson`). Bytes are in base64."""
 
     started: Optional[ExecEventStarted] = None
 
@@ -825,20 +823,20 @@ class ExecEvent(Model):
     stderr: Optional[str] = None
 
     stdin_taken: Optional[ExecEventStdinTaken] = None
-    """The program has taken this much of what came in binary messages, or will never read it. Only over a WebSocket, and
-    only for a client that asked with `stdin_window`.
+    """Bytes of stdin that the program has read, or will never read, since the last such event. Only over a WebSocket, and
+    only with `stdin_window`.
     """
 
     exited: Optional[ExecEventExited] = None
-    """The last line: it has ended."""
+    """The last line: the program has ended."""
 
     error: Optional[ErrorBody] = None
-    """The last line: it could not be followed to its end."""
+    """The last line: the stream failed before the end."""
 
 
 @dataclass(frozen=True)
 class ExecStart(Model):
-    """Begins an interactive program: the first message of a client, as text."""
+    """Starts an interactive program: the client's first message, as text."""
 
     args: list[str]
     """The program and its arguments."""
@@ -848,53 +846,54 @@ class ExecStart(Model):
     env: dict[str, str] = field(default_factory=dict)
 
     stdin: Optional[str] = None
-    """What the program reads first, before what comes in binary messages."""
+    """Stdin that precedes the binary messages."""
 
     stdin_window: bool = False
-    """Whether the client wants `stdin_taken` events. One that sends at most 1 MiB in binary messages more than these
-    report is listened to while its program reads nothing: signals, sizes and its going away arrive at once. Without
-    them, a client that has sent more than that is not listened to until the program reads.
+    """Whether to send `stdin_taken` events. While a client has sent at most 1 MiB more in binary messages than these
+    report, the daemon keeps reading its messages even if the program does not read: signals, resizes and a disconnect
+    take effect at once. Without these events, the daemon stops reading from a client that has sent more than 1 MiB
+    until the program reads.
     """
 
     timeout_secs: Optional[int] = None
-    """Without it, 30 seconds; with a terminal, a day."""
+    """Seconds until it is killed [default: 30; with a terminal, 86400]."""
 
     tty: Optional[TerminalSize] = None
-    """With it, the program has a terminal of this size; `TERM` is `xterm-256color` if `env` does not say."""
+    """Gives the program a terminal of this size. `TERM` is `xterm-256color` unless `env` sets it."""
 
     user: Optional[str] = None
-    """Without one, the image's."""
+    """The user that runs it [default: the image's]."""
 
 
 @dataclass(frozen=True)
 class Executed(Model):
-    """How a program has ended."""
+    """The result of a program."""
 
     exit_code: int
-    """128 and the signal's number if a signal has ended it."""
+    """128 plus the signal number if a signal ended it."""
 
     stderr: str
 
     stdout: str
-    """What is not UTF-8 is replaced; the stream has it exactly."""
+    """Invalid UTF-8 is replaced; the stream has the exact bytes."""
 
     timed_out: bool
-    """Whether it was ended because its time was over."""
+    """Whether it was killed because it timed out."""
 
     truncated: bool
-    """Whether there was more output than an answer holds."""
+    """Whether output was cut because it did not fit into the response."""
 
 
 @dataclass(frozen=True)
 class FileInfo(FileNames, Model):
-    """What is known of a file. A link is shown as what it leads to."""
+    """Metadata of a file. Symbolic links are followed."""
 
     group: str
 
     kind: FileKind
 
     mode: int
-    """The permissions: `0o644` is 420."""
+    """The permission bits as a number: `0o644` is 420."""
 
     modified_unix: int
 
@@ -907,20 +906,20 @@ class FileInfo(FileNames, Model):
     size: int
 
     symlink_target: Optional[str] = None
-    """Where a link leads."""
+    """The target of a symbolic link."""
 
 
 @dataclass(frozen=True)
 class FileList(Model):
-    """What is in a directory, in the order of names."""
+    """The entries of a directory, sorted by name."""
 
     files: list[FileInfo]
 
     truncated: bool
-    """Whether there are more."""
+    """Whether there are more entries."""
 
     next: Optional[str] = None
-    """If there are: `after` with it gives the next of them."""
+    """If there are more: pass this as `after` to get the next page."""
 
 
 @dataclass(frozen=True)
@@ -932,22 +931,22 @@ class Health(Model):
 
 @dataclass(frozen=True)
 class ImageInfo(Model):
-    """An image with all that is known of it."""
+    """An image with its details."""
 
     created_at_unix: int
 
     default_user: str
-    """Who processes belong to when nobody says otherwise."""
+    """The default user of its processes."""
 
     disk_bytes: int
-    """What it takes on disk."""
+    """Its size on disk."""
 
     id: str
 
     names: list[str]
 
     shared: bool
-    """Whether it is in the library that the daemon only reads."""
+    """Whether it is in the shared, read-only library."""
 
     size_bytes: int
     """The size of its file system."""
@@ -960,13 +959,13 @@ class ImageInfo(Model):
     source: ImageSource
 
     projects: list[str] = field(default_factory=list)
-    """The projects that it belongs to, as far as the caller sees them."""
+    """The projects it belongs to that the caller may see."""
 
     public: bool = False
-    """Whether every project may make snapshots of it."""
+    """Whether every project can make snapshots of it."""
 
     recipe: Optional[ImageRecipe] = None
-    """What its snapshots get unless something else is asked for."""
+    """Defaults for snapshots of it."""
 
 
 @dataclass(frozen=True)
@@ -1034,31 +1033,31 @@ class ImageSource(Model):
 
 @dataclass(frozen=True)
 class ImageSummary(Model):
-    """An image, as lists have it."""
+    """An image in a list."""
 
     created_at_unix: int
 
     default_user: str
-    """Who processes belong to when nobody says otherwise."""
+    """The default user of its processes."""
 
     disk_bytes: int
-    """What it takes on disk."""
+    """Its size on disk."""
 
     id: str
 
     names: list[str]
 
     shared: bool
-    """Whether it is in the library that the daemon only reads."""
+    """Whether it is in the shared, read-only library."""
 
     size_bytes: int
     """The size of its file system."""
 
     projects: list[str] = field(default_factory=list)
-    """The projects that it belongs to, as far as the caller sees them."""
+    """The projects it belongs to that the caller may see."""
 
     public: bool = False
-    """Whether every project may make snapshots of it."""
+    """Whether every project can make snapshots of it."""
 
 
 @dataclass(frozen=True)
@@ -1066,15 +1065,15 @@ class Interrupt(Model):
     """Interrupts the code that runs in a context."""
 
     grace_secs: int = 5
-    """What the code gets to end in. Code that still runs then is ended with its interpreter, and a new one is started."""
+    """Seconds to wait for the code to end. If it is still running then, its interpreter is restarted."""
 
 
 @dataclass(frozen=True)
 class Interrupted(Model):
-    """What became of an interruption."""
+    """The result of an interruption."""
 
     restarted: bool
-    """Whether the code did not end in time. The context has a new interpreter then, without the variables of the old one."""
+    """Whether the code did not end in time, so that the interpreter was restarted and lost its variables."""
 
 
 @dataclass(frozen=True)
@@ -1084,18 +1083,18 @@ class Kernel(Model):
     created_at_unix: int
 
     default: bool
-    """Whether it is used when none is named."""
+    """Whether it is the default kernel."""
 
     missing: list[str]
-    """Modules that would be of use and that it does not have."""
+    """Useful modules that it lacks."""
 
     modules: list[str]
-    """Modules that come with it, in the order in which they are loaded."""
+    """Its modules, in loading order."""
 
     name: str
 
     shared: bool
-    """Whether it is in the library that the daemon only reads."""
+    """Whether it is in the shared, read-only library."""
 
     version: str
 
@@ -1109,95 +1108,95 @@ class KernelList(Model):
 
 @dataclass(frozen=True)
 class KvmStats(Model):
-    """What KVM has counted."""
+    """Counters of KVM."""
 
     exits: int
-    """From the guest to KVM."""
+    """Exits from the guest to KVM."""
 
     page_faults: int
-    """On guest memory that was not mapped, or not for writing."""
+    """Page faults on guest memory that was not mapped, or not for writing."""
 
 
 @dataclass(frozen=True)
 class LibraryProgress(Model):
-    """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
+    """A line of the streamed response (`Accept: application/x-ndjson`)."""
 
     step: Optional[str] = None
-    """What is being done now."""
+    """The current step."""
 
     detail: Optional[str] = None
-    """How far it is. Each replaces the one before."""
+    """The progress of the step; replaces the previous one."""
 
     transfer: Optional[Transfer] = None
-    """How far a transfer of a snapshot is. Each replaces the one before."""
+    """The progress of a snapshot transfer; replaces the previous one."""
 
     output: Optional[str] = None
-    """A line of what a build step prints."""
+    """A line of output of a build step."""
 
     warning: Optional[str] = None
-    """Something to know, whatever becomes of it."""
+    """A warning."""
 
     image: Optional[ImageInfo] = None
-    """The last line: it is done."""
+    """The last line: the result."""
 
     kernel: Optional[Kernel] = None
-    """The last line: it is done."""
+    """The last line: the result."""
 
     snapshot: Optional[SnapshotInfo] = None
-    """The last line: it is here."""
+    """The last line: the result."""
 
     pushed: Optional[PushedSnapshot] = None
-    """The last line: it is there."""
+    """The last line: the result."""
 
     error: Optional[ErrorBody] = None
-    """The last line: it failed."""
+    """The last line: the error."""
 
 
 @dataclass(frozen=True)
 class Limits(Model):
-    """What a sandbox may use. What is not said is as the snapshot has it."""
+    """The limits of a sandbox [default: those of the snapshot]."""
 
     bandwidth_mib: Optional[int] = None
-    """MiB a second that it may send, and may receive."""
+    """Bandwidth in MiB per second, for each direction."""
 
     cpu_percent: Optional[int] = None
-    """CPU time, in hundredths of one CPU. Without it, all of its CPUs."""
+    """CPU time in percent of one CPU [default: all vCPUs of the guest]."""
 
     cpu_weight: Optional[int] = None
-    """Its share where CPUs are short, against 100 of another."""
+    """CPU weight under contention (1-10000, default 100)."""
 
     disk_mib: Optional[int] = None
-    """What it may write to its disk: at most what the snapshot's may."""
+    """The disk space that it can write, in MiB: at most that of the snapshot."""
 
     io_per_sec: Optional[int] = None
-    """How often it may do either."""
+    """Disk I/O operations per second."""
 
     memory_mib: Optional[int] = None
-    """Of the host's memory, for what it does not share with its parent. One that needs more is ended. Without it, as much
-    as its guest has, and what that costs the host.
+    """Host memory in MiB for what it does not share with its parent. A sandbox that exceeds it is ended [default: the
+    guest's memory plus the overhead of the VM].
     """
 
     read_bytes_per_sec: Optional[int] = None
-    """What it may read from the device of its disk, each second."""
+    """Disk read bandwidth in bytes per second."""
 
     write_bytes_per_sec: Optional[int] = None
-    """What it may write there."""
+    """Disk write bandwidth in bytes per second."""
 
 
 @dataclass(frozen=True)
 class ListRepository(Model):
-    """Whose tags are listed."""
+    """The repository whose tags to list."""
 
     repository: str
     """`registry.example/team/app`."""
 
     credentials: Optional[Credentials] = None
-    """Without them, those of the daemon's Docker config file."""
+    """Credentials for the registry [default: those of the daemon's Docker config file]."""
 
 
 @dataclass(frozen=True)
 class Named(Model):
-    """What a name means: a snapshot's tag comes before a sandbox's id."""
+    """What a name refers to. A snapshot's tag takes precedence over a sandbox's id."""
 
     snapshot: Optional[SnapshotInfo] = None
 
@@ -1206,30 +1205,30 @@ class Named(Model):
 
 @dataclass(frozen=True)
 class NetworkStats(Model):
-    """What a sandbox has sent and received, and what was dropped of it."""
+    """The network traffic of a sandbox, and what was dropped."""
 
     over_limit_packets: int
-    """Beyond its bandwidth, or with more connections than a sandbox may have."""
+    """Over the bandwidth or the limit of connections."""
 
     received_bytes: int
 
     received_packets: int
 
     refused_packets: int
-    """Not allowed by its egress."""
+    """Dropped: not allowed by its egress rules."""
 
     sent_bytes: int
 
     sent_packets: int
 
     spoofed_packets: int
-    """With addresses that are not its own."""
+    """Dropped: sent with an address that is not its own."""
 
 
 @dataclass(frozen=True)
 class Problem(Model):
-    """A record, manifest or directory of the daemon's that it cannot read. It leaves that as it is, with every process and
-    file that may belong to it, and tries again every minute.
+    """A record, manifest or directory that the daemon cannot read. The daemon keeps it, with every process and file that
+    may belong to it, and retries every minute.
     """
 
     path: str
@@ -1247,7 +1246,7 @@ class ProblemList(Model):
 
 @dataclass(frozen=True)
 class Process(Model):
-    """A program that runs: one that a client has started, not one of its children."""
+    """A running program that a client has started; its child processes are not listed."""
 
     args: list[str]
     """The program and its arguments."""
@@ -1260,64 +1259,64 @@ class Process(Model):
     cwd: Optional[str] = None
 
     tag: Optional[str] = None
-    """A name that an E2B client has given it."""
+    """A tag set by an E2B client."""
 
 
 @dataclass(frozen=True)
 class Progress(Model):
-    """A line of the stream that is the answer when `application/x-ndjson` is accepted."""
+    """A line of the streamed response (`Accept: application/x-ndjson`)."""
 
     step: Optional[str] = None
-    """What is being done now."""
+    """The current step."""
 
     output: Optional[str] = None
-    """A line of what a step prints."""
+    """A line of output of a step."""
 
     snapshot: Optional[SnapshotInfo] = None
-    """The last line: it is done."""
+    """The last line: the result."""
 
     built: Optional[BuiltSnapshot] = None
-    """The last line of a build: it is done."""
+    """The last line of a build: the result."""
 
     error: Optional[ErrorBody] = None
-    """The last line: it failed."""
+    """The last line: the error."""
 
 
 @dataclass(frozen=True)
 class PruneImages(Model):
-    """What is removed of what nobody names: steps that builds have kept, and images."""
+    """Which unused objects to remove: cached build steps, and images without a name."""
 
     images: bool = False
-    """Whether images without a name go too, unless snapshots or sandboxes need them."""
+    """Whether to also remove images without a name, unless snapshots or sandboxes need them."""
 
     keep_mib: Optional[int] = None
-    """How much is kept of the steps that were used last."""
+    """How much of the most recently used build steps to keep, in MiB."""
 
 
 @dataclass(frozen=True)
 class PruneSnapshots(Model):
-    """Which snapshots are removed that nobody needs. Those that sandboxes were forked from or can be rolled back to,
-    public ones, and those that others are based on which stay, stay in any case.
+    """Which unused snapshots to remove. Never removed: snapshots that have sandboxes or that sandboxes can be rolled back
+    to, public ones, and those that a remaining snapshot is based on.
     """
 
     dry_run: bool = False
-    """Only say what would go."""
+    """Only report what would be removed."""
 
     keep_mib: Optional[int] = None
-    """Stop as soon as what is left takes no more than this on disk; those that were not used for the longest time go
+    """Stop when the remaining snapshots take at most this much disk space, in MiB. The least recently used are removed
     first.
     """
 
     named: bool = False
-    """Whether those that somebody has named go, too, and not only those named after what they are made of. Needs
-    `unused_seconds` or `keep_mib`.
+    """Whether to also remove snapshots with a chosen name, not only those with a generated one. Needs `unused_seconds` or
+    `keep_mib`.
     """
 
     project: Optional[str] = None
-    """Only those of this project. Without it, all those that the caller may remove."""
+    """Only those of this project [default: all that the caller may remove]."""
 
     unused_seconds: Optional[int] = None
-    """Those that were not forked for so long."""
+    """Only those that were not forked for this many seconds."""
 
 
 @dataclass(frozen=True)
@@ -1340,22 +1339,22 @@ class PrunedSnapshot(Model):
     tag: str
 
     used_at_unix: int
-    """When it was forked last, or made."""
+    """When it was last forked, or made."""
 
 
 @dataclass(frozen=True)
 class PrunedSnapshots(Model):
-    """What was removed, or would be, in this order."""
+    """The snapshots that were or would be removed, in this order."""
 
     freed_bytes: int
-    """What the disk has back."""
+    """Freed bytes on disk."""
 
     snapshots: list[PrunedSnapshot]
 
 
 @dataclass(frozen=True)
 class Publish(Model):
-    """Whether every project may use something."""
+    """Makes something usable by every project, or only its own."""
 
     public: bool
 
@@ -1365,92 +1364,92 @@ class PullImage(Model):
     """Pulls an image from a registry."""
 
     reference: str
-    """As Docker has it: `python:3.12`, `registry.example/team/app@sha256:…`. Plain http is spoken with the daemon's own
-    host only.
+    """A Docker reference: `python:3.12`, `registry.example/team/app@sha256:…`. Plain HTTP is used only with the daemon's
+    own host.
     """
 
     credentials: Optional[Credentials] = None
-    """Without them, those of the daemon's Docker config file."""
+    """Credentials for the registry [default: those of the daemon's Docker config file]."""
 
     name: Optional[str] = None
-    """The name that the image gets; without one, the reference."""
+    """The name of the image [default: the reference]."""
 
     size_mib: Optional[int] = None
-    """The least size of the file system."""
+    """The minimum size of the file system."""
 
 
 @dataclass(frozen=True)
 class PullSnapshot(Model):
-    """Fetches a snapshot from a registry."""
+    """Pulls a snapshot from a registry."""
 
     reference: str
-    """Where from: `registry.example/team/app:tag`, or with `@sha256:…`."""
+    """The source: `registry.example/team/app:tag`, or with `@sha256:…`."""
 
     credentials: Optional[Credentials] = None
-    """Without them, those of the daemon's Docker config file."""
+    """Credentials for the registry [default: those of the daemon's Docker config file]."""
 
     key: Optional[str] = None
-    """A public key in PEM (ECDSA P-256) that must have signed it, beside what the daemon's policy demands."""
+    """A public key in PEM (ECDSA P-256) that must have signed it, in addition to the daemon's policy."""
 
     reuse: bool = False
-    """If this very snapshot is here, under whatever tag, answer with it and fetch nothing. If it is not and no tag is
-    given, it is called after the reference and its digest: `app-tag-0123456789ab`.
+    """If this daemon has the same snapshot under any tag, return it and fetch nothing. Otherwise, without a tag, name it
+    after the reference and its digest: `app-tag-0123456789ab`.
     """
 
     tag: Optional[str] = None
-    """What it is called here. Without one, what its sender calls it."""
+    """The tag on this daemon [default: the tag of the sender]."""
 
 
 @dataclass(frozen=True)
 class PushSnapshot(Model):
-    """Sends a snapshot to a registry, with all that it stands on."""
+    """Pushes a snapshot to a registry, with all snapshots that it is based on."""
 
     reference: str
-    """Where to: `registry.example/team/app:tag`."""
+    """The destination: `registry.example/team/app:tag`."""
 
     credentials: Optional[Credentials] = None
-    """Without them, those of the daemon's Docker config file."""
+    """Credentials for the registry [default: those of the daemon's Docker config file]."""
 
     mount_from: list[str] = field(default_factory=list)
-    """Repositories of the same registry that may have some of it already, without the registry's name. Those that the
-    snapshot, or one that it is based on, was pushed to or pulled from are known.
+    """Repositories of the same registry, without the registry's name, that may already have some of the blobs. The daemon
+    adds those that the snapshot, or one it is based on, was pushed to or pulled from.
     """
 
     variant: Optional[str] = None
-    """Adds it to what the tag names, as the variant with this name (1-63 of a-z, 0-9 and `._-`), in the place of an
-    earlier one with that name. Whoever pulls the tag gets the first variant that fits the host. Without it, the tag
-    then names this snapshot alone.
+    """Adds the snapshot to the tag as the variant with this name (1-63 of a-z, 0-9 and `._-`), replacing an earlier one
+    with that name. A pull of the tag gets the first variant that fits the host. Without it, the tag then names this
+    snapshot alone.
     """
 
     yes: bool = False
-    """A snapshot of a sandbox has the memory of whoever used it, and so have those that are based on one. They are pushed
-    only with this.
+    """Confirms the push of a snapshot that contains the memory of a sandbox's users: a snapshot of a sandbox, or one based
+    on it.
     """
 
 
 @dataclass(frozen=True)
 class PushedSnapshot(Model):
-    """What a push has done."""
+    """The result of a push."""
 
     present_bytes: int
-    """Bytes that the registry had already, or took from another repository."""
+    """Bytes that the registry already had, or mounted from another repository."""
 
     reference: str
-    """Where it is, by its digest."""
+    """Its reference with the digest."""
 
     sent_bytes: int
-    """Bytes that were sent."""
+    """Bytes sent."""
 
 
 @dataclass(frozen=True)
 class ReadyProbe(Model):
-    """When the guest is ready. One of `port` and `command`."""
+    """How to detect that the guest is ready. Needs exactly one of `port` and `command`."""
 
     command: Optional[list[str]] = None
-    """This command ends with 0."""
+    """Ready when this command exits with 0."""
 
     port: Optional[int] = None
-    """Somebody listens on this port."""
+    """Ready when a process listens on this port."""
 
     timeout_secs: Optional[int] = None
 
@@ -1460,25 +1459,25 @@ class RemovedImage(Model):
     """What was removed."""
 
     freed_bytes: int
-    """What the disk has back."""
+    """Freed bytes on disk."""
 
     id: str
 
     names: list[str]
-    """The names that are gone."""
+    """The removed names."""
 
     removed: bool
-    """Whether the image is gone too: it was removed by its id or its last name."""
+    """Whether the image itself was removed: by its id or with its last name."""
 
 
 @dataclass(frozen=True)
 class RemovedSnapshots(Model):
-    """What was removed, in this order."""
+    """The removed snapshots, in this order."""
 
     removed: list[str]
 
     names: list[str] = field(default_factory=list)
-    """The name that was removed, if what was named is not the tag of a snapshot but another of its names."""
+    """The removed name, if the request named not the tag of a snapshot but one of its other names."""
 
 
 @dataclass(frozen=True)
@@ -1494,13 +1493,13 @@ class RepositoryTag(Model):
     tag: str
 
     created_at_unix: Optional[int] = None
-    """When the snapshot was made, if its manifest says it."""
+    """When the snapshot was made, if its manifest has the time."""
 
     kind: Optional[str] = None
-    """The type of what it is, as a media type."""
+    """The media type of the object."""
 
     size_bytes: Optional[int] = None
-    """Compressed bytes, if the registry says it."""
+    """Its compressed size, if the registry reports it."""
 
 
 @dataclass(frozen=True)
@@ -1513,18 +1512,18 @@ class RepositoryTags(Model):
     """In the registry's order, at most 1000."""
 
     truncated: bool
-    """Whether there are more."""
+    """Whether there are more entries."""
 
 
 @dataclass(frozen=True)
 class ResolveSnapshot(Model):
-    """Asks what a reference to a registry names now."""
+    """Resolves a reference to a registry."""
 
     reference: str
     """`registry.example/team/app:tag`, or with `@sha256:…`."""
 
     credentials: Optional[Credentials] = None
-    """Without them, those of the daemon's Docker config file."""
+    """Credentials for the registry [default: those of the daemon's Docker config file]."""
 
 
 @dataclass(frozen=True)
@@ -1535,12 +1534,12 @@ class ResolvedSnapshot(Model):
     """The digest to sign and to verify: `sha256:…`."""
 
     repository: str
-    """Registry and repository, as signatures and policies name them."""
+    """Registry and repository, in the form that signatures and policies use."""
 
 
 @dataclass(frozen=True)
 class Rollback(Model):
-    """Takes a sandbox back to one of its own branches."""
+    """Rolls a sandbox back to one of its own branches."""
 
     tag: str
 
@@ -1550,12 +1549,12 @@ class SandboxInfo(SandboxNames, Model):
     """A sandbox."""
 
     branches: list[str]
-    """Its own branches, the oldest first."""
+    """Its own branches, oldest first."""
 
     created_at_unix: int
 
     disk_mib: int
-    """What it may write to its disk."""
+    """The disk space that it can write, in MiB."""
 
     id: str
 
@@ -1564,14 +1563,14 @@ class SandboxInfo(SandboxNames, Model):
     metadata: dict[str, str]
 
     snapshot_tag: str
-    """The snapshot that it was forked from."""
+    """The snapshot it was forked from."""
 
     state: SandboxState
 
     vcpus: int
 
     egress: Optional[Egress] = None
-    """What it may reach. Without a network, nothing is said."""
+    """What it may reach. Missing without a network."""
 
     ended: Optional[Ended] = None
     """Why it has ended."""
@@ -1580,82 +1579,84 @@ class SandboxInfo(SandboxNames, Model):
     """When it expires."""
 
     limits: Optional[Limits] = None
-    """What it may use of the host, as it is kept."""
+    """Its enforced limits."""
 
     on_expiry: Optional[OnExpiry] = None
 
     owner: Optional[str] = None
-    """Who asked for it: `token:NAME`, `unix:UID`, or `local`."""
+    """Who created it: `token:NAME`, `unix:UID`, or `local`."""
 
     pid: Optional[int] = None
-    """Its VM process on the host."""
+    """The process id of its VM on the host."""
 
     project: Optional[str] = None
-    """The project that it belongs to."""
+    """The project it belongs to."""
 
     wake_on_traffic: bool = False
-    """Whether a request to it wakes it when it is paused."""
+    """Whether a request to it resumes it when it is paused."""
 
 
 @dataclass(frozen=True)
 class SandboxList(Model):
-    """Sandboxes, the oldest first."""
+    """Sandboxes, oldest first."""
 
     sandboxes: list[SandboxInfo]
 
     next: Optional[str] = None
-    """There are more: ask again with this as `after`."""
+    """If there are more: pass this as `after` to get the next page."""
 
 
 @dataclass(frozen=True)
 class SandboxStats(Model):
-    """What a sandbox uses."""
+    """Resource usage of a sandbox."""
 
     cpu_us: int
     """CPU time of the VM process so far."""
 
     disk_bytes: int
-    """What it has written to its disk since its last branch."""
+    """Bytes written to its disk since its last branch."""
 
     memory_private_bytes: int
     """Memory that only this sandbox maps."""
 
     memory_shared_bytes: int
-    """Memory that it shares with other processes: with a snapshot's, and through that with other sandboxes."""
+    """Memory that it shares with a snapshot's process, and through that with other sandboxes."""
 
     kvm: Optional[KvmStats] = None
-    """What KVM has counted of its guest since it was forked or last rolled back. None where the kernel does not count."""
+    """KVM's counters of its guest since it was forked or last rolled back. Missing if the host's kernel does not have
+    them.
+    """
 
     memory_shared_with: Optional[str] = None
-    """The snapshot that it shares this memory with: its latest branch in memory, or the snapshot that it was forked from.
-    None if neither is in memory.
+    """The snapshot that it shares this memory with: its latest branch in memory, or the snapshot it was forked from.
+    Missing if neither is in memory.
     """
 
     network: Optional[NetworkStats] = None
-    """What went through its network, if it has one."""
+    """Its network traffic, if it has a network."""
 
     process_faults: Optional[int] = None
-    """Page faults of the VM process, its guest's aside."""
+    """Page faults of the VM process, without those of its guest."""
 
 
 @dataclass(frozen=True)
 class SendSignal(Model):
-    """Sends a signal to a program and all that are in its process group."""
+    """Sends a signal to a program and its process group."""
 
     signal: Signal
 
 
 @dataclass(frozen=True)
 class SetBandwidth(Model):
-    """Changes how much a sandbox may send and receive."""
+    """Changes the bandwidth of a sandbox."""
 
     bandwidth_mib: Optional[int] = None
-    """MiB a second that it may send, and may receive; `null` for what the daemon gives to those who ask for nothing."""
+    """Bandwidth in MiB per second, for each direction; `null` for the daemon's default."""
 
 
 @dataclass(frozen=True)
 class SetTtl(Model):
-    """Changes when a sandbox is ended by itself."""
+    """Changes when a sandbox expires."""
 
     ttl_secs: Optional[int] = None
     """Seconds from now; `null` for never."""
@@ -1666,19 +1667,19 @@ class SnapshotInfo(Model):
     """A snapshot."""
 
     children: list[str]
-    """The snapshots that are changes of this one."""
+    """The snapshots that are based on this one."""
 
     created_at_unix: int
 
     disk_mib: int
 
     loaded: bool
-    """Whether a process is there to fork from at once."""
+    """Whether it is held in memory, ready to fork."""
 
     memory_mib: int
 
     size: SnapshotSize
-    """What it takes on disk, as far as it is there."""
+    """Its size on disk so far."""
 
     status: SnapshotStatus
 
@@ -1687,60 +1688,60 @@ class SnapshotInfo(Model):
     vcpus: int
 
     branched_from: Optional[str] = None
-    """The sandbox that it is a branch of."""
+    """The sandbox that it was branched from."""
 
     build_key: Optional[str] = None
-    """Of one that was built: the digest of what it was made of. A build with the same key gets this snapshot."""
+    """For a built snapshot: the digest of its inputs. A build with the same key reuses this snapshot."""
 
     cpu: Optional[Cpu] = None
-    """What its sandboxes are shown of the host's CPU."""
+    """The CPU model of its sandboxes."""
 
     error: Optional[str] = None
-    """Why it failed."""
+    """The reason, if it failed."""
 
     image: Optional[str] = None
     """The image that it was booted from."""
 
     names: list[str] = field(default_factory=list)
-    """Its other names. Each can be used in the place of the tag."""
+    """Its other names. Each can be used instead of the tag."""
 
     network: bool = False
-    """Whether its sandboxes have a network."""
+    """Whether its sandboxes have a network device."""
 
     parent: Optional[str] = None
-    """The snapshot that this one is a change of."""
+    """The snapshot that this one is based on."""
 
     pause_us: Optional[int] = None
-    """How long the sandbox stood still for it."""
+    """How long the sandbox was paused for it, in microseconds."""
 
     project: Optional[str] = None
-    """The project that it belongs to."""
+    """The project it belongs to."""
 
     public: bool = False
-    """Whether every project may fork from it."""
+    """Whether every project can fork it."""
 
     resident: Optional[SnapshotMemory] = None
-    """The memory that this process holds."""
+    """The memory of the process that holds it."""
 
 
 @dataclass(frozen=True)
 class SnapshotDamage(Model):
-    """A file that is not as it was written."""
+    """A damaged file."""
 
     problem: str
     """What is wrong with it."""
 
     file: Optional[str] = None
-    """The file, below the daemon's directory."""
+    """The path of the file, relative to the daemon's directory."""
 
 
 @dataclass(frozen=True)
 class SnapshotHistory(Model):
-    """A snapshot, those it is based on and those that are based on it."""
+    """A snapshot, the snapshots it is based on, and those based on it."""
 
     snapshots: list[SnapshotHistoryEntry]
-    """Its chain from the base up, itself, then its dependents, each directly behind its parent or a sibling's dependents.
-    Snapshots that the caller may not see are left out.
+    """Its chain from the base up, the snapshot itself, then its dependents, each directly after its parent or a sibling's
+    dependents. Snapshots that the caller may not see are omitted.
     """
 
     tag: str
@@ -1757,7 +1758,7 @@ class SnapshotHistoryEntry(Model):
     """The snapshots that are directly based on it."""
 
     depth: int
-    """How many snapshots it is based on, directly or not."""
+    """The number of snapshots that it is based on, directly or indirectly."""
 
     kind: SnapshotKind
 
@@ -1765,7 +1766,9 @@ class SnapshotHistoryEntry(Model):
     """Bytes on disk that only it and its dependents use: its memory, its state, and the disk layers that came with it."""
 
     shared_bytes: int
-    """Bytes on disk that it uses of others: the memory of the snapshots it is based on, their disk layers, and the image."""
+    """Bytes on disk that it shares with others: the memory of the snapshots it is based on, their disk layers, and the
+    image.
+    """
 
     status: SnapshotStatus
 
@@ -1787,10 +1790,10 @@ class SnapshotList(Model):
 
 @dataclass(frozen=True)
 class SnapshotMemory(Model):
-    """The memory of a snapshot's process. Of a branch, this is the memory of the sandbox at that time."""
+    """The memory of a snapshot's process. For a branch, this is the memory of the sandbox at that time."""
 
     private_bytes: int
-    """Memory that only this process maps: the host gets it back when the snapshot is removed."""
+    """Memory that only this process maps. It is freed when the snapshot is removed."""
 
     shared_bytes: int
     """Memory that it shares with sandboxes and other snapshots."""
@@ -1798,16 +1801,16 @@ class SnapshotMemory(Model):
 
 @dataclass(frozen=True)
 class SnapshotSignature(Model):
-    """A signature that is in a registry."""
+    """A signature in a registry."""
 
     added: bool
-    """False if this key had signed it before: that signature stays."""
+    """False if this key had already signed it: the existing signature is kept."""
 
     key: str
     """The first 16 digits of the SHA-256 of the public key's DER form."""
 
     reference: str
-    """What it is of, by its digest."""
+    """The signed snapshot, by digest."""
 
 
 @dataclass(frozen=True)
@@ -1821,29 +1824,29 @@ class SnapshotSize(Model):
 
 @dataclass(frozen=True)
 class SnapshotVerification(Model):
-    """Every file of a snapshot, and of what it is based on, was read."""
+    """The result of reading every file of a snapshot and of the snapshots it is based on."""
 
     bytes: int
-    """How many bytes were read. Of a disk layer, also its holes."""
+    """The number of bytes read, including holes of disk layers."""
 
     disk_layers: int
-    """How many disk layers were read, the image included."""
+    """The number of disk layers read, including the image."""
 
     intact: bool
-    """Whether all files are as they were written."""
+    """Whether all files are intact."""
 
     snapshots: int
-    """How many snapshots were read: itself and those it is based on."""
+    """The number of snapshots read: itself and those it is based on."""
 
     tag: str
 
     damage: Optional[SnapshotDamage] = None
-    """The first damaged file, if there is one. What comes behind it was not read."""
+    """The first damaged file, if any. Files after it were not read."""
 
 
 @dataclass(frozen=True)
 class StartProcess(Model):
-    """Starts a program that nobody waits for."""
+    """Starts a program in the background."""
 
     args: list[str]
     """The program and its arguments."""
@@ -1853,13 +1856,13 @@ class StartProcess(Model):
     env: dict[str, str] = field(default_factory=dict)
 
     stdin: bool = False
-    """Whether it can be written to. Without it, the program reads the end of its input at once."""
+    """Whether its stdin is open for writing. Otherwise it is at its end from the start."""
 
     timeout_secs: Optional[int] = None
-    """It is killed after this time. Without it, it runs as long as it wants."""
+    """Seconds until it is killed [default: unlimited]."""
 
     user: Optional[str] = None
-    """Without one, the image's."""
+    """The user that runs it [default: the image's]."""
 
 
 @dataclass(frozen=True)
@@ -1871,10 +1874,10 @@ class StartedProcess(Model):
 
 @dataclass(frozen=True)
 class StepTiming(Model):
-    """How long sandboxes took for one step."""
+    """The time that sandboxes took for one step."""
 
     count: int
-    """How many took it."""
+    """The number of sandboxes that took it."""
 
     max_us: int
 
@@ -1896,35 +1899,35 @@ class TerminalSize(Model):
 
 @dataclass(frozen=True)
 class TokenLimits(Model):
-    """What there may be at once of a token's, or of a project's, together. What is not said is as much as the host gives."""
+    """Limits on what a token or a project uses in total [default: unlimited]."""
 
     memory_mib: Optional[int] = None
-    """Of their guests, and what their branches keep."""
+    """Memory of their guests and of their branches, in MiB."""
 
     sandboxes: Optional[int] = None
-    """Guests that make snapshots and images count as well."""
+    """The number of sandboxes, including guests that make snapshots and images."""
 
     snapshot_mib: Optional[int] = None
-    """What their snapshots take on disk, without what they share with those they are based on. The one that is being made
-    may go beyond it; the next is refused.
+    """Disk space of their snapshots in MiB, without what they share with those they are based on. A snapshot that is being
+    made may exceed it; the next one is refused.
     """
 
     snapshots: Optional[int] = None
-    """Branches are snapshots, too."""
+    """The number of snapshots, including branches."""
 
     vcpus: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class Transfer(Model):
-    """How far a transfer is."""
+    """The progress of a transfer."""
 
     done_bytes: int
-    """Bytes that have been transferred, before compression."""
+    """Bytes transferred so far, uncompressed."""
 
     total_bytes: int
-    """Bytes to transfer in all, before compression. A pull does not count what is here already; a push counts what the
-    registry has as done.
+    """Bytes to transfer in total, uncompressed. A pull excludes what the daemon already has; a push counts what the
+    registry already has as done.
     """
 
 
@@ -1933,13 +1936,13 @@ class Version(Model):
     """The answer's type Version."""
 
     api: str
-    """The API's."""
+    """The version of the API."""
 
     version: str
-    """The daemon's."""
+    """The version of the daemon."""
 
     emulated: bool = False
-    """Whether its host's CPU is an emulator: everything works, and every time is many times what it would be."""
+    """Whether the host's CPU is emulated: everything works, but many times slower."""
 
 
 @dataclass(frozen=True)

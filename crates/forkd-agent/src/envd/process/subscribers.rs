@@ -109,7 +109,7 @@ async fn last(sender: Sender, exit: Exit) {
 
 fn too_slow() -> ConnectError {
     let text = format!(
-        "the client read nothing for {} s; the process goes on without it, and can be connected to",
+        "the client read nothing for {} s; the process keeps running without it, and can be connected to",
         PATIENCE.as_secs()
     );
     ConnectError::new(Code::ResourceExhausted, text)

@@ -35,11 +35,10 @@ const MAX_ARGUMENTS: usize = 1000;
 
 /// Builds an image from a Dockerfile. Each step runs in a guest.
 ///
-/// Needs the scope admin. The body is the build context: a tar archive, compressed with gzip, zstd or not at all. It is unpacked
-/// with the same suspicion as images are, and all of it is there before the answer begins. With `application/x-ndjson` among
-/// what is accepted, the answer is a stream of LibraryProgress with status 200, whose last line is the image or the error.
-/// Whoever goes away before it is done ends it; steps that are done are kept for the next build. A `forkd.toml` beside the
-/// Dockerfile becomes the image's recipe.
+/// Needs the scope admin. The body is the build context: a tar archive, uncompressed or compressed with gzip or zstd, unpacked as
+/// strictly as images are. The daemon reads the whole body before it responds. With `Accept: application/x-ndjson`, the response is
+/// a stream of LibraryProgress with status 200, whose last line is the image or the error. The build is cancelled when the client
+/// disconnects; finished steps stay in the build cache. A `forkd.toml` beside the Dockerfile becomes the image's recipe.
 #[utoipa::path(
     post,
     path = "/v1/images/build",
@@ -48,12 +47,12 @@ const MAX_ARGUMENTS: usize = 1000;
     params(BuildImage),
     request_body(content = Archive, content_type = "application/x-tar", description = "The build context"),
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
         LibraryErrors,
-        (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the archive is refused", body = ErrorBody),
         (status = 422, description = "The Dockerfile cannot be built, or a command of it failed", body = ErrorBody),
-        (status = 502, description = "A step's guest failed, or the image it stands on cannot be had", body = ErrorBody),
+        (status = 502, description = "A step's guest failed, or its base image cannot be pulled", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
@@ -96,15 +95,15 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
     let dockerfile = wanted.dockerfile.unwrap_or_else(|| DOCKERFILE.to_owned());
     for (name, path) in [("dockerfile", Some(&dockerfile)), ("apart", wanted.apart.as_ref())] {
         if path.is_some_and(|path| path.is_empty() || path.len() > MAX_PATH || path.contains('\0')) {
-            return Err(malformed(format!("{name} is a path in the archive")));
+            return Err(malformed(format!("{name} must be a relative path in the archive")));
         }
     }
     if wanted.build_arg.len() > MAX_ARGUMENTS {
-        return Err(malformed(format!("there are at most {MAX_ARGUMENTS} build_arg")));
+        return Err(malformed(format!("too many build_arg: expected at most {MAX_ARGUMENTS}")));
     }
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(malformed("a build_arg is NAME=VALUE")),
+        _ => Err(malformed("invalid build_arg: expected NAME=VALUE")),
     };
     let memory_mib = wanted.memory_mib.unwrap_or(MEMORY_MIB);
     Ok(Wanted {
@@ -131,7 +130,7 @@ fn make(app: &App, caller: &Caller, wanted: Wanted, archive: File, progress: &dy
     let unpacked =
         UnpackedContext::new(&cache, archive, dockerfile, apart.as_deref(), &CONTEXT_LIMITS, progress)?;
     let host = wanted.host_certs.then(HostEnvironment::collect).transpose().map_err(|error| {
-        ApiError::new(ErrorCode::Unavailable, "the daemon's host has no certificates to give")
+        ApiError::new(ErrorCode::Unavailable, "no CA certificates found on the daemon's host")
             .detail(chain(&error))
     })?;
     let UnpackedContext { context, dockerfile, recipe, directory: _directory } = unpacked;

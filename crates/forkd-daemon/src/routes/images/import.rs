@@ -21,10 +21,10 @@ use crate::upload;
 /// What an image says of where it came from, beside its name.
 const FILE: &str = "upload";
 
-/// Imports an archive: the root of a system as tar, tar.gz or tar.zst, or what `docker save` and OCI tools write.
+/// Imports an image from an archive: a root file system as tar, tar.gz or tar.zst, or an archive of `docker save` or an OCI tool.
 ///
-/// Needs the scope admin. The body is the archive, whatever its content type is. It is all there before the answer begins;
-/// the answer may be a stream as that of a pull.
+/// Needs the scope admin. The body is the archive, with any content type. The daemon reads the whole body before it responds; the
+/// response can be a stream as for a pull.
 #[utoipa::path(
     post,
     path = "/v1/images/import",
@@ -33,10 +33,10 @@ const FILE: &str = "upload";
     params(ImportImage),
     request_body(content = Archive, content_type = "application/octet-stream", description = "The archive"),
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
         LibraryErrors,
-        (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the archive is refused", body = ErrorBody),
     )
 )]
 pub(super) async fn import(

@@ -30,21 +30,21 @@ pub(super) fn size(mib: Option<u64>) -> Answer<Option<u64>> {
 
 /// Pulls an image from a registry.
 ///
-/// Needs the scope admin. With `application/x-ndjson` among what is accepted, the answer is a stream of LibraryProgress with
-/// status 200, whose last line is the image or the error. Whoever goes away before it is done ends it, and nothing of it is
-/// left; with an idempotency key and without a stream, it goes on.
+/// Needs the scope admin. With `Accept: application/x-ndjson`, the response is a stream of LibraryProgress with status 200, whose
+/// last line is the image or the error. The pull is cancelled and leaves nothing behind when the client disconnects; with an
+/// idempotency key and without a stream, it continues.
 #[utoipa::path(
     post,
     path = "/v1/images/pull",
     tag = "images",
     operation_id = "pull_image",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = PullImage,
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
         LibraryErrors,
-        (status = 502, description = "The registry gives no image that can be used", body = ErrorBody),
+        (status = 502, description = "The registry has no usable image", body = ErrorBody),
     )
 )]
 pub(super) async fn pull(
@@ -72,21 +72,21 @@ pub(super) async fn pull(
     .await
 }
 
-/// Makes a Debian image, without any registry.
+/// Makes a Debian image from Debian packages.
 ///
-/// Needs the scope admin. Streams and idempotency are those of a pull.
+/// Needs the scope admin. Streams and idempotency work as for a pull.
 #[utoipa::path(
     post,
     path = "/v1/images/debian",
     tag = "images",
     operation_id = "debian_image",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = DebianImage,
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The image", body = Image),
         LibraryErrors,
-        (status = 502, description = "The packages cannot be had", body = ErrorBody),
+        (status = 502, description = "The packages cannot be downloaded", body = ErrorBody),
         (status = 503, description = "The daemon's host has no mmdebstrap", body = ErrorBody),
     )
 )]

@@ -56,13 +56,13 @@ pub async fn look<T: Send + 'static>(
     tokio::task::spawn_blocking(move || work(&app)).await.map_err(|error| ApiError::internal(&error))?
 }
 
-/// The images: those with names first, by name.
+/// Lists the images: those with names first, by name.
 #[utoipa::path(
     get,
     path = "/v1/images",
     tag = "images",
     operation_id = "list_images",
-    responses((status = 200, description = "Those of the caller's project, and public ones", body = ImageList))
+    responses((status = 200, description = "Those of the caller's project, and all public ones", body = ImageList))
 )]
 async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Answer<Json<ImageList>> {
     look(&app, move |app| {
@@ -73,17 +73,17 @@ async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
     .await
 }
 
-/// An image.
+/// Returns an image.
 #[utoipa::path(
     get,
     path = "/v1/images/{image}",
     tag = "images",
     operation_id = "get_image",
-    params(("image" = String, Path, description = "A name, encoded (`team%2Fapp:v1`), an id or its beginning")),
+    params(("image" = String, Path, description = "A URL-encoded name (`team%2Fapp:v1`), an id, or a unique prefix of an id")),
     responses(
         (status = 200, description = "The image", body = Image),
-        (status = 400, description = "The beginning of more than one id", body = ErrorBody),
-        (status = 404, description = "There is none of this name", body = ErrorBody),
+        (status = 400, description = "The prefix matches more than one id", body = ErrorBody),
+        (status = 404, description = "No image has this name or id", body = ErrorBody),
     )
 )]
 async fn get(
@@ -94,7 +94,7 @@ async fn get(
     look(&app, move |app| Ok(Json(app.shown_image(&caller, &app.image(&caller, &image)?)))).await
 }
 
-/// Lets every project make snapshots of an image, or only its own.
+/// Makes an image public, so that every project can make snapshots of it, or private.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -102,12 +102,12 @@ async fn get(
     path = "/v1/images/{image}/public",
     tag = "images",
     operation_id = "publish_image",
-    params(("image" = String, Path, description = "A name, encoded (`team%2Fapp:v1`), an id or its beginning")),
+    params(("image" = String, Path, description = "A URL-encoded name (`team%2Fapp:v1`), an id, or a unique prefix of an id")),
     request_body = Publish,
     responses(
         (status = 200, description = "The image", body = Image),
-        (status = 400, description = "The beginning of more than one id", body = ErrorBody),
-        (status = 404, description = "There is none of this name", body = ErrorBody),
+        (status = 400, description = "The prefix matches more than one id", body = ErrorBody),
+        (status = 404, description = "No image has this name or id", body = ErrorBody),
     )
 )]
 async fn publish(
@@ -124,7 +124,7 @@ async fn publish(
     .await
 }
 
-/// Removes a name and, when that was its last, the image; given an id, the image with all its names.
+/// Removes an image name, and with its last name the image. Given an id, removes the image and all its names.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -132,12 +132,12 @@ async fn publish(
     path = "/v1/images/{image}",
     tag = "images",
     operation_id = "remove_image",
-    params(("image" = String, Path, description = "A name, encoded (`team%2Fapp:v1`), an id or its beginning")),
+    params(("image" = String, Path, description = "A URL-encoded name (`team%2Fapp:v1`), an id, or a unique prefix of an id")),
     responses(
-        (status = 200, description = "What is gone", body = RemovedImage),
-        (status = 400, description = "The beginning of more than one id", body = ErrorBody),
-        (status = 404, description = "There is none of this name", body = ErrorBody),
-        (status = 409, description = "Snapshots or sandboxes need it, which the error names; or it is in the shared library", body = ErrorBody),
+        (status = 200, description = "The removed objects", body = RemovedImage),
+        (status = 400, description = "The prefix matches more than one id", body = ErrorBody),
+        (status = 404, description = "No image has this name or id", body = ErrorBody),
+        (status = 409, description = "The image is in the shared library, or used by the snapshots and sandboxes that the error names", body = ErrorBody),
     )
 )]
 async fn remove(State(app): State<Shared>, Path(image): Path<String>) -> Answer<Json<RemovedImage>> {
@@ -159,7 +159,7 @@ async fn remove(State(app): State<Shared>, Path(image): Path<String>) -> Answer<
     .await
 }
 
-/// Removes steps that builds have kept and, if asked for, images without a name.
+/// Removes cached build steps and, if requested, images without a name.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -169,7 +169,7 @@ async fn remove(State(app): State<Shared>, Path(image): Path<String>) -> Answer<
     operation_id = "prune_images",
     request_body = PruneImages,
     responses(
-        (status = 200, description = "What is gone", body = PrunedImages),
+        (status = 200, description = "The removed objects", body = PrunedImages),
         (status = 409, description = "A build is running", body = ErrorBody),
     )
 )]

@@ -27,14 +27,14 @@ fn shown(sandbox: &SandboxHandle) -> Json<Sandbox> {
     Json(views::sandbox(&sandbox.view()))
 }
 
-/// Stops a sandbox where it is. One that is paused stays so.
+/// Pauses a sandbox. Has no effect on one that is paused.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/pause",
     tag = "sandboxes",
     operation_id = "pause_sandbox",
     params(("id" = String, Path)),
-    responses((status = 200, description = "It is paused", body = Sandbox), SandboxErrors)
+    responses((status = 200, description = "The paused sandbox", body = Sandbox), SandboxErrors)
 )]
 pub(super) async fn pause(
     State(app): State<Shared>,
@@ -46,14 +46,14 @@ pub(super) async fn pause(
     Ok(shown(&sandbox))
 }
 
-/// Lets a sandbox go on. One that runs goes on running.
+/// Resumes a sandbox. Has no effect on one that is running.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/resume",
     tag = "sandboxes",
     operation_id = "resume_sandbox",
     params(("id" = String, Path)),
-    responses((status = 200, description = "It runs", body = Sandbox), SandboxErrors)
+    responses((status = 200, description = "The running sandbox", body = Sandbox), SandboxErrors)
 )]
 pub(super) async fn resume(
     State(app): State<Shared>,
@@ -65,7 +65,7 @@ pub(super) async fn resume(
     Ok(shown(&sandbox))
 }
 
-/// Makes a snapshot of a sandbox, which goes on.
+/// Makes a snapshot of a sandbox, which keeps running.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/branch",
@@ -73,16 +73,16 @@ pub(super) async fn resume(
     operation_id = "branch_sandbox",
     params(
         ("id" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer"),
     ),
     request_body = BranchSandbox,
     responses(
-        (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
-        (status = 400, description = "The tag is none", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 201, description = "The snapshot: it can be forked, and with `wait` it is on disk", body = Snapshot),
+        (status = 400, description = "Invalid tag: expected 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit", body = ErrorBody),
+        (status = 404, description = "No sandbox has this id", body = ErrorBody),
         (status = 409, description = "The tag is in use, or the sandbox has ended", body = ErrorBody),
-        (status = 429, description = "The branch's memory is more than the token allows", body = ErrorBody),
-        (status = 507, description = "The host lacks the memory", body = ErrorBody),
+        (status = 429, description = "The branch's memory exceeds the limit of the token or project", body = ErrorBody),
+        (status = 507, description = "Not enough memory on the host", body = ErrorBody),
     )
 )]
 pub(super) async fn branch(
@@ -119,8 +119,8 @@ pub async fn branch_of(
     Ok(snapshot)
 }
 
-/// Takes a sandbox back to one of its own branches. It keeps its id and its time; branches that came later are no longer its
-/// own, and stay.
+/// Rolls a sandbox back to one of its own branches. It keeps its id and its expiry. Later branches remain as snapshots, but the
+/// sandbox can no longer be rolled back to them.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/rollback",
@@ -129,10 +129,10 @@ pub async fn branch_of(
     params(("id" = String, Path)),
     request_body = Rollback,
     responses(
-        (status = 200, description = "It runs from there", body = Sandbox),
-        (status = 400, description = "The tag is none", body = ErrorBody),
-        (status = 404, description = "There is no such sandbox, or its branch was removed", body = ErrorBody),
-        (status = 409, description = "It is not a branch of this sandbox, or the sandbox has ended", body = ErrorBody),
+        (status = 200, description = "The sandbox, running from the branch", body = Sandbox),
+        (status = 400, description = "Invalid tag: expected 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit", body = ErrorBody),
+        (status = 404, description = "Sandbox not found, or its branch was removed", body = ErrorBody),
+        (status = 409, description = "The snapshot is not a branch of this sandbox, or the sandbox has ended", body = ErrorBody),
     )
 )]
 pub(super) async fn rollback(
@@ -154,7 +154,7 @@ pub(super) async fn rollback(
     Ok(shown(&sandbox))
 }
 
-/// Changes what a sandbox may reach, from one packet to the next. Connections that are not allowed any more are cut.
+/// Changes what a sandbox may reach. Takes effect at once: connections that are no longer allowed are closed.
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/egress",
@@ -162,7 +162,7 @@ pub(super) async fn rollback(
     operation_id = "set_sandbox_egress",
     params(("id" = String, Path)),
     request_body = Egress,
-    responses((status = 200, description = "It may reach this from now on", body = Sandbox), NetworkErrors)
+    responses((status = 200, description = "The sandbox with its new egress rules", body = Sandbox), NetworkErrors)
 )]
 pub(super) async fn set_egress(
     State(app): State<Shared>,
@@ -175,7 +175,7 @@ pub(super) async fn set_egress(
     Ok(shown(&sandbox))
 }
 
-/// Changes how much a sandbox may send and receive, from one packet to the next.
+/// Changes the bandwidth of a sandbox. Takes effect at once.
 #[utoipa::path(
     put,
     path = "/v1/sandboxes/{id}/bandwidth",
@@ -183,7 +183,7 @@ pub(super) async fn set_egress(
     operation_id = "set_sandbox_bandwidth",
     params(("id" = String, Path)),
     request_body = SetBandwidth,
-    responses((status = 200, description = "It has this bandwidth from now on", body = Sandbox), NetworkErrors)
+    responses((status = 200, description = "The sandbox with its new bandwidth", body = Sandbox), NetworkErrors)
 )]
 pub(super) async fn set_bandwidth(
     State(app): State<Shared>,
@@ -206,7 +206,7 @@ pub(super) async fn set_bandwidth(
     operation_id = "set_sandbox_ttl",
     params(("id" = String, Path)),
     request_body = SetTtl,
-    responses((status = 200, description = "It has this time from now on", body = Sandbox), SandboxErrors)
+    responses((status = 200, description = "The sandbox with its new expiry", body = Sandbox), SandboxErrors)
 )]
 pub(super) async fn set_ttl(
     State(app): State<Shared>,

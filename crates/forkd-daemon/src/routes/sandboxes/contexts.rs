@@ -21,7 +21,7 @@ use crate::routes::responses::{AgentErrors, GuestErrors};
 const MAX_PATH: usize = 4096;
 const LONGEST_GRACE_SECS: u64 = 300;
 
-/// The contexts of a sandbox's interpreters.
+/// Lists the contexts of a sandbox's interpreters.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/contexts",
@@ -29,7 +29,7 @@ const LONGEST_GRACE_SECS: u64 = 300;
     operation_id = "list_contexts",
     params(("id" = String, Path)),
     responses(
-        (status = 200, description = "By name", body = Vec<CodeContext>),
+        (status = 200, description = "The contexts, by name", body = Vec<CodeContext>),
         AgentErrors,
         GuestErrors,
     )
@@ -44,7 +44,7 @@ pub(super) async fn list(
     Ok(Json(listed.into_iter().map(convert).collect()))
 }
 
-/// Makes a context: an interpreter of its own, beside the language's default one.
+/// Makes a context: a separate interpreter in addition to the language's default one.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/contexts",
@@ -53,10 +53,10 @@ pub(super) async fn list(
     params(("id" = String, Path)),
     request_body = CreateCodeContext,
     responses(
-        (status = 201, description = "Its interpreter has started", body = CodeContext),
+        (status = 201, description = "The context; its interpreter has started", body = CodeContext),
         AgentErrors,
         GuestErrors,
-        (status = 400, description = "The request makes no sense, or the guest does not have the language", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the guest does not have the language", body = ErrorBody),
         (status = 429, description = "The sandbox has too many contexts", body = ErrorBody),
     )
 )]
@@ -67,7 +67,7 @@ pub(super) async fn create(
     Json(wanted): Json<CreateCodeContext>,
 ) -> Answer<(StatusCode, Json<CodeContext>)> {
     if wanted.cwd.as_ref().is_some_and(|cwd| cwd.is_empty() || cwd.len() > MAX_PATH || cwd.contains('\0')) {
-        return Err(malformed(format!("cwd has 1 to {MAX_PATH} bytes, and no zero byte")));
+        return Err(malformed(format!("cwd must have 1 to {MAX_PATH} bytes and no NUL byte")));
     }
     let sandbox = app.sandbox(&caller, &id)?;
     let request = CreateContextRequest { language: Some(wanted.language.name().into()), cwd: wanted.cwd };
@@ -75,7 +75,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(convert(made))))
 }
 
-/// Removes a context with its variables, and ends the code that runs in it.
+/// Removes a context with its variables, and ends its running code.
 #[utoipa::path(
     delete,
     path = "/v1/sandboxes/{id}/contexts/{context}",
@@ -83,10 +83,10 @@ pub(super) async fn create(
     operation_id = "remove_context",
     params(("id" = String, Path), ("context" = String, Path)),
     responses(
-        (status = 204, description = "It is gone"),
+        (status = 204, description = "Removed"),
         AgentErrors,
         GuestErrors,
-        (status = 404, description = "There is no such sandbox or context", body = ErrorBody),
+        (status = 404, description = "Sandbox or context not found", body = ErrorBody),
     )
 )]
 pub(super) async fn remove(
@@ -99,7 +99,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Gives a context a new interpreter, without the variables of the old one, and ends the code that runs in it.
+/// Restarts the interpreter of a context. Ends its running code and loses its variables.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/contexts/{context}/restart",
@@ -107,10 +107,10 @@ pub(super) async fn remove(
     operation_id = "restart_context",
     params(("id" = String, Path), ("context" = String, Path)),
     responses(
-        (status = 204, description = "The new one has started"),
+        (status = 204, description = "The new interpreter has started"),
         AgentErrors,
         GuestErrors,
-        (status = 404, description = "There is no such sandbox or context", body = ErrorBody),
+        (status = 404, description = "Sandbox or context not found", body = ErrorBody),
     )
 )]
 pub(super) async fn restart(
@@ -123,8 +123,7 @@ pub(super) async fn restart(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Interrupts the code that runs in a context, as Ctrl-C does. Code that does not end in time is ended with its interpreter, and a
-/// new one is started.
+/// Interrupts the code that runs in a context, as Ctrl-C does. If the code does not end in time, its interpreter is restarted.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/contexts/{context}/interrupt",
@@ -133,11 +132,11 @@ pub(super) async fn restart(
     params(("id" = String, Path), ("context" = String, Path)),
     request_body = Interrupt,
     responses(
-        (status = 200, description = "No code of before runs in it", body = Interrupted),
+        (status = 200, description = "The code no longer runs", body = Interrupted),
         AgentErrors,
         GuestErrors,
-        (status = 400, description = "The request makes no sense, or the sandbox's agent is too old", body = ErrorBody),
-        (status = 404, description = "There is no such sandbox or context", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the sandbox's agent is too old", body = ErrorBody),
+        (status = 404, description = "Sandbox or context not found", body = ErrorBody),
     )
 )]
 pub(super) async fn interrupt(

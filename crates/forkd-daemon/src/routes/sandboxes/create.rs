@@ -36,24 +36,24 @@ pub(super) const MAX_BANDWIDTH_MIB: u64 = 1 << 20;
 /// 16 TiB.
 const MAX_MEMORY_MIB: u64 = 1 << 24;
 
-/// Forks sandboxes from a snapshot, or straight from a sandbox, which is branched first and goes on.
+/// Forks sandboxes from a snapshot, or from a sandbox, which is branched first and keeps running.
 ///
-/// All come up, or none, unless `partial` is set. The answer comes when every one has its identity and is ready.
+/// Creates all or none of them, unless `partial` is set. Responds when every sandbox has its identity and is ready.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes",
     tag = "sandboxes",
     operation_id = "create_sandboxes",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = CreateSandboxes,
     responses(
-        (status = 201, description = "They are ready", body = CreatedSandboxes),
+        (status = 201, description = "The sandboxes are ready", body = CreatedSandboxes),
         GuestErrors,
-        (status = 400, description = "The request makes no sense, or the daemon cannot keep such limits", body = ErrorBody),
-        (status = 404, description = "There is no such snapshot or sandbox", body = ErrorBody),
-        (status = 409, description = "The snapshot or the sandbox cannot be forked in its state", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the daemon cannot enforce these limits", body = ErrorBody),
+        (status = 404, description = "Snapshot or sandbox not found", body = ErrorBody),
+        (status = 409, description = "The snapshot or sandbox cannot be forked in its current state", body = ErrorBody),
         (status = 429, description = "This host, the project or the token has too many sandboxes", body = ErrorBody),
-        (status = 503, description = "This daemon gives no network, which the snapshot has", body = ErrorBody),
+        (status = 503, description = "The snapshot needs a network, and this daemon has none", body = ErrorBody),
         (status = 507, description = "This host has too little memory or disk space", body = ErrorBody),
     )
 )]
@@ -105,7 +105,7 @@ fn convert(wanted: CreateSandboxes) -> Answer<(Of, impl FnOnce(Source, Owner) ->
         (Some(name), None, None) => Of::Any(name),
         (None, Some(tag), None) => Of::Snapshot(tag),
         (None, None, Some(id)) => Of::Sandbox(id),
-        _ => return Err(malformed("expected one of source, snapshot_tag and from_sandbox")),
+        _ => return Err(malformed("expected exactly one of source, snapshot_tag and from_sandbox")),
     };
     let bandwidth =
         limits.bandwidth_mib.map(|mib| within("limits.bandwidth_mib", mib, 1..=MAX_BANDWIDTH_MIB));

@@ -21,10 +21,10 @@ use crate::ndjson::{self, Gone, Lines};
 use crate::routes::checks::{self, within};
 use crate::trace::RequestTrace;
 
-/// Runs code in one of a sandbox's interpreters, which keep their state from call to call.
+/// Runs code in one of a sandbox's interpreters, which keep their state between calls.
 ///
-/// With `application/x-ndjson` among what is accepted, the answer is a stream of EvalEvent, as it comes. Code whose time is over,
-/// and code whose caller goes away, is interrupted. What it has printed and displayed until then is in the answer.
+/// With `Accept: application/x-ndjson`, the response is a stream of EvalEvent. Code is interrupted when it times out or its client
+/// disconnects; the response has the output until then.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/eval",
@@ -33,15 +33,15 @@ use crate::trace::RequestTrace;
     params(("id" = String, Path)),
     request_body = Eval,
     responses(
-        (status = 200, description = "It has come to its end, or failed, or its time is over; or, if asked for, lines of JSON", content(
+        (status = 200, description = "The result, also of code that raised an exception or timed out; lines of JSON if requested", content(
             (Evaluated = "application/json"),
             (EvalEvent = "application/x-ndjson"),
         )),
-        (status = 400, description = "The request makes no sense, or the guest does not have the language", body = ErrorBody),
-        (status = 404, description = "There is no sandbox with this id, or it has no such context", body = ErrorBody),
-        (status = 409, description = "It does not run, or has no agent", body = ErrorBody),
-        (status = 429, description = "Too much code waits for the context, or there are too many of them", body = ErrorBody),
-        (status = 502, description = "The guest gave no answer that can be used", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the guest does not have the language", body = ErrorBody),
+        (status = 404, description = "Sandbox or context not found", body = ErrorBody),
+        (status = 409, description = "The sandbox is not running, or has no agent", body = ErrorBody),
+        (status = 429, description = "Too many executions wait for the context, or too many contexts", body = ErrorBody),
+        (status = 502, description = "Invalid response from the guest", body = ErrorBody),
         (status = 504, description = "The guest did not answer in time", body = ErrorBody),
     )
 )]

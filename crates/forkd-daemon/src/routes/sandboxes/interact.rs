@@ -54,19 +54,18 @@ const LEAVING: Duration = Duration::from_secs(5);
 const SECONDS: u64 = 30;
 const TERMINAL: &str = "xterm-256color";
 
-/// Runs a program that a client talks to, over a WebSocket.
+/// Runs an interactive program over a WebSocket.
 ///
-/// The client's first message is text, an ExecStart. From then on, its binary messages are what the program reads, and its text
-/// messages are ExecInput. The daemon's text messages are ExecEvent (`started` first, `exited` or `error` last); its binary
-/// messages are output: one byte that is 1 for stdout (or a terminal) or 2 for stderr, and then the bytes. A message of a client
-/// has at most 256 KiB.
+/// The client's first message is text, an ExecStart. After that, its binary messages are the program's stdin, and its text messages
+/// are ExecInput. The daemon's text messages are ExecEvent (`started` first, `exited` or `error` last); its binary messages are
+/// output: one byte, 1 for stdout (or a terminal) or 2 for stderr, followed by the bytes. A message of a client has at most 256
+/// KiB.
 ///
-/// The daemon keeps 1 MiB that the program has not read. A client that wants its signals to arrive at a program that reads
-/// nothing sends `stdin_window` in its ExecStart, and in binary messages never more than 1 MiB beyond what `stdin_taken` events
-/// have reported.
+/// The daemon buffers 1 MiB of stdin. For signals to arrive while the program does not read, set `stdin_window` in the ExecStart,
+/// and never send more than 1 MiB beyond what `stdin_taken` events have reported.
 ///
-/// A program goes on when its client goes away, until its time is over; its input ends. One at a terminal gets SIGHUP. A client
-/// that reads nothing for a minute has gone away.
+/// When the client disconnects, the program's stdin is closed and the program keeps running until its timeout; with a terminal it
+/// gets SIGHUP. A client that reads nothing for a minute is disconnected.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/exec",
@@ -74,8 +73,8 @@ const TERMINAL: &str = "xterm-256color";
     operation_id = "exec_interactive",
     params(("id" = String, Path)),
     responses(
-        (status = 101, description = "A WebSocket, whose text messages are these", body = ExecEvent),
-        (status = 400, description = "The request is not for a WebSocket", body = ErrorBody),
+        (status = 101, description = "A WebSocket; its text messages have this schema", body = ExecEvent),
+        (status = 400, description = "The request is not a WebSocket upgrade", body = ErrorBody),
         AgentErrors,
         (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
     )
@@ -89,7 +88,7 @@ pub(super) async fn interact(
     let sandbox = app.sandbox(&caller, &id)?;
     sandbox.awake_agent().await?;
     let upgrade = upgrade.map_err(|rejection| {
-        malformed("this path is for WebSockets").hint(HintCode::UsePost).detail(rejection.to_string())
+        malformed("this path needs a WebSocket request").hint(HintCode::UsePost).detail(rejection.to_string())
     })?;
     become_socket(&app.clone(), upgrade, async move |socket| serve(&app, &sandbox, socket).await)
 }
@@ -189,7 +188,7 @@ async fn first_message(app: &App, from_client: &mut FromClient) -> Answer<Option
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Text(text))) => return Ok(Some(parse(&text)?)),
                 Some(Ok(Message::Binary(_))) => {
-                    return Err(malformed("the first message is text: ExecStart"));
+                    return Err(malformed("the first message must be text: ExecStart"));
                 }
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(None),
             }
@@ -201,9 +200,8 @@ async fn first_message(app: &App, from_client: &mut FromClient) -> Answer<Option
 }
 
 fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Answer<T> {
-    serde_json::from_str(text).map_err(|error| {
-        malformed(format!("the message is not what is expected here: {error}")).hint(HintCode::ReadApi)
-    })
+    serde_json::from_str(text)
+        .map_err(|error| malformed(format!("invalid message: {error}")).hint(HintCode::ReadApi))
 }
 
 /// The program, its time and its terminal.
@@ -310,7 +308,7 @@ async fn leave(remote: &Remote, terminal: bool, mut feeding: JoinSet<()>) {
 }
 
 fn stopping() -> ApiError {
-    ApiError::new(ErrorCode::Unavailable, "the daemon is about to end")
+    ApiError::new(ErrorCode::Unavailable, "the daemon is stopping")
 }
 
 /// Gives the program what it reads, in order. After it has had enough, nothing is kept for it.

@@ -21,14 +21,14 @@ const MOST: u32 = 1000;
 /// When it was made, and its id.
 type Place = (u64, String);
 
-/// The sandboxes, the oldest first. Those that have ended are there for a while.
+/// Lists the sandboxes, oldest first. Sandboxes that have ended stay listed for a while.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes",
     tag = "sandboxes",
     operation_id = "list_sandboxes",
     params(ListSandboxes),
-    responses((status = 200, description = "A page of them", body = SandboxList))
+    responses((status = 200, description = "A page of sandboxes", body = SandboxList))
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
@@ -43,7 +43,7 @@ fn page(mut views: Vec<SandboxView>, wanted: &ListSandboxes) -> Answer<SandboxLi
     let after = wanted.after.as_deref().map(parse).transpose()?;
     let metadata = match &wanted.metadata {
         Some(text) => {
-            Some(text.split_once('=').ok_or_else(|| malformed("metadata is expected as key=value"))?)
+            Some(text.split_once('=').ok_or_else(|| malformed("invalid metadata: expected key=value"))?)
         }
         None => None,
     };
@@ -70,7 +70,7 @@ fn place(view: &SandboxView) -> Place {
 
 fn parse(text: &str) -> Answer<Place> {
     let place = text.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.to_owned())));
-    place.ok_or_else(|| malformed("after is not what `next` of an answer was"))
+    place.ok_or_else(|| malformed("invalid after: expected `next` of an earlier answer"))
 }
 
 #[cfg(test)]

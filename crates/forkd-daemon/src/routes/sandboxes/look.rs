@@ -20,7 +20,7 @@ use crate::views;
 const TAIL: u64 = 64 << 10;
 const LONGEST: u64 = 1 << 20;
 
-/// The end of what a guest has printed on its console; with `follow`, also what it prints from then on.
+/// Returns the end of a guest's console output; with `follow`, also its later output.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/console",
@@ -28,8 +28,8 @@ const LONGEST: u64 = 1 << 20;
     operation_id = "sandbox_console",
     params(("id" = String, Path), ReadConsole),
     responses(
-        (status = 200, description = "Text; without `follow`, bytes that are not UTF-8 are replaced", body = String, content_type = "text/plain"),
-        (status = 404, description = "There is no sandbox with this id", body = ErrorBody),
+        (status = 200, description = "Text; without `follow`, invalid UTF-8 is replaced", body = String, content_type = "text/plain"),
+        (status = 404, description = "No sandbox has this id", body = ErrorBody),
     )
 )]
 pub(super) async fn console(
@@ -64,14 +64,14 @@ fn followed(app: Shared, console: Follower) -> Body {
     Body::from_stream(pieces)
 }
 
-/// What a sandbox uses.
+/// Returns the resource usage of a sandbox.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/stats",
     tag = "sandboxes",
     operation_id = "sandbox_stats",
     params(("id" = String, Path)),
-    responses((status = 200, description = "As of now", body = SandboxStats), SandboxErrors)
+    responses((status = 200, description = "The current usage", body = SandboxStats), SandboxErrors)
 )]
 pub(super) async fn stats(
     State(app): State<Shared>,

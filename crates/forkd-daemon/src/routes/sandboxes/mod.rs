@@ -61,7 +61,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .merge(running)
 }
 
-/// A sandbox.
+/// Returns a sandbox.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}",
@@ -70,7 +70,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
     params(("id" = String, Path)),
     responses(
         (status = 200, description = "The sandbox", body = Sandbox),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 404, description = "No sandbox has this id", body = ErrorBody),
     )
 )]
 async fn get(
@@ -81,7 +81,7 @@ async fn get(
     Ok(Json(views::sandbox(&app.sandbox(&caller, &id)?.view())))
 }
 
-/// Ends a sandbox and forgets it. Its branches stay.
+/// Ends and removes a sandbox. Its branches remain.
 #[utoipa::path(
     delete,
     path = "/v1/sandboxes/{id}",
@@ -89,8 +89,8 @@ async fn get(
     operation_id = "remove_sandbox",
     params(("id" = String, Path)),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 404, description = "There is none with this id", body = ErrorBody),
+        (status = 204, description = "Removed"),
+        (status = 404, description = "No sandbox has this id", body = ErrorBody),
     )
 )]
 async fn remove(

@@ -31,14 +31,14 @@ use crate::trace::RequestTrace;
 /// What a program gets to take what it is sent.
 const TAKING: Duration = Duration::from_secs(60);
 
-/// The programs that clients have started in a sandbox and that run, by number.
+/// Lists the running programs that clients have started in a sandbox, by pid.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/processes",
     tag = "processes",
     operation_id = "list_processes",
     params(("id" = String, Path)),
-    responses((status = 200, description = "The programs", body = Vec<Process>), AgentErrors, GuestErrors)
+    responses((status = 200, description = "The running programs", body = Vec<Process>), AgentErrors, GuestErrors)
 )]
 pub(super) async fn list(
     State(app): State<Shared>,
@@ -50,7 +50,7 @@ pub(super) async fn list(
     Ok(Json(listed.into_iter().map(convert).collect()))
 }
 
-/// Starts a program that nobody waits for. What it prints goes to those who connect to it, from when they do.
+/// Starts a program in the background. Clients that connect to it get its output from that moment on.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/processes",
@@ -59,10 +59,10 @@ pub(super) async fn list(
     params(("id" = String, Path)),
     request_body = StartProcess,
     responses(
-        (status = 201, description = "It runs", body = StartedProcess),
+        (status = 201, description = "The running sandbox", body = StartedProcess),
         AgentErrors,
         GuestErrors,
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 400, description = "Invalid request, or refused by the guest", body = ErrorBody),
     )
 )]
 pub(super) async fn start(
@@ -90,11 +90,11 @@ pub(super) async fn start(
     Ok((StatusCode::CREATED, Json(StartedProcess { pid })))
 }
 
-/// Listens to a program that runs: its output from now on, beside whoever listens already.
+/// Connects to a running program and follows its output from now on. Several clients can follow the same program.
 ///
-/// Over a WebSocket the messages are those of a program that a client starts with GET of `exec`, without an ExecStart; the client
-/// can write, signal and resize. Without one, the answer is a stream of ExecEvent. The program goes on when its client goes away.
-/// The end of one that has just ended is told for a minute.
+/// Over a WebSocket the messages are those of GET `exec`, without an ExecStart; the client can write, signal and resize. Without a
+/// WebSocket, the response is a stream of ExecEvent. The program keeps running when its client disconnects. The end of a program is
+/// still reported for a minute.
 #[utoipa::path(
     get,
     path = "/v1/sandboxes/{id}/processes/{pid}",
@@ -102,11 +102,11 @@ pub(super) async fn start(
     operation_id = "connect_process",
     params(("id" = String, Path), ("pid" = u32, Path)),
     responses(
-        (status = 101, description = "A WebSocket, whose text messages are these", body = ExecEvent),
+        (status = 101, description = "A WebSocket; its text messages have this schema", body = ExecEvent),
         (status = 200, description = "Lines of JSON", body = ExecEvent, content_type = "application/x-ndjson"),
         AgentErrors,
         GuestErrors,
-        (status = 404, description = "There is no such sandbox or program", body = ErrorBody),
+        (status = 404, description = "Sandbox or program not found", body = ErrorBody),
         (status = 503, description = "The daemon has too many open connections", body = ErrorBody),
     )
 )]
@@ -121,7 +121,7 @@ pub(super) async fn connect(
     let agent = sandbox.awake_agent().await?;
     let Ok(upgrade) = upgrade else {
         if headers.contains_key(axum::http::header::UPGRADE) {
-            return Err(malformed("the request is not a complete one for a WebSocket"));
+            return Err(malformed("incomplete WebSocket request"));
         }
         let running = in_time(GRACE, during(&sandbox, exec::connect(agent, pid))).await??;
         let watch = Watch { running, begun: Instant::now(), limit: None, sandbox };
@@ -147,7 +147,7 @@ pub(super) async fn connect(
     interact::serve_session(&app, upgrade, session)
 }
 
-/// Sends a signal to a program that runs, and all that are in its process group.
+/// Sends a signal to a running program and its process group.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/processes/{pid}/signal",
@@ -156,10 +156,10 @@ pub(super) async fn connect(
     params(("id" = String, Path), ("pid" = u32, Path)),
     request_body = SendSignal,
     responses(
-        (status = 204, description = "It was sent"),
+        (status = 204, description = "The signal was sent"),
         AgentErrors,
         GuestErrors,
-        (status = 404, description = "There is no such sandbox or program", body = ErrorBody),
+        (status = 404, description = "Sandbox or program not found", body = ErrorBody),
     )
 )]
 pub(super) async fn signal(
@@ -175,9 +175,9 @@ pub(super) async fn signal(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Writes to a program that runs and that reads: all that the body has, at most 1 MiB. Signals do not wait behind it.
+/// Writes the body to the stdin of a running program, at most 1 MiB. Signals are not queued behind it.
 ///
-/// The answer comes when the program has taken all of it. One that does not within a minute has taken a part.
+/// Responds when the program has read all of it. After a minute the request fails, and the program may have read a part.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/processes/{pid}/stdin",
@@ -186,11 +186,11 @@ pub(super) async fn signal(
     params(("id" = String, Path), ("pid" = u32, Path), StdinQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
-        (status = 204, description = "The program has it"),
+        (status = 204, description = "The program has read all bytes"),
         AgentErrors,
         GuestErrors,
-        (status = 400, description = "The program cannot be written to", body = ErrorBody),
-        (status = 404, description = "There is no such sandbox or program", body = ErrorBody),
+        (status = 400, description = "The program has no writable stdin", body = ErrorBody),
+        (status = 404, description = "Sandbox or program not found", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
     )
 )]

@@ -32,8 +32,8 @@ const MAX_NAME: usize = 256;
 
 /// Runs a program in a sandbox.
 ///
-/// With `application/x-ndjson` among what is accepted, the answer is a stream of ExecEvent. A program goes on when its caller
-/// goes away, until its time is over.
+/// With `Accept: application/x-ndjson`, the response is a stream of ExecEvent. The program keeps running when its client
+/// disconnects, until its timeout.
 #[utoipa::path(
     post,
     path = "/v1/sandboxes/{id}/exec",
@@ -42,13 +42,13 @@ const MAX_NAME: usize = 256;
     params(("id" = String, Path)),
     request_body = Exec,
     responses(
-        (status = 200, description = "It has ended; or, if asked for, lines of JSON", content(
+        (status = 200, description = "The result of the program; lines of JSON if requested", content(
             (Executed = "application/json"),
             (ExecEvent = "application/x-ndjson"),
         )),
         AgentErrors,
         GuestErrors,
-        (status = 400, description = "The request makes no sense, or the guest refuses it", body = ErrorBody),
+        (status = 400, description = "Invalid request, or refused by the guest", body = ErrorBody),
     )
 )]
 pub(super) async fn exec(
@@ -90,7 +90,7 @@ pub(super) fn check(wanted: &Exec) -> Answer<Duration> {
         text.as_ref().is_none_or(|text| text.len() <= most && !text.contains(wrong))
     };
     if !is(&wanted.cwd, MAX_PATH, &['\0']) || !is(&wanted.user, MAX_NAME, &['\0', ':']) {
-        return Err(malformed("cwd or user is too long, or has a character that it cannot have"));
+        return Err(malformed("cwd or user is too long or has an invalid character"));
     }
     Ok(Duration::from_secs(within("timeout_secs", wanted.timeout_secs, 1..=LONGEST_SECS)?))
 }

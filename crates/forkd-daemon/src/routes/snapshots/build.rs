@@ -25,25 +25,25 @@ use crate::routes::snapshots::derive::{self, Derivation};
 use crate::routes::snapshots::describe;
 use crate::trace::RequestTrace;
 
-/// Builds a snapshot: makes it, unless there is one of the same contents, and gives it a name.
+/// Builds a snapshot: makes it unless one with the same contents exists, and gives it a name.
 ///
-/// Two builds of the same contents at once make one snapshot. The name is taken from a snapshot that was built under it before, which
-/// stays under its tag. With `application/x-ndjson` among what is accepted, the answer is a stream of Progress, whose last line is what
-/// was built or the error.
+/// Concurrent builds of the same contents make one snapshot. A snapshot that was built under this name before loses the name and
+/// keeps its tag. With `Accept: application/x-ndjson`, the response is a stream of Progress, whose last line is the result or the
+/// error.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/build",
     tag = "snapshots",
     operation_id = "build_snapshot",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = BuildSnapshot,
     responses(
-        (status = 200, description = "What was done, or would be. Lines of JSON, if asked for", content(
+        (status = 200, description = "The outcome, or with `dry_run` the expected outcome; lines of JSON if requested", content(
             (BuiltSnapshot = "application/json"),
             (Progress = "application/x-ndjson"),
         )),
         MakeErrors,
-        (status = 409, description = "The name is in use for a snapshot that was not built", body = ErrorBody),
+        (status = 409, description = "The name belongs to a snapshot that no build made", body = ErrorBody),
     )
 )]
 pub(super) async fn build(
@@ -84,9 +84,7 @@ impl Order {
     fn convert(app: &Shared, caller: &Caller, wanted: BuildSnapshot) -> Answer<Order> {
         let BuildSnapshot { name, mut contents, no_cache, dry_run: _ } = wanted;
         if contents.tag.is_some() {
-            return Err(malformed(
-                "contents.tag cannot be given: a snapshot that is built has the build's name",
-            ));
+            return Err(malformed("contents.tag cannot be given: the build's name is used instead"));
         }
         let tag: Tag = name.parse().map_err(EngineError::Tag)?;
         app.check_built_name(caller, &tag)?;

@@ -12,9 +12,9 @@ use crate::extract::{Json, Path};
 use crate::jobs::Place;
 use crate::routes::snapshots::describe;
 
-/// Writes all memory of a snapshot, so that it no longer needs those it is based on. Its disk layers stay as they are.
+/// Makes a snapshot independent of the snapshots it is based on, by writing all of its memory. Its disk layers do not change.
 ///
-/// A snapshot that is full already stays as it is. Sandboxes can be forked from it meanwhile.
+/// Has no effect on a full snapshot. Sandboxes can be forked from it at the same time.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/{tag}/compact",
@@ -23,10 +23,10 @@ use crate::routes::snapshots::describe;
     params(("tag" = String, Path)),
     responses(
         (status = 200, description = "The snapshot, which has no parent", body = Snapshot),
-        (status = 403, description = "It is public, and another project's", body = ErrorBody),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
-        (status = 409, description = "Others are based on it, or its memory is damaged", body = ErrorBody),
-        (status = 429, description = "The daemon runs as many long jobs as it may at once", body = ErrorBody),
+        (status = 403, description = "The snapshot is public, but belongs to another project", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
+        (status = 409, description = "Other snapshots are based on it, or its memory is damaged", body = ErrorBody),
+        (status = 429, description = "Too many long jobs are running", body = ErrorBody),
         (status = 507, description = "This host has too little disk space", body = ErrorBody),
     )
 )]

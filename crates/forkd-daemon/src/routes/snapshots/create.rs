@@ -54,20 +54,20 @@ const QUEUE: usize = 16;
 
 pub(super) type Told = mpsc::Sender<Progress>;
 
-/// Makes a snapshot: of an image of the library, which is booted, or of another snapshot, which is forked.
+/// Makes a snapshot: boots an image of the library, or forks another snapshot.
 ///
-/// With `application/x-ndjson` among what is accepted, the answer is a stream of Progress with status 200, whose last line is
-/// the snapshot or the error.
+/// With `Accept: application/x-ndjson`, the response is a stream of Progress with status 200, whose last line is the snapshot or
+/// the error.
 #[utoipa::path(
     post,
     path = "/v1/snapshots",
     tag = "snapshots",
     operation_id = "create_snapshot",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = CreateSnapshot,
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = Progress, content_type = "application/x-ndjson"),
-        (status = 201, description = "It can be forked from, and is on disk if that was waited for", body = Snapshot),
+        (status = 200, description = "Lines of JSON, if requested", body = Progress, content_type = "application/x-ndjson"),
+        (status = 201, description = "The snapshot: it can be forked, and with `wait` it is on disk", body = Snapshot),
         MakeErrors,
         (status = 409, description = "The tag is in use", body = ErrorBody),
     )
@@ -304,7 +304,7 @@ pub(super) fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
         snapshot: _,
         wait: _,
     } = wanted;
-    let image = image.ok_or_else(|| malformed("one of image and snapshot is needed"))?;
+    let image = image.ok_or_else(|| malformed("expected one of image and snapshot"))?;
     checks::env(&env)?;
     if let Some(start) = &start {
         checks::command("start", start)?;
@@ -338,17 +338,17 @@ pub(super) fn convert(wanted: CreateSnapshot) -> Answer<Recipe> {
 /// Refuses commands that cannot be run.
 pub(super) fn check_run(run: &[String]) -> Answer<()> {
     if run.len() > MAX_RUN {
-        return Err(malformed(format!("run has at most {MAX_RUN} commands")));
+        return Err(malformed(format!("run takes at most {MAX_RUN} commands")));
     }
     match run.iter().find(|command| command.trim().is_empty() || command.len() > MAX_COMMAND) {
-        Some(_) => Err(malformed(format!("a command of run has 1 to {MAX_COMMAND} bytes"))),
+        Some(_) => Err(malformed(format!("a command of run must have 1 to {MAX_COMMAND} bytes"))),
         None => Ok(()),
     }
 }
 
 pub(super) fn convert_warm_up(warm_up: Vec<seen::WarmUp>) -> Answer<Vec<WarmUp>> {
     if warm_up.len() > MAX_WARM_UP {
-        return Err(malformed(format!("warm_up has at most {MAX_WARM_UP} entries")));
+        return Err(malformed(format!("warm_up takes at most {MAX_WARM_UP} entries")));
     }
     Ok(warm_up.into_iter().map(|one| WarmUp::new(one.language.name(), one.code)).collect())
 }
@@ -360,7 +360,7 @@ fn convert_ready(ready: ReadyProbe) -> Answer<Ready> {
             checks::command("ready.command", &command)?;
             Probe::Command(command)
         }
-        _ => return Err(malformed("ready has one of port and command")),
+        _ => return Err(malformed("ready takes exactly one of port and command")),
     };
     let seconds = within("ready.timeout_secs", ready.timeout_secs.unwrap_or(READY_SECS), 1..=MAX_READY_SECS)?;
     Ok(Ready { probe, timeout_ms: seconds * 1000 })
@@ -422,14 +422,14 @@ mod tests {
             (r#", "memory_mib": 63"#, "memory_mib is 63"),
             (r#", "memory_mib": 18446744073709551615"#, "memory_mib is"),
             (r#", "disk_mib": 0"#, "disk_mib is 0"),
-            (r#", "start": []"#, "start begins with"),
+            (r#", "start": []"#, "start must begin with"),
             (r#", "ready": {}"#, "one of port and command"),
             (r#", "ready": {"port": 1, "command": ["x"]}"#, "one of port and command"),
             (r#", "ready": {"port": 0}"#, "ready.port is 0"),
-            (r#", "ready": {"command": [""]}"#, "ready.command begins with"),
+            (r#", "ready": {"command": [""]}"#, "ready.command must begin with"),
             (r#", "ready": {"port": 1, "timeout_secs": 0}"#, "ready.timeout_secs is 0"),
             (r#", "env": {"": "x"}"#, "env has"),
-            (r#", "run": [" "]"#, "a command of run has"),
+            (r#", "run": [" "]"#, "a command of run must have"),
         ] {
             let error = convert_json(json).unwrap_err();
             assert_eq!(error.code().status(), 400, "{json}");

@@ -18,10 +18,10 @@ pub(super) struct Derivation {
 /// What a guest is booted with cannot be changed any more, so it is refused.
 pub(super) fn convert(app: &Shared, caller: &Caller, wanted: CreateSnapshot) -> Answer<Derivation> {
     if let Some(field) = of_images(&wanted) {
-        return Err(malformed(format!("{field} can be given with an image only, not with a snapshot")));
+        return Err(malformed(format!("{field} can only be given with an image, not with a snapshot")));
     }
     let CreateSnapshot { tag, snapshot, env, run, warm_up, .. } = wanted;
-    let tag = tag.ok_or_else(|| malformed("a snapshot of a snapshot needs a tag"))?;
+    let tag = tag.ok_or_else(|| malformed("a snapshot based on another needs a tag"))?;
     checks::env(&env)?;
     check_run(&run)?;
     let source = app.snapshot(caller, &snapshot.unwrap_or_default())?;

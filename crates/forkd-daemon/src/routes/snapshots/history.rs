@@ -15,7 +15,7 @@ use crate::error::Answer;
 use crate::extract::{Json, Path};
 use crate::views;
 
-/// The chain of a snapshot and its dependents.
+/// Returns the chain of a snapshot and its dependents.
 #[utoipa::path(
     get,
     path = "/v1/snapshots/{tag}/history",
@@ -23,8 +23,8 @@ use crate::views;
     operation_id = "snapshot_history",
     params(("tag" = String, Path)),
     responses(
-        (status = 200, description = "The base first; what the caller may not see is left out", body = SnapshotHistory),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
+        (status = 200, description = "The history, base first; snapshots that the caller may not see are omitted", body = SnapshotHistory),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
     )
 )]
 pub(super) async fn history(

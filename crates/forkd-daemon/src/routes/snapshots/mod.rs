@@ -74,13 +74,13 @@ pub(super) async fn describe(app: &App, caller: &Caller, view: SnapshotView) -> 
     Ok(views::snapshot(&view, &names, public, size, &app.snapshots(caller)))
 }
 
-/// The snapshots, by tag.
+/// Lists the snapshots, by tag.
 #[utoipa::path(
     get,
     path = "/v1/snapshots",
     tag = "snapshots",
     operation_id = "list_snapshots",
-    responses((status = 200, description = "Those of the caller's project, and public ones", body = SnapshotList))
+    responses((status = 200, description = "Those of the caller's project, and all public ones", body = SnapshotList))
 )]
 async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -> Answer<Json<SnapshotList>> {
     let all = app.snapshots(&caller);
@@ -92,7 +92,7 @@ async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
     Ok(Json(SnapshotList { snapshots: all.iter().zip(sizes).map(show).collect() }))
 }
 
-/// A snapshot.
+/// Returns a snapshot.
 #[utoipa::path(
     get,
     path = "/v1/snapshots/{tag}",
@@ -101,7 +101,7 @@ async fn list(State(app): State<Shared>, Extension(caller): Extension<Caller>) -
     params(("tag" = String, Path)),
     responses(
         (status = 200, description = "The snapshot", body = Snapshot),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
     )
 )]
 async fn get(
@@ -113,7 +113,7 @@ async fn get(
     Ok(Json(describe(&app, &caller, view).await?))
 }
 
-/// Lets every project fork from a snapshot, or only its own.
+/// Makes a snapshot public, so that every project can fork it, or private.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -125,7 +125,7 @@ async fn get(
     request_body = Publish,
     responses(
         (status = 200, description = "The snapshot", body = Snapshot),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
     )
 )]
 async fn publish(
@@ -140,7 +140,7 @@ async fn publish(
     Ok(Json(describe(&app, &caller, view).await?))
 }
 
-/// Removes a snapshot, or another name of one. Sandboxes that were forked from it go on.
+/// Removes a snapshot, or one of its other names. Sandboxes forked from it keep running.
 #[utoipa::path(
     delete,
     path = "/v1/snapshots/{tag}",
@@ -148,10 +148,10 @@ async fn publish(
     operation_id = "remove_snapshot",
     params(("tag" = String, Path), RemoveSnapshot),
     responses(
-        (status = 200, description = "It is gone, with those that were removed with it", body = RemovedSnapshots),
-        (status = 403, description = "It is public, and another project's", body = ErrorBody),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
-        (status = 409, description = "Others are changes of it, or it has other names; the error names them", body = ErrorBody),
+        (status = 200, description = "The removed snapshots", body = RemovedSnapshots),
+        (status = 403, description = "The snapshot is public, but belongs to another project", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
+        (status = 409, description = "Other snapshots are based on it, or it has other names; the error lists them", body = ErrorBody),
     )
 )]
 async fn remove(

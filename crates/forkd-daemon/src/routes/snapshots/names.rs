@@ -13,7 +13,7 @@ use crate::error::Answer;
 use crate::extract::{Json, Path, Query};
 use crate::routes::snapshots::describe;
 
-/// Gives a snapshot another name, which can be used in the place of its tag.
+/// Gives a snapshot another name, which can be used instead of its tag.
 #[utoipa::path(
     put,
     path = "/v1/snapshots/{tag}/names/{name}",
@@ -22,11 +22,11 @@ use crate::routes::snapshots::describe;
     params(("tag" = String, Path), ("name" = String, Path), NameSnapshot),
     responses(
         (status = 200, description = "The snapshot", body = Snapshot),
-        (status = 400, description = "The name does not have the form of a tag", body = ErrorBody),
-        (status = 403, description = "It is public, and another project's", body = ErrorBody),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
+        (status = 400, description = "Invalid name: it must have the form of a tag", body = ErrorBody),
+        (status = 403, description = "The snapshot is public, but belongs to another project", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
         (status = 409, description = "The name is in use", body = ErrorBody),
-        (status = 429, description = "It has too many names", body = ErrorBody),
+        (status = 429, description = "The snapshot has too many names", body = ErrorBody),
     )
 )]
 pub(super) async fn add(
@@ -41,7 +41,7 @@ pub(super) async fn add(
     Ok(Json(describe(&app, &caller, snapshot.view()).await?))
 }
 
-/// Takes a name from a snapshot, which stays.
+/// Removes a name of a snapshot, but not the snapshot.
 #[utoipa::path(
     delete,
     path = "/v1/snapshots/{tag}/names/{name}",
@@ -50,9 +50,9 @@ pub(super) async fn add(
     params(("tag" = String, Path), ("name" = String, Path)),
     responses(
         (status = 200, description = "The snapshot", body = Snapshot),
-        (status = 400, description = "The name does not have the form of a tag", body = ErrorBody),
-        (status = 403, description = "It is public, and another project's", body = ErrorBody),
-        (status = 404, description = "There is none with this tag, or it does not have the name", body = ErrorBody),
+        (status = 400, description = "Invalid name: it must have the form of a tag", body = ErrorBody),
+        (status = 403, description = "The snapshot is public, but belongs to another project", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag, or it does not have the name", body = ErrorBody),
     )
 )]
 pub(super) async fn remove(

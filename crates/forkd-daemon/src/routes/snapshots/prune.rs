@@ -17,7 +17,7 @@ use crate::extract::Json;
 const BASE_DIGITS: usize = 24;
 const RUN_DIGITS: usize = 12;
 
-/// Removes snapshots that nobody needs, those that were not forked for the longest time first, and children before their parents.
+/// Removes unused snapshots: the least recently forked first, and children before their parents.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/prune",
@@ -25,8 +25,8 @@ const RUN_DIGITS: usize = 12;
     operation_id = "prune_snapshots",
     request_body = PruneSnapshots,
     responses(
-        (status = 200, description = "What is gone, or would go", body = PrunedSnapshots),
-        (status = 400, description = "Nothing limits which named ones go", body = ErrorBody),
+        (status = 200, description = "The removed snapshots, or with `dry_run` those that would be removed", body = PrunedSnapshots),
+        (status = 400, description = "`named` needs `unused_seconds` or `keep_mib`", body = ErrorBody),
     )
 )]
 pub(super) async fn prune(
@@ -37,7 +37,7 @@ pub(super) async fn prune(
     if wanted.named && wanted.unused_seconds == 0 && wanted.keep_mib == 0 {
         return Err(ApiError::new(
             ErrorCode::Malformed,
-            "named: all snapshots would go; say with unused_seconds or keep_mib which stay",
+            "named would remove all snapshots; limit it with unused_seconds or keep_mib",
         ));
     }
     let project: Option<Project> = match &wanted.project {

@@ -41,9 +41,9 @@ const LATEST: &str = "latest";
 /// Tags of a repository that are listed.
 const MAX_LISTED: usize = 1000;
 
-/// A snapshot as an archive: an OCI image layout in a tar, with all that the snapshot stands on.
+/// Downloads a snapshot as an archive: an OCI image layout in a tar file, with all snapshots that it is based on.
 ///
-/// It is waited for until it is on disk. An answer that breaks off is not whole.
+/// Waits until the snapshot is on disk. If the connection breaks, the archive is incomplete.
 #[utoipa::path(
     get,
     path = "/v1/snapshots/{tag}/archive",
@@ -52,10 +52,10 @@ const MAX_LISTED: usize = 1000;
     params(("tag" = String, Path)),
     responses(
         (status = 200, description = "The archive", body = Vec<u8>, content_type = "application/x-tar"),
-        (status = 403, description = "It is public, and another project's", body = ErrorBody),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
-        (status = 409, description = "It is of a format that does not travel", body = ErrorBody),
-        (status = 429, description = "As much is sent and made as this daemon does at once", body = ErrorBody),
+        (status = 403, description = "The snapshot is public, but belongs to another project", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
+        (status = 409, description = "The snapshot has a format that cannot be transferred", body = ErrorBody),
+        (status = 429, description = "Too many transfers and long jobs are running", body = ErrorBody),
     )
 )]
 pub(super) async fn save(
@@ -80,10 +80,10 @@ pub(super) async fn save(
     Ok(response)
 }
 
-/// Takes in a snapshot from an archive, as GET of one gives it.
+/// Loads a snapshot from an archive that GET has returned.
 ///
-/// Needs the scope admin. The body is the archive. It is all there before the answer begins; the answer may be a stream as that of
-/// a pull of an image.
+/// Needs the scope admin. The body is the archive. The daemon reads the whole body before it responds; the response can be a stream
+/// as for a pull of an image.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/load",
@@ -92,10 +92,10 @@ pub(super) async fn save(
     params(LoadSnapshot),
     request_body(content = Archive, content_type = "application/octet-stream", description = "The archive"),
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The snapshot", body = Snapshot),
         LibraryErrors,
-        (status = 400, description = "The request makes no sense, or the archive is refused", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the archive is refused", body = ErrorBody),
         (status = 409, description = "The tag is in use", body = ErrorBody),
     )
 )]
@@ -127,26 +127,26 @@ pub(super) async fn load(
     .await
 }
 
-/// Fetches a snapshot from a registry, with all that it stands on.
+/// Pulls a snapshot from a registry, with all snapshots that it is based on.
 ///
-/// Needs the scope admin. If the daemon has a policy, the snapshot must be signed as it demands, and if the request has a key, with
-/// that one; this is checked before anything of the snapshot is fetched. Streams and idempotency are those of a pull of an image. What has
-/// come when a pull fails is kept for a day, and the next pull fetches the rest. If the reference names several variants, the first that
-/// fits this host is pulled.
+/// Needs the scope admin. If the daemon has a policy, the snapshot must be signed as it requires; if the request has a key, it must
+/// be signed with that key. Signatures are checked before anything else is fetched. Streams and idempotency work as for a pull of
+/// an image. The data of a failed pull is kept for a day, and the next pull fetches the rest. If the reference names several
+/// variants, the first that fits this host is pulled.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/pull",
     tag = "snapshots",
     operation_id = "pull_snapshot",
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer")),
     request_body = PullSnapshot,
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
         (status = 201, description = "The snapshot", body = Snapshot),
         LibraryErrors,
-        (status = 403, description = "It is not signed as the policy or the request demands", body = ErrorBody),
+        (status = 403, description = "The snapshot is not signed as the policy or the request requires", body = ErrorBody),
         (status = 409, description = "The tag is in use", body = ErrorBody),
-        (status = 502, description = "The registry gives no snapshot that can be used", body = ErrorBody),
+        (status = 502, description = "The registry has no usable snapshot", body = ErrorBody),
     )
 )]
 pub(super) async fn pull(
@@ -188,7 +188,7 @@ pub(super) async fn pull(
     .await
 }
 
-/// Lists the tags of a repository of a registry, at most 1000, and what they name.
+/// Lists the tags of a repository in a registry, at most 1000, and what they name.
 ///
 /// Needs the scope admin, as a pull does.
 #[utoipa::path(
@@ -199,9 +199,9 @@ pub(super) async fn pull(
     request_body = ListRepository,
     responses(
         (status = 200, description = "The tags", body = RepositoryTags),
-        (status = 400, description = "It is not the name of a repository", body = ErrorBody),
-        (status = 429, description = "The daemon runs as many long jobs as it may at once", body = ErrorBody),
-        (status = 502, description = "The registry does not say", body = ErrorBody),
+        (status = 400, description = "Invalid name of a repository", body = ErrorBody),
+        (status = 429, description = "Too many long jobs are running", body = ErrorBody),
+        (status = 502, description = "The registry does not list its tags", body = ErrorBody),
     )
 )]
 pub(super) async fn list(
@@ -272,11 +272,12 @@ fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
     format!("{name}-{}", &digest[..12]).parse().map_err(|error| malformed(format!("{error}")))
 }
 
-/// Sends a snapshot to a registry, with all that it stands on. What is there is not sent again.
+/// Pushes a snapshot to a registry, with all snapshots that it is based on. Blobs that the registry already has are not sent.
 ///
-/// Needs the scope admin. A snapshot of a sandbox has the memory of whoever used it, and so has every snapshot that is based on one, also
-/// after it was compacted, saved and loaded, or pulled from a registry: it is pushed only with `yes`. With `variant`, the tag names several
-/// snapshots, and whoever pulls gets the first that fits the host. Streams and idempotency are those of a pull of an image.
+/// Needs the scope admin. A snapshot of a sandbox contains the memory of the sandbox's users, and so does every snapshot based on
+/// it, also after it was compacted, saved and loaded, or pulled from a registry: it is pushed only with `yes`. With `variant`, the
+/// tag names several snapshots, and a pull gets the first that fits the host. Streams and idempotency work as for a pull of an
+/// image.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/{tag}/push",
@@ -284,15 +285,15 @@ fn local_name(short_name: &str, digest: &Digest) -> Answer<Tag> {
     operation_id = "push_snapshot",
     params(
         ("tag" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key gets the same answer"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Requests with the same key get the same answer"),
     ),
     request_body = PushSnapshot,
     responses(
-        (status = 200, description = "Lines of JSON, if asked for", body = LibraryProgress, content_type = "application/x-ndjson"),
-        (status = 201, description = "It is there", body = PushedSnapshot),
+        (status = 200, description = "Lines of JSON, if requested", body = LibraryProgress, content_type = "application/x-ndjson"),
+        (status = 201, description = "The result of the push", body = PushedSnapshot),
         LibraryErrors,
-        (status = 409, description = "It has memory of a sandbox, or a format that does not travel", body = ErrorBody),
-        (status = 502, description = "The registry does not take it", body = ErrorBody),
+        (status = 409, description = "The snapshot contains memory of a sandbox, or has a format that cannot be transferred", body = ErrorBody),
+        (status = 502, description = "The registry refuses the snapshot", body = ErrorBody),
     )
 )]
 pub(super) async fn push(
@@ -361,7 +362,7 @@ fn arrive(
     tag: Option<Tag>,
     progress: &(dyn Progress + Sync),
 ) -> Answer<Made> {
-    progress.step("fetching what is not here");
+    progress.step("fetching missing data");
     let owner = app.owner(caller, caller.project.clone());
     let before = app.library.images.list()?;
     let destination = Destination { tag, owner: Some(owner) };

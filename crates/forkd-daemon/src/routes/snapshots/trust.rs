@@ -21,7 +21,7 @@ use crate::routes::responses::LibraryErrors;
 use crate::routes::snapshots::travel::{asked, repository, unusable};
 use crate::snapshot_policy::PolicyFile;
 
-/// Says what a reference to a registry names now: the digest of a snapshot, which is what is signed.
+/// Resolves a reference to a registry to the digest of a snapshot, which is what signatures sign.
 ///
 /// Needs the scope admin.
 #[utoipa::path(
@@ -31,9 +31,9 @@ use crate::snapshot_policy::PolicyFile;
     operation_id = "resolve_snapshot",
     request_body = ResolveSnapshot,
     responses(
-        (status = 200, description = "Where it is, and its digest", body = ResolvedSnapshot),
+        (status = 200, description = "The repository and the digest", body = ResolvedSnapshot),
         LibraryErrors,
-        (status = 502, description = "The registry has no snapshot there that can be used", body = ErrorBody),
+        (status = 502, description = "The registry has no usable snapshot there", body = ErrorBody),
     )
 )]
 pub(super) async fn resolve(
@@ -51,9 +51,9 @@ pub(super) async fn resolve(
     .await
 }
 
-/// Stores a signature of a snapshot in the snapshot's registry, as cosign does, beside those that are there.
+/// Adds a signature of a snapshot to the snapshot's registry, as cosign does.
 ///
-/// Needs the scope admin. The signature is made where the private key is, and checked here with the public one.
+/// Needs the scope admin. The client signs with its private key; the daemon checks the signature with the public key.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/signatures",
@@ -61,10 +61,10 @@ pub(super) async fn resolve(
     operation_id = "add_snapshot_signature",
     request_body = AddSnapshotSignature,
     responses(
-        (status = 201, description = "It is there", body = SnapshotSignature),
+        (status = 201, description = "The stored signature", body = SnapshotSignature),
         LibraryErrors,
-        (status = 400, description = "The request makes no sense, or the signature is wrong", body = ErrorBody),
-        (status = 502, description = "The registry does not have the snapshot, or does not take it", body = ErrorBody),
+        (status = 400, description = "Invalid request, or the signature does not match", body = ErrorBody),
+        (status = 502, description = "The registry does not have the snapshot, or refuses the signature", body = ErrorBody),
     )
 )]
 pub(super) async fn add(
@@ -91,7 +91,7 @@ pub(super) async fn add(
 }
 
 pub(super) fn public_key(pem: &str) -> Answer<PublicKey> {
-    PublicKey::from_pem(pem).map_err(|error| malformed(format!("the key cannot be used: {error}")))
+    PublicKey::from_pem(pem).map_err(|error| malformed(format!("invalid key: {error}")))
 }
 
 /// Opens a snapshot in a registry, if it is signed as the policy and the caller demand. Nothing but manifests and signatures is
@@ -112,7 +112,7 @@ pub(super) fn open(
     match policy.as_ref().map(|policy| policy.check(&name)) {
         None | Some(Requirement::Accept) => {}
         Some(Requirement::Signed { pattern, keys }) => {
-            demands.push((format!("the rule for {pattern:?} in {path} demands a signature"), keys));
+            demands.push((format!("the rule for {pattern:?} in {path} requires a signature"), keys));
         }
         Some(Requirement::Refuse) => {
             let text = format!("{} is refused: {path} has no rule for {name}", repository.reference());
@@ -120,7 +120,7 @@ pub(super) fn open(
         }
     }
     if let Some(key) = key {
-        let why = format!("the request demands a signature by the key {}", key.fingerprint());
+        let why = format!("the request requires a signature by the key {}", key.fingerprint());
         demands.push((why, std::slice::from_ref(key)));
     }
     if demands.is_empty() {

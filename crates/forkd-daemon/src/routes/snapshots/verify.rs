@@ -13,7 +13,7 @@ use crate::error::Answer;
 use crate::extract::{Json, Path};
 use crate::jobs::Place;
 
-/// Reads and checks every file of a snapshot and of what it is based on, at low priority.
+/// Verifies every file of a snapshot and of the snapshots it is based on, at low priority.
 #[utoipa::path(
     post,
     path = "/v1/snapshots/{tag}/verify",
@@ -21,11 +21,11 @@ use crate::jobs::Place;
     operation_id = "verify_snapshot",
     params(("tag" = String, Path)),
     responses(
-        (status = 200, description = "Whether it is intact, or the first damaged file", body = SnapshotVerification),
-        (status = 403, description = "It is public, and another project's", body = ErrorBody),
-        (status = 404, description = "There is none with this tag", body = ErrorBody),
-        (status = 409, description = "It is not on disk, since it could not be written", body = ErrorBody),
-        (status = 429, description = "The daemon runs as many long jobs as it may at once", body = ErrorBody),
+        (status = 200, description = "The result, with the first damaged file if any", body = SnapshotVerification),
+        (status = 403, description = "The snapshot is public, but belongs to another project", body = ErrorBody),
+        (status = 404, description = "No snapshot has this tag", body = ErrorBody),
+        (status = 409, description = "The snapshot is not on disk: writing it failed", body = ErrorBody),
+        (status = 429, description = "Too many long jobs are running", body = ErrorBody),
     )
 )]
 pub(super) async fn verify(

@@ -124,18 +124,18 @@ pub(crate) struct ImageNotes {
 #[derive(Debug, thiserror::Error)]
 pub enum TravelError {
     #[error(
-        "snapshot {tag} is of format version 1, which does not travel; `forkd snapshot compact {tag}` writes it anew"
+        "snapshot {tag} has format version 1, which cannot be transferred; convert it with `forkd snapshot compact {tag}`"
     )]
     OldFormat { tag: String },
-    #[error("what is known of the snapshot is not of the expected form")]
+    #[error("the snapshot's metadata has an invalid form")]
     Syntax(#[from] serde_json::Error),
     #[error(
-        "what is known of the snapshot is of version {found}, expected {VERSION}: it was made by a newer forkd; update this one"
+        "the snapshot's metadata has version {found}, expected {VERSION}: it was made by a newer forkd; update this one"
     )]
     Version { found: u32 },
-    #[error("manifest {index} of the snapshot cannot be used")]
+    #[error("manifest {index} of the snapshot is invalid")]
     Manifest { index: usize, source: ManifestError },
-    #[error("manifest {index} of the snapshot cannot be used: {reason}")]
+    #[error("manifest {index} of the snapshot is invalid: {reason}")]
     Record { index: usize, reason: String },
     #[error("{found} manifests, expected 1 to {}", forkd_store::MAX_CHAIN)]
     Count { found: usize },
@@ -155,9 +155,9 @@ pub enum TravelError {
     Size { what: &'static str, name: String, found: u64, expected: u64 },
     #[error("layer {name} of its disks is damaged: its contents have the digest {found}")]
     Layer { name: Digest, found: Digest },
-    #[error("the map of layer {name} cannot be used")]
+    #[error("the map of layer {name} is invalid")]
     LayerMap { name: Digest, source: forkd_store::SparseError },
-    #[error("{name}, which the snapshot is based on, was removed meanwhile; try again")]
+    #[error("{name}, which the snapshot is based on, was removed during the transfer; try again")]
     Gone { name: Digest },
     #[error("cannot be fetched")]
     Fetch(#[from] forkd_hub::FetchError),

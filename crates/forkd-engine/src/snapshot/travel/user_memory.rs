@@ -29,20 +29,20 @@ impl fmt::Display for UserMemory {
             UserMemory::Branch { tag, of, sandbox } if tag == of => {
                 write!(
                     formatter,
-                    "snapshot {tag} is of sandbox {sandbox} and has the memory of whoever used it"
+                    "snapshot {tag} was made of sandbox {sandbox} and contains the memory of its users"
                 )
             }
             UserMemory::Branch { tag, of, sandbox } => write!(
                 formatter,
-                "snapshot {tag} is based on {of}, a snapshot of sandbox {sandbox}, and has the memory of whoever used it"
+                "snapshot {tag} is based on {of}, a snapshot of sandbox {sandbox}, and contains the memory of its users"
             ),
             UserMemory::Recorded { tag } => write!(
                 formatter,
-                "snapshot {tag} is based on a snapshot of a sandbox and has the memory of whoever used it"
+                "snapshot {tag} is based on a snapshot of a sandbox and contains the memory of its users"
             ),
             UserMemory::Unknown { tag, of } => write!(
                 formatter,
-                "snapshot {tag} may have the memory of whoever used a sandbox: {of} was made by a version of forkd that did not record it"
+                "snapshot {tag} may contain the memory of a sandbox's users: {of} was made by a version of forkd that did not record it"
             ),
         }
     }
@@ -108,7 +108,7 @@ mod tests {
         let told = |chain: &[ZygoteRecord]| find(chain).map(|found| found.to_string());
         assert_eq!(told(&[booted()]), None);
         assert_eq!(told(&[clean(), booted()]), None);
-        let of = "snapshot thought is of sandbox i4c and has the memory of whoever used it";
+        let of = "snapshot thought was made of sandbox i4c and contains the memory of its users";
         assert_eq!(told(&[branch(), booted()]).unwrap(), of);
         // Also if a snapshot above it says otherwise.
         for said in [Some(true), Some(false), None] {

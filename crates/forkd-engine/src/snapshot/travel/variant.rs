@@ -61,7 +61,7 @@ impl Shared {
 
 fn choose(variants: &[Variant], host: Option<&HostCpu>) -> Result<usize, String> {
     let Some(host) = host else {
-        return if variants.is_empty() { Err("there is none".into()) } else { Ok(0) };
+        return if variants.is_empty() { Err("the index lists no variants".into()) } else { Ok(0) };
     };
     let mut misfits = Vec::new();
     let mut silent = None;

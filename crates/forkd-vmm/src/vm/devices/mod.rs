@@ -96,7 +96,7 @@ pub enum DeviceError {
     Different,
     #[error("the disk")]
     Disk(#[from] StackError),
-    #[error("there is no disk {0}")]
+    #[error("disk {0} does not exist")]
     NoDisk(usize),
     #[error("{found} new top layers for {expected} disks")]
     Tops { found: usize, expected: usize },
@@ -106,9 +106,9 @@ pub enum DeviceError {
     Vsock(#[from] VsockError),
     #[error("the console")]
     SerialPort(#[from] SerialPortError),
-    #[error("input for a console, and no console")]
+    #[error("input for a console, but the VM has no console")]
     NoSerial,
-    #[error("the console's input cannot be waited for: {0}")]
+    #[error("cannot wait for the console's input: {0}")]
     SerialInput(io::Error),
     #[error(transparent)]
     Queue(#[from] QueueSizeError),

@@ -8,6 +8,7 @@
 //!
 //! Everything here blocks, and must not be called from an asynchronous task.
 
+mod challenge;
 mod error;
 mod list;
 mod pull;

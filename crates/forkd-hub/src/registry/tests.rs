@@ -176,6 +176,26 @@ fn blobs_are_mounted_from_other_repositories() {
     );
 }
 
+/// A mount that the registry refuses is an upload.
+#[test]
+fn refused_mounts_are_uploaded() {
+    let registry = TestRegistry::start();
+    let bytes = noise(1 << 20);
+    let first = push_memory(&repository(&registry, "parent:v1"), &bytes);
+    let options = PushOptions { mount_from: vec!["parent".into()], ..PushOptions::default() };
+    for status in [400, 401, 403, 404, 405, 501] {
+        registry.set(Faults { mount_status: Some(status), ..Faults::default() });
+        let child = repository(&registry, &format!("child{status}:v1"));
+        let pushed = push(&child, &[outgoing(Role::Memory, &bytes)], &options).unwrap();
+        assert_eq!((pushed.sent, pushed.mounted), (first.sent, 0), "{status}");
+        assert!(pull(&child).unwrap() == bytes, "{status}");
+    }
+    // A registry that is overloaded would not take the blob either.
+    registry.set(Faults { mount_status: Some(503), ..Faults::default() });
+    let error = push(&repository(&registry, "other:v1"), &[outgoing(Role::Memory, &bytes)], &options);
+    assert!(matches!(error, Err(PushError::Registry { .. })), "{error:?}");
+}
+
 #[test]
 fn broken_downloads_continue_after_the_last_whole_frame() {
     let registry = TestRegistry::start();
@@ -481,7 +501,8 @@ fn tokens_are_asked_for_and_renewed() {
     assert!(pull(&known).unwrap() == bytes);
     let options = PushOptions { mount_from: vec!["a".into()], ..PushOptions::default() };
     let child = Repository::new(&format!("{}/child:v1", registry.address), Some(&credentials)).unwrap();
-    assert!(push(&child, &[outgoing(Role::Memory, &bytes)], &options).unwrap().mounted > 0);
+    let pushed = push(&child, &[outgoing(Role::Memory, &bytes)], &options).unwrap();
+    assert!(pushed.sent == 0 && pushed.mounted > 0, "{pushed:?}");
 
     // Without a password one may read here, and not write.
     let anonymous = repository(&registry, "a:v1");

@@ -18,11 +18,14 @@ use oci_client::secrets::RegistryAuth;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
 
+use super::challenge::{self, Challenge};
 use super::error::RegistryError;
 use super::retry::{RetryPolicy, parse_retry_after};
 
 /// Bytes of an error's body that are read.
 const MAX_ERROR: u64 = 16 << 10;
+/// Bytes of a token service's answer that are read.
+const MAX_TOKEN: u64 = 1 << 20;
 /// How long a registry may take to store a blob that it has got.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Tests do not wait for as long.
@@ -41,11 +44,20 @@ pub(crate) struct Transport {
     auth: RegistryAuth,
     base: Url,
     registry: String,
-    /// What the registry accepted last, by repository and operation.
-    accepted: Mutex<HashMap<(String, bool), HeaderValue>>,
+    /// What the registry accepted last.
+    accepted: Mutex<HashMap<Scope, HeaderValue>>,
     /// Whether the registry has ever answered.
     has_answered: AtomicBool,
     pub retry: RetryPolicy,
+}
+
+/// What a token is valid for.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Scope {
+    repository: String,
+    is_push: bool,
+    /// Another repository that it may read.
+    mounts: Option<String>,
 }
 
 /// A request, without its authentication.
@@ -56,6 +68,8 @@ pub(crate) struct Request<'a> {
     pub url: Url,
     pub repository: &'a str,
     pub is_push: bool,
+    /// The repository that it takes a blob from.
+    pub mounts: Option<&'a str>,
     pub headers: Vec<(HeaderName, String)>,
     pub body: Option<(Bytes, Arc<AtomicU64>)>,
 }
@@ -92,7 +106,7 @@ impl Transport {
         let mut url = self.base.clone();
         url.set_path(&format!("/v2/{repository}/{path}"));
         let is_push = !matches!(method, Method::GET | Method::HEAD);
-        Request { method, url, repository, is_push, headers: Vec::new(), body: None }
+        Request { method, url, repository, is_push, mounts: None, headers: Vec::new(), body: None }
     }
 
     /// Where an answer's `Location` points to.
@@ -114,7 +128,7 @@ impl Transport {
         if response.status() != StatusCode::UNAUTHORIZED || !self.is_ours(&request.url) {
             return success(request, response).await;
         }
-        self.authenticate(request).await?;
+        self.authenticate(request, response.headers()).await?;
         success(request, self.exchange(request).await?).await
     }
 
@@ -155,7 +169,7 @@ impl Transport {
         }
         if self.is_ours(&request.url) {
             let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(value) = accepted.get(&(request.repository.to_owned(), request.is_push)) {
+            if let Some(value) = accepted.get(&request.scope()) {
                 builder = builder.header(AUTHORIZATION, value.clone());
             }
         }
@@ -189,22 +203,12 @@ impl Transport {
     }
 
     /// Finds out what the registry wants, and remembers it.
-    async fn authenticate(&self, request: &Request<'_>) -> Result<(), RegistryError> {
-        let operation = if request.is_push { RegistryOperation::Push } else { RegistryOperation::Pull };
-        let reference = oci_client::Reference::with_tag(
-            self.registry.clone(),
-            request.repository.to_owned(),
-            "latest".to_owned(),
-        );
-        let token = self.tokens.auth(&reference, &self.auth, operation).await;
-        let token = token.map_err(|source| match source {
-            oci_client::errors::OciDistributionError::AuthenticationFailure(_) => {
-                RegistryError::Unauthorized { request: request.name() }
-            }
-            source => {
-                RegistryError::Authentication { registry: self.registry.clone(), source: Box::new(source) }
-            }
-        })?;
+    async fn authenticate(&self, request: &Request<'_>, refusal: &HeaderMap) -> Result<(), RegistryError> {
+        let challenge = request.mounts.and_then(|source| Some((source, Challenge::find(refusal)?)));
+        let token = match challenge {
+            Some((source, challenge)) => Some(self.mount_token(request, source, &challenge).await?),
+            None => self.token(request).await?,
+        };
         let unauthorized = || RegistryError::Unauthorized { request: request.name() };
         let mut value = match (token, &self.auth) {
             (Some(token), _) => HeaderValue::from_str(&format!("Bearer {token}")),
@@ -221,9 +225,54 @@ impl Transport {
         }
         .map_err(|_| unauthorized())?;
         value.set_sensitive(true);
-        let key = (request.repository.to_owned(), request.is_push);
-        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).insert(key, value);
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).insert(request.scope(), value);
         Ok(())
+    }
+
+    /// A token for the request's repository, if the registry issues tokens.
+    async fn token(&self, request: &Request<'_>) -> Result<Option<String>, RegistryError> {
+        let operation = if request.is_push { RegistryOperation::Push } else { RegistryOperation::Pull };
+        let reference = oci_client::Reference::with_tag(
+            self.registry.clone(),
+            request.repository.to_owned(),
+            "latest".to_owned(),
+        );
+        let token = self.tokens.auth(&reference, &self.auth, operation).await;
+        token.map_err(|source| match source {
+            oci_client::errors::OciDistributionError::AuthenticationFailure(_) => {
+                RegistryError::Unauthorized { request: request.name() }
+            }
+            source => {
+                RegistryError::Authentication { registry: self.registry.clone(), source: Box::new(source) }
+            }
+        })
+    }
+
+    /// A token that may also read the repository that a blob is mounted from. oci-client asks for one repository only.
+    async fn mount_token(
+        &self,
+        request: &Request<'_>,
+        source: &str,
+        challenge: &Challenge,
+    ) -> Result<String, RegistryError> {
+        let problem =
+            |problem: &str| RegistryError::Protocol { request: request.name(), problem: problem.into() };
+        let url = challenge.address(request.repository, source);
+        let url = url.ok_or_else(|| problem("the address of the token service is not valid"))?;
+        let asked = Request { method: Method::GET, url, body: None, headers: Vec::new(), ..request.clone() };
+        let mut builder = self.http.get(asked.url.clone());
+        if let RegistryAuth::Basic(username, password) = &self.auth {
+            builder = builder.basic_auth(username, Some(password));
+        }
+        let stalled = |_| RegistryError::Stalled { request: asked.name(), seconds: READ_TIMEOUT.as_secs() };
+        let failed = |source: reqwest::Error| RegistryError::Connection {
+            request: asked.name(),
+            source: source.without_url(),
+        };
+        let response = tokio::time::timeout(READ_TIMEOUT, builder.send()).await;
+        let response = success(&asked, response.map_err(stalled)?.map_err(failed)?).await?;
+        let answer = body(&asked, response, MAX_TOKEN).await?;
+        challenge::token(&answer).ok_or_else(|| problem("the token service's answer has no token"))
     }
 }
 
@@ -233,6 +282,14 @@ impl Request<'_> {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
         format!("{} {host}{port}{}", self.method, self.url.path())
+    }
+
+    fn scope(&self) -> Scope {
+        Scope {
+            repository: self.repository.to_owned(),
+            is_push: self.is_push,
+            mounts: self.mounts.map(str::to_owned),
+        }
     }
 
     pub fn header(mut self, name: HeaderName, value: impl Into<String>) -> Self {

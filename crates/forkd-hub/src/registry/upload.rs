@@ -53,13 +53,19 @@ impl Repository {
                 .query_pairs_mut()
                 .append_pair("mount", &digest.to_string())
                 .append_pair("from", source);
-            let response = self.transport.send_patiently(&request).await?;
+            request.mounts = Some(source);
+            let response = match self.transport.send_patiently(&request).await {
+                Ok(response) => response,
+                Err(error) if error.is_transient() => return Err(error),
+                // The registry may still take the blob itself.
+                Err(_) => continue,
+            };
             if response.status() == StatusCode::CREATED {
                 return Ok(true);
             }
             // The registry began an upload instead, which is not wanted here.
             if let Ok(url) = self.transport.location(&response, &request.name()) {
-                let abandon = Request { method: Method::DELETE, url, ..request };
+                let abandon = Request { method: Method::DELETE, url, mounts: None, ..request };
                 let _ = self.transport.send(&abandon).await;
             }
         }

@@ -30,6 +30,8 @@ pub(crate) struct Faults {
     pub answers: Vec<(u16, Option<&'static str>)>,
     pub ignore_ranges: bool,
     pub refuse_mounts: bool,
+    /// The status that answers mounts.
+    pub mount_status: Option<u16>,
     /// A blob in which one byte is wrong.
     pub lie: Option<Digest>,
     /// Sends no answer.
@@ -230,10 +232,11 @@ impl State {
             let is_known =
                 call.headers.get("authorization").map(String::as_str) == Some("Basic bWU6c2VjcmV0");
             let scope = &call.query["scope"];
-            if scope.ends_with("push") && !is_known {
+            if scope.contains("push") && !is_known {
                 return Some(Answer::new(401));
             }
             let token = format!("{scope}#{}", tokens.len()).replace(':', "_").replace(',', "+");
+            let token = token.replace(' ', "~");
             tokens.insert(token.clone(), uses);
             return Some(Answer {
                 body: format!("{{\"token\":{token:?}}}").into_bytes(),
@@ -248,12 +251,13 @@ impl State {
             _ => "push",
         };
         let is_for = |token: &&str| {
-            token.split('#').next().is_some_and(|scope| {
-                let mut parts = scope.split('_').skip(1);
-                let repository = parts.next().unwrap_or_default();
-                call.path.starts_with(&format!("/v2/{repository}/"))
-                    && parts.next().unwrap_or_default().contains(wanted)
-            })
+            let scopes = token.split('#').next().unwrap_or_default();
+            // A mount reads the repository that it takes the blob from.
+            grants(scopes, wanted, |repository| call.path.starts_with(&format!("/v2/{repository}/")))
+                && call
+                    .query
+                    .get("from")
+                    .is_none_or(|from| grants(scopes, "pull", |repository| repository == from))
         };
         let left = token.filter(is_for).and_then(|token| tokens.get_mut(token)).filter(|left| **left > 0);
         match left {
@@ -266,6 +270,9 @@ impl State {
     }
 
     fn begin_upload(&self, call: &Call, repository: &str, faults: &Faults) -> Answer {
+        if let Some(status) = faults.mount_status.filter(|_| call.query.contains_key("mount")) {
+            return Answer::new(status);
+        }
         if let (Some(digest), Some(from)) = (call.query.get("mount"), call.query.get("from"))
             && !faults.refuse_mounts
         {
@@ -357,6 +364,15 @@ impl State {
     }
 }
 
+/// Whether a token's scopes allow an operation on a repository.
+fn grants(scopes: &str, operation: &str, is_repository: impl Fn(&str) -> bool) -> bool {
+    scopes.split('~').any(|scope| {
+        let mut parts = scope.split('_').skip(1);
+        is_repository(parts.next().unwrap_or_default())
+            && parts.next().unwrap_or_default().contains(operation)
+    })
+}
+
 /// As long as the faults want it.
 fn sized(mut bytes: Vec<u8>, faults: &Faults) -> Vec<u8> {
     let length = (bytes.len() + faults.longer).saturating_sub(faults.shorter);
@@ -397,7 +413,13 @@ fn read_call(reader: &mut impl BufRead) -> io::Result<Option<Call>> {
     assert!(length <= MAX_BODY);
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    let query = url.query_pairs().map(|(key, value)| (key.into_owned(), value.into_owned())).collect();
+    let mut query = BTreeMap::<String, String>::new();
+    for (key, value) in url.query_pairs() {
+        // A key that is there twice has both values, with a space between them.
+        let values = query.entry(key.into_owned()).or_default();
+        values.push_str(if values.is_empty() { "" } else { " " });
+        values.push_str(&value);
+    }
     Ok(Some(Call { method: method.into(), path: url.path().into(), query, headers, body }))
 }
 

@@ -1,4 +1,4 @@
-//! Snapshots in archives: what whoever receives one reads before it trusts anything, and the bytes of its streams.
+//! Snapshots in archives: what a receiver reads before it trusts anything, and the bytes of its streams.
 
 use std::io::{self, Cursor};
 
@@ -37,9 +37,25 @@ impl ByteSink for Bounded {
     }
 }
 
+const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
+
 /// An archive with this config and these blobs, and a manifest and an index that fit them.
 pub fn sealed(config: &[u8], blobs: &[&[u8]]) -> Vec<u8> {
-    let described = |media_type: &Value, bytes: &[u8]| json!({"mediaType": media_type, "digest": Digest::of(bytes).to_string(), "size": bytes.len()});
+    archive(&manifest(config), MANIFEST_TYPE, &[blobs, &[config]].concat())
+}
+
+/// An archive whose tag names this document, as an index, and that has these blobs.
+pub fn named(document: &[u8], blobs: &[&[u8]]) -> Vec<u8> {
+    archive(document, INDEX_TYPE, blobs)
+}
+
+fn described(media_type: &str, bytes: &[u8]) -> Value {
+    json!({"mediaType": media_type, "digest": Digest::of(bytes).to_string(), "size": bytes.len()})
+}
+
+/// The manifest of a config.
+pub fn manifest(config: &[u8]) -> Vec<u8> {
     // The layers are what the config says, whatever that is.
     let parsed: Value = serde_json::from_slice(config).unwrap_or_default();
     let mut layers: Vec<Value> = Vec::new();
@@ -53,14 +69,27 @@ pub fn sealed(config: &[u8], blobs: &[&[u8]]) -> Vec<u8> {
     }
     let manifest = json!({
         "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "mediaType": MANIFEST_TYPE,
         "artifactType": forkd_hub::ARTIFACT_TYPE,
-        "config": described(&forkd_hub::CONFIG_TYPE.into(), config),
+        "config": described(forkd_hub::CONFIG_TYPE, config),
         "layers": layers,
     });
-    let manifest = manifest.to_string().into_bytes();
-    let manifest_type = json!("application/vnd.oci.image.manifest.v1+json");
-    let index = json!({"schemaVersion": 2, "manifests": [described(&manifest_type, &manifest)]}).to_string();
+    manifest.to_string().into_bytes()
+}
+
+/// An index of two manifests, the first of another kind.
+pub fn index(manifest: &[u8]) -> Vec<u8> {
+    let mut variant = described(MANIFEST_TYPE, manifest);
+    variant["artifactType"] = forkd_hub::ARTIFACT_TYPE.into();
+    variant["annotations"] = json!({"dev.forkd.variant": "v3"});
+    let mut other = described(MANIFEST_TYPE, b"another artifact");
+    other["artifactType"] = "application/vnd.example".into();
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [other, variant]});
+    index.to_string().into_bytes()
+}
+
+fn archive(document: &[u8], media_type: &str, blobs: &[&[u8]]) -> Vec<u8> {
+    let index = json!({"schemaVersion": 2, "manifests": [described(media_type, document)]}).to_string();
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |path: &str, bytes: &[u8]| {
         let mut header = tar::Header::new_ustar();
@@ -69,7 +98,8 @@ pub fn sealed(config: &[u8], blobs: &[&[u8]]) -> Vec<u8> {
         archive.append_data(&mut header, path, bytes).expect("memory");
     };
     add("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
-    for blob in blobs.iter().copied().chain([config, &manifest[..]]) {
+    let others = blobs.iter().copied().filter(|blob| *blob != document);
+    for blob in others.chain([document]) {
         add(&format!("blobs/{}", Digest::of(blob).to_string().replace(':', "/")), blob);
     }
     add("index.json", index.as_bytes());
@@ -112,5 +142,13 @@ mod tests {
         let archive = sealed(&config, &[&blob]);
         keep("hub_layout", "small", &archive);
         assert_eq!(receive(&archive), Some(30));
+        let manifest = manifest(&config);
+        let index = index(&manifest);
+        for (name, document) in [("manifest", &manifest), ("variants", &index)] {
+            keep("hub_index", name, document);
+            assert_eq!(receive(&named(document, &[&blob, &config, &manifest])), Some(30), "{name}");
+        }
+        let signatures = include_bytes!("../seeds/hub_signatures/cosign");
+        assert_eq!(forkd_hub::trust::listed_signatures(signatures).unwrap().len(), 1);
     }
 }

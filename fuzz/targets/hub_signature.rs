@@ -1,4 +1,4 @@
-//! A signature that somebody brings, with its payload: it is one of this manifest by this key or is refused.
+//! An untrusted signature, with its payload: it is one of this manifest by this key or is refused.
 
 #![no_main]
 

@@ -70,9 +70,9 @@ struct Entry {
 }
 
 /// Asks a helper by its name for the credentials of a server.
-type AskHelper<'a> = &'a dyn Fn(&str, &str) -> Result<Option<Credentials>, HelperError>;
+pub type AskHelper<'a> = &'a dyn Fn(&str, &str) -> Result<Option<Credentials>, HelperError>;
 
-/// What this user's Docker config file has for the registry of a reference, for whoever pulls in this user's name. Helpers are run.
+/// What this user's Docker config file has for the registry of a reference, for pulls in this user's name. Helpers are run.
 /// What is not a reference has none.
 pub fn user_credentials(reference: &str) -> Result<Option<Credentials>, AuthError> {
     find(reference, Some(&credential_helper::ask))
@@ -98,7 +98,7 @@ fn config_file() -> Option<PathBuf> {
     Some(directory.join("config.json"))
 }
 
-fn read(path: &Path) -> Result<Option<DockerConfig>, AuthError> {
+fn read(path: &Path) -> Result<Option<Vec<u8>>, AuthError> {
     let failed = |source| AuthError::Read { path: path.into(), source };
     let file = match File::open(path) {
         Ok(file) => file,
@@ -112,8 +112,7 @@ fn read(path: &Path) -> Result<Option<DockerConfig>, AuthError> {
     if length as u64 > MAX_FILE {
         return Err(failed(io::ErrorKind::FileTooLarge.into()));
     }
-    let parsed = serde_json::from_slice(&bytes);
-    parsed.map(Some).map_err(|source| AuthError::Syntax { path: path.into(), source })
+    Ok(Some(bytes))
 }
 
 /// The credentials for a registry, if the file has some, or a helper that it names.
@@ -122,7 +121,21 @@ fn credentials(
     registry: &str,
     helper: Option<AskHelper<'_>>,
 ) -> Result<Option<Credentials>, AuthError> {
-    let Some(config) = read(file)? else { return Ok(None) };
+    match read(file)? {
+        Some(bytes) => parse(&bytes, file, registry, helper),
+        None => Ok(None),
+    }
+}
+
+/// The same of the contents of a file, which errors name.
+pub fn parse(
+    bytes: &[u8],
+    file: &Path,
+    registry: &str,
+    helper: Option<AskHelper<'_>>,
+) -> Result<Option<Credentials>, AuthError> {
+    let syntax = |source| AuthError::Syntax { path: file.into(), source };
+    let config: DockerConfig = serde_json::from_slice(bytes).map_err(syntax)?;
     let damaged = || AuthError::Damaged { registry: registry.into(), file: file.into() };
     // A helper knows a registry by the key that the file has for it.
     let ask = |name: &str, key: &str| match helper {

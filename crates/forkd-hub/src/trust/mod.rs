@@ -6,7 +6,7 @@
 //! tag sha256-abc….sig ─▶ manifest, one layer a signature: the payload, and the signature in base64 as its annotation
 //! ```
 //!
-//! A [`Signature`] is made where the key is, and stored by whoever can reach the registry; that one never sees the key.
+//! A [`Signature`] is made where the key is, and stored by the daemon, which never sees the key.
 //!
 //! Signatures with certificates, transparency logs and the bundles of cosign 3 are not supported; bundles are refused by name.
 
@@ -26,5 +26,5 @@ pub use key::{KeyError, PublicKey, SigningKey};
 pub use policy::{Policy, PolicyError, Requirement};
 pub use sign::SignError;
 pub use signature::{Signature, SignatureError};
-pub use signatures::SignaturesError;
+pub use signatures::{SignaturesError, listed_signatures};
 pub use verify::VerifyError;

@@ -169,6 +169,10 @@ fn is_pattern(pattern: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::trust::SigningKey;
 
@@ -230,5 +234,69 @@ mod tests {
         refused(&(rule("a:443/b", &pem) + &rule("A/b", &pem)), "two rules");
         refused("[[repository]]\nmatch = \"a/b\"\nkeys = []", "0 keys");
         refused(&"#".repeat(MAX_TEXT + 1), "bytes");
+    }
+
+    /// One for all cases: making them takes longer than the cases.
+    static PEM: LazyLock<String> = LazyLock::new(|| key().to_pem());
+
+    /// A name of few parts, so that rules and repositories have some in common.
+    fn any_name() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(vec!["a", "b", "Team", "x:443", "-"]), 1..5)
+            .prop_map(|parts| parts.join("/"))
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_policy_or_is_refused(
+            text in ".{0,80}",
+            pattern in ".{0,20}",
+            cut in any::<prop::sample::Index>(),
+            letter in any::<char>(),
+        ) {
+            let mut valid = format!("default = \"accept\"\n{}", rule("a/b", &PEM));
+            let place = cut.index(valid.len());
+            if valid.is_char_boundary(place) {
+                valid.insert(place, letter);
+            }
+            for text in [text, rule(&pattern, &PEM), valid] {
+                if let Ok(policy) = Policy::parse(&text) {
+                    policy.check(&pattern);
+                }
+            }
+        }
+
+        #[test]
+        fn of_any_rules_the_longest_that_matches_holds(
+            rules in prop::collection::btree_set((any_name(), any::<bool>()), 0..6),
+            repository in any_name(),
+            accepts in any::<bool>(),
+        ) {
+            let patterns = rules.iter().map(|(name, is_prefix)| match is_prefix {
+                true => format!("{name}/*"),
+                false => name.clone(),
+            });
+            let patterns: Vec<String> = patterns.filter(|pattern| is_pattern(pattern)).collect();
+            let distinct: std::collections::BTreeSet<String> =
+                patterns.iter().map(|pattern| canonical(pattern)).collect();
+            prop_assume!(distinct.len() == patterns.len());
+            let default = if accepts { "accept" } else { "refuse" };
+            let rules: String = patterns.iter().map(|pattern| rule(pattern, &PEM)).collect();
+            let policy = Policy::parse(&format!("default = {default:?}\n{rules}")).unwrap();
+
+            let name = canonical(&repository);
+            let matches = |pattern: &&String| match pattern.strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => **pattern == name,
+            };
+            let expected = distinct.iter().filter(matches).max_by_key(|pattern| pattern.len());
+            let found = match policy.check(&repository) {
+                Requirement::Signed { pattern, .. } => Some(pattern.to_owned()),
+                other => {
+                    prop_assert_eq!(other == Requirement::Accept, accepts);
+                    None
+                }
+            };
+            prop_assert_eq!(found.as_ref(), expected);
+        }
     }
 }

@@ -47,13 +47,23 @@ pub(super) async fn read(
         Err(RegistryError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    match Document::parse(&bytes)? {
+    parse(tag, &bytes).map(Some)
+}
+
+fn parse(tag: String, bytes: &[u8]) -> Result<Manifest, SignaturesError> {
+    match Document::parse(bytes)? {
         Document::Index(_) => Err(SignaturesError::Index { tag }),
         Document::Manifest(manifest) if manifest.layers.len() > MAX_SIGNATURES => {
             Err(SignaturesError::TooMany { found: manifest.layers.len() })
         }
-        Document::Manifest(manifest) => Ok(Some(manifest)),
+        Document::Manifest(manifest) => Ok(manifest),
     }
+}
+
+/// The signatures that a manifest of cosign's lists, in DER, whatever they sign. Layers that have none are left out.
+pub fn listed_signatures(manifest: &[u8]) -> Result<Vec<Vec<u8>>, SignaturesError> {
+    let manifest = parse("given".into(), manifest)?;
+    Ok(manifest.layers.iter().filter_map(signature_of).collect())
 }
 
 /// The first of the keys that has signed this digest with this layer.

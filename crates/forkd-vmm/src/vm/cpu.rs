@@ -83,12 +83,12 @@ const NEVER: Bits = Bits {
 /// In leaf 7.1, EAX: amx_fp16.
 const NEVER_EAX_7_1: u32 = bits([21]);
 
-/// What the level asks for, and Linux with it.
+/// What the level asks for, and Linux with it. Global pages (pge) are not in it: nested PVM has none, and Linux does without.
 const V2: Bits = Bits {
     // sse3, ssse3, cx16, sse4_1, sse4_2, popcnt
     ecx_1: bits([0, 9, 13, 19, 20, 23]),
-    // fpu, de, pse, tsc, msr, pae, cx8, pge, cmov, pat, clflush, mmx, fxsr, sse, sse2
-    edx_1: bits([0, 2, 3, 4, 5, 6, 8, 13, 15, 16, 19, 23, 24, 25, 26]),
+    // fpu, de, pse, tsc, msr, pae, cx8, cmov, pat, clflush, mmx, fxsr, sse, sse2
+    edx_1: bits([0, 2, 3, 4, 5, 6, 8, 15, 16, 19, 23, 24, 25, 26]),
     ebx_7: 0,
     ecx_7: 0,
     edx_7: 0,
@@ -110,12 +110,12 @@ const V3: Bits = Bits {
     ..V2
 };
 
-/// What a guest may be shown beside its level, since KVM has it on every host.
+/// What a guest may be shown beside its level, since KVM has it on every host that runs Linux guests.
 const EVERYWHERE: Bits = Bits {
     // x2apic, tsc_deadline, hypervisor
     ecx_1: bits([21, 24, 31]),
-    // vme, mce, apic, sep, mtrr, mca, pse36, ht
-    edx_1: bits([1, 7, 9, 11, 12, 14, 17, 28]),
+    // vme, mce, apic, sep, mtrr, pge, mca, pse36, ht
+    edx_1: bits([1, 7, 9, 11, 12, 13, 14, 17, 28]),
     ebx_7: 0,
     ecx_7: 0,
     edx_7: 0,
@@ -341,12 +341,21 @@ mod tests {
         );
     }
 
+    fn without_global_pages() -> Vec<kvm_cpuid_entry2> {
+        let mut entries = everything();
+        for entry in &mut entries {
+            entry.edx &= !bits([13]);
+        }
+        entries
+    }
+
     #[test]
     fn what_a_host_cannot_give_is_known() {
         for (entries, models) in [
             (everything(), vec![CpuModel::Host, CpuModel::V2, CpuModel::V3]),
             (masked(CpuModel::V3), vec![CpuModel::Host, CpuModel::V2, CpuModel::V3]),
             (masked(CpuModel::V2), vec![CpuModel::Host, CpuModel::V2]),
+            (without_global_pages(), vec![CpuModel::Host, CpuModel::V2, CpuModel::V3]),
             (vec![], vec![CpuModel::Host]),
         ] {
             for model in [CpuModel::Host, CpuModel::V2, CpuModel::V3] {

@@ -10,10 +10,12 @@ RELEASE := --release --locked --workspace
 TESTED := --locked --workspace
 # What is installed, without what only tests have: see the features of forkd-vmm.
 PRODUCT := --release --locked --package forkd --package forkd-vmm --package forkd-agent
+CARGO_DEB = @cargo-deb --version 2>/dev/null | grep -qx 'cargo-deb $(CARGO_DEB_VERSION)' \
+	|| $(CARGO) install --locked --version $(CARGO_DEB_VERSION) cargo-deb
 RUN := $(CARGO) test $(TESTED) --no-fail-fast
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run setup-package build install uninstall deb deb-test tarball container build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub recipes mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models reference release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
+.PHONY: help demo check test test-all lane-api lane-core lane-one lane-two setup setup-run setup-package build install uninstall deb deb-test tarball container build-bench build-tests lint lint-python lint-typescript deny unit e2e e2e-agent e2e-isolation e2e-e2b e2b-upstream e2e-hub e2e-package recipes mcp-clients soak soak-daemon schema sdk-python sdk-typescript sdk-models reference release-python release-typescript release-test bench bench-fork bench-api bench-branch bench-chain bench-load bench-hub bench-autostart fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -73,8 +75,7 @@ uninstall: ## remove what make install has installed; keeps snapshots, images an
 	packaging/install --uninstall
 
 deb: build setup-package ## a Debian package in target/debian; cargo-deb is built the first time
-	@cargo-deb --version 2>/dev/null | grep -qx 'cargo-deb $(CARGO_DEB_VERSION)' \
-		|| $(CARGO) install --locked --version $(CARGO_DEB_VERSION) cargo-deb
+	$(CARGO_DEB)
 	packaging/deb
 
 deb-test: deb ## install, upgrade and purge that package in a clean root (needs root)
@@ -141,20 +142,26 @@ e2b-upstream: ## the tests of E2B's own repositories, from checkouts in DIR, aga
 e2e-hub: build-tests ## two machines and a registry with TLS and passwords: what one pushes, the other forks
 	tests/hub/run
 
+e2e-package: build-tests setup-package ## the Debian package in the machine: installed, upgraded from an older build while a sandbox runs, purged
+	$(CARGO_DEB)
+	tests/package/run
+
 recipes: build-tests ## every recipe built, warmed, forked and used; a JSON line with the figure of each on stderr
 	FORKD_RECIPES=1 $(RUN) --test api -- recipes
 
 mcp-clients: build-tests ## official clients of the Model Context Protocol, and its conformance suite, against a daemon with tiny guests
 	FORKD_MCP_CLIENTS=1 $(RUN) --test daemon -- official_mcp_clients
 
-soak: deny build-tests ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
+soak: deny build-tests release-test ## the same with large counts: 10 000 forks, 30 starts, 10 times 100 VMs, 4000 program starts
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	FORKD_SOAK=1 $(RUN) --lib many_leases
+	FORKD_SOAK=1 $(RUN) --test sandboxes -- forged
 	tests/hub/run
+	$(MAKE) e2e-package
 	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test e2b --test isolation
 
-soak-daemon: build-tests ## the daemon killed 100 times under load, with 500 slow clients, and asked all its OpenAPI document allows
-	FORKD_SOAK=1 $(RUN) --test daemon -- soak memory schema
+soak-daemon: build-tests ## the daemon killed 100 times under load, with 500 slow clients, 2000 names of a template, and asked all its OpenAPI document allows
+	FORKD_SOAK=1 $(RUN) --test daemon -- soak memory schema many_names
 
 schema: build-tests ## every request that can be made of the OpenAPI document, against a daemon
 	$(RUN) --test daemon -- schema
@@ -193,7 +200,7 @@ bench-fork: build-bench ## children of one zygote, beside the floor (and Firecra
 bench-api: build-bench ## children of one snapshot through the daemon's API, beside bench-fork's figure (needs root)
 	@target/release/bench-api
 
-bench-branch: build-bench ## how long a VM stands still while it is branched
+bench-branch: build-bench ## pause of a VM during a branch
 	@target/release/bench-branch
 
 bench-chain: build-bench ## what a child costs, and how fast it reads its disk, against the depth of its snapshot's chain

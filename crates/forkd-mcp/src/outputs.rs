@@ -1,4 +1,4 @@
-//! Output that is too long for an answer: kept for a while, in memory, for whoever caused it.
+//! Output that is too long for an answer: kept for a while, in memory, for its caller.
 //!
 //! ```text
 //!   keep ──▶ forkd://output/ID ──▶ get, by the same caller only

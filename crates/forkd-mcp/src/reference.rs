@@ -317,7 +317,7 @@ async fn spawn(call: &Call<'_>, wanted: Spawn) -> Result<Answer, Failure> {
 async fn branch(call: &Call<'_>, wanted: Branch) -> Result<Answer, Failure> {
     let Branch { sandbox_id, tag, wait, .. } = wanted;
     let what = format!("Cannot branch sandbox {sandbox_id}");
-    call.open(&what, &sandbox_id, 0).await?;
+    call.open(&what, &sandbox_id).await?;
     let wanted = BranchSandbox { tag, wait };
     let branching = call.client.branch(&sandbox_id, &wanted);
     let made = call.progress.during("writing the snapshot", branching).await;
@@ -385,11 +385,9 @@ async fn eval(call: &Call<'_>, wanted: EvalCode) -> Result<Answer, Failure> {
 
 async fn run(call: &Call<'_>, id: &str, program: Program, timeout_secs: u64) -> Result<Outcome, Failure> {
     let what = format!("Cannot run this in sandbox {id}");
-    let used = call.open(&what, id, timeout_secs).await?;
     let job = Job { program, env: Default::default(), timeout_secs };
-    let outcome = command::run(&call.client, id, &job, &call.progress).await;
-    call.close(used).await;
-    outcome.map_err(|stopped| call.stopped(what, &stopped))
+    let running = command::run(&call.client, id, &job, &call.progress);
+    call.using(&what, id, running).await?.map_err(|stopped| call.stopped(&what, &stopped))
 }
 
 /// What fits of one stream. There are at most four in an answer.
@@ -429,7 +427,6 @@ async fn wait_for_text(call: &Call<'_>, wanted: WaitForText) -> Result<Answer, F
         ));
     }
     let what = format!("Cannot wait for {path} of sandbox {sandbox_id}");
-    let used = call.open(&what, &sandbox_id, timeout_secs).await?;
     let begun = Instant::now();
     let polling = async {
         let (mut seen, mut end) = (None, Vec::new());
@@ -454,9 +451,8 @@ async fn wait_for_text(call: &Call<'_>, wanted: WaitForText) -> Result<Answer, F
             tokio::time::sleep(Duration::from_millis(poll_interval_ms)).await;
         }
     };
-    let polled = call.progress.during("waiting", polling).await;
-    call.close(used).await;
-    let (found, last_excerpt) = polled?;
+    let polling = call.progress.during("waiting", polling);
+    let (found, last_excerpt) = call.using(&what, &sandbox_id, polling).await??;
     let elapsed_ms = begun.elapsed().as_millis();
     Ok(Answer::data(&json!({ "found": found, "elapsed_ms": elapsed_ms, "last_excerpt": last_excerpt })))
 }

@@ -1,8 +1,9 @@
 //! Sandboxes of calls: how many there may be, and how long they live.
 
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forkd_api::sandbox::{CreateSandboxes, CreatedSandboxes, Limits, ListSandboxes, Sandbox, SandboxState};
 use forkd_api::snapshot::SnapshotStatus;
@@ -18,6 +19,8 @@ use crate::failure::Failure;
 pub(crate) const METADATA: &str = "mcp";
 /// The snapshot that is taken before others when nothing else is said: the template of E2B's clients.
 const USUAL_SNAPSHOT: &str = "code-interpreter-v1";
+/// How often the time of a sandbox is renewed while a call uses it, within its time to live.
+const RENEWALS_PER_TTL: u32 = 3;
 /// How many names an error lists.
 const MAX_LISTED: usize = 20;
 
@@ -44,14 +47,6 @@ pub(crate) struct New {
     pub source: String,
     pub n: u32,
     pub limits: Limits,
-}
-
-/// A sandbox that is used, whose time was extended for that.
-#[derive(Debug)]
-pub(crate) struct InUse {
-    pub sandbox: Sandbox,
-    /// Whether it lives longer than it should once the use is over.
-    extended: bool,
 }
 
 impl Call<'_> {
@@ -98,8 +93,8 @@ impl Call<'_> {
         Ok(sandboxes)
     }
 
-    /// A sandbox that is there to be used for this many seconds. One that was made through MCP gets its time anew.
-    pub(crate) async fn open(&self, what: &str, id: &str, seconds: u64) -> Result<InUse, Failure> {
+    /// Checks that a sandbox can be used. One that was made through MCP gets its full time to live again.
+    pub(crate) async fn open(&self, what: &str, id: &str) -> Result<(), Failure> {
         let sandbox = self.client.sandbox(id).await.map_err(|error| self.failed(what, &error))?;
         if let Some(ended) = &sandbox.ended {
             let why = format!("sandbox {id} has ended: {}", ended.detail);
@@ -108,26 +103,54 @@ impl Call<'_> {
                 ToolSet::Reference => "make a new one with `spawn_sandboxes`",
             }));
         }
+        self.renew(&sandbox).await;
+        Ok(())
+    }
+
+    /// Does something in a sandbox that may take longer than the sandbox's time to live, which is renewed until it is done.
+    ///
+    /// Renewing needs no clean-up: a call that is dropped, or a service that is killed, leaves a sandbox that expires within one time
+    /// to live, and of calls that overlap each renews it.
+    pub(crate) async fn using<T>(
+        &self,
+        what: &str,
+        id: &str,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
+        self.open(what, id).await?;
+        let done = tokio::select! {
+            done = work => done,
+            never = self.keep_renewing(id) => match never {},
+        };
+        self.renew_by_id(id).await;
+        Ok(done)
+    }
+
+    async fn keep_renewing(&self, id: &str) -> Infallible {
+        let interval = Duration::from_secs(self.common.settings.ttl_secs) / RENEWALS_PER_TTL;
+        loop {
+            tokio::time::sleep(interval).await;
+            self.renew_by_id(id).await;
+        }
+    }
+
+    async fn renew_by_id(&self, id: &str) {
+        // One that cannot be asked for has ended, which the work in it notices.
+        if let Ok(sandbox) = self.client.sandbox(id).await {
+            self.renew(&sandbox).await;
+        }
+    }
+
+    /// Renews the time of a sandbox that was made through MCP, unless it has a longer one or this caller may not change it.
+    async fn renew(&self, sandbox: &Sandbox) {
         let ttl = self.common.settings.ttl_secs;
-        let extended = self.renews(&sandbox, ttl.saturating_add(seconds))
-            && self.client.set_ttl(id, Some(ttl.saturating_add(seconds))).await.is_ok()
-            && seconds > 0;
-        Ok(InUse { sandbox, extended })
-    }
-
-    /// Whether it would end before this many seconds, is one of this service's, and this caller may change it.
-    fn renews(&self, sandbox: &Sandbox, seconds: u64) -> bool {
-        let wanted = now_unix().saturating_add(seconds);
-        self.caller.scope >= Scope::Run
+        let expiry = now_unix().saturating_add(ttl);
+        if self.caller.scope >= Scope::Run
             && sandbox.metadata.contains_key(METADATA)
-            && sandbox.expires_at_unix.is_some_and(|expires| expires < wanted)
-    }
-
-    /// The use is over: from now on it has its usual time.
-    pub(crate) async fn close(&self, used: InUse) {
-        if used.extended {
+            && sandbox.expires_at_unix.is_some_and(|expires| expires < expiry)
+        {
             // One that has ended meanwhile needs no time.
-            let _ = self.client.set_ttl(&used.sandbox.id, Some(self.common.settings.ttl_secs)).await;
+            let _ = self.client.set_ttl(&sandbox.id, Some(ttl)).await;
         }
     }
 

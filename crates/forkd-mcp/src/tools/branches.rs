@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub(crate) struct Branch {
     /// The sandbox's id.
     sandbox: String,
-    /// A name for the snapshot: 1-63 of a-z, 0-9 and -. Without it, it gets one.
+    /// A name for the snapshot: 1 to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit. Without it, it gets one.
     name: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Branched {
 pub(super) async fn branch(call: &Call<'_>, wanted: Branch) -> Result<Answer, Failure> {
     let Branch { sandbox, name } = wanted;
     let what = format!("Cannot branch sandbox {sandbox}");
-    call.open(&what, &sandbox, 0).await?;
+    call.open(&what, &sandbox).await?;
     let made = call.client.branch(&sandbox, &BranchSandbox { tag: name, wait: false }).await;
     let made = made.map_err(|error| call.failed(&what, &error))?;
     // Microseconds of a pause are far fewer than a float holds exactly.
@@ -61,7 +61,7 @@ pub(crate) struct RolledBack {
 pub(super) async fn rollback(call: &Call<'_>, wanted: Rollback) -> Result<Answer, Failure> {
     let Rollback { sandbox, branch } = wanted;
     let what = format!("Cannot take sandbox {sandbox} back to {branch}");
-    call.open(&what, &sandbox, 0).await?;
+    call.open(&what, &sandbox).await?;
     call.client.rollback(&sandbox, &branch).await.map_err(|error| call.failed(&what, &error))?;
     let text = format!("Sandbox {sandbox} has the state of branch {branch} again.");
     Ok(Answer::with_data(text, &RolledBack { sandbox, branch }))

@@ -44,7 +44,7 @@ pub(super) async fn read(call: &Call<'_>, wanted: Read) -> Result<Answer, Failur
     let id =
         sandbox.ok_or_else(|| wrong("read", "expected `sandbox`, the id of the one that has the file"))?;
     let what = format!("Cannot read {path} of sandbox {id}");
-    call.open(&what, &id, 0).await?;
+    call.open(&what, &id).await?;
     let info = call.client.file_info(&id, &path).await.map_err(|error| call.failed(&what, &error))?;
     if info.kind == FileKind::Directory {
         return Err(Failure::new(what, "it is a directory").next("call `list_files` to see what is in it"));
@@ -220,7 +220,7 @@ pub(super) async fn write(call: &Call<'_>, wanted: Write) -> Result<Answer, Fail
     };
     let (id, made) = sandbox_for(call, "write", sandbox, snapshot).await?;
     let what = format!("Cannot write {path} of sandbox {id}");
-    call.open(&what, &id, 0).await?;
+    call.open(&what, &id).await?;
     let (sender, upload) = mpsc::channel(1);
     let bytes = content.len();
     // There is room for one.
@@ -279,7 +279,7 @@ impl From<FileInfo> for File {
 pub(super) async fn list_files(call: &Call<'_>, wanted: ListFiles) -> Result<Answer, Failure> {
     let ListFiles { sandbox, path } = wanted;
     let what = format!("Cannot list {path} of sandbox {sandbox}");
-    call.open(&what, &sandbox, 0).await?;
+    call.open(&what, &sandbox).await?;
     let page =
         forkd_api::file::ListFiles { path: path.clone(), limit: Some(MAX_FILES), ..Default::default() };
     let list = call.client.list_files(&sandbox, &page).await.map_err(|error| call.failed(&what, &error))?;

@@ -130,10 +130,8 @@ async fn one(call: &Call<'_>, sandbox: &Sandbox, job: Option<Job>) -> Ran {
     let Some(job) = job else { return (None, 0.0) };
     let what = format!("Cannot run this in sandbox {}", sandbox.id);
     let outcome = async {
-        let used = call.open(&what, &sandbox.id, job.timeout_secs).await?;
-        let outcome = command::run(&call.client, &sandbox.id, &job, &call.progress).await;
-        call.close(used).await;
-        outcome.map_err(|stopped| call.stopped(&what, &stopped))
+        let running = command::run(&call.client, &sandbox.id, &job, &call.progress);
+        call.using(&what, &sandbox.id, running).await?.map_err(|stopped| call.stopped(&what, &stopped))
     };
     (Some(outcome.await), begun.elapsed().as_secs_f64())
 }

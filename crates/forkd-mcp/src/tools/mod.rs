@@ -188,7 +188,7 @@ pub(crate) async fn call(call: &Call<'_>, name: &str, given: Option<JsonObject>)
         "rollback" => branches::rollback(call, arguments(name, given)?).await,
         "sandboxes" => list::sandboxes(call, arguments(name, given)?).await,
         "snapshots" => list::snapshots(call, arguments(name, given)?).await,
-        "expose_port" => port::expose_port(call, arguments(name, given)?),
+        "expose_port" => port::expose_port(call, arguments(name, given)?).await,
         "end" => end::end(call, arguments(name, given)?).await,
         _ => Err(Failure::new(format!("Cannot call `{name}`"), "there is no such tool")),
     }

@@ -1,5 +1,6 @@
 //! `expose_port`.
 
+use forkd_api::system::TcpPort;
 use forkd_client::Address;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,9 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::answer::Answer;
 use crate::call::{Call, wrong};
 use crate::failure::Failure;
-
-/// Where a daemon that is asked over its socket listens for TCP, unless it was told otherwise.
-const USUAL_URL: &str = "http://127.0.0.1:8889";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,11 +23,11 @@ pub(crate) struct ExposePort {
 pub(crate) struct Exposed {
     /// What is sent below it reaches the port.
     url: String,
-    /// Whether requests need the header `Authorization: Bearer TOKEN`, with the token that this server uses.
+    /// Whether requests need the header `Authorization: Bearer TOKEN`, with a token of the daemon.
     needs_token: bool,
 }
 
-pub(super) fn expose_port(call: &Call<'_>, wanted: ExposePort) -> Result<Answer, Failure> {
+pub(super) async fn expose_port(call: &Call<'_>, wanted: ExposePort) -> Result<Answer, Failure> {
     let ExposePort { sandbox, port } = wanted;
     let is_id = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if port == 0 || sandbox.is_empty() || !sandbox.bytes().all(is_id) {
@@ -38,18 +36,27 @@ pub(super) fn expose_port(call: &Call<'_>, wanted: ExposePort) -> Result<Answer,
             format!("expected a sandbox's id and a port, not {sandbox:?} and {port}"),
         ));
     }
-    let (base, note) = match call.client.address() {
-        Address::Unix(_) => (
-            USUAL_URL.to_owned(),
-            " The daemon is asked over its Unix socket here; this is where it usually listens for TCP.",
-        ),
-        address => (address.to_string(), ""),
+    let TcpPort { url, needs_token } = match call.client.address() {
+        Address::Unix(_) => {
+            tcp_port(call, &format!("Cannot expose port {port} of sandbox {sandbox}")).await?
+        }
+        address => TcpPort { url: address.to_string(), needs_token: call.caller.name.starts_with("token:") },
     };
-    let url = format!("{base}/v1/sandboxes/{sandbox}/proxy/{port}/");
-    let needs_token = call.caller.name.starts_with("token:");
+    let url = format!("{url}/v1/sandboxes/{sandbox}/proxy/{port}/");
     let token = match needs_token {
-        true => " Requests need the header `Authorization: Bearer TOKEN`.",
+        true => {
+            "Requests need the header `Authorization: Bearer TOKEN`; `forkd token create NAME` makes a token."
+        }
         false => "",
     };
-    Ok(Answer::with_data(format!("{url}\n{token}{note}").trim(), &Exposed { url, needs_token }))
+    Ok(Answer::with_data(format!("{url}\n{token}").trim(), &Exposed { url, needs_token }))
+}
+
+/// The TCP port of a daemon that is asked over its Unix socket.
+async fn tcp_port(call: &Call<'_>, what: &str) -> Result<TcpPort, Failure> {
+    let version = call.client.version().await.map_err(|error| call.failed(what, &error))?;
+    version.tcp.ok_or_else(|| {
+        Failure::new(what, "the daemon does not listen on TCP")
+            .next("ask the user to start it with a TCP port: forkd serve --listen 127.0.0.1:8889")
+    })
 }

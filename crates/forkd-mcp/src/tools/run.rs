@@ -92,10 +92,8 @@ pub(super) async fn run(call: &Call<'_>, wanted: Run) -> Result<Answer, Failure>
     let (id, made) = sandbox_for(call, "run", sandbox, snapshot).await?;
     let what = format!("Cannot run this in sandbox {id}");
     let outcome = async {
-        let used = call.open(&what, &id, timeout_secs).await?;
-        let outcome = command::run(&call.client, &id, &job, &call.progress).await;
-        call.close(used).await;
-        outcome.map_err(|stopped| call.stopped(&what, &stopped))
+        let running = command::run(&call.client, &id, &job, &call.progress);
+        call.using(&what, &id, running).await?.map_err(|stopped| call.stopped(&what, &stopped))
     };
     let outcome = outcome.await.map_err(|failure| match made {
         Some(_) => failure.after(&format!("Sandbox {id} was made for this call and can be used")),

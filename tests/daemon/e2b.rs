@@ -282,14 +282,22 @@ fn a_fork_goes_on_beside_its_source_and_snapshots_are_templates() -> Result<(), 
     let nameless = control(&world, &format!("POST /sandboxes/{}/snapshots", id_of(first)), json!({}))?;
     let nameless: Value = nameless.parsed(201)?;
     assert_eq!(nameless["names"], json!([]));
-    refused(control(&world, &format!("POST /sandboxes/{id}/snapshots"), json!({"name": "mine:v1"}))?, 409)?;
+    refused(control(&world, &format!("POST /sandboxes/{id}/snapshots"), json!({"name": "base"}))?, 409)?;
     let listed = |query: &str| -> Result<Vec<Value>, Failure> {
         control(&world, &format!("GET /snapshots{query}"), json!({}))?.parsed(200)
     };
     assert_eq!(listed("")?.len(), 2, "images' own are none");
-    assert_eq!(listed(&format!("?sandboxID={id}"))?, [named]);
+    assert_eq!(listed(&format!("?sandboxID={id}"))?, [named.clone()]);
     let page = control(&world, "GET /snapshots?limit=1", json!({}))?;
     assert!(page.head.contains("x-next-token: "), "{}", page.head);
+    // A second one of the same name gets the name, and the first stays without it.
+    let second = control(&world, &format!("POST /sandboxes/{id}/snapshots"), json!({"name": "mine:v1"}))?;
+    assert_eq!(second.parsed::<Value>(201)?, named);
+    let both = listed(&format!("?sandboxID={id}"))?;
+    assert_eq!((both.len(), listed("?name=mine:v1")?), (2, vec![named.clone()]));
+    let first = both.iter().find(|one| **one != named).ok_or("the first is gone")?;
+    assert_eq!(first["names"], json!([]));
+    create(&world, json!({"templateID": first["snapshotID"]}))?;
     for template in ["mine:v1", "mine.v1"] {
         let again = create(&world, json!({"templateID": template}))?;
         assert_eq!(again["templateID"], json!(template));

@@ -122,6 +122,23 @@ impl App {
         Ok(self.engine.add_name(snapshot, name, may_move).await?)
     }
 
+    /// Gives a branch the name that it was made under. It is moved from another branch of the caller's, and from nothing else.
+    pub async fn add_branch_name(&self, caller: &Caller, branch: &SnapshotHandle, name: Tag) -> Answer<()> {
+        self.check_branch_name(caller, &name)?;
+        let caller = caller.clone();
+        let may_move = move |other: &ZygoteRecord| may_move_branch(&caller, other);
+        Ok(self.engine.add_name(branch, name, may_move).await?)
+    }
+
+    /// Refuses a name that a branch of the caller's could not get.
+    pub fn check_branch_name(&self, caller: &Caller, name: &Tag) -> Answer<()> {
+        let Ok(other) = self.engine.snapshot(name.as_str()) else { return Ok(()) };
+        match self.engine.is_name(name.as_str()) && may_move_branch(caller, &other.view().record) {
+            true => Ok(()),
+            false => Err(EngineError::NameTaken(name.clone()).into()),
+        }
+    }
+
     /// Refuses a name that a snapshot which the caller builds could not get.
     pub fn check_built_name(&self, caller: &Caller, name: &Tag) -> Answer<()> {
         self.refuse_hidden(caller, name)?;
@@ -218,6 +235,10 @@ impl App {
 /// Whether a name of a snapshot may be moved to one that the caller builds under it.
 fn may_move_built(caller: &Caller, other: &ZygoteRecord) -> bool {
     caller.owns(&other.project) && other.build_key.is_some()
+}
+
+fn may_move_branch(caller: &Caller, other: &ZygoteRecord) -> bool {
+    caller.owns(&other.project) && other.branched_from.is_some()
 }
 
 fn allowance(limits: TokenLimits) -> Allowance {

@@ -1,13 +1,13 @@
-//! The data plane: a request goes on to a port of a sandbox.
+//! The data plane: a request is forwarded to a port of a sandbox.
 //!
 //! ```text
 //!   port of the agent    /health for everybody; the rest for who shows the access token, or has signed the link to a file
 //!   other ports          for everybody who knows the id, unless the sandbox was made with a token for its traffic
 //! ```
 //!
-//! The agent itself asks for no token: whoever gets to it has passed here. Tokens and signatures of links end here, too: none of them
-//! is ever in a guest's memory, so none leaves the host in a snapshot. A sandbox that stands still is woken if that was
-//! asked for, and is not found otherwise.
+//! The agent itself requires no token: all of its clients were checked here. Tokens and signatures of links end here, too: none of them
+//! is ever in a guest's memory, so none leaves the host in a snapshot. A paused sandbox is resumed if that was
+//! requested, and is not found otherwise.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

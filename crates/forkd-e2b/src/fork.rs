@@ -1,4 +1,4 @@
-//! Sandboxes are forked: each of the new ones goes on from where the first is, which keeps running.
+//! Sandboxes are forked: each of the new ones continues from the state of the first, which keeps running.
 
 use std::time::Duration;
 

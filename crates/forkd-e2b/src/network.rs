@@ -19,8 +19,8 @@ use forkd_daemon::error::Answer;
 use forkd_daemon::operations::checks::malformed;
 use forkd_daemon::operations::egress;
 
-/// Everything, as clients write it.
-const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];
+/// Everything, as clients write it. It includes IPv6, while `::/0` is IPv6 only.
+const ALL: &str = "0.0.0.0/0";
 
 /// The network of a new sandbox, or what replaces it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -100,7 +100,7 @@ pub(crate) fn show(
     public_traffic: bool,
     mask_host: Option<String>,
 ) -> ShownNetwork {
-    let deny_all = || vec![ALL[0].to_owned()];
+    let deny_all = || vec![ALL.to_owned()];
     let (allow_out, deny_out) = match policy.map(egress::show) {
         None => (Vec::new(), Vec::new()),
         Some(Egress { mode: EgressMode::Allow, allow, deny }) => (short(allow), short(deny)),
@@ -123,7 +123,7 @@ fn short(entries: Vec<String>) -> Vec<String> {
 }
 
 fn is_all(entry: &str) -> bool {
-    ALL.contains(&entry.trim())
+    entry.trim() == ALL
 }
 
 /// A denied network or address. E2B takes networks whose address has bits beyond the prefix, and so does this.
@@ -180,6 +180,11 @@ mod tests {
         let both = r#"{"denyOut": ["8.0.0.0/8", "2a00::/16"], "allowOut": ["8.8.8.8/32", "dns.example"]}"#;
         assert_eq!(wanted(both, None), except(&["8.0.0.0/8", "2a00::/16"], &["8.8.8.8/32", "dns.example"]));
         assert_eq!(wanted(r#"{"denyOut": ["8.8.8.8"]}"#, Some(false)), mode(EgressMode::Deny));
+
+        // All of IPv6 is not all.
+        assert_eq!(wanted(r#"{"denyOut": ["::/0"]}"#, None), except(&["::/0"], &[]));
+        assert_eq!(wanted(r#"{"denyOut": ["::/0", "0.0.0.0/0"]}"#, None), mode(EgressMode::Deny));
+        assert_eq!(wanted(r#"{"denyOut": ["0.0.0.0/0"], "allowOut": ["::/0"]}"#, None), list(&["::/0"]));
     }
 
     #[test]

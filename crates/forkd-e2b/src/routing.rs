@@ -9,7 +9,7 @@
 //!   6. a path of the control plane                     control plane
 //! ```
 //!
-//! What is left is forkd's own.
+//! All other requests are forkd's own.
 
 use axum::http::{HeaderMap, Method, Uri, header};
 use forkd_envd::caller::ACCESS_TOKEN;

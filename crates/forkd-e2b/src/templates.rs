@@ -190,7 +190,11 @@ pub(super) async fn remove(
         Some(template) => remove_name(&app, &caller, &template).await?,
         None => {
             let tag = snapshot.tag();
-            app.remove_snapshot(&caller, tag.as_str(), Removal::default()).await?;
+            // The only name of a branch goes with it: to E2B's clients, the name is the snapshot.
+            let is_named_branch =
+                snapshot.view().record.branched_from.is_some() && app.engine.names_of(&tag).len() == 1;
+            let removal = Removal { all_names: is_named_branch, ..Removal::default() };
+            app.remove_snapshot(&caller, tag.as_str(), removal).await?;
             let e2b = Arc::clone(&app.e2b);
             look(&app, move |_| Ok(e2b.names.removed(&tag)?)).await?;
         }

@@ -44,6 +44,18 @@ fn a_kernel_that_cannot_log_packets_is_told_with_its_modules() -> Result<(), Fai
 }
 
 #[test]
+fn the_programs_side_by_side_have_one_version() -> Result<(), Failure> {
+    let versions = check(&Home::new()?, "versions")?;
+    assert_eq!(versions["status"], "ok", "{versions}");
+    assert_eq!(
+        versions["detail"],
+        concat!("forkd, forkd-vmm and forkd-agent ", env!("CARGO_PKG_VERSION")),
+        "{versions}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_daemon_that_answers_is_named_and_one_that_refuses_fails() -> Result<(), Failure> {
     let home = Home::new()?;
     let none = check(&home, "daemon")?;
@@ -53,11 +65,20 @@ fn a_daemon_that_answers_is_named_and_one_that_refuses_fails() -> Result<(), Fai
         "{none}"
     );
     let _answers = StandIn::start(home.path(), &[], |_, _| {
-        Some((200, json!({ "version": "1.2.3", "api": "v1" }).to_string()))
+        Some((200, json!({ "version": env!("CARGO_PKG_VERSION"), "api": "v1" }).to_string()))
     })?;
     let there = check(&home, "daemon")?;
     assert_eq!(there["status"], "ok", "{there}");
-    assert!(there["detail"].as_str().unwrap_or_default().starts_with("forkd 1.2.3 at unix"), "{there}");
+    let named = concat!("forkd ", env!("CARGO_PKG_VERSION"), " at unix");
+    assert!(there["detail"].as_str().unwrap_or_default().starts_with(named), "{there}");
+    let home = Home::new()?;
+    let _older = StandIn::start(home.path(), &[], |_, _| {
+        Some((200, json!({ "version": "0.0.1", "api": "v1" }).to_string()))
+    })?;
+    let older = check(&home, "daemon")?;
+    let hint = older["hint"].as_str().unwrap_or_default();
+    assert_eq!(older["status"], "warning", "{older}");
+    assert!(hint.contains("systemctl restart forkd"), "{older}");
     let home = Home::new()?;
     let _refuses = StandIn::start(home.path(), &[], |_, _| {
         Some((401, json!({ "error": "who is there?", "code": "unauthorized" }).to_string()))

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-pub const USAGE: &str = "usage: forkd-agent serve --envd WHERE --interpreter WHERE [--dial WHERE]   (WHERE: IP:PORT or vsock:PORT)\n       forkd-agent (as PID 1 of a guest)";
+pub const USAGE: &str = "usage: forkd-agent serve --envd WHERE --interpreter WHERE [--dial WHERE]   (WHERE: IP:PORT or vsock:PORT)\n       forkd-agent --version\n       forkd-agent (as PID 1 of a guest)";
 
 /// The kernel hands words of its command line that it does not know to PID 1, so PID 1's arguments are not ours.
 const INIT: u32 = 1;
@@ -12,6 +12,7 @@ const INIT: u32 = 1;
 pub enum Role {
     Init,
     Serve(Options),
+    Version,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub struct UsageError;
 pub fn parse(arguments: &[String], process_id: u32) -> Result<Role, UsageError> {
     match arguments.split_first() {
         Some((verb, options)) if verb == "serve" => serve(options).map(Role::Serve),
+        Some((verb, [])) if verb == "--version" && process_id != INIT => Ok(Role::Version),
         _ if process_id == INIT => Ok(Role::Init),
         _ => Err(UsageError),
     }

@@ -42,6 +42,10 @@ fn main() -> ExitCode {
     let result = match arguments::parse(&arguments, std::process::id()) {
         Ok(Role::Init) => init::run().map_err(|error| error.to_string()),
         Ok(Role::Serve(options)) => serve::run(&options).map_err(|error| error.to_string()),
+        Ok(Role::Version) => {
+            let line = concat!("forkd-agent ", env!("CARGO_PKG_VERSION"));
+            writeln!(io::stdout(), "{line}").map_err(|error| error.to_string())
+        }
         Err(arguments::UsageError) => {
             report(arguments::USAGE);
             return ExitCode::from(2);

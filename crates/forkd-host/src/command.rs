@@ -16,14 +16,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The last line on stderr, or the exit status where there is none.
+    /// The last line on stderr, or the exit status if stderr is empty.
     pub fn complaint(&self) -> String {
         let last = self.stderr.lines().rev().find(|line| !line.trim().is_empty());
         last.map_or_else(|| self.status.to_string(), |line| line.trim().to_owned())
     }
 }
 
-/// The command did not end by itself.
+/// The command was ended.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error("{program} did not start")]
@@ -41,7 +41,7 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Outcom
     run_unless(command, input, limit, &|| false)
 }
 
-/// The same, and ends it as soon as nobody wants it any more.
+/// The same, and ends it when the request is cancelled.
 pub fn run_unless(
     command: &mut Command,
     input: &str,

@@ -7,7 +7,7 @@ use forkd_vmm::{ControlError, Options, floor, host_cpu, probe};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: forkd-vmm run [--uid ID] [--file-bytes N] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm cpu\n       forkd-vmm floor CHILDREN MEMORY-MIB";
+const USAGE: &str = "usage: forkd-vmm run [--uid ID] [--file-bytes N] <CONTROL-SOCKET\n       forkd-vmm probe [--vms N] [--device PATH]\n       forkd-vmm cpu\n       forkd-vmm floor CHILDREN MEMORY-MIB\n       forkd-vmm --version";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +44,11 @@ fn run(arguments: &[String]) -> Result<ExitCode, RunError> {
         Some((role, [])) if role == "cpu" => {
             let host = host_cpu::look().map_err(|error| RunError::Output(io::Error::other(error)))?;
             print(&host)
+        }
+        Some((role, [])) if role == "--version" => {
+            let line = concat!("forkd-vmm ", env!("CARGO_PKG_VERSION"));
+            writeln!(io::stdout(), "{line}").map_err(RunError::Output)?;
+            Ok(ExitCode::SUCCESS)
         }
         Some((role, options)) if role == "probe" => print(&probe::probe(&probe_options(options)?)),
         _ => Err(RunError::Usage),

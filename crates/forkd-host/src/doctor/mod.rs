@@ -5,6 +5,7 @@ mod kernel;
 mod network;
 mod quota;
 mod software;
+mod versions;
 mod walls;
 
 use std::path::Path;
@@ -120,6 +121,7 @@ pub fn examine(binaries: &Path, home: &Path) -> Diagnosis {
         Check::new("landlock", Need::Neither, walls::check_landlock()),
         Check::new("disk-quota", Need::Neither, quota::check(home)),
         Check::new("kernel-image", Need::Neither, kernel::check()),
+        Check::new("versions", Need::Neither, versions::check(binaries)),
         Check::new("disk-space", Need::Machine, check_disk(home)),
         Check::new("qemu", Need::Machine, software::check_qemu()),
     ];

@@ -19,7 +19,7 @@ table inet forkd_doctor {
 ";
 
 /// What every sandbox's rules have beside those: what is dropped is logged to a netlink socket, a few a second, and connections are
-/// counted. A rule that logs is refused if nobody could ever hear it: nft_log looks for nfnetlink_log.
+/// counted. A rule that logs is refused if its log has no possible reader: nft_log looks for nfnetlink_log.
 const LOGGING_RULES: &str = "
 table inet forkd_doctor {
     set connections { type ipv4_addr; flags dynamic; }
@@ -33,21 +33,21 @@ table inet forkd_doctor {
 
 pub(super) fn check_tap() -> Result<String, Problem> {
     attempt(tool::IP, &["tuntap", "add", "dev", "forkd-doctor", "mode", "tap"], "")
-        .map(|()| "tap devices can be made".into())
+        .map(|()| "tap devices can be created".into())
         .map_err(|complaint| Problem::failed(complaint, "load the module tun, and run the daemon as root"))
 }
 
 pub(super) fn check_nftables() -> Result<String, Problem> {
-    attempt(tool::NFT, &["-f", "-"], RULES).map(|()| "a rule set loads".into()).map_err(|complaint| {
-        Problem::failed(complaint, "load the module nf_tables, and run the daemon as root")
-    })
+    attempt(tool::NFT, &["-f", "-"], RULES).map(|()| "nftables rules can be loaded".into()).map_err(
+        |complaint| Problem::failed(complaint, "load the module nf_tables, and run the daemon as root"),
+    )
 }
 
 pub(super) fn check_drop_log() -> Result<String, Problem> {
-    let hint = "load the modules nft_log, nfnetlink_log, nft_limit and nft_connlimit, or take a kernel that has them: without \
-                them sandboxes with a network are refused";
+    let hint = "load the modules nft_log, nfnetlink_log, nft_limit and nft_connlimit, or use a kernel that has them; \
+                otherwise sandboxes with a network are refused";
     attempt(tool::NFT, &["-f", "-"], LOGGING_RULES)
-        .map(|()| "what is dropped can be logged".into())
+        .map(|()| "dropped packets can be logged".into())
         .map_err(|complaint| Problem::failed(complaint, hint))
 }
 

@@ -1,7 +1,8 @@
 //! Keeps ARCHITECTURE.md true: what it names exists, and crates depend only on crates below them in its table. docs/api.md is
 //! kept true, too, and so are the licences and sources that deny.toml allows dependencies to have. Documents and messages are in
-//! plain English (`phrases.rs`).
+//! plain English (`phrases.rs`), and their links lead somewhere (`links.rs`).
 
+mod links;
 mod phrases;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
 //! Sandboxes with real guests through the daemon's API, as users of the command line have them: on a KVM host, native or
-//! machine. `make e2e-api` runs them.
+//! machine. `make e2e-agent` runs them.
 
 mod bench;
 mod branches;

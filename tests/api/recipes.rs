@@ -63,6 +63,10 @@ fn is_built_and_used(name: &str) -> TestResult {
     check!(output.status.success(), "{name}: {}", binaries::transcript(&output));
     let used: Value = serde_json::from_slice(&output.stdout)?;
     check!(used["recipe"] == name && used["fork_ms"].as_array().is_some_and(|all| !all.is_empty()), "{used}");
+    let mut forks: Vec<f64> =
+        used["fork_ms"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+    forks.sort_by(f64::total_cmp);
+    let median = *forks.get(forks.len() / 2).ok_or("no fork was timed")?;
     let figure = json!({
         "recipe": name,
         "cold_ms": u64::try_from(cold.as_millis())?,
@@ -71,6 +75,10 @@ fn is_built_and_used(name: &str) -> TestResult {
         "host": host()?.describe(),
     });
     report(&figure.to_string());
+    check!(
+        Duration::try_from_secs_f64(median / 1000.0)? < cold,
+        "{name}: the median fork took {median} ms, as long as without a fork"
+    );
     Ok(())
 }
 

@@ -235,17 +235,17 @@ fn a_file_that_is_wrong_is_refused_before_anything_is_made() -> Result<(), Failu
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"none\"",
             &[][..],
-            "forkd.toml: snapshot.b.from: there is no table, image or snapshot \"none\"",
+            "forkd.toml: snapshot.b.from: no table, image or snapshot is named \"none\"",
         ),
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"image:base\"",
             &[],
-            "snapshot.b.from: there is no image \"base\"",
+            "snapshot.b.from: no image is named \"base\"",
         ),
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"snapshot:none\"",
             &[],
-            "snapshot.b.from: there is no snapshot \"none\"",
+            "snapshot.b.from: no snapshot is named \"none\"",
         ),
         (
             good.to_owned() + "[snapshot.b]\nfrom = \"base\"\nvcpus = 2",

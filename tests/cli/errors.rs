@@ -105,7 +105,7 @@ fn what_is_not_there_is_named() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a snapshot nor a sandbox nothing
+forkd: no snapshot or sandbox is named nothing
 hint: see forkd snapshot ls and forkd ls --all
 
 "#]]
@@ -115,7 +115,7 @@ hint: see forkd snapshot ls and forkd ls --all
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a snapshot nor a sandbox nothing
+forkd: no snapshot or sandbox is named nothing
 hint: see forkd snapshot ls and forkd ls --all
 
 "#]]
@@ -215,7 +215,7 @@ fn what_cannot_be_in_this_state_is_refused_with_a_hint() -> Result<(), Failure> 
         str![[r#"
 exit: 1
 --- stderr
-forkd: the sandbox is one without an agent
+forkd: the sandbox has no guest agent, which this request needs
 
 "#]]
     );
@@ -224,7 +224,7 @@ forkd: the sandbox is one without an agent
         str![[r#"
 exit: 1
 --- stderr
-forkd: the sandbox is one without an agent
+forkd: the sandbox has no guest agent, which this request needs
 
 "#]]
     );
@@ -233,7 +233,7 @@ forkd: the sandbox is one without an agent
         str![[r#"
 exit: 1
 --- stderr
-forkd: the sandbox is one without an agent
+forkd: the sandbox has no guest agent, which this request needs
 
 "#]]
     );
@@ -306,7 +306,7 @@ fn a_run_that_fails_leaves_no_sandbox() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: the sandbox is one without an agent
+forkd: the sandbox has no guest agent, which this request needs
 
 "#]]
     );
@@ -322,7 +322,7 @@ fn limits_of_the_daemon_are_passed_on() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: 4 more sandboxes beside 0: the limit of this host is 3
+forkd: sandbox limit exceeded: 0 running, 4 requested, limit 3
 hint: remove some first, or start the daemon with a higher --max-sandboxes
 
 "#]]

@@ -221,7 +221,7 @@ exit: 1
 note: forkd rmi used to remove snapshots; these are removed by: forkd snapshot rm
 forkd: there is no image "nothing"
 hint: see forkd image ls
-team/app:v1 is removed; [..] are free again.
+team/app:v1 is removed; freed [..].
 
 "#]]
     );
@@ -294,7 +294,7 @@ forkd: the archive cannot be read: numeric field was not a number: . This i when
         str![[r#"
 exit: 1
 --- stderr
-forkd: "a b" is not a valid image name; give one with --name NAME
+forkd: "a b" is not a valid image name; give one with --tag NAME
 
 "#]]
     );
@@ -348,7 +348,7 @@ forkd: making the image
         str![[r#"
 exit: 0
 --- stderr
-0 steps and 2 images are removed; [..] are free again.
+0 steps and 2 images are removed; freed [..].
 
 "#]]
     );

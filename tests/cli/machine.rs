@@ -101,8 +101,8 @@ there:latest  [..]  1.0 GiB  root  own
         str![[r#"
 exit: 1
 --- stderr
-there is removed; [..] are free again.
-here is removed; [..] are free again.
+there is removed; freed [..].
+here is removed; freed [..].
 forkd: there is no image "none"
 hint: see forkd image ls
 

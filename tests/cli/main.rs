@@ -8,6 +8,7 @@
 
 mod bench;
 mod chains;
+mod completion;
 mod copy;
 mod doctor;
 mod errors;

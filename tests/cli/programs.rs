@@ -82,6 +82,42 @@ fn a_terminal_is_given_when_asked_for() -> Result<(), Failure> {
 }
 
 #[test]
+fn a_detached_command_runs_on_and_its_number_is_printed() -> Result<(), Failure> {
+    let home = Home::new()?;
+    let _daemon = StandIn::start(home.path(), &[], |request, body| {
+        let expected = json!({
+            "args": ["make", "-j2"], "env": { "A": "b" }, "cwd": "/tmp", "user": "me", "timeout_secs": 120,
+        });
+        match request == format!("POST /v1/sandboxes/{ID}/processes") {
+            true if *body == expected => Some((201, json!({ "pid": 7 }).to_string())),
+            true => Some((400, json!({ "error": body.to_string(), "code": "malformed" }).to_string())),
+            false => None,
+        }
+    })?;
+    let options = ["-e", "A=b", "-w", "/tmp", "-u", "me", "--timeout", "2m"];
+    let exec = |first: &[&str]| home.run(&[first, &options, &["--", "make", "-j2"]].concat());
+    assert_data_eq!(
+        exec(&["exec", "-d", ID])?,
+        str![[r#"
+exit: 0
+--- stdout
+7
+
+"#]]
+    );
+    assert_data_eq!(
+        exec(&["exec", "--detach", ID, "--json"])?,
+        str![[r#"
+exit: 0
+--- stdout
+{"pid":7}
+
+"#]]
+    );
+    Ok(())
+}
+
+#[test]
 fn programs_that_are_ended_or_lost_are_said_to_be() -> Result<(), Failure> {
     let home = Home::new()?;
     let daemon = StandIn::start(home.path(), &[Act::Exit(137)], usual)?;
@@ -418,7 +454,7 @@ out
 --- stderr
 err
 forkd: displayed image/png; --json has it
-forkd: warning: something that the code displayed was too large to be shown
+forkd: warning: display output omitted: too large
 
 "#]]
     );

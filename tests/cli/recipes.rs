@@ -65,7 +65,7 @@ fn a_recipe_is_shown() -> Result<(), Failure> {
 exit: 1
 --- stderr
 forkd: no recipe is named "python"
-hint: forkd recipe ls lists those there are; a directory is given with a slash: ./python
+hint: forkd recipe ls lists the recipes; give a directory with a slash: ./python
 
 "#]]
     );

@@ -1,9 +1,12 @@
 //! Sandboxes from their beginning to their end.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 use forkd_tests::engine::process::Failure;
+use forkd_tests::engine::tiny::PATIENCE;
 use serde_json::Value;
 use snapbox::{assert_data_eq, str};
 
@@ -181,7 +184,7 @@ fn what_has_ended_is_cleaned_up_when_told_so() -> Result<(), Failure> {
         str![[r#"
 exit: 0
 --- stderr
-Nothing is left over.
+Nothing to remove.
 
 "#]]
     );
@@ -197,7 +200,7 @@ exit: 0
 --- stdout
 sandbox ID
 --- stderr
-1 would be removed; forkd cleanup --yes does it.
+1 would be removed; run forkd cleanup --yes to remove them.
 
 "#]]
     );
@@ -216,38 +219,83 @@ sandbox ID
     Ok(())
 }
 
-#[test]
-fn events_are_printed_as_they_happen() -> Result<(), Failure> {
-    let world = World::new()?;
-    for (json, says) in [(false, "Z  sandbox"), (true, r#""event":"sandbox"#)] {
-        let mut arguments = vec!["events"];
-        if json {
-            arguments.push("--json");
-        }
-        let mut events = world.command(&arguments).stdout(Stdio::piped()).spawn()?;
-        let stdout = events.stdout.take().ok_or("no stdout")?;
+/// The lines of a command that runs until it is killed with this value.
+struct Following {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Following {
+    fn start(world: &World, arguments: &[&str]) -> Result<Following, Failure> {
+        let mut child = world.command(arguments).stdout(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().ok_or("no stdout")?;
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let _ = sender.send(line);
             }
         });
-        // Nobody knows when the stream is there: what happens before is not in it.
-        let mut line = None;
+        Ok(Following { child, lines })
+    }
+
+    /// The first line. Nobody knows when the stream is there, and what happens before is not in it: so it happens again and again.
+    fn first(&self, happens: impl Fn() -> Result<(), Failure>) -> Result<String, Failure> {
         for _ in 0..100 {
-            let id = world.fork("base")?;
-            world.stdout(&["kill", &id])?;
-            line = lines.recv_timeout(std::time::Duration::from_millis(200)).ok();
-            if line.is_some() {
-                break;
+            happens()?;
+            if let Ok(line) = self.lines.recv_timeout(Duration::from_millis(200)) {
+                return Ok(line);
             }
         }
-        events.kill()?;
-        events.wait()?;
-        let line = line.ok_or("no event")?;
+        Err("no event".into())
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn events_are_printed_as_they_happen() -> Result<(), Failure> {
+    let world = World::new()?;
+    for (json, says) in [(&[][..], "Z  sandbox"), (&["--json"], r#""event":"sandbox"#)] {
+        let events = Following::start(&world, &[&["events"], json].concat())?;
+        let line = events.first(|| {
+            let id = world.fork("base")?;
+            world.stdout(&["kill", &id]).map(drop)
+        })?;
         assert!(line.contains(says), "{line}");
     }
     Ok(())
+}
+
+#[test]
+fn events_of_one_sandbox_are_printed_from_a_cursor_on() -> Result<(), Failure> {
+    let world = World::new()?;
+    let (id, other) = (world.fork("base")?, world.fork("base")?);
+    let of_it = ["events", "--json", "--sandbox", &id];
+    let first = Following::start(&world, &of_it)?.first(|| {
+        world.stdout(&["pause", &other])?;
+        world.stdout(&["resume", &other])?;
+        world.stdout(&["pause", &id])?;
+        world.stdout(&["resume", &id]).map(drop)
+    })?;
+    let first: Value = serde_json::from_str(&first)?;
+    assert_eq!(first["id"], id);
+    // Nobody listens to these.
+    world.stdout(&["kill", &other])?;
+    world.stdout(&["kill", &id])?;
+    let cursor = first["cursor"].as_str().ok_or("no cursor")?;
+    let events = Following::start(&world, &[&of_it[..], &["--after", cursor]].concat())?;
+    loop {
+        let event: Value = serde_json::from_str(&events.lines.recv_timeout(PATIENCE)?)?;
+        assert_eq!(event["id"], id, "{event}");
+        if event["event"] == "sandbox_removed" {
+            return Ok(());
+        }
+    }
 }
 
 #[test]
@@ -284,7 +332,7 @@ no network
     for size in ["8M", "default"] {
         let refused = world.run(&["bandwidth", &id, size])?;
         assert!(
-            refused.contains("exit: 1") && refused.contains("hint: leave out what needs a network"),
+            refused.contains("exit: 1") && refused.contains("hint: omit the options that need a network"),
             "{refused}"
         );
     }

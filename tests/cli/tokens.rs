@@ -90,7 +90,7 @@ fn a_token_has_so_many_sandboxes_and_no_more() -> Result<(), Failure> {
     let refused = str![[r#"
 exit: 1
 --- stderr
-forkd: 3 more sandboxes beside 0: the token allows 2
+forkd: limit of the token exceeded for sandboxes: 0 in use, 3 requested, limit 2
 hint: remove some of its sandboxes or branches first, or use a token that allows more
 
 "#]];
@@ -100,13 +100,13 @@ hint: remove some of its sandboxes or branches first, or use a token that allows
     let ids = String::from_utf8(made.stdout)?;
     let first = ids.lines().next().ok_or("no id")?;
     assert!(told(&["inspect", first], &secret)?.contains("token:small"));
-    assert!(told(&["fork", first], &secret)?.contains("1 more sandboxes beside 2"));
+    assert!(told(&["fork", first], &secret)?.contains("2 in use, 1 requested, limit 2"));
     // What somebody else has is none of its business.
     assert!(with(&["fork", "base"], &other)?.status.success());
     let refused = str![[r#"
 exit: 1
 --- stderr
-forkd: 64 more MiB of memory beside 64: the token allows 100
+forkd: limit of the token exceeded for MiB of memory: 64 in use, 64 requested, limit 100
 hint: remove some of its sandboxes or branches first, or use a token that allows more
 
 "#]];
@@ -136,10 +136,31 @@ fn clients_of_e2b_are_told_where_the_daemon_is_and_with_which_key() -> Result<()
         assert!(std::fs::read_to_string(both)?.ends_with(&ca));
         assert_eq!(files.lines().count(), 3, "{files}");
     }
-    // By its socket, nobody needs a token, and nobody sees where it listens for TCP.
+    // Over its socket, the daemon says where it listens for TCP, and that a token is needed there.
+    let told = world.output(&["e2b", "env"])?;
+    let (stdout, stderr) = (String::from_utf8(told.stdout)?, String::from_utf8(told.stderr)?);
+    assert!(stdout.starts_with(&format!("export E2B_API_URL={address}\n")), "{stdout}");
+    assert!(!stdout.contains("E2B_API_KEY"), "{stdout}");
+    assert!(stderr.contains(r#"export E2B_API_KEY="$(forkd token create NAME)""#), "{stderr}");
+    Ok(())
+}
+
+#[test]
+fn clients_of_e2b_need_a_tcp_port_and_no_token_before_there_is_one() -> Result<(), Failure> {
+    let world = World::with(&["--listen", "127.0.0.1:0"])?;
     let told = world.stdout(&["e2b", "env"])?;
-    assert!(told.starts_with("export E2B_API_URL=http://127.0.0.1:8889\n"), "{told}");
+    assert!(told.starts_with(&format!("export E2B_API_URL=http://{}\n", world.address()?)), "{told}");
     assert!(told.contains("E2B_API_KEY=e2b_0"), "{told}");
+    assert_data_eq!(
+        World::new()?.run(&["e2b", "env"])?,
+        str![[r#"
+exit: 1
+--- stderr
+forkd: the daemon does not listen on TCP, which E2B's SDKs need
+hint: start it with a TCP port: forkd serve --listen 127.0.0.1:8889
+
+"#]]
+    );
     Ok(())
 }
 
@@ -156,7 +177,7 @@ fn a_token_belongs_to_a_project_and_sees_what_is_shared() -> Result<(), Failure>
         str![[r#"
 exit: 1
 --- stderr
-forkd: there is neither a snapshot nor a sandbox base
+forkd: no snapshot or sandbox is named base
 hint: see forkd snapshot ls and forkd ls --all
 
 "#]]
@@ -197,7 +218,7 @@ team          1  1 sandboxes
         str![[r#"
 exit: 1
 --- stderr
-forkd: 1 more sandboxes beside 1: the project allows 1
+forkd: limit of the project exceeded for sandboxes: 1 in use, 1 requested, limit 1
 hint: remove some of its sandboxes or branches first, or raise its limits on the daemon's host: forkd project limit
 
 "#]]

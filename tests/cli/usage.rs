@@ -1,4 +1,4 @@
-//! What makes no sense is refused before anybody is asked, with status 2.
+//! Invalid arguments are refused before any daemon is asked, with status 2.
 
 use forkd_tests::engine::process::Failure;
 use snapbox::{assert_data_eq, str};
@@ -199,7 +199,7 @@ fn completions_and_manual_pages_are_generated() -> Result<(), Failure> {
     let home = Home::new()?;
     for shell in ["bash", "zsh", "fish"] {
         let script = home.stdout(&["completions", shell])?;
-        assert!(script.contains("rollback") && script.contains("forkd"), "{shell}");
+        assert!(script.contains("COMPLETE") && script.contains("forkd"), "{shell}: {script}");
     }
     let directory = home.path().join("man");
     assert_data_eq!(

@@ -223,7 +223,7 @@ fn an_ordinary_daemon_is_used_and_left_alone() -> Result<(), Failure> {
     let mut holder = home.hold()?;
     let line = holder.line()?;
     let said = line["error"].as_str().unwrap_or_default().to_owned();
-    assert!(said.contains("1 sandboxes of a daemon that was stopped still run"), "{line}");
+    assert!(said.contains("1 sandboxes of a stopped daemon are still running"), "{line}");
     assert!(!holder.ended()?.0.success());
     assert!(kept.pid.is_some_and(lives));
     assert!(home.socket().parent().is_some_and(|home| !home.join("forkd.sock").exists()));

@@ -1,4 +1,4 @@
-//! Disks and VM processes that stand still hold up those who need them, and nobody else.
+//! Disks and VM processes that hang delay the requests that need them, and no others.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Guests that say nothing, too much, or nonsense are somebody's answer, and nobody else's business.
+//! Guests that answer nothing, too much or nonsense fail their own requests, and no others.
 
 use std::time::Instant;
 

@@ -307,6 +307,55 @@ fn a_daemon_that_dies_while_a_snapshot_arrives_leaves_none_half_made() -> Result
     Ok(())
 }
 
+/// What was published below a snapshot that then failed is removed, also by the next daemon.
+#[test]
+fn a_daemon_that_dies_while_it_undoes_an_arrival_leaves_none_of_it() -> Result<(), Failure> {
+    let registry = DockerRegistry::start()?;
+    let (from, mut to) = (sender()?, World::new()?);
+    let reference = format!("{}/team/app:one", registry.address);
+    push(&from, "one", &reference, &["--yes"])?;
+    to.end(Signal::KILL)?;
+    to.start_with(&[], &[("FORKD_FAULT", "undo.arrived")])?;
+    // The base has no layer of a disk. That of the head has no place to go to.
+    let layers = to.root().join("layers");
+    fs::remove_dir_all(&layers)?;
+    fs::write(&layers, "")?;
+    let _ = to.tell("POST /v1/snapshots/pull", json!({ "reference": reference }));
+    assert_eq!(to.ended_itself()?.signal(), Some(Signal::KILL.as_raw()));
+    let below = fs::read_dir(to.root().join("snapshots"))?.flatten();
+    let below = below.filter(|entry| entry.file_name().to_string_lossy().starts_with("base-")).count();
+    assert_eq!(below, 1, "it was published");
+    fs::remove_file(&layers)?;
+    to.start(&[])?;
+    assert_eq!(tags(&to)?, ["base"]);
+    assert_eq!(fs::read_dir(to.root().join("arriving"))?.count(), 0);
+    to.forkd(&["snapshot", "pull", &reference])?;
+    assert_eq!(number_in(&to, "one")?, 7);
+    Ok(())
+}
+
+/// A limit of what a project's snapshots take on disk counts what a pull brings, and not what is here.
+#[test]
+fn a_pull_counts_what_is_not_here() -> Result<(), Failure> {
+    let (source, _proxy) = large()?;
+    let reference = |tag: &str| format!("{}/team/app:{tag}", source.address);
+    let from = World::with_guest(&ticking::elf(), &[])?;
+    from.forkd(&["snapshot", "pull", &reference("large")])?;
+    derive(&from, "large", "child")?;
+    push(&from, "child", &reference("child"), &["--yes"])?;
+    let to = World::new()?;
+    let token = to.token_with("limited", &["--project", "one", "--max-snapshot-disk", "8M"])?;
+    let headers = format!("authorization: Bearer {token}\r\n");
+    let pull =
+        || to.tell_with(&headers, "POST /v1/snapshots/pull", json!({ "reference": reference("child") }));
+    let refused = pull()?.error(ErrorCode::TooMany)?;
+    assert!(refused.error.contains("MiB of snapshots on disk"), "{refused:?}");
+    assert_eq!(partial_bytes(&to)?, 0);
+    to.forkd(&["snapshot", "pull", &reference("large")])?;
+    pull()?.parsed::<Snapshot>(201)?;
+    Ok(())
+}
+
 /// A push that was killed has set no tag, and what it sent is not sent again.
 #[test]
 fn a_push_continues_after_the_daemon_was_killed() -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! Programs that somebody sits at.
+//! Interactive programs.
 
 use std::fs;
 use std::io::Write;

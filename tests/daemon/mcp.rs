@@ -1,11 +1,14 @@
 //! `/mcp`, asked by the official client of the Model Context Protocol.
 
+mod lifetimes;
+mod reference;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forkd_api::sandbox::{EndReason, SandboxState};
+use forkd_api::sandbox::SandboxState;
 use forkd_tests::binaries;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::fake_agent::FakeAgents;
@@ -95,10 +98,15 @@ impl Mcp {
 
     /// With `forkd mcp`, which finds the daemon by its socket.
     fn stdio(world: &World) -> Result<Mcp, Failure> {
+        Mcp::stdio_with(world, &[])
+    }
+
+    fn stdio_with(world: &World, options: &[&str]) -> Result<Mcp, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let listener = Listener { version: ProtocolVersion::V_2025_11_25, heard: Arc::clone(&heard) };
-        let command = tokio::process::Command::from(binaries::forkd(world.home(), &["mcp"]));
+        let command =
+            tokio::process::Command::from(binaries::forkd(world.home(), &[&["mcp"], options].concat()));
         let client = runtime.block_on(async {
             listener.serve(TokioChildProcess::new(command)?).await.map_err(Failure::from)
         })?;
@@ -207,6 +215,8 @@ fn a_sandbox_is_made_used_and_ended() -> Result<(), Failure> {
     assert_eq!(world.sandbox(&other)?.expires_at_unix, None);
     let url = mcp.data("expose_port", json!({ "sandbox": id, "port": 8000 }))?;
     assert_eq!(url["url"], json!(format!("http://{address}/v1/sandboxes/{id}/proxy/8000/")));
+    // Over the daemon's socket the same is said.
+    assert_eq!(Mcp::stdio(&world)?.data("expose_port", json!({ "sandbox": id, "port": 8000 }))?, url);
     assert_eq!(mcp.data("sandboxes", json!({}))?["total"], 2);
     assert_eq!(mcp.data("end", json!({ "sandboxes": [id, "nobody"] }))?["sandboxes"], json!([id, "nobody"]));
     assert!(world.sandboxes("")?.iter().all(|it| it.id != id));
@@ -295,6 +305,7 @@ fn tokens_scopes_and_projects_hold() -> Result<(), Failure> {
     assert_eq!(world.sandbox(&id)?.owner.as_deref(), Some("token:run"));
     let needs = maker.data("expose_port", json!({ "sandbox": id, "port": 1 }))?;
     assert_eq!(needs["needs_token"], true);
+    assert_eq!(Mcp::stdio(&world)?.data("expose_port", json!({ "sandbox": id, "port": 1 }))?, needs);
     let reader = Mcp::open(&address, Some(&read))?;
     assert_eq!(reader.tools()?, ["read", "list_files", "sandboxes", "snapshots"]);
     assert!(reader.text("sandboxes", json!({}))?.contains(&id));
@@ -397,30 +408,6 @@ fn wrong_arguments_are_refused_with_what_to_do() -> Result<(), Failure> {
 }
 
 #[test]
-fn the_references_tools_are_offered_by_name() -> Result<(), Failure> {
-    let (world, _agents, address) = open_daemon(&["--mcp-tools", "reference"])?;
-    let mcp = Mcp::open(&address, None)?;
-    assert_eq!(mcp.tools()?.len(), 11);
-    assert_eq!(mcp.data("list_snapshots", json!({}))?["result"][0]["tag"], "base");
-    let spawned =
-        mcp.data("spawn_sandboxes", json!({ "snapshot_tag": "base", "n": 2, "per_child_netns": true }))?;
-    let id = spawned["result"][0]["id"].as_str().ok_or("no id")?.to_owned();
-    let ran = mcp.data("exec_command", json!({ "sandbox_id": id, "args": ["fail", "5"] }))?;
-    assert_eq!(ran, json!({ "stdout": "it is\nbroken\n", "stderr": "", "exit_code": 5 }));
-    assert_eq!(mcp.data("eval_code", json!({ "sandbox_id": id, "code": "fail" }))?["exit_code"], 0);
-    assert_eq!(mcp.data("ping_sandbox", json!({ "sandbox_id": id }))?["pong"], true);
-    let branch = json!({ "sandbox_id": id, "tag": "saved", "mode": "diff", "wait": true });
-    assert_eq!(mcp.data("branch_sandbox", branch)?["tag"], "saved");
-    assert_eq!(mcp.data("get_sandbox", json!({ "sandbox_id": id }))?["branches"], json!(["saved"]));
-    let refused = mcp
-        .refused("create_snapshot", json!({ "tag": "x", "kernel": "/boot/vmlinuz", "rootfs": "/r.ext4" }))?;
-    assert!(refused.contains("forkd image import"), "{refused}");
-    assert_eq!(mcp.data("kill_sandbox", json!({ "sandbox_id": id }))?, json!({ "id": id, "killed": true }));
-    assert_eq!(world.sandboxes("")?.len(), 1);
-    Ok(())
-}
-
-#[test]
 fn web_pages_and_what_is_too_large_are_refused() -> Result<(), Failure> {
     let (_world, _agents, address) = open_daemon(&[])?;
     let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
@@ -468,6 +455,8 @@ fn commands_and_files_of_a_real_agent() -> Result<(), Failure> {
         json!({ "sandbox": id, "command": "echo $A; cat; sleep 60", "env": { "A": "b" }, "timeout_secs": 1 }),
     )?;
     assert!(said.contains("timed out after 1 s") && said.ends_with("b\n"), "{said}");
+    let refused = mcp.refused("expose_port", json!({ "sandbox": id, "port": 80 }))?;
+    assert!(refused.contains("the daemon does not listen on TCP.\nNext: ask the user"), "{refused}");
 
     let written = mcp.data(
         "write",
@@ -542,41 +531,6 @@ fn code_is_followed_line_by_line() -> Result<(), Failure> {
         "{stopped}"
     );
     Ok(())
-}
-
-#[test]
-fn sandboxes_of_a_client_that_is_gone_expire() -> Result<(), Failure> {
-    let (world, _agents, address) = open_daemon(&["--mcp-ttl", "2"])?;
-    let kept = world.fork("base", 1)?.remove(0).id;
-    let id = {
-        let mcp = Mcp::open(&address, None)?;
-        mcp.text("run", json!({ "command": "true", "sandbox": kept }))?;
-        mcp.sandbox()?
-    };
-    world.until("its time is over", |world| Ok(world.sandbox(&id)?.state == SandboxState::Ended))?;
-    assert_eq!(world.sandbox(&id)?.ended.map(|it| it.reason), Some(EndReason::Expired));
-    // One that was made in another way stays.
-    assert_eq!(world.sandbox(&kept)?.state, SandboxState::Running);
-    Ok(())
-}
-
-#[test]
-fn a_command_whose_call_is_given_up_is_killed() -> Result<(), Failure> {
-    let mut world = World::new()?;
-    let (id, _agent) = world.real()?;
-    let mcp = Mcp::stdio(&world)?;
-    let directory = tempfile::tempdir()?;
-    let file = directory.path().join("pid");
-    let command = format!("echo $$ > {}; exec sleep 300", file.display());
-    let arguments = json!({ "sandbox": id, "command": command, "timeout_secs": 300 });
-    let wanted =
-        CallToolRequestParams::new("run").with_arguments(arguments.as_object().cloned().ok_or("no object")?);
-    mcp.runtime.block_on(async {
-        let call = mcp.client().call_tool(wanted);
-        assert!(tokio::time::timeout(Duration::from_secs(2), call).await.is_err());
-    });
-    let pid: u32 = std::fs::read_to_string(&file)?.trim().parse()?;
-    world.until("the command is gone", |_| Ok(!std::path::Path::new(&format!("/proc/{pid}")).exists()))
 }
 
 /// `make mcp-clients`: they are large, and their installation needs a network.

@@ -1,4 +1,4 @@
-//! The pages that children use first: learned once, from a child that nobody sees, and kept with the snapshot.
+//! The pages that children use first: learned once, from a hidden child, and kept with the snapshot.
 
 use std::fs;
 use std::path::PathBuf;

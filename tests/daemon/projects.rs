@@ -449,27 +449,37 @@ fn a_project_s_tokens_share_what_it_may_have() -> Result<(), Failure> {
     let fork = r#"{"snapshot_tag":"base"}"#;
     as_other("POST /v1/sandboxes", fork)?.parsed::<Value>(201)?;
     let refused = as_other("POST /v1/sandboxes", fork)?.error(ErrorCode::TooMany)?;
-    check!(refused.error == "1 more sandboxes beside 2: the project allows 2", "{refused:?}");
+    check!(
+        refused.error == "limit of the project exceeded for sandboxes: 2 in use, 1 requested, limit 2",
+        "{refused:?}"
+    );
     // Whoever makes snapshots has a guest meanwhile.
     let snapshot = r#"{"tag":"x","image":"empty"}"#;
     let refused = as_other("POST /v1/snapshots", snapshot)?.error(ErrorCode::TooMany)?;
-    check!(refused.error.contains("the project allows 2"), "{refused:?}");
+    check!(refused.error.ends_with("limit 2"), "{refused:?}");
     tenants.ask(ONE, &format!("DELETE /v1/sandboxes/{}", first.id), "")?;
     let wide = r#"{"tag":"x","image":"empty","vcpus":3}"#;
     let refused = as_other("POST /v1/snapshots", wide)?.error(ErrorCode::TooMany)?;
-    check!(refused.error == "3 more vCPUs beside 1: the project allows 3", "{refused:?}");
+    check!(
+        refused.error == "limit of the project exceeded for vCPUs: 1 in use, 3 requested, limit 3",
+        "{refused:?}"
+    );
     // Branches are snapshots.
     let again = tenants.fork(ONE, "base")?;
     tenants.branch(ONE, &again.id, "first")?;
     let refused =
         as_other(&format!("POST /v1/sandboxes/{}/branch", again.id), "{}")?.error(ErrorCode::TooMany)?;
-    check!(refused.error == "1 more snapshots beside 1: the project allows 1", "{refused:?}");
+    check!(
+        refused.error == "limit of the project exceeded for snapshots: 1 in use, 1 requested, limit 1",
+        "{refused:?}"
+    );
     let refused = as_other("POST /v1/snapshots", snapshot)?.error(ErrorCode::TooMany)?;
-    check!(refused.error.contains("the project allows"), "{refused:?}");
+    check!(refused.error.contains("limit of the project"), "{refused:?}");
     // What they take on disk has a limit of its own.
     world.forkd(&["project", "limit", "one", "--max-snapshot-disk", "0"])?;
     let refused = as_other("POST /v1/snapshots", snapshot)?.error(ErrorCode::TooMany)?;
-    let expected = "1 more MiB of snapshots on disk beside 1: the project allows 0";
+    let expected =
+        "limit of the project exceeded for MiB of snapshots on disk: 1 in use, 1 requested, limit 0";
     check!(refused.error == expected, "{refused:?}");
     world.forkd(&["project", "limit", "one", "--max-snapshot-disk", "1M"])?;
     tenants.branch(ONE, &again.id, "second")?;

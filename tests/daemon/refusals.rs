@@ -10,9 +10,9 @@ use crate::world::World;
 #[test]
 fn limits_have_names() -> Result<(), Failure> {
     for (options, n, code, says) in [
-        (["--max-sandboxes", "3"], 4, ErrorCode::TooMany, "the limit of this host is 3"),
-        (["--max-memory", "32M"], 1, ErrorCode::NoMemory, "sandboxes of 64 MiB"),
-        (["--free-disk", "900T"], 1, ErrorCode::NoDisk, "are kept free"),
+        (["--max-sandboxes", "3"], 4, ErrorCode::TooMany, "0 running, 4 requested, limit 3"),
+        (["--max-memory", "32M"], 1, ErrorCode::NoMemory, "64 MiB requested, 32 MiB available"),
+        (["--free-disk", "900T"], 1, ErrorCode::NoDisk, "MiB reserved"),
     ] {
         let world = World::with(&options)?;
         let refused =

@@ -1,6 +1,7 @@
 //! Code and programs that run: streamed, interrupted, found again and fed by others than who started them.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_api::code::{CodeContext, EvalEvent, Evaluated, Interrupted};
@@ -40,6 +41,16 @@ fn code_is_heard_as_it_runs_and_not_lost_at_a_timeout() -> Result<(), Failure> {
     let ended = |timed_out| EvalEvent::Ended { timed_out, truncated: false };
     assert_eq!(next::<EvalEvent>(&mut lines)?, ended(false));
     assert!(lines.next()?.is_none());
+
+    // So is a picture, which comes before the end of its code.
+    let drawn =
+        "class Dot:\n  def _repr_png_(self): return b'dot'\ndisplay(Dot())\nimport time; time.sleep(2)";
+    let begun = Instant::now();
+    let mut lines = world.lines_of(NDJSON, &eval, &json!({ "code": drawn }))?;
+    let EvalEvent::Result(shown) = next(&mut lines)? else { return Err("no picture".into()) };
+    assert!(begun.elapsed() < Duration::from_millis(1900), "it came with the end");
+    assert_eq!((shown.main, &shown.data["image/png"][..]), (false, "ZG90"));
+    assert_eq!(next::<EvalEvent>(&mut lines)?, ended(false));
 
     let mut lines = world.lines_of(NDJSON, &eval, &json!({ "code": "kept = 1\n1 / 0" }))?;
     assert!(matches!(next(&mut lines)?, EvalEvent::Raised(error) if error.name == "ZeroDivisionError"));
@@ -276,5 +287,73 @@ fn the_command_line_finds_what_runs() -> Result<(), Failure> {
         binaries::forkd(world.home(), &["process", "attach", &id, "999999", "--no-stdin"]).output()?;
     assert_eq!(attached.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&attached.stderr).contains("999999"), "{attached:?}");
+    Ok(())
+}
+
+/// What a command does with something on its stdin, and then the end of it.
+fn with_stdin(world: &World, arguments: &[&str], stdin: &[u8]) -> Result<Output, Failure> {
+    let mut command = binaries::forkd(world.home(), arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().ok_or("no stdin")?.write_all(stdin)?;
+    Ok(child.wait_with_output()?)
+}
+
+#[test]
+fn the_command_line_writes_to_programs_and_attaches_to_them() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let start =
+        |script: &str| world.forkd(&["process", "start", "--interactive", &id, "--", "sh", "-c", script]);
+    let pid = start("while read word; do echo got $word; done; exit 4")?;
+    let mut attached = binaries::forkd(world.home(), &["process", "attach", &id, &pid, "--no-stdin"]);
+    let mut attached = attached.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let output = BufReader::new(attached.stdout.take().ok_or("no stdout")?);
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    // Nobody knows when it is attached: what the program prints before is not heard.
+    world.until("the program is heard", |world| {
+        let written = with_stdin(world, &["process", "write", &id, &pid], b"it\n")?;
+        assert!(written.status.success(), "{written:?}");
+        Ok(lines.recv_timeout(Duration::from_millis(200)).is_ok_and(|line| line == "got it"))
+    })?;
+    let closed = with_stdin(&world, &["process", "write", &id, &pid, "--close"], b"")?;
+    assert!(closed.status.success(), "{closed:?}");
+    assert_eq!(attached.wait()?.code(), Some(4));
+
+    // Whoever attaches with a stdin is what the program reads, to its end.
+    let pid = start("cat; exit 5")?;
+    let ended = with_stdin(&world, &["process", "attach", &id, &pid], b"hello\n")?;
+    assert_eq!((ended.status.code(), &ended.stdout[..]), (Some(5), &b"hello\n"[..]), "{ended:?}");
+    let refused = with_stdin(&world, &["process", "write", &id, "999999"], b"x")?;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    Ok(())
+}
+
+#[test]
+fn the_command_line_restarts_a_context_that_ignores_an_interrupt() -> Result<(), Failure> {
+    let mut world = World::new()?;
+    let (id, _agent) = world.real()?;
+    let context = world.forkd(&["context", "new", &id])?;
+    let deaf = || -> Result<Lines, Failure> {
+        let body = json!({ "code": DEAF, "context": context });
+        let mut lines = world.lines_of(NDJSON, &format!("POST /v1/sandboxes/{id}/eval"), &body)?;
+        next::<EvalEvent>(&mut lines)?;
+        Ok(lines)
+    };
+    let interrupt = ["context", "interrupt", &id, &context, "--grace", "1"];
+    let mut lines = deaf()?;
+    let said = binaries::forkd(world.home(), &interrupt).output()?;
+    let stderr = String::from_utf8_lossy(&said.stderr);
+    assert!(said.status.success() && said.stdout.is_empty(), "{said:?}");
+    assert!(stderr.contains(&format!("within 1 s; context {context} has a new interpreter")), "{stderr}");
+    assert!(matches!(next(&mut lines)?, EvalEvent::Raised(error) if error.name == "ContextEnded"));
+    let mut lines = deaf()?;
+    let said: Value = serde_json::from_str(&world.forkd(&[&interrupt[..], &["--json"]].concat())?)?;
+    assert_eq!(said, json!({ "restarted": true }));
+    assert!(matches!(next(&mut lines)?, EvalEvent::Raised(_)));
     Ok(())
 }

@@ -153,7 +153,7 @@ fn a_policy_that_was_asked_for_must_be_there() -> Result<(), Failure> {
     let path = hub.to.home().join("policy").display().to_string();
     hub.to.end(rustix::process::Signal::TERM)?;
     hub.to.start(&["--snapshot-policy", &path])?;
-    assert!(hub.to.log().contains("no snapshot can be pulled"), "{}", hub.to.log());
+    assert!(hub.to.log().contains("invalid snapshot policy: pulls are refused"), "{}", hub.to.log());
     hub.refuses(json!({}), &["cannot read the snapshot policy", &path])?;
     fs::write(&path, "default = \"accept\"")?;
     hub.pull("pulled", &[])?;

@@ -1,4 +1,4 @@
-//! What happens by itself: a guest's panic, what is typed at its console, a process that cannot begin.
+//! Events: a guest's panic, what is typed at its console, a process that cannot begin.
 
 use std::fs::File;
 use std::io::{Seek, Write};

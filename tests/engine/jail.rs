@@ -1,4 +1,4 @@
-//! The walls of VM processes, as whoever looks from outside sees them.
+//! The walls of VM processes, seen from outside.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -4,7 +4,7 @@
 //!
 //! | kernel | lie |
 //! |---|---|
-//! | `fork`, `branch` | of what it forks, or what is branched from that, it says that it is the daemon itself, and shows a pidfd to prove it: whoever believes that ends itself with the sandbox |
+//! | `fork`, `branch` | of what it forks, or what is branched from that, it says that it is the daemon itself, and shows a pidfd to prove it: a daemon that believes that ends itself with the sandbox |
 //! | `keep` | the layer that was frozen by a branch, which it says it has given up, is still open for writing: in the process that everything was forked from |
 //! | `keep-empty` | the same, and it says that nothing was written to the layer |
 //! | `keep-boot` | the same with the layer that was written while it booted |

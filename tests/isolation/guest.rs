@@ -1,5 +1,5 @@
 //! A guest that breaks the rules of its devices: root of a Linux guest sends a driver away and drives the device itself. Only that
-//! guest's VM ends, and says why. What a device can answer with an error it answers, and the VM goes on.
+//! guest's VM ends, and says why. What a device can answer with an error it answers, and the VM keeps running.
 
 use std::time::{Duration, Instant};
 

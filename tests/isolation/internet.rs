@@ -4,7 +4,7 @@
 //!   guest ── its network ── host 9.9.9.1, 2a00:9::1 ══ stand-in: 9.9.9.9, 2a00:9::9 and all of ELSEWHERE; names at port 53
 //! ```
 //!
-//! Nobody listens at the other ports, so whoever gets through is told so by the other side: connection refused.
+//! Nothing listens at the other ports, so a packet that gets through is answered by the other side: connection refused.
 
 use forkd_tests::suite::host;
 use forkd_tests::{TestResult, host::TestHost};

@@ -1,4 +1,4 @@
-//! One sandbox does everything it should not, at once. Another one, on the same CPU, goes on.
+//! One sandbox does everything it should not, at once. Another one, on the same CPU, keeps working.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! VM processes that stand still: nobody waits for them longer than it takes to see that.
+//! VM processes that hang: no request waits for them longer than its deadline.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Archives of somebody who wants to do harm: every digest in them is right, and what they say is not.
+//! Archives of an attacker: every digest in them is right, and what they say is not.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};

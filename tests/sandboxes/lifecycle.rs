@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forkd_engine::{EndReason, EngineError, Expiry, Happened, OnExpiry, Refusal, SandboxState};
+use forkd_engine::{EndReason, EngineError, EngineEvent, Expiry, OnExpiry, Refusal, SandboxState};
 use forkd_tests::engine::process::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -52,7 +52,7 @@ fn a_sandbox_is_paused_and_resumed() -> Result<(), Failure> {
 fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
     let world = World::new()?;
     world.make("base")?;
-    let mut happened = world.engine.happenings();
+    let mut events = world.engine.events();
     let mut wanted = request(world.source("base")?, 2);
     wanted.ttl = Some(Duration::from_secs(1));
     let created = world.run(world.engine.create(wanted))?;
@@ -67,10 +67,10 @@ fn a_sandbox_ends_when_its_time_is_over_and_says_so() -> Result<(), Failure> {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(world.engine.sandbox(long.id().as_str())?.view().state, SandboxState::Running);
     let mut told = Vec::new();
-    while let Ok(event) = happened.try_recv() {
+    while let Ok(event) = events.try_recv() {
         told.push(event.what);
     }
-    assert!(told.contains(&Happened::Sandbox(short.id().clone(), SandboxState::Ended)), "{told:?}");
+    assert!(told.contains(&EngineEvent::Sandbox(short.id().clone(), SandboxState::Ended)), "{told:?}");
     Ok(())
 }
 
@@ -94,7 +94,7 @@ fn a_sandbox_is_paused_with_its_expiry_and_woken() -> Result<(), Failure> {
 
     // This guest has no agent, which is found out when it runs.
     let asked = world.run(sandbox.awake_agent()).map(|_| ());
-    assert!(matches!(asked, Err(EngineError::WrongState("one without an agent"))), "{asked:?}");
+    assert!(matches!(asked, Err(EngineError::WrongState("without an agent"))), "{asked:?}");
     let view = sandbox.view();
     assert!(view.state == SandboxState::Running && view.record.expires_unix_ms.is_some(), "{view:?}");
     assert!(!world.run(sandbox.wake(None))?, "it runs already");

@@ -4,6 +4,7 @@ mod chains;
 mod deadlines;
 mod disks;
 mod forged;
+mod forged_streams;
 mod lifecycle;
 mod merge;
 mod names;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forkd_engine::project::Project;
 use forkd_engine::{
-    Allowance, EngineError, Happened, NewSandboxes, Owner, SandboxState, SnapshotStatus, Source,
+    Allowance, EngineError, EngineEvent, NewSandboxes, Owner, SandboxState, SnapshotStatus, Source,
 };
 use forkd_proto::causes::with_causes;
 use forkd_store::{Digest, Store, Tag};
@@ -206,7 +206,7 @@ fn what_is_beyond_the_budget_is_evicted_by_use_and_never_while_needed() -> Resul
     let recovered = world.restart_with(1)?;
     assert_eq!(recovered.zygotes.len(), 3, "{recovered:?}");
     let handle = |tag: &str| world.engine.snapshot(tag);
-    let mut happened = world.engine.happenings();
+    let mut events = world.engine.events();
     let lease = world.run(handle("one")?.lease())?;
     world.run(handle("three")?.lease())?;
     let held = lease.process.pid;
@@ -215,10 +215,10 @@ fn what_is_beyond_the_budget_is_evicted_by_use_and_never_while_needed() -> Resul
     assert!(lives(held) && handle("one")?.view().loaded, "it was leased");
     assert_eq!(world.names("zygotes"), ["one"]);
     let mut told = Vec::new();
-    while let Ok(event) = happened.try_recv() {
+    while let Ok(event) = events.try_recv() {
         told.push(event.what);
     }
-    assert!(told.contains(&Happened::Evicted("two".parse()?)), "{told:?}");
+    assert!(told.contains(&EngineEvent::Evicted("two".parse()?)), "{told:?}");
 
     // What is needed comes back.
     drop(lease);

@@ -67,7 +67,7 @@ fn a_process_that_names_another_as_its_child_is_not_believed() -> Result<(), Fai
 /// A process that says it has given a layer up and has not could change what its branches read of their disks.
 #[test]
 fn a_process_that_keeps_a_frozen_layer_is_ended() -> Result<(), Failure> {
-    let kept = "its process keeps layer ";
+    let kept = "the VM process still has disk layer ";
     for lie in ["keep", "keep-empty"] {
         let world = World::with_program("liar-vmm", lie.as_bytes())?;
         world.make("base")?;

@@ -1,4 +1,4 @@
-//! A way to a registry that breaks off or stands still after so many bytes, and counts what comes back.
+//! A way to a registry that breaks off or stalls after so many bytes, and counts what comes back.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`crate::fake_agent::FakeAgents`] look through all processes for each socket, which a benchmark of a thousand children cannot
-//! afford. These take half a dozen system calls a child, and must be done before its VM runs: whoever connects to the VM process
+//! afford. These take half a dozen system calls a child, and must be done before its VM runs: a client of the VM process
 //! itself waits for a driver that the guest does not have.
 
 use std::collections::HashMap;

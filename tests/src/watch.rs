@@ -2,7 +2,7 @@
 //!
 //! Emulators die. A test that fails because its machine died says nothing about the product, so the machine's own
 //! heartbeat decides: when it stops, what can be saved is saved, the machine is restarted, once, and the test repeated;
-//! the run's summary counts it. While the heartbeat goes on, a test that hangs or fails has failed.
+//! the run's summary counts it. While the heartbeat continues, a test that hangs or fails has failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, RecvTimeoutError};

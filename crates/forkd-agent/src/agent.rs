@@ -66,7 +66,7 @@ impl Agent {
         }
     }
 
-    /// A copy: settings are small, and nobody waits while somebody reads them.
+    /// A copy: settings are small, and no task waits while another reads them.
     pub fn settings(&self) -> Settings {
         self.lock().clone()
     }

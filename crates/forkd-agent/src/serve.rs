@@ -52,12 +52,12 @@ async fn serve(name: &str, address: Address, router: Router) -> Result<impl Futu
         }
     };
     Ok(async {
-        // A panic of the accepting loop is reported by the runtime; the other port goes on.
+        // A panic of the accepting loop is reported by the runtime; the other port still works.
         let _ = task.await;
     })
 }
 
-/// Listens for whoever wants to be connected to a port. The task ends with the runtime.
+/// Listens for clients that want to be connected to a port. The task ends with the runtime.
 async fn dial_at(address: Address, agent: &Arc<Agent>) -> Result<tokio::task::JoinHandle<()>, ServeError> {
     let refused = |source| ServeError::Listen { address, source };
     let agent = Arc::clone(agent);

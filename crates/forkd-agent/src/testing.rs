@@ -1,4 +1,4 @@
-//! What unit tests share. All of a test process have one reaper, so nobody may wait for a child by other means.
+//! What unit tests share. All of a test process have one reaper, so no test may wait for a child by other means.
 
 use forkd_envd::Exit;
 

@@ -17,6 +17,18 @@ pub struct Version {
     /// Whether the host's CPU is emulated: everything works, but many times slower.
     #[serde(default)]
     pub emulated: bool,
+    /// The TCP port, if the daemon listens on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpPort>,
+}
+
+/// The TCP port that the daemon listens on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TcpPort {
+    /// The URL of the port on the daemon's host, such as `http://127.0.0.1:8889`.
+    pub url: String,
+    /// Whether requests to this port need a token.
+    pub needs_token: bool,
 }
 
 /// A record, manifest or directory that the daemon cannot read. The daemon keeps it, with every process and file that may belong to

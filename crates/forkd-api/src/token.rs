@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The project of what nobody has said otherwise of.
+/// The default project.
 pub const DEFAULT_PROJECT: &str = "default";
 
 /// What a token allows. Each scope includes those before it.

@@ -20,12 +20,12 @@ impl Pieces {
         Pieces { to, buffer: Vec::new() }
     }
 
-    /// Ends the archive: with an error, if writing it has failed, so that nobody takes a part for the whole.
+    /// Ends the archive: with an error, if writing it has failed, so that no reader takes a part for the whole.
     pub fn finish<E: std::error::Error>(mut self, written: Result<(), E>) -> Result<(), E> {
         if let Err(error) = &written {
             let _ = self.to.blocking_send(Err(io::Error::other(error.to_string())));
         } else {
-            // Whoever does not take the rest says why.
+            // The receiver that does not take the rest says why.
             let _ = self.flush();
         }
         written

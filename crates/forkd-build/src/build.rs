@@ -37,7 +37,7 @@ pub enum BuildImageError {
     Image(#[from] ImageError),
 }
 
-/// What a build is made from. The files were read by whoever asks, who knows which ones may be.
+/// What a build is made from. The requester has read the files; it knows which ones may be read.
 #[derive(Debug)]
 pub struct Build {
     /// As errors name it.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Nothing on the host reads or writes a file system that a guest has written. Layers are blocks; what they mean is known in
-//! guests only. Whoever asks for a build says through its progress that nobody wants it any more; nothing half-made is left.
+//! guests only. The requester cancels a build through its progress; no incomplete files are kept.
 
 mod archive;
 mod build;

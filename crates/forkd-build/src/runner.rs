@@ -43,7 +43,7 @@ use crate::guests::{FindGuests, Guests, GuestsError, RunningGuest};
 use crate::output::Lines;
 use crate::wait::{Interrupted, Wait};
 
-/// A file of users beyond this is none.
+/// Maximum size of a file of users.
 const MAX_PASSWD: usize = 1 << 20;
 const CALL: std::time::Duration = std::time::Duration::from_secs(60);
 /// Pieces of an archive on their way.
@@ -127,7 +127,7 @@ impl Disk {
         state.ground.steps.iter().map(|name| cache.layer(name)).chain(fresh).collect()
     }
 
-    /// Who processes belong to when the image's configuration names nobody.
+    /// The user of processes if the image's configuration names no user.
     pub fn default_user(&self) -> String {
         self.state.borrow().default_user.clone()
     }
@@ -304,7 +304,7 @@ impl<'a> GuestRunner<'a> {
         };
         let mut lines = Lines::default();
         let show = |line: &str| self.wait.progress().output(line);
-        // A command may take for ever. If nobody waits, the guest and all that it wrote go with the error.
+        // A command may take for ever. If the build is cancelled, the guest and its files are removed with the error.
         let ended = self.wait.until(exec::exec(agent, &program, |bytes| lines.push(bytes, show)));
         let output = lines.finish(show);
         match ended? {
@@ -417,7 +417,7 @@ impl Runner for GuestRunner<'_> {
     fn keep(&mut self, key: Digest, disk: &Disk) -> Result<(), RunError> {
         let mut state = disk.state.borrow_mut();
         if state.live.is_some() {
-            // The next step goes on in this guest, and this disk will never be seen.
+            // The next step runs in this guest, and this disk will never be seen.
             return Ok(());
         }
         if let Some(draft) = state.fresh.take() {
@@ -465,7 +465,7 @@ impl Runner for GuestRunner<'_> {
     }
 
     fn copy_from(&mut self, disk: Disk, from: &Disk, step: &CopyFromStep) -> Result<Disk, RunError> {
-        // What the other guest writes is nobody's.
+        // What the other guest writes is discarded.
         let scratch = self.cache.draft()?;
         let other = self.start(from, &scratch.path().join(TOP))?;
         self.place(&disk, |runner, agent| {

@@ -1,4 +1,4 @@
-//! Waiting for guests, as long as somebody wants what they do.
+//! Waiting for guests, until the build is cancelled.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 /// How often the caller is asked whether it still wants the result.
 const ASK: Duration = Duration::from_millis(50);
 
-/// Nobody wants the result any more.
+/// The build was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;

@@ -190,7 +190,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Trusts whom this host trusts. A host without certificates trusts nobody, which is said when it matters.
+/// Trusts the CAs that this host trusts. A host without certificates trusts none, which is reported when it matters.
 pub(crate) fn tls_config() -> Result<Arc<ClientConfig>, rustls::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -167,7 +167,7 @@ pub(crate) fn query<'a>(values: impl IntoIterator<Item = (&'a str, Option<String
 }
 
 impl Client {
-    /// Connects to nobody yet.
+    /// Does not connect yet.
     pub fn new(address: Address, token: Option<Secret>) -> Result<Client, ClientError> {
         let tls = match &address {
             Address::Tcp { tls: true, .. } => Some(connect::tls_config().map_err(ClientError::broken)?),
@@ -331,7 +331,7 @@ impl Answer {
         Ok(body.to_bytes())
     }
 
-    /// The body, to be read as it comes. Whoever drops it before its end ends the connection.
+    /// The body, to be read as it comes. Dropping it before its end ends the connection.
     pub(crate) fn streamed(self) -> Streamed {
         Streamed(self.response.into_body())
     }

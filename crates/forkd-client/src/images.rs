@@ -80,7 +80,7 @@ impl Client {
         self.ask(Request::new(Method::DELETE, format!("/v1/images/{}", part(image)))).await
     }
 
-    /// Removes what builds have kept and, if asked for, images that nobody names.
+    /// Removes what builds have kept and, if asked for, images without a name.
     pub async fn prune_images(&self, wanted: &PruneImages) -> Result<PrunedImages, ClientError> {
         self.ask(Request::post("/v1/images/prune".into()).json(wanted)).await
     }

@@ -14,7 +14,7 @@ pub(crate) const NDJSON: &str = "application/x-ndjson";
 /// No line is longer: the daemon sends a guest's output in pieces.
 const LONGEST: usize = 16 << 20;
 
-/// Lines as they come. Whoever drops them ends the connection, and with it what the daemon does only for them.
+/// Lines as they come. Dropping them ends the connection, and with it what the daemon does only for them.
 #[derive(Debug)]
 pub struct Lines<T> {
     body: Streamed,
@@ -53,7 +53,7 @@ impl<T: DeserializeOwned> Lines<T> {
             }
             match self.body.next().await? {
                 Some(bytes) => self.buffer.extend_from_slice(&bytes),
-                // Every line has its end, so what is left is half of one.
+                // Every line has its end, so the rest is half of one.
                 None if !self.buffer.is_empty() => return Err(ClientError::CutOff),
                 None => return Ok(None),
             }

@@ -71,12 +71,12 @@ pub struct Output {
 }
 
 impl Client {
-    /// Starts a program that reads nothing. It goes on until its time is over, also when nobody follows it.
+    /// Starts a program that reads nothing. It runs until its time is over, even if its output is not followed.
     pub async fn follow(&self, id: &str, exec: &Exec) -> Result<Following, ClientError> {
         Ok(Following(self.exec_lines(id, exec).await?, self.clone()))
     }
 
-    /// Starts a program to talk to. Its input ends when nobody follows it any more.
+    /// Starts a program to talk to. Its input ends when it is not followed any more.
     pub async fn start(&self, id: &str, wanted: &ExecStart) -> Result<(Input, Output), ClientError> {
         let limit = QUICK;
         let (mut input, mut output) = timeout(limit, self.open_socket(path(id, "/exec")))
@@ -89,7 +89,7 @@ impl Client {
         Ok((input, output))
     }
 
-    /// Comes to a program that runs, to hear what it prints from now on and to talk to it. It goes on when nobody follows it.
+    /// Attaches to a running program, to read its output from now on and to write to it. It keeps running afterwards.
     pub async fn attach(&self, id: &str, pid: u32) -> Result<(Input, Output), ClientError> {
         let limit = QUICK;
         let opening = self.open_socket(path(id, &format!("/processes/{pid}")));
@@ -147,7 +147,7 @@ impl Input {
         let Some(window) = &self.window else { return };
         let missing = bytes.min(MAX_INPUT_MESSAGE).saturating_sub(self.reserved);
         let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         if let Ok(permits) = window.acquire_many(missing).await {
             permits.forget();
             self.reserved += missing as usize;

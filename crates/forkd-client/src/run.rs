@@ -81,7 +81,7 @@ impl Client {
         self.ask(Request::get(path(id, "/processes"))).await
     }
 
-    /// Starts a program that nobody waits for.
+    /// Starts a program in the background.
     pub async fn start_process(
         &self,
         id: &str,

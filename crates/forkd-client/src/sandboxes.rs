@@ -18,7 +18,7 @@ pub(crate) fn path(id: &str, below: &str) -> String {
 }
 
 impl Client {
-    /// Forks sandboxes. The answer comes when all are ready. They are made also if nobody waits for it.
+    /// Forks sandboxes. The answer comes when all are ready. They are made even if the caller does not wait for it.
     pub async fn create_sandboxes(&self, wanted: &CreateSandboxes) -> Result<CreatedSandboxes, ClientError> {
         self.ask(Request::post("/v1/sandboxes".into()).json(wanted)).await
     }
@@ -64,7 +64,7 @@ impl Client {
         self.ask(Request::post(path(id, "/resume"))).await
     }
 
-    /// Makes a snapshot of a sandbox, which goes on.
+    /// Makes a snapshot of a sandbox, which keeps running.
     pub async fn branch(&self, id: &str, wanted: &BranchSandbox) -> Result<Snapshot, ClientError> {
         self.ask(Request::post(path(id, "/branch")).json(wanted)).await
     }
@@ -83,7 +83,7 @@ impl Client {
         self.ask(Request::new(Method::PUT, path(id, "/egress")).json(egress)).await
     }
 
-    /// Changes how much a sandbox may send and receive: MiB a second, or what the daemon gives by itself.
+    /// Changes how much a sandbox may send and receive: MiB per second, or the daemon's default.
     pub async fn set_bandwidth(&self, id: &str, bandwidth_mib: Option<u64>) -> Result<Sandbox, ClientError> {
         self.ask(Request::new(Method::PUT, path(id, "/bandwidth")).json(&SetBandwidth { bandwidth_mib }))
             .await

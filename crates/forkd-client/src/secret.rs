@@ -7,14 +7,14 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// Nothing if it is not what a header can carry. White space around it is none of it: files end with a line's end.
+    /// Nothing if it is not what a header can carry. White space around it is ignored: files end with a line's end.
     pub fn new(text: &str) -> Option<Secret> {
         let text = text.trim();
         let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then(|| Secret(text.to_owned()))
     }
 
-    /// For whoever is to show it.
+    /// The text, for callers that show it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

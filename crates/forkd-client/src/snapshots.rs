@@ -74,7 +74,7 @@ impl Client {
         self.ask(Request::post(format!("/v1/snapshots/{}/compact", part(tag)))).await
     }
 
-    /// Removes snapshots that nobody needs, or says which.
+    /// Removes unused snapshots, or says which.
     pub async fn prune_snapshots(&self, wanted: &PruneSnapshots) -> Result<PrunedSnapshots, ClientError> {
         self.ask(Request::post("/v1/snapshots/prune".into()).json(wanted)).await
     }

@@ -408,7 +408,7 @@ async fn an_upload_that_breaks_is_named() {
     assert!(matches!(error, ClientError::Upload(_)), "{error:?}");
 }
 
-/// Its answer is heard, since nothing is sent that nobody reads.
+/// Its answer is heard, since nothing is sent that is not read.
 #[tokio::test]
 async fn a_daemon_that_refuses_an_upload_gets_none_of_it() {
     let (_directory, listener, path) = socket();

@@ -1,5 +1,6 @@
 //! What all handlers share.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use forkd_api::error::ErrorCode;
@@ -42,6 +43,8 @@ pub struct App {
     pub mcp: forkd_mcp::Settings,
     /// Whether the TCP port is for TLS only.
     pub tls: bool,
+    /// Where the daemon listens on TCP, once it does.
+    pub tcp: OnceLock<SocketAddr>,
     /// The certificate of the daemon's own CA, in PEM, if it has one.
     pub ca: OnceLock<String>,
     pub protocol: Arc<dyn Protocol>,
@@ -93,6 +96,7 @@ impl App {
             limits: config.limits,
             mcp: config.mcp.clone(),
             tls: config.tcp.as_ref().is_some_and(|tcp| matches!(tcp.tls, Some(Tls::Files(_)))),
+            tcp: OnceLock::new(),
             ca: OnceLock::new(),
             protocol,
             sharing: Sharing::open(&config.home)?,
@@ -124,7 +128,7 @@ impl App {
         Ok(self.engine.admit_bytes(&directory, 0)?)
     }
 
-    /// Does something that is not to be cut short, also when whoever asked for it goes away.
+    /// Runs something to its end, even if its caller disconnects.
     pub async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -5,9 +5,9 @@
 //!  "path":"/v1/sandboxes/sb-1/exec","sandboxes":["sb-1"],"status":200,"latency_us":1234,"request_id":"…"}
 //! ```
 //!
-//! `who` is `-` when nobody was recognised, and there is no project then; `status` is missing when the caller went away before there was one, and
-//! `latency_us` ends when the answer's head is ready. Queries, headers and bodies are never in it, and a token that
-//! somebody has put into a path or an id is taken out.
+//! `who` is `-` for a caller without a valid token, and there is no project then; `status` is missing when the caller went away before there was one, and
+//! `latency_us` ends when the answer's head is ready. Queries, headers and bodies are never in it, and tokens
+//! in paths and ids are removed.
 //!
 //! A thread of its own writes. When it cannot follow, requests wait for their place in its queue: a log that loses lines under
 //! load is no audit log. But they wait for `PATIENCE` only, since a disk that hangs must not take the daemon away from its
@@ -138,7 +138,7 @@ impl Audit {
         }
     }
 
-    /// Leaves a line if there is a place for it at once: for requests that nobody waits for any more.
+    /// Leaves a line if there is a place for it at once: for requests whose caller has disconnected.
     pub fn record_now(&self, line: Line) {
         let Some(queue) = &self.queue else { return };
         if queue.try_send(Order::Line(Box::new(line))).is_err() {
@@ -158,7 +158,7 @@ impl Audit {
         }
     }
 
-    /// Opens the file by its name again, after somebody has moved it. If that fails, the old one is written to further.
+    /// Opens the file by its name again, after it was moved. If that fails, the old file is still written.
     pub async fn reopen(&self) -> Result<(), AuditError> {
         let Some(queue) = &self.queue else { return Ok(()) };
         let (done, result) = oneshot::channel();

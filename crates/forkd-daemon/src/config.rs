@@ -26,7 +26,7 @@ pub struct Config {
     pub spans: Option<Arc<dyn SpanSink>>,
 }
 
-/// A Unix socket. Whoever may connect to it is an admin.
+/// A Unix socket. Everyone who may connect to it is an admin.
 #[derive(Debug, Clone)]
 pub struct Socket {
     pub path: PathBuf,

@@ -134,7 +134,7 @@ impl From<&EngineError> for ApiError {
             | EngineError::Answer(_)
             | EngineError::Ended(_)
             | EngineError::Process(_)
-            | EngineError::Place(_)
+            | EngineError::Path(_)
             | EngineError::Io { .. }
             | EngineError::Store(_)
             | EngineError::Chain(_)

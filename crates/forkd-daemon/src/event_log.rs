@@ -30,7 +30,7 @@ struct Kept {
     first: u64,
 }
 
-/// An event, and whose it is. An event that nobody knows the owner of concerns all.
+/// An event and its project. An event without a known project concerns all.
 #[derive(Debug)]
 pub struct Entry {
     pub project: Option<Project>,

@@ -214,7 +214,7 @@ mod tests {
         assert!(!is_json(&HeaderMap::new()));
     }
 
-    /// A body that never comes to its end.
+    /// A body that never ends.
     struct Endless(bool);
 
     impl http_body::Body for Endless {

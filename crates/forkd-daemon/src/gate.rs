@@ -30,7 +30,7 @@ use crate::trace::ServerSpan;
 /// What anybody may ask: load balancers have no token, and neither the document nor a certificate is a secret.
 const PUBLIC: [&str; 3] = ["/healthz", "/openapi.json", "/v1/ca"];
 
-/// The route of everything that goes on to sandboxes, for metrics.
+/// The route of requests that are forwarded to sandboxes, for metrics.
 const DATA_PLANE: &str = "{sandbox}";
 
 /// The outermost layer of the router.
@@ -102,7 +102,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     response
 }
 
-/// What goes on to a sandbox.
+/// A request that is forwarded to a sandbox.
 async fn data_plane(app: &Shared, aim: Aim, request: Request) -> Response {
     let Some(peer) = request.extensions().get::<Peer>().cloned() else {
         return nowhere().into_response();

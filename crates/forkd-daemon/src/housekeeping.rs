@@ -1,11 +1,10 @@
-//! What the daemon does by itself: it sweeps, keeps zygotes within their budget, and counts what happens in the engine without
-//! being asked for.
+//! Periodic tasks of the daemon: it sweeps, keeps zygotes within their budget, and counts the engine's events.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use forkd_api::event::What;
-use forkd_engine::{Happened, SandboxState, SnapshotStatus, Swept, Told};
+use forkd_engine::{EngineEvent, ProjectEvent, SandboxState, SnapshotStatus, Swept};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::MissedTickBehavior;
@@ -26,7 +25,7 @@ pub const LEFT_ALONE: &str = "cannot read it: keeping it and all files that it m
 /// Begins. It ends when the daemon is about to stop.
 pub fn start(app: &Shared) {
     let (sweeping, trimming, counting, logging) = (app.clone(), app.clone(), app.clone(), app.clone());
-    let told = app.engine.happenings();
+    let told = app.engine.events();
     tokio::spawn(async move {
         tokio::select! {
             () = log(&logging, told) => {}
@@ -34,7 +33,7 @@ pub fn start(app: &Shared) {
         }
     });
     // Before anything happens that counts.
-    let happened = app.engine.happenings();
+    let events = app.engine.events();
     let for_protocol = app.clone();
     tokio::spawn(Arc::clone(&app.protocol).chores(for_protocol));
     tokio::spawn(async move {
@@ -51,13 +50,13 @@ pub fn start(app: &Shared) {
     });
     tokio::spawn(async move {
         tokio::select! {
-            () = count(&counting, happened) => {}
+            () = count(&counting, events) => {}
             () = counting.stopping() => {}
         }
     });
 }
 
-/// Removes what is nobody's any more, again and again.
+/// Removes unused files, periodically.
 async fn sweep(app: &App) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,12 +95,12 @@ async fn sweep(app: &App) {
 
 /// Keeps the processes of snapshots within their budget: when one is loaded or can go, and now and then, since they grow.
 async fn trim(app: &App) {
-    let mut happened = app.engine.happenings();
+    let mut events = app.engine.events();
     let mut ticks = tokio::time::interval(TRIM_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         // Whatever has happened until now is seen by one look.
-        happened = happened.resubscribe();
+        events = events.resubscribe();
         let trimmed = app.engine.trim().await;
         app.metrics.engine.set_zygote_bytes(i64::try_from(trimmed.held_bytes).unwrap_or(i64::MAX));
         for tag in &trimmed.evicted {
@@ -109,16 +108,16 @@ async fn trim(app: &App) {
         }
         tokio::select! {
             _ = ticks.tick() => {}
-            () = memory_taken(&mut happened) => tokio::time::sleep(TRIM_PAUSE).await,
+            () = memory_taken(&mut events) => tokio::time::sleep(TRIM_PAUSE).await,
         }
     }
 }
 
 /// A snapshot was loaded, or can be given up from now on.
-async fn memory_taken(happened: &mut Receiver<Told>) {
+async fn memory_taken(events: &mut Receiver<ProjectEvent>) {
     loop {
-        match happened.recv().await.map(|told| told.what) {
-            Ok(Happened::Loaded(_) | Happened::Snapshot(_, SnapshotStatus::Ready)) => return,
+        match events.recv().await.map(|told| told.what) {
+            Ok(EngineEvent::Loaded(_) | EngineEvent::Snapshot(_, SnapshotStatus::Ready)) => return,
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => return,
             Err(RecvError::Closed) => std::future::pending().await,
@@ -127,10 +126,10 @@ async fn memory_taken(happened: &mut Receiver<Told>) {
 }
 
 /// Keeps what callers are told.
-async fn log(app: &App, mut happened: Receiver<Told>) {
+async fn log(app: &App, mut events: Receiver<ProjectEvent>) {
     loop {
-        match happened.recv().await {
-            Ok(Told { project, what }) => {
+        match events.recv().await {
+            Ok(ProjectEvent { project, what }) => {
                 if let Some(what) = views::event(&app.engine, what) {
                     app.events.add(Some(project), what);
                 }
@@ -141,12 +140,12 @@ async fn log(app: &App, mut happened: Receiver<Told>) {
     }
 }
 
-async fn count(app: &App, mut happened: Receiver<Told>) {
+async fn count(app: &App, mut events: Receiver<ProjectEvent>) {
     loop {
-        match happened.recv().await.map(|told| told.what) {
-            Ok(Happened::Loaded(_)) => app.metrics.engine.zygote_loaded(),
-            Ok(Happened::Evicted(_)) => app.metrics.engine.zygote_evicted(),
-            Ok(Happened::Busy(id, contexts)) => {
+        match events.recv().await.map(|told| told.what) {
+            Ok(EngineEvent::Loaded(_)) => app.metrics.engine.zygote_loaded(),
+            Ok(EngineEvent::Evicted(_)) => app.metrics.engine.zygote_evicted(),
+            Ok(EngineEvent::Busy(id, contexts)) => {
                 tracing::info!(sandbox = %id, ?contexts, "code is running: fork hooks and environment follow when it ends");
             }
             Ok(_) | Err(RecvError::Lagged(_)) => {}

@@ -9,7 +9,7 @@
 //!             └──▶ (nothing)        failed in a way that may pass: the next one tries again
 //! ```
 //!
-//! Keys are per caller. A request with a key goes on when its caller goes away: who comes back with the key gets its answer.
+//! Keys are per caller. A request with a key continues when its caller disconnects; a later request with the key gets its answer.
 //! Answers are kept in memory, so a restart of the daemon forgets them; names that are taken still are.
 //! Streams are not kept: their keys only keep two from beginning at once.
 

@@ -1,13 +1,13 @@
-//! Long work, most of it on the library: in a thread that may wait, told about line by line, and ended when nobody wants it.
+//! Long work, most of it on the library: in a thread that may wait, with progress line by line, and cancelled when its caller disconnects.
 //!
 //! ```text
 //!   request ──▶ Place ──▶ (upload to a file without a name) ──▶ thread ──▶ answer, or lines and then the answer
-//!               429 if there is none                              │
+//!               429 if all are taken                              │
 //!                                                                 └─ asks between small pieces of work: is the caller
 //!                                                                    still there, is the daemon still to go on?
 //! ```
 //!
-//! The place is the thread's until it has ended and cleaned up, however long that takes: work that nobody waits for any more
+//! The place is the thread's until it has ended and cleaned up, however long that takes: abandoned work
 //! still counts.
 
 use std::time::Duration;

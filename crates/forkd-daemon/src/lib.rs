@@ -15,6 +15,7 @@
 pub mod app;
 pub mod audit;
 pub mod auth;
+mod body;
 pub mod build_guests;
 pub mod config;
 mod during;
@@ -34,7 +35,6 @@ pub mod metrics;
 mod ndjson;
 mod openapi;
 pub mod operations;
-mod passage;
 mod pipe;
 pub mod protocol;
 mod proxy;

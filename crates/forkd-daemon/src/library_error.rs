@@ -26,7 +26,7 @@ fn of(code: ErrorCode, error: &dyn Error) -> ApiError {
     ApiError::new(code, shortened(chain(error)))
 }
 
-/// Whoever asked is gone, or the daemon is about to be.
+/// The caller has disconnected, or the daemon is stopping.
 fn given_up() -> ApiError {
     ApiError::new(ErrorCode::Unavailable, "cancelled: the daemon is stopping")
 }

@@ -18,7 +18,7 @@ pub fn summary(image: &images::Image) -> ImageSummary {
         size_bytes: metadata.size,
         disk_bytes: image.disk,
         default_user: metadata.default_user.clone(),
-        // Until somebody says otherwise.
+        // Until it is changed.
         projects: vec![DEFAULT_PROJECT.to_owned()],
         public: image.shared,
     }

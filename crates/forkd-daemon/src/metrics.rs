@@ -321,11 +321,26 @@ token with the scope `read`, unless the daemon has no tokens. Histograms have th
 |---|---|---|
 ";
 
-    #[test]
-    fn the_page_of_the_metrics_is_current() {
+    /// All metrics, each with at least one sample: the text has no families without samples.
+    fn sampled() -> Metrics {
         let metrics = Metrics::default();
         metrics.register_losses(Counter::default(), Some(Counter::default()));
+        metrics.answered(None, &Method::GET, StatusCode::OK, Duration::ZERO);
+        metrics.failed(ErrorCode::NotFound);
+        metrics.engine.set_sandboxes("running", 1);
+        metrics.engine.set_snapshots("ready", 1);
+        metrics.engine.set_networks(&PoolStats { ready: 1, taken_new: 1, taken_reused: 1, not_reused: 1 });
+        metrics
+    }
+
+    #[test]
+    fn the_page_of_the_metrics_is_current() {
+        let metrics = sampled();
         let text = metrics.text().unwrap();
+        // A registry does not list its descriptors, but prints them.
+        let registered = format!("{:?}", metrics.registry.lock().unwrap()).matches("Descriptor {").count();
+        let shown = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
+        assert_eq!(shown, registered, "sampled() lacks a sample of a family with labels");
         let facts = |word: &str| {
             let prefix = format!("# {word} ");
             let lines = text.lines().filter_map(move |line| line.strip_prefix(&prefix)?.split_once(' '));

@@ -29,7 +29,7 @@ const QUEUE: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Lines(mpsc::Sender<Bytes>);
 
-/// Nobody reads any more.
+/// The reader has gone.
 #[derive(Debug, Clone, Copy)]
 pub struct Gone;
 

@@ -1,4 +1,4 @@
-//! DELETE may be repeated: whoever did not hear the first answer gets it again.
+//! DELETE may be repeated: a caller that did not receive the first answer gets it again.
 //!
 //! A request always does its work. Only if there is nothing to remove, and the same caller has removed it a short while ago, the
 //! answer is the one of then. It is kept in memory, so a restart of the daemon forgets it.

@@ -17,7 +17,7 @@ pub struct RequestId(Arc<str>);
 
 impl RequestId {
     /// The caller's own, if it is one: 1 to 64 letters, digits, dots, dashes and underscores. Otherwise a new one, so that
-    /// nobody writes something else into the logs, a token least of all.
+    /// callers cannot write other text into the logs, least of all a token.
     pub fn of(headers: &HeaderMap) -> RequestId {
         let given = headers.get(HEADER).and_then(|value| value.to_str().ok()).filter(|text| is_id(text));
         given.map_or_else(RequestId::new, |text| RequestId(text.into()))

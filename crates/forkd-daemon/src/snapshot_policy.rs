@@ -42,7 +42,7 @@ impl PolicyFile {
         &self.path
     }
 
-    /// What it says now; nothing if there is none.
+    /// The current policy; nothing if the file does not exist.
     pub fn read(&self) -> Result<Option<Policy>, PolicyFileError> {
         let path = || self.path.clone();
         let failed = |source| PolicyFileError::Read { path: path(), source };

@@ -37,7 +37,7 @@ pub async fn to_file(app: &Shared, body: Body, directory: PathBuf, limit: u64) -
     let written = writing.await.map_err(|error| ApiError::internal(&error))?;
     match (sent, written) {
         (Sent::All, written) => written,
-        // Whoever wrote says why it ended early.
+        // The writer says why it ended early.
         (Sent::Untaken, Err(error)) => Err(error),
         (Sent::Untaken, Ok(_)) => Err(ApiError::new(ErrorCode::Internal, "the daemon failed")),
         (Sent::TooLarge, _) => Err(too_large()),

@@ -9,7 +9,7 @@ use forkd_api::snapshot::{
 };
 use forkd_engine as seen;
 use forkd_engine::record::{SandboxRecord, Shape};
-use forkd_engine::{End, Engine, Happened, HistoryEntry, SandboxView, SnapshotView, StoredSize, Usage};
+use forkd_engine::{End, Engine, EngineEvent, HistoryEntry, SandboxView, SnapshotView, StoredSize, Usage};
 use forkd_net::Counters;
 use forkd_proto::control::CpuModel;
 use forkd_store::Tag;
@@ -147,9 +147,9 @@ pub(crate) fn stats(usage: Usage, traffic: Option<Counters>) -> SandboxStats {
 }
 
 /// An event, if it is one that callers are told.
-pub(crate) fn event(engine: &Engine, happened: Happened) -> Option<What> {
-    Some(match happened {
-        Happened::Sandbox(id, state) => {
+pub(crate) fn event(engine: &Engine, event: EngineEvent) -> Option<What> {
+    Some(match event {
+        EngineEvent::Sandbox(id, state) => {
             let end = match state {
                 seen::SandboxState::Ended => engine.sandbox(id.as_str()).ok().and_then(|it| it.view().end),
                 _ => None,
@@ -157,17 +157,17 @@ pub(crate) fn event(engine: &Engine, happened: Happened) -> Option<What> {
             let ended = end.as_ref().map(ended);
             What::Sandbox { id: id.to_string(), state: sandbox_state(state), ended }
         }
-        Happened::SandboxRemoved(id) => What::SandboxRemoved { id: id.to_string() },
-        Happened::Panicked(id) => What::Panicked { id: id.to_string() },
-        Happened::OutOfDisk(id, limit_bytes) => What::OutOfDisk { id: id.to_string(), limit_bytes },
-        Happened::Busy(id, contexts) => What::Busy { id: id.to_string(), contexts },
-        Happened::Dropped(id, dropped) => egress::dropped(id.to_string(), dropped),
-        Happened::RolledBack(id, tag) => What::RolledBack { id: id.to_string(), tag: tag.to_string() },
-        Happened::Snapshot(tag, status) => {
+        EngineEvent::SandboxRemoved(id) => What::SandboxRemoved { id: id.to_string() },
+        EngineEvent::Panicked(id) => What::Panicked { id: id.to_string() },
+        EngineEvent::OutOfDisk(id, limit_bytes) => What::OutOfDisk { id: id.to_string(), limit_bytes },
+        EngineEvent::Busy(id, contexts) => What::Busy { id: id.to_string(), contexts },
+        EngineEvent::Dropped(id, dropped) => egress::dropped(id.to_string(), dropped),
+        EngineEvent::RolledBack(id, tag) => What::RolledBack { id: id.to_string(), tag: tag.to_string() },
+        EngineEvent::Snapshot(tag, status) => {
             What::Snapshot { tag: tag.to_string(), status: snapshot_status(status) }
         }
-        Happened::SnapshotRemoved(tag) => What::SnapshotRemoved { tag: tag.to_string() },
-        Happened::Loaded(_) | Happened::Evicted(_) => return None,
+        EngineEvent::SnapshotRemoved(tag) => What::SnapshotRemoved { tag: tag.to_string() },
+        EngineEvent::Loaded(_) | EngineEvent::Evicted(_) => return None,
     })
 }
 

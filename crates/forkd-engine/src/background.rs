@@ -1,4 +1,4 @@
-//! Work of this process that takes long and that nobody waits for: it stands back behind guests until somebody does.
+//! Long background work of this process: at lower priority than guests until a request waits for it.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub enum BackgroundError {
     Panicked,
 }
 
-/// Work in a thread of its own: a thread of tokio's would keep the priority. Dropped, it goes on.
+/// Work in a thread of its own: a thread of tokio's would keep the priority. It keeps running when dropped.
 #[derive(Debug)]
 pub(crate) struct Background<T> {
     worker: Arc<Mutex<Worker>>,
@@ -44,14 +44,14 @@ impl<T: Send + 'static> Background<T> {
         let run = move || {
             let _over = Over(Arc::clone(&its));
             begin_at(&its);
-            // Whoever asked may be gone.
+            // The requester may be gone.
             let _ = done.send(work());
         };
         thread::Builder::new().name("background".into()).spawn(run).map_err(BackgroundError::Thread)?;
         Ok(Background { worker, result })
     }
 
-    /// Somebody waits for it.
+    /// A request waits for it.
     pub fn hurry(&self) {
         let mut worker = lock(&self.worker);
         match &mut *worker {
@@ -138,7 +138,7 @@ mod tests {
         background.hurry();
         go.send(()).unwrap();
         assert_eq!(background.done().await.unwrap(), !priority::can_be_taken_back());
-        // It has ended: nobody else is touched.
+        // It has ended: no other process is touched.
         background.hurry();
     }
 

@@ -16,7 +16,7 @@ use crate::blocking::in_place;
 use crate::guest::Guest;
 use crate::limits::cgroup::{CgroupError, Cgroups, Leaf};
 use crate::limits::quota::default_quota;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::control::CallError;
 use crate::process::descriptors::{Named, SERIAL_LOG, TOP, VSOCK, create, open};
 use crate::process::{ProcessError, VmProcess, WithEvents};
@@ -76,7 +76,7 @@ pub enum BootError {
     #[error("the disk has {0} layers, expected at most {MAX_LAYERS} to boot from it")]
     Layers(usize),
     #[error(transparent)]
-    File(#[from] PlaceError),
+    File(#[from] PathError),
     #[error(transparent)]
     Start(#[from] ProcessError),
     #[error(transparent)]
@@ -145,7 +145,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         _ => return Err(BootError::Layers(layers.len())),
     };
     let base = open(image)?;
-    let bytes = base.metadata().map_err(PlaceError::at("inspect", image))?.len().max(*bytes);
+    let bytes = base.metadata().map_err(PathError::at("inspect", image))?.len().max(*bytes);
     let devices = Devices {
         serial: true,
         disks: vec![Disk { bytes, limit_bytes: bytes, base: true, layers: disk_layers, read_only: false }],
@@ -174,7 +174,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
         kernel: &plan.kernel,
         initramfs: Some(&plan.initramfs),
         disks: vec![disk],
-        tap: tap.map_err(PlaceError::at("use", Path::new("the tap")))?,
+        tap: tap.map_err(PathError::at("use", Path::new("the tap")))?,
         limit: plan.limit,
     };
 
@@ -190,7 +190,7 @@ pub async fn boot(plan: &Plan) -> Result<BootedVm, BootError> {
 }
 
 /// Boots the VM of a process that has none yet, and waits for its agent, if it has a way to it. Its own files are made in `directory`.
-/// The agent of a VM without a vsock answers nobody.
+/// The agent of a VM without a vsock cannot be reached.
 pub(crate) async fn boot_in(
     (process, events): &mut WithEvents,
     directory: &Path,
@@ -201,7 +201,7 @@ pub(crate) async fn boot_in(
         let named = Named::of_vm(&shape.devices, directory)?.with(Descriptor::Kernel, open(kernel)?);
         match initramfs {
             Some(initramfs) => Ok(named.with(Descriptor::Initramfs, open(initramfs)?)),
-            None => Ok::<_, PlaceError>(named),
+            None => Ok::<_, PathError>(named),
         }
     })?;
     for BootDisk { base, layers, top } in disks {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
 use crate::commands::{self, CommandError};
-use crate::eval::{Code, EvalError, Printed, eval_aloud};
+use crate::eval::{Code, EvalError, Printed, eval_streaming};
 use crate::identity::{Identity, give};
 use crate::{host_environment, trust};
 
@@ -102,11 +102,11 @@ pub async fn bring_up(
     hostname: &str,
     limit: Duration,
 ) -> Result<(), BringUpError> {
-    bring_up_aloud(agent, config, hostname, limit, None).await
+    bring_up_with_output(agent, config, hostname, limit, None).await
 }
 
-/// The same, and what its commands and its warm-up print is handed on.
-pub async fn bring_up_aloud(
+/// As [`bring_up`], and sends what its commands and its warm-up print.
+pub async fn bring_up_with_output(
     agent: &Agent,
     config: &ImageConfig,
     hostname: &str,
@@ -162,7 +162,7 @@ async fn evaluate(
     printed: Option<&Printed>,
 ) -> Result<(), BringUpError> {
     let code = Code { code, language: Some(&language), ..Code::default() };
-    match eval_aloud(agent, &code, limit, printed).await {
+    match eval_streaming(agent, &code, limit, printed).await {
         Ok(evaluated) => match evaluated.error {
             None => Ok(()),
             Some(error) => {

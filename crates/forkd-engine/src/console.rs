@@ -12,7 +12,7 @@ use crate::error::EngineError;
 use crate::process::descriptors::SERIAL_LOG;
 use crate::sandbox::SandboxHandle;
 
-/// How often the log is looked at for new output. Nobody tells: the VM process writes the file on its own.
+/// How often the log is checked for new output: the VM process writes the file without notice.
 const POLL: Duration = Duration::from_millis(200);
 /// The most that is read of the log at once.
 const PIECE: u64 = 256 << 10;
@@ -36,7 +36,7 @@ impl Engine {
     }
 
     fn console_path(&self, id: &str) -> Result<PathBuf, EngineError> {
-        Ok(self.shared.places.sandbox(self.sandbox(id)?.view().id()).join(SERIAL_LOG))
+        Ok(self.shared.paths.sandbox(self.sandbox(id)?.view().id()).join(SERIAL_LOG))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::snapshot::SnapshotHandle;
 
-/// Between two tries to take the process of a snapshot from whoever forks from it.
+/// Between two tries to take the process of a snapshot from the forks that use it.
 const BETWEEN: Duration = Duration::from_millis(5);
 
 impl Engine {
@@ -17,7 +17,7 @@ impl Engine {
     pub async fn end_sandboxes(&self) {
         let mut removals = JoinSet::new();
         for sandbox in self.shared.sandboxes.all() {
-            // One that somebody else removes has ended, too, when this returns.
+            // One that another caller removes has ended, too, when this returns.
             removals.spawn(async move { drop(sandbox.remove().await) });
         }
         while removals.join_next().await.is_some() {}

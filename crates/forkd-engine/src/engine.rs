@@ -8,8 +8,8 @@
 //! One task owns each sandbox (`sandbox/mod.rs`) and each snapshot (`snapshot/mod.rs`). Everybody else has a handle: it sends
 //! requests, and sees what the owner shows. The registries here only find handles by name, and reserve names.
 //!
-//! A record is written before a process is made and says `promised: false` until whoever asked can have been told. A daemon
-//! that finds such a record after it was killed removes what it is of: nobody knows it.
+//! A record is written before a process is made and says `promised: false` until its requester may know of it. A daemon
+//! that finds such a record after it was killed removes what it describes: no client knows it.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ use crate::limits::cgroup::Cgroups;
 use crate::limits::owner::Claims;
 use crate::limits::room::PromisedBytes;
 use crate::network::{Networking, Networks, start as start_networks};
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::process::users::{UidRange, Users};
 use crate::project::Project;
 use crate::record::{SandboxRecord, Unreadable};
@@ -61,7 +61,7 @@ pub struct Engine {
 pub struct Settings {
     /// `forkd-vmm`.
     pub program: PathBuf,
-    /// The directory of everything: see [`Places`].
+    /// The directory of everything: see [`Paths`].
     pub root: PathBuf,
     pub images: ImageStore,
     pub limits: Limits,
@@ -77,7 +77,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) program: PathBuf,
-    pub(crate) places: Places,
+    pub(crate) paths: Paths,
     pub(crate) store: Store,
     pub(crate) images: ImageStore,
     /// What manifests say of layers and images, which takes long to find out.
@@ -93,12 +93,12 @@ pub(crate) struct Shared {
     pub(crate) users: Users,
     pub(crate) claims: Claims,
     pub(crate) sandboxes: Registry<SandboxId, SandboxHandle>,
-    /// Names of VMs that are nobody's and will never be: see `snapshot/prefault.rs`.
+    /// Names of hidden VMs: see `snapshot/prefault.rs`.
     pub(crate) unlisted: Registry<SandboxId, SandboxHandle>,
     pub(crate) snapshots: Registry<Tag, SnapshotHandle>,
     /// Further names of snapshots.
     pub(crate) names: Names,
-    pub(crate) happened: broadcast::Sender<Told>,
+    pub(crate) events: broadcast::Sender<ProjectEvent>,
     /// Turns for sandboxes that are forked and take their identities. All of a thousand at once would share the host's CPUs until
     /// none of them has answered in time.
     pub(crate) coming_up: Arc<Semaphore>,
@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) clearing: Clearing,
     /// The turn for the one snapshot that is learned about.
     pub(crate) learning: Semaphore,
-    /// Turns for snapshots that are written while nobody waits for them.
+    /// Turns for snapshots that are written while no request waits for them.
     pub(crate) writing: Semaphore,
     pub(crate) prefault: bool,
     /// How often snapshots were used.
@@ -120,16 +120,16 @@ pub(crate) struct Shared {
     pub(crate) stopping: watch::Sender<bool>,
 }
 
-/// Something has happened to a project's sandbox or snapshot.
+/// An event of a project's sandbox or snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ProjectEvent {
     pub project: Project,
-    pub what: Happened,
+    pub what: EngineEvent,
 }
 
-/// Something has happened. What a thing is now is asked of its handle.
+/// An event. The current state of a sandbox or snapshot is asked of its handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happened {
+pub enum EngineEvent {
     Sandbox(SandboxId, SandboxState),
     SandboxRemoved(SandboxId),
     Panicked(SandboxId),
@@ -137,7 +137,7 @@ pub enum Happened {
     /// Code was running in these interpreter contexts when the sandbox got its identity.
     Busy(SandboxId, Vec<String>),
     RolledBack(SandboxId, Tag),
-    /// Something that a sandbox has sent, or asked for, was dropped. Not all of it is told.
+    /// A packet or a name of a sandbox was refused. Only some of these are reported.
     Dropped(SandboxId, Dropped),
     Snapshot(Tag, SnapshotStatus),
     SnapshotRemoved(Tag),
@@ -148,20 +148,20 @@ pub enum Happened {
 }
 
 impl Engine {
-    /// Finds everything that is there again, and removes what nobody was promised.
+    /// Adopts what earlier daemons left, and removes what was not promised to a client.
     pub async fn start(settings: Settings) -> Result<(Engine, Recovered), EngineError> {
         let Settings { program, root, images, limits, networking, cgroup, users, prefault } = settings;
-        let places = Places::new(&root)?;
-        let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &places.layers())).transpose()?;
-        let project_quotas = ProjectQuotas::find(&places.layers(), users);
-        let store = Store::new(places.snapshots());
-        let names = Names::new(places.names());
-        let partials = Partials::new(places.partial());
-        let (happened, _) = broadcast::channel(EVENTS);
+        let paths = Paths::new(&root)?;
+        let cgroups = cgroup.map(|cgroup| Cgroups::prepare(&cgroup, &paths.layers())).transpose()?;
+        let project_quotas = ProjectQuotas::find(&paths.layers(), users);
+        let store = Store::new(paths.snapshots());
+        let names = Names::new(paths.names());
+        let partials = Partials::new(paths.partial());
+        let (events, _) = broadcast::channel(EVENTS);
         let (sandboxes, snapshots) = (Registry::default(), Registry::default());
         let shared = Arc::new(Shared {
             program,
-            places,
+            paths,
             store,
             images,
             known_layers: KnownLayers::default(),
@@ -177,7 +177,7 @@ impl Engine {
             unlisted: Registry::default(),
             snapshots,
             names,
-            happened,
+            events,
             coming_up: Arc::new(Semaphore::new(at_once())),
             preparing: Semaphore::new(at_once()),
             clearing: Clearing::default(),
@@ -217,8 +217,8 @@ impl Engine {
     }
 
     /// What happens from now on.
-    pub fn happenings(&self) -> broadcast::Receiver<Told> {
-        self.shared.happened.subscribe()
+    pub fn events(&self) -> broadcast::Receiver<ProjectEvent> {
+        self.shared.events.subscribe()
     }
 
     /// Whether it is checked that VM processes give up disk layers that were frozen. It cannot be on a file system without leases.
@@ -232,7 +232,7 @@ impl Engine {
     }
 
     pub fn root(&self) -> &Path {
-        self.shared.places.root()
+        self.shared.paths.root()
     }
 }
 
@@ -253,20 +253,20 @@ impl Shared {
         self.uses.load(Ordering::Relaxed)
     }
 
-    /// Whether a VM's name is taken, also by one that is still being made, or that nobody is told of.
+    /// Whether a VM's name is taken, also by one that is still being made, or that is hidden.
     pub(crate) fn has_name(&self, id: &SandboxId) -> bool {
         self.sandboxes.has(id) || self.unlisted.has(id)
     }
 
     pub(crate) fn tell_of(&self, record: &SandboxRecord, given: Given) {
         if !given.busy.is_empty() {
-            self.tell(&record.project, Happened::Busy(record.id.clone(), given.busy));
+            self.tell(&record.project, EngineEvent::Busy(record.id.clone(), given.busy));
         }
     }
 
-    pub(crate) fn tell(&self, project: &Project, what: Happened) {
-        // Nobody may be listening.
-        let _ = self.happened.send(Told { project: project.clone(), what });
+    pub(crate) fn tell(&self, project: &Project, what: EngineEvent) {
+        // There may be no listener.
+        let _ = self.events.send(ProjectEvent { project: project.clone(), what });
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong for whoever asks the engine.
+//! Errors of the engine.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::ids::LayerId;
 use crate::library::LibraryError;
 use crate::limits::admission::Refusal;
 use crate::limits::cgroup::CgroupError;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::ProcessError;
 use crate::process::control::CallError;
 use crate::snapshot::persist::PersistError;
@@ -26,7 +26,7 @@ pub enum EngineError {
     NoSandbox(String),
     #[error("there is no snapshot {0:?}")]
     NoSnapshot(String),
-    #[error("there is neither a snapshot nor a sandbox {0}")]
+    #[error("no snapshot or sandbox is named {0}")]
     NoSource(String),
     #[error(transparent)]
     Tag(#[from] TagError),
@@ -40,7 +40,7 @@ pub enum EngineError {
     NameInUse { name: Tag, snapshot: Tag },
     #[error("snapshot {snapshot} does not have the name {name}")]
     NoName { name: Tag, snapshot: Tag },
-    #[error("snapshot {tag} has {most} names, the maximum")]
+    #[error("snapshot {tag} already has {most} names, the maximum; remove one first")]
     TooManyNames { tag: Tag, most: usize },
     #[error("snapshot {tag} has other names: {}", listed(names))]
     HasNames { tag: Tag, names: Vec<Tag> },
@@ -52,15 +52,15 @@ pub enum EngineError {
     HasDependents { tag: Tag, dependents: Vec<String> },
     #[error("snapshot {tag} is not a branch of sandbox {sandbox}")]
     NotItsBranch { tag: Tag, sandbox: String },
-    #[error("the sandbox has {0} branches, the maximum")]
+    #[error("the sandbox already has {0} branches, the maximum")]
     TooManyBranches(usize),
     #[error("cannot merge the {layers} layers of the sandbox's disk: {reason}")]
     TooManyLayers { layers: usize, reason: String },
-    #[error("its process keeps layer {} of its disk open for writing after it was told to close it", .0.as_str())]
+    #[error("the VM process still has disk layer {} open for writing; the sandbox is ended to protect its branches", .0.as_str())]
     LayerKept(LayerId),
     #[error("cannot merge the layers of a disk")]
     Merge(#[from] forkd_devices::disk::MergeError),
-    #[error("the sandbox is {0}")]
+    #[error("{}", wrong_state(.0))]
     WrongState(&'static str),
     #[error("the sandbox ended while the request ran: {0}")]
     EndedMeanwhile(String),
@@ -70,11 +70,11 @@ pub enum EngineError {
     DiskLimit { wanted_mib: u64, most_mib: u64 },
     #[error("this daemon has no network for sandboxes: {0}")]
     NoNetwork(String),
-    #[error("the sandbox has no network device: its snapshot was made without one")]
+    #[error("the sandbox has no network device, because its snapshot was made without one")]
     NoNetworkDevice,
     #[error(transparent)]
     Network(#[from] NetError),
-    #[error("this daemon has no cgroups: it can limit disks only")]
+    #[error("this daemon has no cgroups, so it can limit disk use only")]
     NoCgroups,
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -84,20 +84,20 @@ pub enum EngineError {
     BringUp(#[from] BringUpError),
     #[error("the guest's agent failed")]
     Agent(#[from] AgentError),
-    #[error("the guest booted, but its agent did not answer; its console ends with:\n{console}")]
+    #[error("the guest booted, but its agent did not respond; its console ends with:\n{console}")]
     NoAgent { console: String, source: AgentError },
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("unexpected answer of a VM process: {0:?}")]
+    #[error("unexpected response of a VM process: {0:?}")]
     Answer(Reply),
     #[error("the VM did not start: {0}")]
     Ended(String),
-    #[error("the VM process did not answer in time")]
+    #[error("the VM process did not respond in time")]
     Timeout,
     #[error(transparent)]
     Process(#[from] ProcessError),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Path(#[from] PathError),
     #[error("cannot {verb}")]
     Io { verb: &'static str, source: io::Error },
     #[error(transparent)]
@@ -119,11 +119,24 @@ pub enum EngineError {
     /// Its owner is gone, which happens when it is removed meanwhile.
     #[error("it was removed while the request ran")]
     Removed,
-    #[error("the daemon is stopping, and the VM process does not answer")]
+    #[error("the daemon is stopping, and the VM process does not respond")]
     Stopping,
 }
 
-/// Names that are told in an error.
+/// What a sandbox is that a request about its guest needs an agent for, and that has none.
+pub(crate) const NO_AGENT: &str = "without an agent";
+
+fn wrong_state(state: &str) -> String {
+    match state {
+        "ended" => "the sandbox has ended".to_owned(),
+        "paused" => "the sandbox is paused; resume it first".to_owned(),
+        "starting" => "the sandbox is still starting; try again".to_owned(),
+        NO_AGENT => "the sandbox has no guest agent, which this request needs".to_owned(),
+        other => format!("the sandbox is {other}"),
+    }
+}
+
+/// Names that are listed in an error.
 const MAX_LISTED: usize = 10;
 
 fn listed(names: &[Tag]) -> String {

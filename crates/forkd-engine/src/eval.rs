@@ -52,11 +52,11 @@ pub type Printed = mpsc::Sender<String>;
 
 /// Runs code and waits for its end. Code that takes too long is interrupted: its client goes away.
 pub async fn eval(agent: &Agent, code: &Code<'_>, limit: Duration) -> Result<Evaluated, EvalError> {
-    eval_aloud(agent, code, limit, None).await
+    eval_streaming(agent, code, limit, None).await
 }
 
-/// The same, and what it prints is handed on at once. Code whose reader is slow has to wait, and has no more time for that.
-pub async fn eval_aloud(
+/// As [`eval`], and sends what it prints at once. Code whose reader is slow has to wait, and has no more time for that.
+pub async fn eval_streaming(
     agent: &Agent,
     code: &Code<'_>,
     limit: Duration,
@@ -68,7 +68,7 @@ pub async fn eval_aloud(
         loop {
             let event = running.next().await?;
             if let (Some(printed), EvalEvent::Stdout(text) | EvalEvent::Stderr(text)) = (printed, &event) {
-                // Whoever does not listen does not miss it.
+                // The receiver may be gone.
                 let _ = printed.send(text.clone()).await;
             }
             let last = event.is_last();
@@ -118,7 +118,7 @@ pub(crate) async fn ask(
 ) -> Result<hyper::body::Incoming, EvalError> {
     let stream = agent.guest().connect(INTERPRETER.into()).await.map_err(AgentError::from)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(AgentError::from)?;
-    // Ends with the body, or when nobody reads it any more.
+    // Ends with the body, or when its reader has gone.
     tokio::spawn(connection);
     let request = Request::builder()
         .method(method)
@@ -369,7 +369,7 @@ mod tests {
         let (_directory, agent, _request) = answering("200 OK", body.concat().into_bytes());
         let (printed, mut read) = mpsc::channel(8);
         let code = Code { code: "x", ..Code::default() };
-        let evaluated = eval_aloud(&agent, &code, Duration::from_secs(10), Some(&printed)).await.unwrap();
+        let evaluated = eval_streaming(&agent, &code, Duration::from_secs(10), Some(&printed)).await.unwrap();
         assert_eq!(evaluated.stdout, "one\ntwo");
         drop(printed);
         let mut pieces = Vec::new();

@@ -78,7 +78,7 @@ pub enum ExecError {
     BrokenOff(#[source] Option<hyper::Error>),
 }
 
-/// A program that runs. Dropped, nobody listens to it any more; it goes on.
+/// A running program. When dropped, its output is not read any more; the program keeps running.
 #[derive(Debug)]
 pub struct Running {
     agent: Agent,

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 /// All of them. Each is between two steps of which a daemon that dies there has taken only the first.
-pub const PLACES: [&str; 40] = [
+pub const PLACES: [&str; 41] = [
     "create.written",
     "create.forked",
     "create.running",
@@ -50,6 +50,7 @@ pub const PLACES: [&str; 40] = [
     "arrive.received",
     "arrive.kept",
     "arrive.published",
+    "undo.arrived",
 ];
 
 /// A place.

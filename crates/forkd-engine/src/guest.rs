@@ -1,6 +1,6 @@
 //! Connections into a guest, over its vsock.
 //!
-//! Each is new: one that was open when a VM was forked or restored leads nowhere, and whoever would reuse it waits for ever.
+//! Each is new: one that was open when a VM was forked or restored leads nowhere, and a request over it would wait for ever.
 
 use std::io;
 use std::path::{Path, PathBuf};

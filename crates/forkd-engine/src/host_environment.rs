@@ -23,7 +23,7 @@ const VARIABLES: [&str; 8] = [
     "CARGO_HTTP_CAINFO",
 ];
 
-/// Places the files of `/run`.
+/// Paths the files of `/run`.
 pub async fn place(agent: &Agent, host: &HostEnvironment) -> Result<(), AgentError> {
     let files = files(host);
     let entries: Vec<Entry<'_>> = files.iter().map(|(path, content)| Entry::File(path, content)).collect();

@@ -32,7 +32,7 @@ pub struct Identity {
     pub network: Option<Network>,
     /// For a guest that was booted without one.
     pub account: Option<Account>,
-    /// Base64 of 64 bytes or more that nobody else gets.
+    /// Base64 of 64 bytes or more that no other sandbox gets.
     pub seed: Option<String>,
     /// Whether the guest is a copy of another one, whose connections and SSH host keys it must not use.
     pub renew: bool,
@@ -108,10 +108,10 @@ fn judge(applied: IdentityResponse) -> Result<Given, AgentError> {
     Ok(Given { busy, resting: names(applied.resting), times: Vec::new() })
 }
 
-type Told = (IdentityResponse, Vec<(CreateStep, Duration)>);
+type TimedResponse = (IdentityResponse, Vec<(CreateStep, Duration)>);
 
 /// Given twice, an identity is taken once: the agent knows its generation.
-async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<Told, AgentError> {
+async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<TimedResponse, AgentError> {
     match in_one_message(agent, identity).await? {
         Some(told) => Ok(told),
         None => over_http(agent, identity).await,
@@ -119,7 +119,7 @@ async fn try_to_give(agent: &Agent, identity: &Identity) -> Result<Told, AgentEr
 }
 
 /// As agents take it that have a port for it; `None` from others. The agent speaks first, and finds out how late the answer's time is.
-async fn in_one_message(agent: &Agent, identity: &Identity) -> Result<Option<Told>, AgentError> {
+async fn in_one_message(agent: &Agent, identity: &Identity) -> Result<Option<TimedResponse>, AgentError> {
     let begun = Instant::now();
     let stream = match agent.guest().connect(IDENTITY_PORT).await {
         Err(ConnectError::Refused { .. }) => return Ok(None),
@@ -128,7 +128,9 @@ async fn in_one_message(agent: &Agent, identity: &Identity) -> Result<Option<Tol
     let mut stream = BufReader::new(stream);
     let Some(Header { version }) = receive(&mut stream).await? else { return Ok(None) };
     if version != VERSION {
-        return Err(AgentError::NotReady(format!("it speaks version {version}, this daemon {VERSION}")));
+        return Err(AgentError::NotReady(format!(
+            "agent protocol version {version}, expected {VERSION}; rebuild the snapshot"
+        )));
     }
     let connected = Instant::now();
     let mut message = serde_json::to_vec(&request(identity, Duration::ZERO)).map_err(AgentError::Request)?;
@@ -165,7 +167,7 @@ async fn receive<T: DeserializeOwned>(stream: &mut BufReader<UnixStream>) -> Res
 }
 
 /// As all agents take it.
-async fn over_http(agent: &Agent, identity: &Identity) -> Result<Told, AgentError> {
+async fn over_http(agent: &Agent, identity: &Identity) -> Result<TimedResponse, AgentError> {
     let begun = Instant::now();
     let mut connection = agent.connect().await?;
     let connected = Instant::now();
@@ -352,7 +354,7 @@ mod tests {
         let steps: Vec<_> = given.times.iter().map(|(step, _)| *step).collect();
         assert_eq!(steps, [CreateStep::Connect, CreateStep::Identity, CreateStep::Agent(StepName::Clock)]);
         assert_eq!(given.times[2].1, Duration::from_micros(7));
-        // Nobody listens there, or somebody who does not know what it is for.
+        // Nothing listens there, or an agent that does not know this port.
         for old in [None, Some(&[][..])] {
             let (_directory, agent) = guest(old);
             assert_eq!(give(&agent, &identity, limit).await.unwrap().busy, ["old"]);

@@ -40,7 +40,7 @@ pub mod library;
 mod library_use;
 mod limits;
 mod network;
-mod places;
+mod paths;
 mod priority;
 mod process;
 pub mod project;
@@ -57,7 +57,7 @@ pub mod transfer;
 pub mod trust;
 
 pub use commands::CommandError;
-pub use engine::{Engine, Happened, Settings, Told};
+pub use engine::{Engine, EngineEvent, ProjectEvent, Settings};
 pub use error::EngineError;
 pub use limits::admission::{Limits, Refusal};
 pub use limits::cgroup::{CgroupError, Cgroups, IoQuota};

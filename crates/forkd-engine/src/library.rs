@@ -86,7 +86,7 @@ pub struct Recipe {
     pub run: Vec<String>,
     /// After the image's own.
     pub warm_up: Vec<WarmUp>,
-    /// A user that the guest has, and who runs what names nobody.
+    /// A user that the guest has, and which runs commands without a user.
     pub account: Option<DefaultAccount>,
     /// Whether the guest sees the host's certificates and proxies.
     pub host_certs: bool,
@@ -154,6 +154,8 @@ impl Library {
         let words = if recipe.network { plan::guest_words() } else { String::new() };
         let command_line = command_line(self.emulated) + &words;
         let host = recipe.host_certs.then(HostEnvironment::collect).transpose()?;
+        // What a snapshot has in its memory goes wherever it is pushed.
+        let host = host.map(HostEnvironment::without_credentials);
         let config = ImageConfig { host, ..config(recipe, &image) };
         let ready = config.ready.as_ref().map_or(0, |ready| ready.timeout_ms);
         let new = NewSnapshot {

@@ -1,4 +1,4 @@
-//! What whoever makes and removes images asks the engine.
+//! What the code that makes and removes images asks the engine.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ impl Engine {
 
     /// Where guests that are no sandboxes have their sockets: removed when the next daemon starts.
     pub fn passing(&self) -> PathBuf {
-        self.shared.places.passing()
+        self.shared.paths.passing()
     }
 
-    /// Whether this host, and what somebody may have, has room for a guest that is no sandbox. It counts as one until the claim
+    /// Whether this host and the owner's limits have room for a guest that is not a sandbox. It counts as one until the claim
     /// is dropped.
     pub async fn admit_guest(
         &self,

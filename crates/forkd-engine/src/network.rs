@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A slot is in a record before anybody has its tap, and in none when it can be another's. So a daemon that starts again knows
-//! which networks are whose, and that all others are nobody's.
+//! which networks belong to which sandbox, and that all others are unused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ use forkd_proto::control::Devices;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use tokio::sync::mpsc;
 
-use crate::engine::{Engine, Happened, Shared};
+use crate::engine::{Engine, EngineEvent, Shared};
 use crate::error::EngineError;
 use crate::ids::SandboxId;
 use crate::record::{self, NetworkRecord, SandboxRecord};
@@ -32,7 +32,7 @@ use crate::sandbox::Sandbox;
 /// Whether sandboxes have networks.
 #[derive(Debug, Clone)]
 pub enum Networking {
-    /// None: whoever asks for one is refused.
+    /// None: requests for one are refused.
     None,
     Pooled {
         host: forkd_net::Settings,
@@ -42,7 +42,7 @@ pub enum Networking {
     },
 }
 
-/// What is asked for, beyond what a sandbox would have by itself.
+/// What is asked for, beyond a sandbox's defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkOrder {
     pub egress: Option<Egress>,
@@ -65,16 +65,16 @@ pub struct NetworksFound {
     pub changes: Vec<String>,
     /// Sandboxes that live, and whose networks are gone.
     pub lost: Vec<SandboxId>,
-    /// Networks that were nobody's.
+    /// Unused networks.
     pub removed: usize,
-    /// Why there are none, though they were wanted.
+    /// Why networks are unavailable, though they were wanted.
     pub unavailable: Option<String>,
 }
 
 /// The networks that sandboxes have, and those that wait for sandboxes.
 #[derive(Debug, Default)]
 pub(crate) struct Networks {
-    /// Or why there is none.
+    /// Or why it is unavailable.
     pool: OnceLock<Result<Pool, String>>,
     bandwidth: Option<u64>,
     held: Mutex<BTreeMap<SandboxId, Network>>,
@@ -109,7 +109,7 @@ impl Networks {
         }
     }
 
-    /// While this lives, no networks are made that nobody waits for.
+    /// While this lives, no networks are prepared in advance.
     pub fn hold(&self) -> Option<Hold> {
         self.pool().ok().map(Pool::hold)
     }
@@ -138,12 +138,12 @@ impl Networks {
         let tap = tap_of(&network);
         let slot = network.slot();
         self.held().insert(id.clone(), network);
-        // On failure, whoever gives the rest of the sandbox back gives this back, too.
+        // On failure, the caller returns this with the rest of the sandbox.
         Ok(Some((NetworkRecord { slot, policy }, tap?)))
     }
 
-    /// A network for a guest that is nobody's sandbox. It must be given back.
-    pub async fn take_passing(&self) -> Result<(Network, OwnedFd), EngineError> {
+    /// A network for a guest that is not a sandbox. It must be returned with `return_temporary`.
+    pub async fn lease_temporary(&self) -> Result<(Network, OwnedFd), EngineError> {
         let pool = self.pool()?;
         let network = pool.take(Policy { bandwidth: self.bandwidth, ..Policy::default() }).await?;
         match tap_of(&network) {
@@ -155,7 +155,7 @@ impl Networks {
         }
     }
 
-    pub fn give_back_passing(&self, network: Network) {
+    pub fn return_temporary(&self, network: Network) {
         if let Ok(pool) = self.pool() {
             pool.give_back(network);
         }
@@ -268,14 +268,14 @@ pub(crate) async fn start(
         let Some(id) = slots.get(&slot) else { continue };
         networks.held().insert(id.clone(), network);
         // It may have ended since its record was read.
-        networks.give_back(id, &shared.places.sandbox(id));
+        networks.give_back(id, &shared.paths.sandbox(id));
     }
     let lost: Vec<SandboxId> = recovered.lost.keys().filter_map(|slot| slots.get(slot).cloned()).collect();
     for id in &lost {
         match shared.sandboxes.get(id) {
             // It may have ended meanwhile.
             Some(sandbox) => drop(sandbox.lose_network().await),
-            None => forget(&shared.places.sandbox(id))?,
+            None => forget(&shared.paths.sandbox(id))?,
         }
     }
     Ok(NetworksFound { changes, lost, removed: recovered.swept.len(), unavailable: None })
@@ -292,9 +292,9 @@ async fn hand_on(shared: Weak<Shared>, mut told: mpsc::Receiver<Notice>) {
             held.iter().find(|(_, network)| network.tenancy() == tenancy).map(|(id, _)| id.clone())
         };
         if let Some(id) = holder {
-            // One that is being made has told nobody of itself yet.
+            // One that is being made is not known to clients yet.
             if let Some(sandbox) = shared.sandboxes.get(&id) {
-                shared.tell(&sandbox.view().record.project, Happened::Dropped(id, dropped));
+                shared.tell(&sandbox.view().record.project, EngineEvent::Dropped(id, dropped));
             }
         }
         drop(shared);
@@ -323,7 +323,7 @@ impl Shared {
             (Ok(network), Some(_)) => {
                 networks.held().insert(record.id.clone(), network);
                 // It may have ended meanwhile.
-                networks.give_back(&record.id, &self.places.sandbox(&record.id));
+                networks.give_back(&record.id, &self.paths.sandbox(&record.id));
             }
             (Ok(network), None) => pool.give_back(network),
             (Err(_), Some(sandbox)) => drop(sandbox.lose_network().await),
@@ -335,7 +335,7 @@ impl Shared {
     pub(crate) fn sweep_networks(&self) {
         let ids: Vec<SandboxId> = self.networks.held().keys().cloned().collect();
         for id in ids.iter().filter(|id| !self.has_name(id)) {
-            self.networks.give_back(id, &self.places.sandbox(id));
+            self.networks.give_back(id, &self.paths.sandbox(id));
         }
     }
 }
@@ -351,7 +351,7 @@ impl Sandbox {
         }
     }
 
-    /// The network is gone, whoever took it away.
+    /// The network is gone, for any reason.
     pub(crate) fn lose_network(&mut self) -> Result<(), EngineError> {
         self.record.network = None;
         self.save()
@@ -397,7 +397,7 @@ impl Engine {
         self.shared.networks.pool().map(drop)
     }
 
-    /// What the pool of networks has, and has done. `None` if there is none.
+    /// What the pool of networks has, and has done. `None` without networks.
     pub fn network_pool(&self) -> Option<PoolStats> {
         self.shared.networks.pool().ok().map(Pool::stats)
     }

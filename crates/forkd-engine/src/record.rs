@@ -25,7 +25,7 @@ use crate::blocking::in_place;
 use crate::fault;
 use crate::ids::{LayerId, SandboxId};
 use crate::limits::cgroup::Quota;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::users::UserRecord;
 use crate::project::Project;
 
@@ -100,7 +100,7 @@ pub struct SandboxRecord {
     pub created_unix_ms: u64,
     pub expires_unix_ms: Option<u64>,
     pub metadata: BTreeMap<String, String>,
-    /// What whoever has asked for it keeps with it. Nothing here reads it.
+    /// Data of the requester. The engine does not read it.
     #[serde(default)]
     pub about: serde_json::Map<String, serde_json::Value>,
     /// Whether it is paused when its time is over, and not ended.
@@ -138,7 +138,7 @@ pub struct SandboxRecord {
     pub branches_made: u64,
     /// How many forks there were on the way here: see the agent's identity.
     pub generation: u64,
-    /// Whether it was told to whoever asked for it. If not, nobody knows of it.
+    /// Whether its requester was told of it. If not, no client knows of it.
     pub promised: bool,
     /// What it was made with, as one operation: one that was promised is a promise of all of them.
     #[serde(default)]
@@ -239,14 +239,14 @@ pub struct ZygoteRecord {
     /// Of a branch: the memory that only the sandbox had when it was made, which the branch keeps.
     #[serde(default)]
     pub frozen_bytes: u64,
-    /// Whether the layers of its disks are checked whenever it is loaded: somebody might have been able to write to them since they were
+    /// Whether the layers of its disks are checked whenever it is loaded: another process might have been able to write to them since they were
     /// hashed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layers_unsealed: bool,
     /// Of one that was built: the digest of what it was made of (`snapshot/build.rs`). It stays on this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_key: Option<Digest>,
-    /// Of one that was made of another snapshot: whether it has memory of a sandbox that ran for somebody. See
+    /// Of one that was made of another snapshot: whether it has memory of a sandbox with users. See
     /// [`ZygoteRecord::has_user_memory`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_memory: Option<bool>,
@@ -266,7 +266,7 @@ pub struct PortableRecord {
     pub generation: u64,
     /// What the sandbox may reach that it is a branch of, and so what its children may.
     pub policy: Option<Policy>,
-    /// Whether it has memory of a sandbox that ran for somebody. Manifests of booted snapshots do not say it, and neither do those of
+    /// Whether it has memory of a sandbox with users. Manifests of booted snapshots do not say it, and neither do those of
     /// older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_memory: Option<bool>,
@@ -294,7 +294,7 @@ impl PortableRecord {
 }
 
 impl ZygoteRecord {
-    /// Whether it has memory of a sandbox that ran for somebody, as a branch has, and whatever was made of one. Where that was not
+    /// Whether it has memory of a sandbox with users, as a branch has, and every snapshot made of one. Where that was not
     /// recorded, it has unless it was booted.
     pub fn has_user_memory(&self) -> bool {
         self.branched_from.is_some() || self.user_memory.unwrap_or(self.generation > BOOTED)
@@ -328,16 +328,16 @@ impl Unreadable {
 }
 
 /// Writes a record into a directory, in the place of the one that is there.
-pub fn write(directory: &Path, record: &impl Serialize) -> Result<(), PlaceError> {
+pub fn write(directory: &Path, record: &impl Serialize) -> Result<(), PathError> {
     let (new, path) = (directory.join(NEW), directory.join(FILE));
     let text = to_object(record).and_then(|object| serde_json::to_vec(&object));
-    let text = text.map_err(io::Error::from).map_err(PlaceError::at("write", &path))?;
+    let text = text.map_err(io::Error::from).map_err(PathError::at("write", &path))?;
     if text.len() as u64 > MAX_RECORD {
-        return Err(PlaceError::at("write", &path)(io::ErrorKind::FileTooLarge.into()));
+        return Err(PathError::at("write", &path)(io::ErrorKind::FileTooLarge.into()));
     }
     in_place(|| {
-        fs::write(&new, text).map_err(PlaceError::at("write", &new))?;
-        fs::rename(&new, &path).map_err(PlaceError::at("rename", &new))
+        fs::write(&new, text).map_err(PathError::at("write", &new))?;
+        fs::rename(&new, &path).map_err(PathError::at("rename", &new))
     })
 }
 

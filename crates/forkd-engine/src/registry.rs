@@ -14,7 +14,7 @@ enum Entry<V> {
     There(V),
 }
 
-/// A name that nobody else can take. It is free again with this value, unless it was filled.
+/// A reserved name. It is free again with this value, unless it was filled.
 pub struct Reservation<K: Ord + Clone, V> {
     name: K,
     entries: Arc<Mutex<BTreeMap<K, Entry<V>>>>,
@@ -63,7 +63,7 @@ impl<K: Ord + Clone, V: Clone> Registry<K, V> {
         lock(&self.entries).len()
     }
 
-    /// Takes a name. `None` if somebody has it.
+    /// Takes a name. `None` if it is taken.
     pub fn reserve(&self, name: &K) -> Option<Reservation<K, V>> {
         let mut entries = lock(&self.entries);
         if entries.contains_key(name) {
@@ -74,7 +74,7 @@ impl<K: Ord + Clone, V: Clone> Registry<K, V> {
     }
 
     /// Takes all of these names, unless there were more than `most` then. Else, how many there are. No two are the same, and
-    /// nobody has one of them.
+    /// none of them is taken.
     pub fn reserve_all(&self, names: Vec<K>, most: u64) -> Result<Vec<Reservation<K, V>>, u64> {
         let mut entries = lock(&self.entries);
         let present = entries.len() as u64;

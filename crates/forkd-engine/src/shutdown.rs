@@ -35,7 +35,7 @@ pub async fn ask_for_end(agent: &Agent) -> Result<(), AgentError> {
     agent.post::<Value>("/forkd/shutdown", &Value::Null, CALL).await.map(drop)
 }
 
-/// Waits for the end of a guest that was asked to by somebody else.
+/// Waits for the end of a guest that another task has asked to end.
 pub async fn wait_for_end(mut vm: BootedVm, limit: Duration) -> Result<(), EndError> {
     let orderly = async {
         let mut last = None;

@@ -48,12 +48,12 @@ pub async fn place(agent: &Agent, entries: &[Entry<'_>]) -> Result<(), AgentErro
     place_for(agent, entries, None).await
 }
 
-/// The same, for somebody who is not root.
+/// The same, for users other than root.
 pub async fn place_for(agent: &Agent, entries: &[Entry<'_>], owner: Option<&str>) -> Result<(), AgentError> {
     let archive = archive(entries).map_err(|error| AgentError::Answer(error.into()))?;
     let (sender, receiver) = mpsc::channel::<Piece>(1);
     let send = async move {
-        // Whoever does not take it says why.
+        // A receiver that does not take it reports why.
         let _ = sender.send(Ok(archive)).await;
     };
     let place = Place { into: "/", owner, mode: None };

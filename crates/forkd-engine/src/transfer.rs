@@ -97,7 +97,7 @@ pub async fn pack(agent: &Agent, pack: &Pack<'_>, to: mpsc::Sender<Piece>) -> Re
             }
         };
         if to.send(Ok(piece)).await.is_err() {
-            // Whoever reads has had enough, and says why.
+            // The reader has stopped, and reports why.
             return Ok(());
         }
     }

@@ -44,7 +44,7 @@ pub async fn add(agent: &Agent, certificates: &[u8]) -> Result<Option<Added>, Ag
 pub async fn take_out(agent: &Agent, added: &Added) -> Result<(), AgentError> {
     let Some(found) = find(agent).await? else { return Ok(()) };
     let Some(content) = without(&found.content, &added.block) else { return Ok(()) };
-    // What nobody else has changed gets back its time as well.
+    // A file that was not changed gets its time back as well.
     let header = if content == added.original.content { &added.original.header } else { &found.header };
     small::place(agent, &[Entry::Changed(header, FILE, &content)]).await
 }
@@ -102,7 +102,7 @@ mod tests {
         let with = |before: &str, after: &str| [before.as_bytes(), &block, after.as_bytes()].concat();
         assert_eq!(without(&with("own\n", ""), &block).unwrap(), b"own\n");
         assert_eq!(without(&with("own\n", "more\n"), &block).unwrap(), b"own\nmore\n");
-        // Somebody has made the file anew.
+        // Another process has replaced the file.
         assert_eq!(without(b"new\n", &block), None);
         assert_eq!(without(b"", &block), None);
     }

@@ -1,6 +1,6 @@
 //! E2B's code interpreter: `POST /execute` is answered with lines, one JSON object each.
 //!
-//! The JavaScript SDK decodes every chunk by itself and would garble a character that is split between two, so lines are ASCII:
+//! The JavaScript SDK decodes every chunk separately and would garble a character that is split between two, so lines are ASCII:
 //! everything above is escaped.
 
 use std::collections::BTreeMap;

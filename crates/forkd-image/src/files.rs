@@ -84,7 +84,7 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>, FileError> {
 }
 
 /// Whether a directory has a name. It is listed, because a 9p mount that caches remembers a name that was asked for in vain,
-/// also when somebody on the other side has made it since.
+/// also if another process has made it since.
 pub(crate) fn is_listed(directory: &Path, name: &str) -> Result<bool, FileError> {
     Ok(names(directory)?.iter().any(|listed| listed == name))
 }

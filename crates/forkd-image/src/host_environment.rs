@@ -48,6 +48,14 @@ impl HostEnvironment {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Ok(HostEnvironment { certificates: bundle(&path)?, proxies: proxies(variables) })
     }
+
+    /// The same without the user names and passwords of proxies: for guests whose memory is kept.
+    pub fn without_credentials(mut self) -> HostEnvironment {
+        for value in self.proxies.values_mut() {
+            *value = without_credentials(value);
+        }
+        self
+    }
 }
 
 fn bundle(path: &Path) -> Result<Vec<u8>, HostEnvironmentError> {
@@ -76,6 +84,16 @@ fn proxies(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String
     proxies
 }
 
+/// A proxy's address without what is before its last `@`, since passwords with an `@` or a `/` are not always escaped.
+fn without_credentials(address: &str) -> String {
+    let Some((before, host)) = address.rsplit_once('@') else { return address.to_owned() };
+    let is_scheme = |scheme: &str| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    match before.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) {
+        Some((scheme, _)) => format!("{scheme}://{host}"),
+        None => host.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +106,24 @@ mod tests {
         let names: Vec<&str> = found.keys().map(String::as_str).collect();
         assert_eq!(names, ["HTTPS_PROXY", "NO_PROXY", "https_proxy", "no_proxy"]);
         assert_eq!(found["https_proxy"], "http://p:1");
+    }
+
+    #[test]
+    fn credentials_of_proxies_can_be_left_out() {
+        for (address, expected) in [
+            ("http://proxy:3128", "http://proxy:3128"),
+            ("http://me:secret@proxy:3128/", "http://proxy:3128/"),
+            ("https://me@proxy", "https://proxy"),
+            ("socks5h://me:s@cr/et@[::1]:1080", "socks5h://[::1]:1080"),
+            ("me:secret@proxy:3128", "proxy:3128"),
+            ("me:se://cret@proxy:3128", "proxy:3128"),
+            ("localhost,.example", "localhost,.example"),
+            ("@", ""),
+        ] {
+            let proxies = [("http_proxy".to_owned(), address.to_owned())].into();
+            let host = HostEnvironment { certificates: Vec::new(), proxies }.without_credentials();
+            assert_eq!(host.proxies["http_proxy"], expected);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::images::Config;
 /// More layers than any builder makes.
 pub(crate) const MAX_LAYERS: usize = 512;
 
-/// A configuration beyond this is none.
+/// Maximum size of a configuration.
 pub(crate) const MAX_CONFIG: u64 = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]

@@ -17,7 +17,7 @@
 //! | a VM that was booted, what is branched off it, what is forked from that | of the first | none | the same |
 //!
 //! There is no pid namespace: when its first process ends, the kernel ends all others, and a zygote is ended as soon as it is
-//! in the way. There is a user namespace only where whoever starts the process is not root: it has no user ids to give away
+//! in the way. There is a user namespace only if the process is not started by root: the starter has no user ids to give away
 //! then, and all of its VM processes have its own.
 
 mod filter;
@@ -55,7 +55,7 @@ fn failed<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> JailError {
 /// What a process is jailed with.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The user and group id that it has from then on. Needs whoever starts the process to be root.
+    /// The user and group id that it has from then on. The starter of the process must be root.
     pub uid: Option<u32>,
     /// The most bytes of a file that it writes.
     pub file_bytes: Option<u64>,
@@ -75,7 +75,7 @@ pub fn enter(plan: Plan) -> Result<(), JailError> {
     filter::enforce(Role::Trusted)
 }
 
-/// With the first thread of a process, glibc installs signal handlers of its own. Filters let nobody do that, so it is made
+/// With the first thread of a process, glibc installs signal handlers of its own. Filters do not allow that, so it is made
 /// here, and ends at once. A second one gets its stack: what glibc looks up in its libraries for that is known from then on, in
 /// every child.
 fn first_threads() -> Result<(), JailError> {

@@ -1,4 +1,4 @@
-//! Landlock, where the kernel has it: a second wall behind the empty root. A descriptor of a directory that somebody has left
+//! Landlock, where the kernel has it: a second wall behind the empty root. A descriptor of a directory that was left
 //! open, or a root that is not as empty as it should be, opens nothing.
 
 use std::io;

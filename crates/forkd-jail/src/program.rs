@@ -44,7 +44,7 @@ pub struct ByArgument {
 }
 
 /// Of all calls that are neither listed nor decided by an argument, the verdict is `others`; of those that are listed it is the
-/// other one. Fails if a number is none, or if there are more calls than a jump can leave behind.
+/// other one. Fails if a number is invalid, or if there are more calls than a jump can leave behind.
 pub fn build(
     by_argument: &[ByArgument],
     listed: &[i64],

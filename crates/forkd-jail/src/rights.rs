@@ -1,6 +1,6 @@
 //! User ids and capabilities.
 //!
-//! The order matters: the bounding set can only be emptied by somebody with capabilities, a change of the user id takes them
+//! The order matters: the bounding set can only be emptied with capabilities, a change of the user id takes them
 //! away unless told otherwise, and it makes a process dumpable or not as the host likes, so that comes last.
 
 use std::io;
@@ -28,7 +28,7 @@ pub enum Standing {
     Root {
         uid: u32,
     },
-    /// Somebody who cannot give away user ids.
+    /// A user who cannot give away user ids.
     Unprivileged {
         uid: u32,
         gid: u32,
@@ -100,7 +100,7 @@ fn keep_only(kept: CapabilitySet) -> Result<(), JailError> {
     set_capabilities(None, sets).map_err(failed("capabilities"))
 }
 
-/// Nobody but root looks into the process, whoever has the same user id.
+/// Only root may inspect the process, even among processes with the same user id.
 fn hide() -> Result<(), JailError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("not to be dumpable"))
 }

@@ -71,7 +71,7 @@ pub struct Call {
     pub number: i64,
     who: Roles,
     pub when: When,
-    /// For whoever reads the table.
+    /// For readers of the table.
     #[expect(dead_code, reason = "a reason is for readers")]
     why: &'static str,
 }
@@ -207,7 +207,7 @@ const FCNTL: &[Value] = &[
     value(libc::F_SETFL as u64, EVERY),
 ];
 
-/// Readable, writable, none: whatever is mapped, nobody runs it.
+/// Readable, writable or none: mapped memory is never executable.
 const MMAP: &[Value] = &[
     value(libc::PROT_NONE as u64, EVERY),
     value(libc::PROT_READ as u64, EVERY),
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// What no thread may ever do, and a list that somebody made longer would let it.
+    /// What no thread may ever do, and a longer list would allow.
     #[test]
     fn the_worst_is_not_in_it() {
         let never = [

@@ -5,8 +5,8 @@
 //!   └── jail   empty; the root of the process
 //! ```
 //!
-//! The root of the process is not that of its mount namespace on purpose: the kernel lets nobody make a user namespace who
-//! is in such a place, and no filter could see the flag in a `clone3`.
+//! The root of the process is not that of its mount namespace on purpose: the kernel refuses to create a user namespace
+//! there, and no filter could see the flag in a `clone3`.
 
 #![expect(unsafe_code, reason = "leaving a namespace is unsafe for other threads")]
 
@@ -50,7 +50,7 @@ pub fn leave(standing: &Standing) -> Result<(), JailError> {
     empty_root().map_err(failed("an empty root"))
 }
 
-/// In a user namespace, whoever made it has the ids that it has outside, and there are no others.
+/// In a user namespace, its creator has the ids that it has outside, and there are no others.
 fn keep_ids(uid: u32, gid: u32) -> Result<(), JailError> {
     let write = |name: &str, text: String| {
         fs::write(format!("/proc/self/{name}"), text).map_err(failed("the ids of a user namespace"))
@@ -61,7 +61,7 @@ fn keep_ids(uid: u32, gid: u32) -> Result<(), JailError> {
 }
 
 fn empty_root() -> Result<(), Errno> {
-    // What is mounted from now on is nobody else's business.
+    // Later mounts are not visible to other processes.
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("none", PLACE, "tmpfs", flags, SIZE)?;

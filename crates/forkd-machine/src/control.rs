@@ -73,7 +73,7 @@ fn ask(directory: &Path, verb: &str, reply: &str, limit: Duration) -> Result<Str
     Err(ControlError::Garbled("no matching answer".into()))
 }
 
-/// Tells one request from another, also across processes: a serial line keeps answers that nobody fetched.
+/// Tells one request from another, also across processes: a serial line keeps answers that were not read.
 fn request_id() -> String {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

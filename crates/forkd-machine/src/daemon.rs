@@ -1,6 +1,6 @@
 //! The daemon in a machine: started over ssh, reached through a port that QEMU forwards.
 //!
-//! To the machine, whoever comes through that port is a stranger from the network, so the daemon there wants a token. The host
+//! To the machine, clients of that port come from the network, so the daemon there requires a token. The host
 //! keeps one in the machine's directory.
 
 use std::fs;

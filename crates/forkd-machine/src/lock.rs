@@ -14,7 +14,7 @@ use crate::Progress;
 pub enum LockError {
     #[error("cannot lock {}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// Whoever held the lock before removed the directory.
+    /// The previous holder of the lock removed the directory.
     #[error("{} was removed by another process", .0.display())]
     Removed(PathBuf),
 }

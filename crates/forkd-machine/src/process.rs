@@ -84,7 +84,7 @@ mod tests {
         let name = ProcessName::of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(name.is_alive());
         assert!(!name.wait(Duration::from_millis(30)));
-        // Nobody has waited for it yet: a zombie counts as ended.
+        // It was not waited for yet: a zombie counts as ended.
         assert!(name.end(Duration::from_secs(20)));
         child.wait().unwrap();
         assert!(!name.is_alive());

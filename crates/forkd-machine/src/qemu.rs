@@ -65,7 +65,7 @@ impl Accelerator {
         match self {
             Accelerator::Kvm => String::new(),
             // The watchdogs mistake a busy emulator for a dead CPU. Without the rate of the TSC, its calibration fails
-            // in one boot of ten and the kernel hangs. Nobody attacks the emulator's caches.
+            // in one boot of ten and the kernel hangs. The emulator's caches need no protection.
             Accelerator::Tcg => format!(
                 " nowatchdog nmi_watchdog=0 nosoftlockup tsc=reliable tsc_early_khz={tsc_khz} mitigations=off"
             ),
@@ -112,7 +112,7 @@ pub(crate) fn command(
 
     qemu.args(["-drive", "if=none,id=root,file=disk.qcow2,format=qcow2,discard=unmap"]);
     qemu.args(["-device", "virtio-blk-device,drive=root"]);
-    // Port 0: the kernel picks one that is free and QEMU has it at once, so nobody can take it in between.
+    // Port 0: the kernel picks one that is free and QEMU has it at once, so no other process can take it in between.
     let forward = |port| format!("hostfwd=tcp:127.0.0.1:0-:{port}");
     qemu.args(["-netdev", &format!("user,id=net,{},{}", forward(GUEST_SSH_PORT), forward(GUEST_API_PORT))]);
     qemu.args(["-device", "virtio-net-device,netdev=net"]);

@@ -1,7 +1,7 @@
 //! Commands in the machine, over ssh.
 //!
 //! `start` leaves one connection open; later commands go through it, which spares each the half second that a key
-//! exchange takes in an emulator. Without it ssh connects by itself.
+//! exchange takes in an emulator. Without it ssh makes its own connection.
 
 use std::ffi::OsString;
 use std::fs::File;

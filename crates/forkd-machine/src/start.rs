@@ -210,7 +210,7 @@ fn launch(machine: &Machine, image: &Image, options: &StartOptions) -> Result<Ru
         .spawn()
         .map_err(StartError::Spawn)?;
     let process = i32::try_from(child.id()).ok().and_then(ProcessName::of);
-    // QEMU outlives this process; until then somebody has to collect it when it ends.
+    // QEMU outlives this process; until then it has to be collected when it ends.
     std::thread::spawn(move || child.wait());
     let process = process.ok_or_else(|| StartError::Died(files::tail(&log_path, 3)))?;
     let started_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -230,7 +230,7 @@ fn keep_previous(log: &std::path::Path) -> Result<(), FileError> {
     }
 }
 
-/// Why a boot did not come to its end.
+/// Why a boot failed.
 enum Failure {
     /// QEMU lives, the machine does not answer.
     Hung(String),

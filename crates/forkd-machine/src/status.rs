@@ -124,7 +124,7 @@ impl Machine {
     /// What the machine is doing now.
     pub fn status(&self) -> Result<MachineStatus, FileError> {
         let Inspection { state, run, pulse } = inspect(self.directory())?;
-        // The process of a crashed machine is not there any more, and its id may be somebody else's.
+        // The process of a crashed machine has ended, and its id may belong to another process.
         let run = run.filter(|_| state != State::Crashed);
         let ports = run.as_ref().and_then(|run| run.ports);
         let disk_used = self.disk_used().map_err(FileError::at("look at", &self.file("disk.qcow2")))?;
@@ -179,7 +179,7 @@ impl Machine {
         Ok(ssh::shell(self, self.ports()?.ssh)?)
     }
 
-    /// The machine's ports. Only the process is looked at: whoever uses them will find out about the rest.
+    /// The machine's ports. Only the process is looked at: their users find out about the rest.
     pub(crate) fn ports(&self) -> Result<Ports, NotRunning> {
         let run = RunState::read(self.directory())?;
         let state = match &run {

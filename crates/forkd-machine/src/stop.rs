@@ -32,7 +32,7 @@ pub enum Stopped {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    #[error("QEMU (process {pid}) of machine {name} does not end, not even when killed")]
+    #[error("QEMU (process {pid}) of machine {name} did not exit, even after SIGKILL")]
     Unkillable { name: Name, pid: i32 },
     #[error(transparent)]
     File(#[from] FileError),

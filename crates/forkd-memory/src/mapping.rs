@@ -13,8 +13,8 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// Maps `len` bytes of zeroes for as long as the process lives, private and aligned for huge pages, and returns their
 /// address.
 ///
-/// For ever, because a process has one VM: its memory ends with it, and whoever got hold of the address can never be left
-/// with a mapping that is gone. Guests write to it at any moment, so nobody makes a Rust reference into it: it is read and
+/// For ever, because a process has one VM: its memory ends with it, and code that got hold of the address can never be left
+/// with a mapping that is gone. Guests write to it at any moment, so no Rust reference into it is made: it is read and
 /// written through `vm_memory`, whose accesses are volatile.
 ///
 /// Page tables are what fork(2) copies: with pages of 4 KiB that takes 14 µs a MiB, with huge pages 0.6 µs.
@@ -45,7 +45,7 @@ pub(crate) fn map_private(len: usize) -> io::Result<*mut u8> {
 /// Puts `len` bytes at `address`, both multiples of a huge page, on huge pages, by copying them. What cannot be moved now,
 /// because the kernel uses it or has no huge page left, stays where it is.
 pub(crate) fn collapse(address: usize, len: usize) {
-    // SAFETY: the advice moves content to other pages of the process; at every address it stays the same, also for whoever
+    // SAFETY: the advice moves content to other pages of the process; at every address it stays the same, also for code that
     // writes there meanwhile. An address that is not mapped is refused.
     unsafe { libc::madvise(ptr::without_provenance_mut(address), len, libc::MADV_COLLAPSE) };
 }

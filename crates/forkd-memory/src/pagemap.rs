@@ -1,6 +1,6 @@
 //! What the kernel's page tables say of a process' pages.
 //!
-//! Whoever has one was given it: a VM process cannot open `/proc`.
+//! A VM process is given the descriptor: it cannot open `/proc`.
 
 use std::fs::File;
 use std::io;

@@ -17,7 +17,7 @@ pub(crate) struct Batch {
 
 impl GuestRam {
     /// Ranges of pages, ascending, that may hold something; the others are zero. Pages are numbered one after another, across
-    /// the holes between regions. Where nobody tells, that is all of them.
+    /// the holes between regions. Without that information, it is all of them.
     pub fn populated(&self, pagemap: Option<&Pagemap>) -> impl Iterator<Item = Range<u64>> {
         self.batches().into_iter().flat_map(move |Batch { page, address, count }| {
             let entries = pagemap.and_then(|pagemap| pagemap.read(address, count).ok());

@@ -46,7 +46,7 @@ impl GuestRam {
     }
 
     /// Ranges of pages, ascending, that this process has alone: copies of what it shared with the one that it was forked from, and
-    /// memory that nobody had before.
+    /// memory that was not in use before.
     pub fn own(&self, pagemap: &Pagemap) -> io::Result<Vec<Range<u64>>> {
         let mut all = Vec::new();
         for Batch { page, address, count } in self.batches() {

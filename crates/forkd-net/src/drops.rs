@@ -1,9 +1,9 @@
-//! What a sandbox was not allowed to do, as it is told to whoever wants to know: packets that the kernel logs in the sandbox's
-//! namespace, and names that its resolver does not answer.
+//! Notices of what a sandbox was not allowed to do: packets that the kernel logs in the sandbox's namespace, and names that
+//! its resolver does not answer.
 //!
 //! ```text
 //!   rule: log group 1, a few a second ──▶ netlink socket of the namespace ─┐
-//!   resolver: a name that is not allowed ──────────────────────────────────┴─▶ bucket ─▶ notices, or lost if nobody reads
+//!   resolver: a name that is not allowed ──────────────────────────────────┴─▶ bucket ─▶ notices, or lost without reader
 //! ```
 //!
 //! A guest can cause any number of them. Those beyond a few a second are not told; the counters have all.

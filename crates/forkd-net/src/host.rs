@@ -1,8 +1,8 @@
 //! The host's side, prepared once: its table of rules, and that it forwards.
 //!
 //! Forwarding is a setting of the whole host. If it is off, it is turned on, and two things keep that from changing more than
-//! sandboxes need: packets between links that are none of forkd's go on being dropped, by a chain of their own; and links that
-//! learn their IPv6 routes from announcements go on doing so, which a router by default does not. What was changed is said in
+//! sandboxes need: packets between links that do not belong to forkd are dropped as before, by a chain of their own; and links that
+//! learn their IPv6 routes from announcements still do, which a router by default does not. What was changed is said in
 //! [`Prepared`].
 
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ impl Host {
         blocking(move || prepare(&settings)).await
     }
 
-    /// A lock that ends with the process that holds it. `None` if somebody has it.
+    /// A lock that ends with the process that holds it. `None` if another process has it.
     pub(crate) fn lock(&self, name: &str) -> io::Result<Option<File>> {
         let file = lock_file(&self.locks, name)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -90,7 +90,7 @@ impl Host {
         }
     }
 
-    /// Removes the networks of all sandboxes but these, whoever made them. Returns whose were removed.
+    /// Removes the networks of all sandboxes but these, of any daemon. Returns whose were removed.
     pub async fn sweep(self: &Arc<Host>, held: BTreeSet<Slot>) -> Result<Vec<Slot>, NetError> {
         let host = Arc::clone(self);
         blocking(move || {
@@ -102,7 +102,7 @@ impl Host {
         .await
     }
 
-    /// Slots that have anything on this host, whoever made it.
+    /// Slots that have anything on this host, of any daemon.
     pub(crate) fn used(&self) -> Result<Vec<Slot>, NetError> {
         let failed = NetError::when("list the networks of this host");
         let names = self.namespaces.names().map_err(failed)?;
@@ -136,7 +136,7 @@ impl Host {
         self.namespaces.name(&name, &namespace)
     }
 
-    /// Takes the names away from namespaces that nobody uses any more, and waits until the kernel has removed what was in them.
+    /// Takes the names away from unused namespaces, and waits until the kernel has removed what was in them.
     /// It does so for many at once, which takes no longer than for one. Blocks.
     pub(crate) fn abandon(&self, slots: &[Slot]) -> Result<(), NetError> {
         for slot in slots {
@@ -154,7 +154,7 @@ impl Host {
             }
             std::thread::sleep(BETWEEN_LOOKS);
         }
-        // Somebody still has a tap. It leads nowhere from now on.
+        // A process still has a tap open. It leads nowhere from now on.
         left.iter().try_for_each(|slot| self.clear(*slot))
     }
 
@@ -162,9 +162,9 @@ impl Host {
     pub(crate) fn clear(&self, slot: Slot) -> Result<(), NetError> {
         let links = Links::open().map_err(NetError::when("talk to the kernel"))?;
         links.remove(&slot.link()).map_err(NetError::when("remove a link"))?;
-        // A tap that somebody has open would keep its namespace alive.
+        // A tap that a process has open would keep its namespace alive.
         if let Ok(namespace) = self.namespaces.open(&slot.namespace()) {
-            // It may be a plain file, left by somebody who was ended before the namespace was there.
+            // It may be a plain file, left by a process that was killed before the namespace was there.
             let _ = namespace.run(lease::remove_links);
         }
         let removed = self.namespaces.remove(&slot.namespace());
@@ -221,7 +221,7 @@ fn turn_on(setting: &str, prepared: &mut Prepared) -> io::Result<()> {
     if setting == FORWARD6 {
         for interface in sysctl::interfaces("ipv6")? {
             let accept = format!("ipv6/conf/{interface}/accept_ra");
-            // A link that came or went meanwhile is nobody's uplink yet.
+            // A link that came or went meanwhile is not an uplink yet.
             if sysctl::read(&accept).is_ok_and(|value| value == "1") && sysctl::write(&accept, "2").is_ok() {
                 prepared.changes.push(format!(
                     "net/{accept} is 2 now: the link takes its routes from announcements as before"

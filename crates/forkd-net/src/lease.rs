@@ -1,7 +1,7 @@
 //! One sandbox's network, from making to release.
 //!
 //! A lease outlives the process that made it, as the VM does that uses it: its tap is gone when the VM's descriptor is, and
-//! everything else stays until it is released, or cleared by whoever finds its slot unused.
+//! everything else stays until it is released, or cleared by a daemon that finds its slot unused.
 
 use std::io;
 use std::net::IpAddr;
@@ -86,7 +86,7 @@ pub struct Counters {
 }
 
 impl Lease {
-    /// Makes the network of a slot that nobody has.
+    /// Makes the network of a free slot.
     pub async fn make(host: &Arc<Host>, slot: Slot, policy: Policy) -> Result<Lease, NetError> {
         let host = Arc::clone(host);
         blocking(move || Lease::make_now(&host, slot, policy)).await
@@ -96,7 +96,7 @@ impl Lease {
         policy.check()?;
         let made = make(host, slot, policy);
         made.map_err(|error| {
-            // The name was somebody else's if it was there before.
+            // A name that existed before belongs to another daemon.
             let taken = matches!(&error, NetError::Kernel { source, .. } if source.kind() == io::ErrorKind::AlreadyExists);
             if !taken {
                 // The first failure is the one that counts.
@@ -193,7 +193,7 @@ impl Lease {
     }
 
     /// Lets go of everything that keeps the namespace alive. The tap goes with the namespace, and with those of others at once:
-    /// removing it by itself, with its last descriptor, takes the kernel tens of milliseconds.
+    /// its automatic removal, with its last descriptor, takes the kernel tens of milliseconds.
     pub(crate) fn leave(self) {
         if let Some(tap) = &self.tap {
             // Otherwise it goes now.
@@ -259,7 +259,7 @@ impl Inside {
         self.rules().policy.clone()
     }
 
-    /// Whoever has this can neither read nor change the rules any more. What was on its way to the kernel is there.
+    /// The owner of this can neither read nor change the rules any more. What was on its way to the kernel is there.
     pub(crate) fn release(&self) {
         self.rules().released = true;
     }
@@ -327,7 +327,7 @@ impl Inside {
     }
 }
 
-/// The mark of a connection that nobody has marked, which is no generation's.
+/// The mark of an unmarked connection, which is no generation's.
 const UNMARKED: u32 = 0;
 
 /// None is [`UNMARKED`].
@@ -382,7 +382,7 @@ fn prepare_inside(ipv6: bool) -> io::Result<()> {
             ("ipv6/conf/all/disable_ipv6", "0"),
             ("ipv6/conf/default/disable_ipv6", "0"),
             ("ipv6/conf/all/forwarding", "1"),
-            // Nobody announces anything here but a guest that tries to.
+            // Only a hostile guest announces anything here.
             ("ipv6/conf/default/accept_ra", "0"),
             ("ipv6/conf/default/accept_redirects", "0"),
         ] {
@@ -392,7 +392,7 @@ fn prepare_inside(ipv6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The guest's side: who has which address is known, so nobody has to ask.
+/// The guest's side: who has which address is known, so no request for it is sent.
 pub(crate) fn connect_tap(ipv6: bool, inside: &Links) -> io::Result<()> {
     let mut tap = vec![(IpAddr::from(GATEWAY4), PREFIX4, IpAddr::from(GUEST4))];
     if ipv6 {

@@ -28,7 +28,7 @@ impl NamePattern {
         if !self.below {
             return same(name);
         }
-        // A name that is not ASCII is none of DNS's, and its bytes must not be split.
+        // A name that is not ASCII is not a DNS name, and its bytes must not be split.
         let Some(split) = name.len().checked_sub(self.name.len() + 1) else { return false };
         let (Some(before), Some(end)) = (name.get(..split + 1), name.get(split + 1..)) else { return false };
         split > 0 && before.ends_with('.') && same(end)

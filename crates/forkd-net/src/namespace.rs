@@ -103,7 +103,7 @@ impl Namespaces {
         Ok(Namespace(File::open(self.path(name))?))
     }
 
-    /// Takes the name away. The namespace ends when nobody has anything in it.
+    /// Takes the name away. The namespace ends when it is not used any more.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path(name);
         loop {

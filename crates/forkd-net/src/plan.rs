@@ -21,8 +21,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use forkd_proto::agent::{Ipv6Network, Network};
 use serde::{Deserialize, Serialize};
 
-/// Networks that a host has addresses for. The first ones are for sandboxes, the rest for guests that end with whoever
-/// started them.
+/// Networks that a host has addresses for. The first ones are for sandboxes, the rest for guests that end with the
+/// process that started them.
 pub const SLOTS: u16 = 4096;
 pub const SANDBOXES: u16 = 4000;
 /// All of forkd's addresses.

@@ -146,7 +146,7 @@ impl Policy {
     }
 }
 
-/// Top-level domains of networks that are nobody else's.
+/// Top-level domains of private networks.
 const INTERNAL: [&str; 10] = [
     "corp",
     "home",
@@ -267,7 +267,7 @@ impl fmt::Display for Ports {
     }
 }
 
-/// Somebody else's words, as long as a message bears.
+/// Untrusted text, shortened to what a message can hold.
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -333,7 +333,7 @@ mod tests {
         ] {
             assert!(allow.resolves(internet), "{internet}");
         }
-        // Whoever lists it wants it.
+        // A listed target is wanted.
         assert!(list(json!([{ "to": "db.internal" }])).resolves("db.internal"));
     }
 

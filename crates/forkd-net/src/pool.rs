@@ -36,7 +36,7 @@ use crate::resolver::{Resolver, Upstream};
 
 /// After something went wrong that may be right later.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Once somebody has taken one, making others is not to be felt: after each the worker rests for so many times as long as it took.
+/// Once a network was taken, making others must not slow the fork: after each the worker rests for so many times as long as it took.
 const REST: u32 = 4;
 /// And no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(2);
@@ -63,7 +63,7 @@ impl Default for PoolSettings {
 
 /// A sandbox's network, with its resolver.
 ///
-/// Dropped, it stays on the host, as the sandbox does when the daemon ends; its names are answered again by whoever adopts it.
+/// Dropped, it stays on the host, as the sandbox does when the daemon ends; its names are answered again after its adoption.
 #[derive(Debug)]
 pub struct Network {
     lease: Lease,
@@ -114,7 +114,7 @@ pub struct Recovered {
     pub networks: BTreeMap<Slot, Network>,
     /// These sandboxes have no network any more.
     pub lost: BTreeMap<Slot, NetError>,
-    /// What nobody had, and is removed.
+    /// Unused ones, which were removed.
     pub swept: Vec<Slot>,
 }
 
@@ -129,7 +129,7 @@ pub struct Pool {
 
 /// The lock of the one who has the networks of sandboxes.
 const LOCK: &str = "sandboxes";
-/// How long whoever had it may take to end.
+/// How long its previous owner may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -154,7 +154,7 @@ struct State {
     stopping: bool,
 }
 
-/// Somebody who is not to be disturbed: networks that nobody waits for are made when this is gone.
+/// A fork that must not be delayed: spare networks are made when this is dropped.
 #[derive(Debug)]
 pub struct Hold {
     shared: Arc<Shared>,
@@ -176,7 +176,7 @@ pub enum Others {
 }
 
 impl Pool {
-    /// Takes the host over: adopts the networks of live sandboxes with their policies. Refused if somebody else has it.
+    /// Takes the host over: adopts the networks of live sandboxes with their policies. Refused if another daemon has it.
     pub async fn start(
         host: Arc<Host>,
         settings: PoolSettings,
@@ -233,7 +233,7 @@ impl Pool {
         policy.check()?;
         let (sender, receiver) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
-        // A task of its own, which comes to its end also if nobody waits for it any more.
+        // A task of its own, which is completed even if its caller has gone.
         tokio::spawn(async move {
             let taken = shared.take(policy).await;
             if let Err(Ok(network)) = sender.send(taken) {
@@ -243,7 +243,7 @@ impl Pool {
         receiver.await.unwrap_or(Err(NetError::Ended))
     }
 
-    /// Makes no networks that nobody waits for, as long as what is returned lives.
+    /// Makes no spare networks while the returned value lives.
     pub fn hold(&self) -> Hold {
         self.shared.state().queue.holds += 1;
         Hold { shared: Arc::clone(&self.shared) }
@@ -281,7 +281,7 @@ impl Pool {
         self.shared.work.notify_one();
         let worker = self.worker().take();
         if let Some(worker) = worker {
-            // What is left of one that has panicked is removed by the next pool.
+            // The remains of one that has panicked is removed by the next pool.
             let _ = worker.await;
         }
         let doomed: Vec<Doomed<Network>> = {
@@ -355,7 +355,7 @@ impl Shared {
         Ok(network)
     }
 
-    /// One that somebody waits for.
+    /// One that a request waits for.
     async fn make(&self) -> Result<Network, NetError> {
         let _turn = self.turn.lock().await;
         // It may have become ready while others had their turn.
@@ -370,13 +370,13 @@ impl Shared {
         made.inspect_err(|_| self.doom(Doomed::Slot(slot)))
     }
 
-    /// Does what nobody waits for, and rests afterwards.
+    /// Does background work, and rests afterwards.
     async fn quietly<T>(&self, work: impl Future<Output = T>) -> T {
         let begun = Instant::now();
         let done = work.await;
         let rest = (begun.elapsed() * REST).min(LONGEST_REST);
         let queue = &mut self.state().queue;
-        // The first ones are wanted soon, and nobody is there to be disturbed.
+        // The first ones are wanted soon, and no fork is running.
         queue.resting_until = queue.last_taken.map(|_| Instant::now() + rest);
         done
     }
@@ -476,12 +476,12 @@ async fn work(shared: Arc<Shared>) {
         let done = match next {
             Work::Nothing => {
                 shared.idle.notify_waiters();
-                // Nobody says so when fewer are wanted than before.
+                // There is no notification when fewer are wanted than before.
                 let _ = timeout(LOOK, shared.work.notified()).await;
                 continue;
             }
             Work::Wait(time) => {
-                // Somebody takes one, gives one back, or wants this to end.
+                // One was taken or returned, or this is to end.
                 let _ = timeout(time, shared.work.notified()).await;
                 continue;
             }

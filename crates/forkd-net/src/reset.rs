@@ -7,7 +7,7 @@
 //! The namespace, its veth and its tap stay, so nothing is made or removed. Everything that a guest can leave in them
 //! goes: packets on their way, connections here and on the host, neighbours, the resolver's sockets, counters, addresses that
 //! names have opened. A network is refused, and then removed by the caller, if anybody else still has its tap, if a step fails, or
-//! if the inspection finds anything. What nobody is shown stays: the statistics of links (`ip -s link`) and of protocols
+//! if the inspection finds anything. What no guest can see stays: the statistics of links (`ip -s link`) and of protocols
 //! (`/proc/net/snmp`).
 
 use std::fs;
@@ -46,7 +46,7 @@ pub(crate) type Reset = (Slot, Result<(Lease, Sockets), NetError>);
 
 /// Resets networks whose sandboxes and resolvers have ended. VMs that are about to end have so long. Blocks.
 ///
-/// What is left of one that is refused is to be cleared.
+/// A refused one has to be cleared.
 pub(crate) fn reset(leases: Vec<Lease>, patience: Duration) -> Vec<Reset> {
     let until = Instant::now() + patience;
     let emptied: Vec<_> = leases.into_iter().map(|lease| (lease.slot, empty(lease, until))).collect();
@@ -79,7 +79,7 @@ struct Emptied {
 
 fn empty(lease: Lease, until: Instant) -> Result<Emptied, NetError> {
     let Lease { host, slot, tap, inside, tenants_before, .. } = lease;
-    // Whoever has a way to the rules yet has none to those of the next sandbox.
+    // Access to the rules does not extend to those of the next sandbox.
     inside.release();
     let old = tap.ok_or_else(|| NetError::NotReusable(slot, "only its VM had its tap".into()))?;
     let failed = || NetError::when("reset a network");
@@ -125,7 +125,7 @@ fn connections() -> io::Result<u32> {
     sysctl::read("netfilter/nf_conntrack_count")?.parse().map_err(io::Error::other)
 }
 
-/// The tap, when nobody else has it any more.
+/// The tap, when no other process has it any more.
 fn open_alone(until: Instant) -> io::Result<OwnedFd> {
     loop {
         match tap::open(TAP) {

@@ -36,7 +36,7 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == 40);
 
-/// Makes a tap in the calling thread's namespace, or opens one that nobody has open. It is gone when its last descriptor is
+/// Makes a tap in the calling thread's namespace, or opens one that is not open. It is gone when its last descriptor is
 /// closed.
 pub fn open(name: &str) -> io::Result<OwnedFd> {
     if name.len() >= NAME {
@@ -87,7 +87,7 @@ unsafe impl Ioctl for GetNamespace {
     }
 
     unsafe fn output_from_ptr(output: IoctlOutput, _: *mut std::ffi::c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the kernel has just made this descriptor for the caller, and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for the caller, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(output) })
     }
 }

@@ -1,7 +1,7 @@
 //! Networks of guests that end with the process that started them: those of builds.
 //!
 //! They have slots of their own, beyond those of sandboxes. A slot is held by a lock that the kernel takes back when its holder
-//! ends, however that happens; whoever gets the lock next removes what is left.
+//! ends, however that happens; the next owner of the lock removes the rest.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -52,7 +52,7 @@ impl Drop for TransientLease {
         if let Err(error) = self.lease.release_now() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "cannot remove a network: the next user of its slot does"
+                "cannot remove a network; it is removed when its slot is next used"
             );
         }
     }

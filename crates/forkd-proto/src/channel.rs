@@ -19,7 +19,7 @@ pub const MAX_DESCRIPTORS: usize = 253;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    #[error("the other end is gone")]
+    #[error("the peer has closed the control socket")]
     Closed,
     #[error("the control socket failed")]
     Io(#[from] io::Error),

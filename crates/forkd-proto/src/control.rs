@@ -1,7 +1,7 @@
 //! The control protocol of a VM process (`forkd-vmm run`).
 //!
-//! One socket a process. Whoever holds the other end sends [`Request`]s; the process answers each with one [`Message::Reply`]
-//! of the same id, in order, and sends [`Message::Event`]s when something happens by itself. Descriptors travel with the
+//! One socket a process. The holder of the other end sends [`Request`]s; the process answers each with one [`Message::Reply`]
+//! of the same id, in order, and sends [`Message::Event`]s for events of the VM. Descriptors travel with the
 //! request that they belong to, in the order that its [`Command::descriptors`] names.
 //!
 //! ```text
@@ -16,12 +16,12 @@
 //! ```
 //!
 //! A control socket is one of a connected pair, and then the process ends with the other end; or it listens, and then the
-//! process outlives whoever talks to it and waits for the next. What happens meanwhile is told to the next.
+//! process outlives its client and waits for the next one, which gets the events of the time between.
 //!
 //! A VM goes back to one of its branches in three steps. `HandOver` stops it and answers with its control socket and its
 //! devices' descriptors. `Fork` of the branch's zygote is given those, and the successor has the VM's place: the same
 //! control socket, the same network, the same id. The two are connected by a socket of their own: when the successor can
-//! run, it tells the VM to end; if it cannot, the socket closes, and the VM goes on and says [`Event::Kept`].
+//! run, it tells the VM to end; if it cannot, the socket closes, and the VM resumes and says [`Event::Kept`].
 
 use std::fmt;
 
@@ -65,13 +65,13 @@ pub enum Command {
     Freeze,
     /// Makes a running VM of a zygote: a process of its own.
     Fork(Fork),
-    /// Makes a zygote of a VM that goes on running: a process of its own.
+    /// Makes a zygote of a VM that keeps running: a process of its own.
     Branch(Branch),
     /// Makes a zygote of a snapshot.
     Load(Load),
     /// Writes a snapshot of a zygote, in a process of its own: the zygote can be forked from meanwhile.
     Persist(Persist),
-    /// Makes the files of the frozen layers of a VM's or zygote's disks complete: whoever opens them finds all that was written. They
+    /// Makes the files of the frozen layers of a VM's or zygote's disks complete: a process that opens them finds all that was written. They
     /// are not synced.
     SettleDisk,
     /// Puts one frozen layer of a disk of a VM's or zygote's in the place of `count`, from the `first` on. Its contents are theirs.
@@ -90,7 +90,7 @@ pub enum Command {
     Prefault(Prefault),
     /// Which pages of its memory a VM has copied: those that it has written since it was forked. After `PageTable`.
     OwnPages,
-    /// Who the process is: for whoever finds its socket again.
+    /// The identity of the process, for a daemon that finds its socket again.
     Identify,
     /// What the process takes and has done.
     Stats,
@@ -113,7 +113,7 @@ pub enum Descriptor {
     /// The file that the serial port's output goes to.
     #[serde(rename = "console")]
     Serial,
-    /// A pipe or a socket whose bytes are typed at the serial port. Nobody else reads from it.
+    /// A pipe or a socket whose bytes are typed at the serial port. No other process reads from it.
     #[serde(rename = "console_input")]
     SerialInput,
     /// The image below a disk, which is only read.
@@ -194,7 +194,7 @@ pub struct Devices {
     /// A serial port, which is the guest's console. Its name on the wire and in records is older.
     #[serde(rename = "console")]
     pub serial: bool,
-    /// Whether somebody types at it.
+    /// Whether it has input.
     #[serde(default, rename = "console_input")]
     pub serial_input: bool,
     /// At most [`MAX_DISKS`]. The first is the one that the guest's root file system is on.
@@ -387,7 +387,7 @@ pub struct Prefault {
     pub written: PageRuns,
     /// Pages that they read. KVM maps them, and the written ones, before the guest runs, where the host's kernel can.
     pub touched: PageRuns,
-    /// Memory that children use and nobody has used before, in whole huge pages. The zygote has them made now: a child then copies the
+    /// Memory that children use and that was not used before, in whole huge pages. The zygote has them made now: a child then copies the
     /// few small pages that it writes, instead of getting 2 MiB of zeroes.
     #[serde(default, skip_serializing_if = "PageRuns::is_empty")]
     pub fresh: PageRuns,
@@ -495,7 +495,7 @@ pub enum Reply {
     Forked {
         pid: i32,
     },
-    /// The new process, and how long the source stood still. Its pidfd comes with the reply.
+    /// The new process, and the pause of the source. Its pidfd comes with the reply.
     Branched {
         pid: i32,
         pause_us: u64,
@@ -503,7 +503,7 @@ pub enum Reply {
         #[serde(rename = "disk_layer", with = "one_or_many::or_default")]
         disk_layers: Vec<bool>,
     },
-    /// The VM stands still. With the reply come its control socket and what [`Devices::own`] names.
+    /// The VM is stopped. With the reply come its control socket and what [`Devices::own`] names.
     HandedOver {
         devices: Devices,
     },
@@ -570,7 +570,7 @@ pub enum StateName {
     Zygote,
 }
 
-/// Something that happened by itself.
+/// An event of the VM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -580,11 +580,11 @@ pub enum Event {
     Zygote,
     /// The snapshot is written: the last thing its process says.
     Persisted(Persisted),
-    /// Nobody has taken the VM's place, and it goes on.
+    /// No successor has taken the VM's place, and it keeps running.
     Kept,
-    /// The guest's kernel has panicked. The VM goes on; what comes next is the guest's to decide.
+    /// The guest's kernel has panicked. The VM keeps running; the guest decides what comes next.
     Panicked,
-    /// A write to a disk was refused for lack of room: the guest saw an error, and goes on. Said once for each top layer.
+    /// A write to a disk was refused for lack of room: the guest saw an error, and keeps running. Said once for each top layer.
     OutOfDisk {
         /// The disk's number in [`Devices::disks`].
         #[serde(default, skip_serializing_if = "is_zero")]

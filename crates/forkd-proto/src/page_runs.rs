@@ -111,7 +111,7 @@ impl TryFrom<Vec<u32>> for PageRuns {
 impl From<PageRuns> for Vec<u32> {
     fn from(runs: PageRuns) -> Vec<u32> {
         let mut before = 0;
-        // Both fit: whoever makes a list has looked.
+        // Both fit: checked when the list was made.
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let pair = |run: Range<u64>| {
             let gap = run.start - std::mem::replace(&mut before, run.end);

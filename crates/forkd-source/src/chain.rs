@@ -15,8 +15,8 @@
 //! warm_up = ["python=import pandas"] # python, javascript, typescript, bash, r, java; =@FILE for code in a file
 //! ```
 //!
-//! The file is read by whoever asks for a build, and may be anybody's. Everything that can be known to be wrong without a daemon is
-//! refused here, before anything is made.
+//! The client that asks for a build reads the file, which is untrusted input. Errors that can be found without a daemon are found here,
+//! before anything is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};

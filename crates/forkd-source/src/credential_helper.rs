@@ -84,7 +84,12 @@ fn ask_within(
         let message = message.trim().chars().filter(|letter| !letter.is_control()).take(200).collect();
         return Err(HelperError::Failed { name: name.into(), server: server.into(), message });
     }
-    let answer = (output.len() as u64 <= MAX_OUTPUT).then(|| serde_json::from_slice::<Answer>(&output).ok());
+    parse(name, server, &output)
+}
+
+/// What a helper printed that has succeeded.
+pub fn parse(name: &str, server: &str, output: &[u8]) -> Result<Option<Credentials>, HelperError> {
+    let answer = (output.len() as u64 <= MAX_OUTPUT).then(|| serde_json::from_slice::<Answer>(output).ok());
     let Some(Answer { username, secret }) = answer.flatten() else {
         return Err(HelperError::Output { name: name.into() });
     };

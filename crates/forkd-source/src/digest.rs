@@ -99,7 +99,7 @@ impl<R: Read> HashingReader<R> {
         HashingReader { inner, hash: Sha256::new() }
     }
 
-    /// The digest of what was read and of what is left.
+    /// The digest of all: what was read, and the rest.
     pub fn finish(mut self) -> io::Result<Digest> {
         let mut buffer = vec![0; 64 << 10];
         while self.read(&mut buffer)? > 0 {}

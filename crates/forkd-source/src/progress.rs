@@ -1,4 +1,4 @@
-//! Where long operations say what they are doing, and learn that nobody wants them any more. Nothing in this crate prints.
+//! Where long operations report what they are doing, and learn that they are cancelled. Nothing in this crate prints.
 
 /// The caller's side of a long operation.
 pub trait Progress {
@@ -22,7 +22,7 @@ pub trait Progress {
     }
 }
 
-/// Says nothing and goes on.
+/// Reports nothing and is never cancelled.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -44,7 +44,7 @@ pub enum RecipeError {
     Wrong { path: PathBuf, field: &'static str, problem: String },
 }
 
-/// What a parent needs. What is not said is left to whoever starts it. An image keeps it in its metadata.
+/// What a parent needs. The starter decides what it does not say. An image keeps it in its metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct Recipe {

@@ -17,7 +17,7 @@ use crate::tag::Tag;
 /// The most snapshots in a chain, base and head included.
 ///
 /// A chain goes to a VM process in one message, and a message carries 253 descriptors at most. Each snapshot takes three
-/// (manifest, memory, map) and the head one more for its state. What is left is for disk layers and devices.
+/// (manifest, memory, map) and the head one more for its state. The rest is for disk layers and devices.
 pub const MAX_CHAIN: usize = 48;
 
 /// `SCM_MAX_FD` of the kernel.

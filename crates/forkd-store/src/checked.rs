@@ -17,7 +17,7 @@ impl LayerEntry {
         check_image(name, file, self.size, self.digest)
     }
 
-    /// Refuses a file of another size. That is enough of one whose bytes were checked when it came, and that nobody can write to.
+    /// Refuses a file of another size. That is enough of one whose bytes were checked when it came, and that cannot be written to.
     pub fn check_length(&self, name: &Path, file: &File) -> Result<(), OpenError> {
         check_length(name, file, self.size)
     }

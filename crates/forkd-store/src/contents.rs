@@ -2,7 +2,7 @@
 //! the frozen VM's memory; it sees descriptors and no paths.
 //!
 //! It runs on the caller's thread and holds three blocks of memory at most, so a zygote can do it behind the forks it serves. It hashes
-//! nothing: nobody would believe it.
+//! nothing: its digests would not be trusted.
 
 use std::fs::File;
 use std::io;

@@ -94,7 +94,7 @@ pub(crate) fn next_data(file: &File, offset: u64) -> Option<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(data) => Some(data.max(offset)),
         Err(Errno::NXIO) => None,
-        // Only a hint: whoever reads a hole reads zeroes.
+        // Only a hint: a hole reads as zeroes.
         Err(_) => Some(offset),
     }
 }

@@ -8,8 +8,8 @@
 //!                        blake3 of these, one after another           in manifest.json
 //! ```
 //!
-//! Whoever needs a part of the memory reads the frames that it is in and can check each one. So nobody has to read a file twice, once
-//! to check it and once to use it, and the frames can be checked on all cores.
+//! A reader of a part of the memory reads the frames that it is in and can check each one. So no file is read twice, once to check it
+//! and once to use it, and the frames can be checked on all cores.
 
 use std::fs::File;
 use std::io;

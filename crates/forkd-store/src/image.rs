@@ -1,5 +1,5 @@
 //! `memory.bin` as it is written: pages one after another. Nothing is hashed here: that is done once, by the owner of the store, when
-//! nobody can write to the file any more (`seal.rs`).
+//! no process can write to the file any more (`seal.rs`).
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,7 @@ impl<'a> PackedImage<'a> {
         Ok(())
     }
 
-    /// Writes what is left, and brings all of it to the disk.
+    /// Writes the rest, and brings all of it to the disk.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         self.file.sync_all()

@@ -26,7 +26,7 @@ use crate::parallel;
 pub(crate) const BLOCK: usize = BULK;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// The largest image, which is also the largest file of ext4. A hole costs 32 bytes of hashing for each block: whoever may
+/// The largest image, which is also the largest file of ext4. A hole costs 32 bytes of hashing for each block: a user who may
 /// set a file's length must not keep us busy for hours.
 pub(crate) const MAX_IMAGE: u64 = 16 << 40;
 

@@ -96,6 +96,9 @@ impl Local {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
     use super::*;
     use crate::testing::tag;
 
@@ -133,5 +136,52 @@ mod tests {
         let path =
             with(r#"{"format":"forkd snapshot here","version":1,"parent":"../x","layers":[],"about":{}}"#);
         assert!(matches!(Local::parse(&path, 0), Err(LocalError::Syntax(_))));
+    }
+
+    fn any_tag() -> impl Strategy<Value = Tag> {
+        "[a-z0-9][a-z0-9._-]{0,63}".prop_map(|text| text.parse().unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn any_that_was_written_is_read_and_no_other(
+            parent in prop::option::of(any_tag()),
+            layers in prop::collection::vec(any_tag(), 0..10),
+            about in prop::collection::btree_map(".{0,10}", any::<u64>(), 0..5),
+            byte in any::<prop::sample::Index>(),
+            bit in 0_u8..8,
+        ) {
+            let about = about.into_iter().map(|(name, value)| (name, value.into())).collect();
+            let local = Local { parent, layers, about };
+            let mut file = local.encode().unwrap();
+            prop_assert_eq!(Local::parse(&file, local.layers.len()).unwrap(), local.clone());
+            prop_assert!(Local::parse(&file, local.layers.len() + 1).is_err());
+            let at = byte.index(file.len());
+            file[at] ^= 1 << bit;
+            let parsed = Local::parse(&file, local.layers.len());
+            prop_assert!(matches!(parsed, Err(LocalError::Damaged)), "bit {bit} of byte {at}: {parsed:?}");
+        }
+
+        /// The digest of a file is no secret: its writer can put anything in it.
+        #[test]
+        fn any_file_with_a_right_digest_is_one_or_is_refused(
+            field in prop::sample::select(vec!["format", "version", "parent", "layers", "about", "other"]),
+            value in prop_oneof![
+                Just(json!(null)), Just(json!({})), any::<i64>().prop_map(Into::into), ".{0,80}".prop_map(Into::into),
+                prop::collection::vec(".{0,5}", 0..4).prop_map(Into::into),
+            ],
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut fields = json!({"format": FORMAT, "version": VERSION, "parent": null, "layers": [], "about": {}});
+            fields[field] = value;
+            let file = side_file::encode(&fields).unwrap();
+            for layers in 0..4 {
+                if let Ok(local) = Local::parse(&file, layers) {
+                    prop_assert_eq!(local.layers.len(), layers);
+                    prop_assert_eq!(Local::parse(&local.encode().unwrap(), layers).unwrap(), local);
+                }
+            }
+            prop_assert!(Local::parse(&bytes, 0).is_err());
+        }
     }
 }

@@ -68,7 +68,7 @@ struct Files {
     map: Option<FileEntry>,
 }
 
-/// Decodes the JSON of a manifest; sizes and counts are checked by whoever asks.
+/// Decodes the JSON of a manifest; sizes and counts are checked by the caller.
 pub(crate) fn parse(json: &[u8]) -> Result<(Manifest, Tag, Local), ManifestError> {
     let fields: Fields = serde_json::from_slice(json).map_err(ManifestError::Syntax)?;
     let wrong = |kind, what, expected| Err(ManifestError::Kind { kind, what, expected });

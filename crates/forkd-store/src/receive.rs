@@ -2,7 +2,7 @@
 //! says.
 //!
 //! ```text
-//!   whoever fetches          state.bin, memory.map ─▶ check_state, memory_frames ─▶ memory.bin, each frame checked before it is written
+//!   the receiver             state.bin, memory.map ─▶ check_state, memory_frames ─▶ memory.bin, each frame checked before it is written
 //!   Store::receive           .tmp-…/   the same files under further names, all compared with the manifest
 //!                            ─▶ local.json ─▶ manifest.json ─▶ sync ─▶ rename ─▶ sync
 //! ```
@@ -22,7 +22,7 @@ use crate::store::{Store, StoreError, Stored};
 use crate::tag::Tag;
 use crate::write::WriteError;
 
-/// The files of a snapshot that has come, which nobody writes to any more. They stay where they are: the store gives them further
+/// The files of a received snapshot, which are not written any more. They stay where they are: the store gives them further
 /// names, or copies them from another disk.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceivedFiles<'a> {

@@ -26,7 +26,7 @@ fn names(tags: &[Tag]) -> String {
 }
 
 impl Store {
-    /// Removes a snapshot, whole or damaged. Refused while a diff depends on it. Whoever has it open can go on reading.
+    /// Removes a snapshot, whole or damaged. Refused while a diff depends on it. Processes that have it open can still read it.
     pub fn remove(&self, tag: &Tag) -> Result<(), RemoveError> {
         let lock = self.lock()?;
         let path = self.path(tag);

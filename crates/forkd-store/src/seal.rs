@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   Draft::settle           the owner has the files open for reading only, and asks the kernel who else can write to them
-//!   Unhashed::hash          the frames of memory.bin, on all cores; whoever has time does it
+//!   Unhashed::hash          the frames of memory.bin, on all cores; by any idle thread
 //!   SettledDraft::publish   state.bin and memory.runs checked ─▶ memory.map ─▶ local.json ─▶ manifest.json
 //!                           ─▶ sync directory ─▶ rename to TAG ─▶ sync store
 //! ```
 //!
 //! The process that wrote them is a clone of one that may have been taken over by its guest, so nothing that it says of its files is
-//! believed. From then on nobody can write to them, and nobody has to hash them as a whole again: whoever reads memory checks the frames.
+//! believed. From then on no process can write to them, and they are never hashed as a whole again: readers of memory check its frames.
 
 use std::fs::{self, File};
 use std::io;
@@ -62,7 +62,7 @@ impl Unhashed {
 }
 
 impl Draft {
-    /// Closes the files, and opens them again for reading. Before it is published, whoever wrote them has to have closed them, too.
+    /// Closes the files, and opens them again for reading. Before it is published, their writer has to have closed them, too.
     pub fn settle(mut self) -> Result<SettledDraft, WriteError> {
         self.close();
         let open = |name| -> Result<File, WriteError> {
@@ -80,7 +80,7 @@ impl SettledDraft {
         [&self.state, &self.memory, &self.runs]
     }
 
-    /// Puts copies in the place of the files. For those whose file system cannot say who can write to them: nobody has the copies.
+    /// Puts copies in the place of the files. For those whose file system cannot say who can write to them: no process has the copies open.
     pub fn copy(&mut self) -> Result<(), WriteError> {
         let mut copied = Vec::new();
         for (file, name) in
@@ -98,7 +98,7 @@ impl SettledDraft {
         Ok(())
     }
 
-    /// Its memory, to be hashed when nobody can write to it any more.
+    /// Its memory, to be hashed when no process can write to it any more.
     pub fn unhashed(&self) -> Result<Unhashed, WriteError> {
         let memory = self.memory.try_clone().map_err(failed(files::MEMORY))?;
         let size = files::length(&memory).map_err(failed(files::MEMORY))?;
@@ -212,7 +212,7 @@ impl SettledDraft {
             // It was packed since.
             _ => self.unhashed()?.hash()?.frames,
         };
-        // Whoever wrote it may have said that it is on disk.
+        // Its writer may have said that it is on disk.
         self.memory.sync_all().map_err(failed(files::MEMORY))?;
         self.state.sync_all().map_err(failed(files::STATE))?;
         let entry = FileEntry { size, digest: frame::digest_of(&frames) };

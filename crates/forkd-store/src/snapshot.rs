@@ -113,7 +113,7 @@ impl Snapshot {
         Ok(Snapshot { name, sealed, memory, map })
     }
 
-    /// Checks every byte of memory that has no digests of frames, on all cores. Frames are checked by whoever reads them.
+    /// Checks every byte of memory that has no digests of frames, on all cores. Readers check frames.
     pub(crate) fn verify_whole_memory(&self) -> Result<(), OpenError> {
         let FileEntry { size, digest } = self.manifest().memory;
         match self.manifest().content {
@@ -144,7 +144,7 @@ impl Snapshot {
         self.name.join(file)
     }
 
-    /// What to call it in messages: its tag, as far as whoever opened it knows.
+    /// What to call it in messages: its tag, as far as its opener knows it.
     pub fn label(&self) -> String {
         label(&self.name)
     }

@@ -1,4 +1,4 @@
-//! Which version of a file somebody has looked at.
+//! Which version of a file was read.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numbers are little-endian. The magic has the architecture in it. Magic, version and checksum stay where they are in every
-//! version, so a flipped bit is told from a newer format. The payload's own version is out here because whoever decodes
-//! the payload must know it before the first byte.
+//! version, so a flipped bit is told from a newer format. The payload's own version is out here because the decoder
+//! must know it before the first byte.
 
 use crate::digest::Digest;
 

@@ -103,7 +103,7 @@ impl Store {
         Ok(SnapshotDirectory::open(&self.path(tag))?.map(|(_, stored)| stored))
     }
 
-    /// A snapshot with this digest, under whatever name. `None` if there is none that can be read.
+    /// A snapshot with this digest, under whatever name. `None` without one that can be read.
     pub fn find(&self, digest: &Digest) -> Result<Option<Stored>, StoreError> {
         let mut readable = self.list()?.into_iter().filter_map(|listed| listed.stored.ok());
         Ok(readable.find(|stored| stored.sealed.digest == *digest))

@@ -47,7 +47,7 @@ impl TemporaryDirectory {
         self.directory.path()
     }
 
-    /// Gives the directory its final name, if nobody has that. The caller holds the store's lock.
+    /// Gives the directory its final name, if that is free. The caller holds the store's lock.
     pub fn rename(self, path: &Path) -> io::Result<()> {
         // A rename would replace an empty directory.
         match fs::symlink_metadata(path) {

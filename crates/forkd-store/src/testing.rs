@@ -21,7 +21,7 @@ use crate::write::{Base, NewSnapshot, Step, WriteError};
 pub(crate) struct Memory {
     pub layout: Layout,
     pub bytes: Vec<u8>,
-    /// For a sink: what came, until somebody looks.
+    /// For a sink: what came, until it is read.
     received: Mutex<Received>,
 }
 

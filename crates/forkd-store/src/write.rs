@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The first and the last belong to the owner of the store, who has its paths; the middle to the process that has the
-//! memory, and gets descriptors only. [`Store::write`] does all three for whoever is both.
+//! memory, and gets descriptors only. [`Store::write`] does all three for a process that is both.
 
 use std::io;
 use std::ops::{ControlFlow, Range};

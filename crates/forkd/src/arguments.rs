@@ -1,5 +1,7 @@
 //! The command line's grammar. What the words mean is in `commands`.
 
+#[cfg(test)]
+mod aliases;
 mod daemon;
 mod e2b;
 mod hold;
@@ -275,7 +277,7 @@ pub struct DoctorOptions {
 #[derive(Debug, Args)]
 pub struct Which {
     /// The machine's name.
-    #[arg(long, default_value = "default")]
+    #[arg(long, alias = "machine", default_value = "default")]
     pub name: Name,
 }
 
@@ -316,7 +318,7 @@ pub struct StopOptions {
     #[command(flatten)]
     pub which: Which,
     /// Kill the machine instead of shutting it down.
-    #[arg(long)]
+    #[arg(long, short)]
     pub force: bool,
     #[command(flatten)]
     pub output: Output,
@@ -373,7 +375,7 @@ pub struct RmOptions {
     #[command(flatten)]
     pub which: Which,
     /// Remove it even if it is running or its files are damaged.
-    #[arg(long)]
+    #[arg(long, short)]
     pub force: bool,
     /// Also remove cached images that no machine uses.
     #[arg(long)]

@@ -1,11 +1,12 @@
-//! What a shell completes ids of sandboxes, tags of snapshots and names of images with: the daemon is asked, quickly or not at all.
+//! Completion of sandbox ids, snapshot tags and image names: the daemon is asked, within a second.
 //!
-//! The daemon is the one that FORKD_ADDRESS names, else this host's, else the machine's. `--address` on the line is not looked at.
+//! The daemon is the one that FORKD_ADDRESS names, else this host's, else the machine's. `--address` on the line is ignored.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap::Parser;
-use clap_complete::engine::CompletionCandidate;
+use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
 use forkd_api::sandbox::ListSandboxes;
 use forkd_client::Client;
 
@@ -13,10 +14,10 @@ use crate::arguments::DaemonOptions;
 use crate::commands::asynchronously;
 use crate::daemon;
 
-/// Longer than a local daemon needs, and no longer than somebody waits at a prompt.
+/// Longer than a local daemon needs, and short enough for a user at a prompt.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What there are names of.
+/// Kinds of names that the daemon knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sandbox,
@@ -42,7 +43,7 @@ struct Environment {
     daemon: DaemonOptions,
 }
 
-/// All names of these kinds. Where no daemon answers, there are none: a prompt is no place for errors.
+/// All names of these kinds. Errors yield no candidates: a completion must not print to the prompt.
 pub fn candidates(kinds: &[Kind]) -> Vec<CompletionCandidate> {
     let Ok(options) = Environment::try_parse_from(["forkd"]) else { return Vec::new() };
     let asked = asynchronously(async {
@@ -57,6 +58,16 @@ pub fn candidates(kinds: &[Kind]) -> Vec<CompletionCandidate> {
         Ok(found.await.unwrap_or_default())
     });
     asked.unwrap_or_default()
+}
+
+/// Candidates for an argument of `forkd cp`: files, and `SANDBOX:`.
+pub fn copied(current: &OsStr) -> Vec<CompletionCandidate> {
+    let sandboxes = candidates(&[Kind::Sandbox]).into_iter().filter_map(|candidate| {
+        let name = format!("{}:", candidate.get_value().to_str()?);
+        let begun = name.starts_with(current.to_str()?);
+        begun.then(|| CompletionCandidate::new(name).help(candidate.get_help().cloned()))
+    });
+    sandboxes.chain(PathCompleter::any().complete(current)).collect()
 }
 
 async fn named(client: &Client, kind: Kind) -> Vec<CompletionCandidate> {

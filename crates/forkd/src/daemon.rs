@@ -129,7 +129,7 @@ fn service_socket(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
 /// The machine's daemon, if it answers.
 pub async fn look_in_machine(options: &DaemonOptions) -> Result<Option<Client>, CliError> {
     let Some(client) = machine_daemon(options)? else { return Ok(None) };
-    // QEMU takes connections to the machine's port also when nobody listens behind it.
+    // QEMU accepts connections to the machine's port even if nothing listens behind it.
     Ok(timeout(ANSWER, client.health()).await.is_ok_and(|answer| answer.is_ok()).then_some(client))
 }
 
@@ -155,7 +155,7 @@ fn socket() -> Result<PathBuf, CliError> {
     }
 }
 
-/// Whether somebody listens. A socket that this user may not use is somebody's, and no reason to look elsewhere.
+/// Whether a process listens. A socket that this user may not use belongs to a daemon, too, and no other one is looked for.
 fn listens(socket: &Path) -> Result<bool, CliError> {
     match UnixStream::connect(socket) {
         Ok(_) => Ok(true),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use crate::arguments::USUAL_LISTEN;
 use crate::exit::Exit;
 use crate::hint::hint;
 
@@ -64,7 +65,7 @@ pub enum CliError {
     Dockerfile { path: std::path::PathBuf, source: io::Error },
     #[error(transparent)]
     Context(#[from] forkd_source::context::ContextError),
-    #[error("{0:?} is not a valid image name; give one with --name NAME")]
+    #[error("{0:?} is not a valid image name; give one with --tag NAME")]
     NameNeeded(String),
     #[error("image {image} is needed by {users}")]
     ImageNeeded { image: String, users: String },
@@ -74,7 +75,7 @@ pub enum CliError {
     Save { path: PathBuf, source: io::Error },
     #[error("the key in {} cannot be used", path.display())]
     Key { path: PathBuf, source: forkd_hub::trust::KeyError },
-    #[error("the daemon did not say which digest {reference} has, so it cannot be signed")]
+    #[error("the daemon returned no digest of {reference}; nothing was signed")]
     NoDigest { reference: String },
     #[error("{reference} was asked for, but the registry has {found}; nothing was signed")]
     OtherDigest { reference: String, found: String },
@@ -132,6 +133,8 @@ pub enum CliError {
     Address { variable: &'static str, source: forkd_client::AddressError },
     #[error("cannot read the token {}", path.display())]
     TokenFile { path: PathBuf, source: io::Error },
+    #[error("the daemon does not listen on TCP, which E2B's SDKs need")]
+    NoTcpPort,
     #[error("{from} has no token: expected one word")]
     NoToken { from: String },
     #[error("no snapshot or image is named {0}")]
@@ -150,9 +153,9 @@ pub enum CliError {
     Unpack(#[from] crate::copy::UnpackError),
     #[error("cannot copy {}", path.display())]
     Copy { path: PathBuf, source: io::Error },
-    #[error("snapshot {0} is not of an image")]
+    #[error("snapshot {0} was not made from an image; choose one that was, to compare with cold boots")]
     NoImage(String),
-    #[error("the code failed in {0}")]
+    #[error("the code failed in sandbox {0}")]
     BenchCode(String),
     #[error("interrupted")]
     Interrupted(u8),
@@ -207,6 +210,9 @@ impl CliError {
             CliError::NoRecipe(name) => {
                 format!("forkd recipe ls lists the recipes; give a directory with a slash: ./{name}")
             }
+            CliError::NoTcpPort => {
+                format!("start it with a TCP port: forkd serve --listen {USUAL_LISTEN}")
+            }
             CliError::NoTerminal => "use forkd exec to run a command without a terminal".into(),
             _ => return None,
         })
@@ -227,7 +233,7 @@ impl CliError {
 /// Prints `forkd: what failed: because: because`, and what to do about it on a line of its own.
 pub fn print(error: &CliError) {
     let hint = error.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    // Nobody is left to tell when stderr itself is gone.
+    // An error of stderr itself cannot be reported.
     let _ = writeln!(io::stderr(), "{}", safe(&format!("forkd: {}{hint}", message(error))));
 }
 

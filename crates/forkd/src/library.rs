@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   an address is given (--address, FORKD_ADDRESS, FORKD_URL) ──▶ that daemon
-//!   else somebody listens at this host's socket               ──▶ that daemon
+//!   else a daemon listens at this host's socket               ──▶ that daemon
 //!   else                                                      ──▶ a daemon that is started for this command, and ends with it
 //! ```
 //!
@@ -40,7 +40,7 @@ impl Keeper {
         Ok(Keeper { client, temporary: Some(daemon) })
     }
 
-    /// Nobody else sees the log of a daemon that was started for this command, so what it says of a failure is shown.
+    /// The log of a daemon that was started for this command is not kept, so its errors are shown.
     fn explain(&self, error: CliError) -> CliError {
         match (error, &self.temporary) {
             (CliError::Client(error), Some(daemon)) if error.code() == Some(ErrorCode::Internal) => {

@@ -68,7 +68,7 @@ impl Progress {
         match &self.display {
             Display::Spinner(spinner) => spinner.println(line),
             Display::Lines => {
-                // Progress that nobody can see is no reason to fail.
+                // A command does not fail because its progress cannot be shown.
                 let _ = writeln!(io::stderr(), "{line}");
             }
         }

@@ -21,16 +21,16 @@ use crate::exit::Exit;
 use crate::signals::{Asked, Signals};
 use crate::terminal::{self, Raw};
 
-/// How a program meets this terminal.
+/// How a program is connected to this terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Manner {
+pub struct Mode {
     /// Whether it reads this command's stdin.
     pub stdin: bool,
     /// Whether it has a terminal.
     pub tty: bool,
 }
 
-/// A terminal whose size nobody knows.
+/// The size of a terminal that does not report one.
 const USUAL: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 /// What is read from stdin at once, and how many of these wait to be sent.
 const PIECE: usize = 64 << 10;
@@ -45,11 +45,11 @@ pub async fn run(
     client: &Client,
     id: &str,
     exec: &Exec,
-    manner: Manner,
+    mode: Mode,
     signals: &mut Signals,
 ) -> Result<Exit, CliError> {
-    let (input, output) = client.start(id, &begin(exec, manner)).await?;
-    let ended = follow(input, output, manner, signals).await?;
+    let (input, output) = client.start(id, &begin(exec, mode)).await?;
+    let ended = follow(input, output, mode, signals).await?;
     if ended.timed_out {
         say(&format!("forkd: the command was ended after {} s (--timeout)", exec.timeout_secs));
     }
@@ -67,19 +67,19 @@ pub struct Ended {
 pub async fn follow(
     input: Input,
     mut output: Output,
-    manner: Manner,
+    mode: Mode,
     signals: &mut Signals,
 ) -> Result<Ended, CliError> {
-    let raw = match manner.tty && manner.stdin {
+    let raw = match mode.tty && mode.stdin {
         true => Raw::new().map_err(|error| CliError::Io("use the terminal", error))?,
         false => None,
     };
     let (controls, received) = mpsc::unbounded_channel();
-    let stdin = match manner {
-        Manner { stdin: true, .. } => Some(read_stdin()),
+    let stdin = match mode {
+        Mode { stdin: true, .. } => Some(read_stdin()),
         // A program on a terminal would take the end of its input for the user's farewell.
-        Manner { tty: true, .. } => None,
-        Manner { .. } => Some(mpsc::channel(1).1),
+        Mode { tty: true, .. } => None,
+        Mode { .. } => Some(mpsc::channel(1).1),
     };
     let sending = tokio::spawn(send(input, stdin, received));
     let mut asked_before = false;
@@ -90,7 +90,7 @@ pub async fn follow(
             asked = signals.next() => {
                 match asked {
                     Asked::Window => {
-                        if let Some(size) = terminal::size().filter(|_| manner.tty) {
+                        if let Some(size) = terminal::size().filter(|_| mode.tty) {
                             let _ = controls.send(ExecInput::Resize(size));
                         }
                     }
@@ -130,11 +130,11 @@ pub async fn follow(
     Ok(ended)
 }
 
-fn begin(exec: &Exec, manner: Manner) -> ExecStart {
+fn begin(exec: &Exec, mode: Mode) -> ExecStart {
     let Exec { args, env, cwd, user, stdin, timeout_secs } = exec.clone();
-    let tty = manner.tty.then(|| terminal::size().unwrap_or(USUAL));
+    let tty = mode.tty.then(|| terminal::size().unwrap_or(USUAL));
     let timeout_secs = Some(timeout_secs);
-    ExecStart { args, env, cwd, user, stdin, timeout_secs, tty, stdin_window: manner.stdin }
+    ExecStart { args, env, cwd, user, stdin, timeout_secs, tty, stdin_window: mode.stdin }
 }
 
 fn signal(asked: Asked) -> Signal {

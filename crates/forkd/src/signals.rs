@@ -4,7 +4,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::CliError;
 
-/// The signals that ask a command to end. From the moment this is made, none of them ends it by itself.
+/// The signals that ask a command to end. Once this exists, none of them ends the process.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,

@@ -1,4 +1,4 @@
-//! A daemon for one command: started where there is none, with a socket that only this command knows, and ended with it.
+//! A daemon for one command: started if none is running, with a socket that only this command knows, and ended with it.
 //!
 //! ```text
 //!   forkd image pull ──▶ forkd serve --temporary DIRECTORY
@@ -24,13 +24,13 @@ use crate::error::CliError;
 
 /// How long it may take to answer.
 const START: Duration = Duration::from_secs(60);
-/// How long this command waits for its end. What it has begun and nobody wants any more is given up well before.
+/// How long this command waits for its end. It cancels abandoned work well before.
 const END: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(2);
 /// How much is read of its log.
 const MAX_LOG: u64 = 64 << 10;
 
-/// Dropped, it ends, and nobody waits for that.
+/// Dropped, it ends; the drop does not wait for that.
 #[derive(Debug)]
 pub struct TemporaryDaemon {
     process: Child,

@@ -111,7 +111,7 @@ fn tokens_are_made_listed_and_removed() {
     let gone = run(home, &["token", "rm", "ci"]);
     assert_eq!(gone, (1, String::new(), "forkd: there is no token named ci (forkd token ls)\n".into()));
     let (_, _, note) = run(home, &["token", "rm", "boss"]);
-    assert!(note.contains("It was the last"), "{note}");
+    assert!(note.contains("This was the last token"), "{note}");
     assert_eq!(run(home, &["token", "create", "a b"]).0, 1);
     assert_eq!(run(home, &["token", "create", "x", "--scope", "root"]).0, 2);
     let everything =
@@ -138,7 +138,7 @@ fn what_cannot_be_served_is_refused_with_a_next_step() {
     let (code, _, error) = run(home, &missing);
     assert_eq!((code, error.contains("cannot read /no/cert: No such file")), (1, true), "{error}");
     let (code, _, error) = run(home, &["serve", "--socket-group", "no-such-group"]);
-    assert_eq!((code, error.contains("no group named no-such-group")), (1, true), "{error}");
+    assert_eq!((code, error.contains("no group no-such-group on this host")), (1, true), "{error}");
     fs::write(home.join("tokens.json"), "{").expect("a file");
     let (code, _, error) = run(home, &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!((code, error.contains("tokens.json is damaged")), (1, true), "{error}");

@@ -23,7 +23,7 @@ def test_addresses_are_read() -> None:
     ["host:1", "unix://x", "http://", "http://:1", "http://h:0", "http://h:65536", "http://u@h", "http://h/p", "ftp://h"],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no address"):
+    with pytest.raises(InvalidArgumentError, match="not a valid address"):
         Controller(text)
 
 

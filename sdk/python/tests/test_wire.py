@@ -322,6 +322,9 @@ def test_a_snapshot_goes_through_a_registry(daemon: fake.Fake, controller: Contr
     asked = daemon.asked[-1]
     assert asked.line == "POST /v1/snapshots/base/push"
     assert asked.json == {"reference": reference, "yes": True, "mount_from": ["team/base"]}
+    daemon.says(lines({"pushed": pushed}))
+    snapshot.push(reference, variant="v3")
+    assert daemon.asked[-1].json == {"reference": reference, "variant": "v3"}
     daemon.says(lines({"error": {"error": "of a sandbox", "code": "wrong_state"}}))
     with pytest.raises(forkd.ForkdError, match="of a sandbox"):
         snapshot.push(reference)
@@ -574,6 +577,17 @@ def test_connect_only_extends(daemon: fake.Fake, controller: Controller) -> None
     Sandbox.connect(ID, timeout=60, controller=controller)
     assert [asked.line.rsplit("/", 1)[1] for asked in daemon.asked] == [ID, "resume", ID, "ttl"]
     assert daemon.asked[-1].json == {"ttl_secs": 60}
+
+
+def test_what_happens_when_a_sandbox_expires(daemon: fake.Fake, controller: Controller) -> None:
+    daemon.says(answer(CREATED, 201))
+    expiry = {"on_expiry": "pause", "wake_on_traffic": True}
+    sandbox = Sandbox.create("base", on_expiry="pause", wake_on_traffic=True, controller=controller)
+    sandbox.fork(on_expiry="pause", wake_on_traffic=True)
+    snapshot = Snapshot(controller, models.SnapshotInfo.from_json(SNAPSHOT))
+    snapshot.fork(on_expiry="pause", wake_on_traffic=True)
+    sources = [{"snapshot_tag": "base"}, {"from_sandbox": ID}, {"snapshot_tag": "base"}]
+    assert [asked.json for asked in daemon.asked] == [{**source, "ttl_secs": 300, **expiry} for source in sources]
 
 
 def test_names_do_not_lead_elsewhere(daemon: fake.Fake, controller: Controller) -> None:

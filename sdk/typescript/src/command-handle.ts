@@ -78,7 +78,7 @@ export class CommandHandle implements AsyncDisposable {
     options: RequestOptions & OutputHandlers,
   ): Promise<CommandHandle> {
     const channel = await open(controller, sandboxId, requests.connectProcess(sandboxId, pid), options);
-    const handle = new CommandHandle(channel, 0, options, false);
+    const handle = new CommandHandle(channel, 0, options, true);
     handle.#pid = pid;
     return handle;
   }
@@ -116,8 +116,13 @@ export class CommandHandle implements AsyncDisposable {
   }
 
   /** Its output as it comes. */
-  async *[Symbol.asyncIterator](): AsyncGenerator<Output, void, undefined> {
-    while (!this.#result) yield* await this.#read();
+  [Symbol.asyncIterator](): AsyncGenerator<Output, void, undefined> {
+    return this.output();
+  }
+
+  /** Its output as it comes, until `signal` aborts. The command keeps running then, and can still be followed. */
+  async *output(options: RequestOptions = {}): AsyncGenerator<Output, void, undefined> {
+    while (!this.#result) yield* await this.#read(options.signal);
   }
 
   /** What it reads next. Waits while the command has more than 1 MiB to read; signals are sent meanwhile. */

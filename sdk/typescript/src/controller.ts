@@ -67,6 +67,8 @@ export interface PushSnapshotOptions extends RequestOptions {
   yes?: boolean | undefined;
   /** Repositories of the same registry that may have parts of it. */
   mountFrom?: readonly string[] | undefined;
+  /** The name under which the tag names it beside other snapshots. A pull gets the first that fits its host. */
+  variant?: string | undefined;
   credentials?: models.Credentials | undefined;
   onProgress?: Handler<models.LibraryProgress> | undefined;
 }
@@ -384,8 +386,8 @@ export class Controller implements AsyncDisposable {
 
   /** Pushes a snapshot, with all that it is based on, to a registry. What is there is not sent again. */
   pushSnapshot(tag: string, reference: string, options: PushSnapshotOptions = {}): Promise<models.PushedSnapshot> {
-    const { yes, mountFrom, credentials } = options;
-    const body = { reference, ...given({ yes, mount_from: mountFrom && [...mountFrom], credentials }) };
+    const { yes, mountFrom, variant, credentials } = options;
+    const body = { reference, ...given({ yes, mount_from: mountFrom && [...mountFrom], variant, credentials }) };
     return this.#followed(requests.pushSnapshot(tag, body), "pushed", options);
   }
 

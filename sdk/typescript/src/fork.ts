@@ -10,6 +10,8 @@ export interface ForkOptions extends RequestOptions {
   timeout?: number | null | undefined;
   /** What happens then [default: `end`]. */
   onExpiry?: OnExpiry | undefined;
+  /** Whether requests to a paused sandbox resume it for another `timeout` [default: `false`]. */
+  wakeOnTraffic?: boolean | undefined;
   /** Added to the environment of everything that is started in them. */
   envs?: Record<string, string> | undefined;
   /** The caller's own words, which lists can be filtered by. */
@@ -25,13 +27,13 @@ export async function forked(
   n: number,
   options: ForkOptions,
 ): Promise<SandboxInfo[]> {
-  const { timeout = 300, onExpiry, envs, metadata, limits, egress, signal } = options;
+  const { timeout = 300, onExpiry, wakeOnTraffic, envs, metadata, limits, egress, signal } = options;
   const ttl = seconds(timeout);
   const body: CreateSandboxes = {
     ...source,
     ...(n === 1 ? {} : { n }),
     ...(ttl === null ? {} : { ttl_secs: ttl }),
-    ...given({ on_expiry: onExpiry, env: envs, metadata, limits, egress }),
+    ...given({ on_expiry: onExpiry, wake_on_traffic: wakeOnTraffic, env: envs, metadata, limits, egress }),
   };
   return (await controller.createSandboxes(body, { signal })).sandboxes;
 }

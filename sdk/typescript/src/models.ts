@@ -110,6 +110,7 @@ export type SnapshotVerification = components["schemas"]["SnapshotVerification"]
 export type StartProcess = components["schemas"]["StartProcess"];
 export type StartedProcess = components["schemas"]["StartedProcess"];
 export type StepTiming = components["schemas"]["StepTiming"];
+export type TcpPort = components["schemas"]["TcpPort"];
 export type TerminalSize = components["schemas"]["TerminalSize"];
 export type TokenLimits = components["schemas"]["TokenLimits"];
 export type Transfer = components["schemas"]["Transfer"];
@@ -1425,6 +1426,13 @@ export interface components {
             p99_us: number;
             step: string;
         };
+        /** @description The TCP port that the daemon listens on. */
+        TcpPort: {
+            /** @description Whether requests to this port need a token. */
+            needs_token: boolean;
+            /** @description The URL of the port on the daemon's host, such as `http://127.0.0.1:8889`. */
+            url: string;
+        };
         TerminalSize: {
             /** Format: int32 */
             cols: number;
@@ -1476,6 +1484,7 @@ export interface components {
             api: string;
             /** @description Whether the host's CPU is emulated: everything works, but many times slower. */
             emulated?: boolean;
+            tcp?: components["schemas"]["TcpPort"] | null;
             /** @description The version of the daemon. */
             version: string;
         };

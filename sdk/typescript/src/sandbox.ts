@@ -71,10 +71,10 @@ export class Sandbox implements AsyncDisposable {
 
   /** A new sandbox of a snapshot: FORKD_TAG, or `base`, if none is named. It expires after `timeout` seconds [default: 300]. */
   static create(options?: CreateOptions): Promise<Sandbox>;
-  static create(snapshot: string | Snapshot, options?: CreateOptions): Promise<Sandbox>;
+  static create(snapshot: string | Snapshot | undefined, options?: CreateOptions): Promise<Sandbox>;
   static async create(first?: string | Snapshot | CreateOptions, second?: CreateOptions): Promise<Sandbox> {
     const isNamed = typeof first === "string" || first instanceof Snapshot;
-    const options = (isNamed ? second : first) ?? {};
+    const options = second ?? (isNamed ? undefined : first) ?? {};
     const snapshot = (isNamed ? first : undefined) ?? options.template ?? process.env["FORKD_TAG"] ?? "base";
     const own = snapshot instanceof Snapshot ? snapshot.controller : undefined;
     const controller = options.controller ?? own ?? Controller.shared(options);

@@ -89,27 +89,55 @@ test("output in order, and its end", async (t) => {
   await assert.rejects(handle.wait(), { name: "CommandExitError", exitCode: 3, stderr: "b" });
 });
 
-test("a program that reads nothing can be killed", async (t) => {
+for (const isConnected of [false, true]) {
+  test(`a program that was ${isConnected ? "connected to" : "started"} and reads nothing can be killed`, async (t) => {
+    const [daemon, sandbox] = await sandboxAt(t, false);
+    let received = 0;
+    daemon.onSocket = (peer) => {
+      peer.onMessage = (message) => {
+        if (typeof message !== "string") received += message.length;
+        else if (message.includes("args")) peer.send({ started: { pid: 7 } });
+        else if (message.includes("SIGKILL")) peer.send(exited(137));
+      };
+    };
+    const { commands } = sandbox;
+    const handle = await (isConnected ? commands.connect(7) : commands.run("sleep", { background: true, stdin: true }));
+    const sending = handle.sendStdin(Buffer.alloc(8_000_000)).catch((error: unknown) => error);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    assert.ok(received > 0 && received <= 1 << 20, String(received));
+    const ending = new AbortController();
+    const other = handle.sendStdin("x".repeat(200_000), { signal: ending.signal });
+    ending.abort(new Error("enough"));
+    await assert.rejects(other, /enough/);
+    assert.equal(handle.kill(), true);
+    assert.equal((await handle.ended()).exitCode, 137);
+    await sending;
+  });
+}
+
+test("output until a signal aborts", async (t) => {
   const [daemon, sandbox] = await sandboxAt(t, false);
-  let received = 0;
+  let end = () => {};
   daemon.onSocket = (peer) => {
-    peer.onMessage = (message) => {
-      if (typeof message !== "string") received += message.length;
-      else if (message.includes("args")) peer.send({ started: { pid: 7 } });
-      else if (message.includes("SIGKILL")) peer.send(exited(137));
+    peer.send({ started: { pid: 7 } });
+    peer.send(out("a"));
+    end = () => {
+      for (const said of [out("b"), exited(0)]) peer.send(said);
     };
   };
-  const handle = await sandbox.commands.run("sleep", { background: true, stdin: true });
-  const sending = handle.sendStdin(Buffer.alloc(8_000_000)).catch((error: unknown) => error);
-  await new Promise((resolve) => setTimeout(resolve, 200));
-  assert.ok(received > 0 && received <= 1 << 20, String(received));
+  const handle = await sandbox.commands.run("x", { background: true });
   const ending = new AbortController();
-  const other = handle.sendStdin("x".repeat(200_000), { signal: ending.signal });
-  ending.abort(new Error("enough"));
-  await assert.rejects(other, /enough/);
-  assert.equal(handle.kill(), true);
-  assert.equal((await handle.ended()).exitCode, 137);
-  await sending;
+  const told: forkd.Output[] = [];
+  const following = async () => {
+    for await (const output of handle.output({ signal: ending.signal })) {
+      told.push(output);
+      setTimeout(() => ending.abort(new Error("enough")), 20);
+    }
+  };
+  await assert.rejects(following(), /enough/);
+  assert.deepEqual(told, [{ stdout: "a" }]);
+  end();
+  assert.equal((await handle.wait()).stdout, "ab");
 });
 
 test("connections that fail", async (t) => {

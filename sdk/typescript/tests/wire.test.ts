@@ -88,6 +88,20 @@ test("what is not a daemon is found out", async (t) => {
   }
 });
 
+test("options of new sandboxes", async (t) => {
+  const [daemon, controller] = await connected(t);
+  daemon.says(answer(CREATED, 201));
+  const options = { timeout: 60, onExpiry: "pause", wakeOnTraffic: true, controller } as const;
+  const body = { ttl_secs: 60, on_expiry: "pause", wake_on_traffic: true };
+  const sandbox = await Sandbox.create("base", options);
+  assert.deepEqual(daemon.last.json, { snapshot_tag: "base", ...body });
+  await sandbox.fork(1, options);
+  assert.deepEqual(daemon.last.json, { from_sandbox: ID, ...body });
+  // A name that may be missing leaves the options as they are.
+  await Sandbox.create(undefined, { ...options, template: "other" });
+  assert.deepEqual(daemon.last.json, { snapshot_tag: "other", ...body });
+});
+
 test("what may be repeated is", async (t) => {
   const [daemon, controller] = await connected(t);
   const busy = refused(503, "unavailable");
@@ -294,6 +308,9 @@ test("a snapshot goes through a registry", async (t) => {
   daemon.says(lines({ step: "pushing" }, { pushed: { reference, sent_bytes: 5, present_bytes: 6 } }));
   assert.equal((await snapshot.push(reference, { yes: true, mountFrom: ["team/base"] })).sent_bytes, 5);
   assert.deepEqual(daemon.last.json, { reference, yes: true, mount_from: ["team/base"] });
+  daemon.says(lines({ pushed: { reference, sent_bytes: 5, present_bytes: 6 } }));
+  await snapshot.push(reference, { variant: "v3" });
+  assert.deepEqual(daemon.last.json, { reference, variant: "v3" });
   daemon.says(answer({ repository: "registry.example/team/app", tags: [], truncated: false }));
   assert.deepEqual((await Snapshot.listRepository("registry.example/team/app", { controller })).tags, []);
 });

@@ -1,4 +1,4 @@
-//! What a sandbox with the busy programs says of itself, and whether it is somebody else than all others.
+//! What a sandbox with the busy programs says of itself, and whether its identity differs from all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 

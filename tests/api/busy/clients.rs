@@ -1,4 +1,4 @@
-//! Clients whose connections must outlive branches: somebody at a terminal, and a client of a port.
+//! Clients whose connections must outlive branches: a user at a terminal, and a client of a port.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
 //! A sandbox that is branched ten times while everything in it is busy: its streams lose nothing, and what its branches are
-//! forked to continues from where it was, as somebody else.
+//! forked to continues from where it was, with another identity.
 
 mod child;
 mod clients;

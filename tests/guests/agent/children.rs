@@ -1,4 +1,4 @@
-//! Children of one warm parent: each is somebody else, and each has what the parent had imported.
+//! Children of one warm parent: each has its own identity, and what the parent had imported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

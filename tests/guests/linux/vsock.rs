@@ -1,5 +1,5 @@
 //! Connections from the host to a program in the guest. A branch leaves them alone; a copy of the guest, forked, loaded or
-//! rolled back, finds them closed, and its program goes on to listen.
+//! rolled back, finds them closed, and its program listens again.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

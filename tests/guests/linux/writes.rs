@@ -1,4 +1,4 @@
-//! A guest is branched while it writes to its disk, and children are forked from each branch. Every guest goes on writing
+//! A guest is branched while it writes to its disk, and children are forked from each branch. Every guest keeps writing
 //! and verifies every file on its disk.
 
 use std::collections::BTreeSet;

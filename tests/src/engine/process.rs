@@ -312,6 +312,12 @@ pub fn boot(memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
     boot_with(1, memory_bytes)
 }
 
+/// Boots a tiny guest with one vCPU of this model.
+pub fn boot_on(cpu: CpuModel, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
+    let (started, control) = start()?;
+    boot_in(started, control, Boot { cpu, ..tiny_boot(1, memory_bytes, &[]) })
+}
+
 /// Boots a tiny guest with this many vCPUs.
 pub fn boot_with(vcpus: u8, memory_bytes: u64) -> Result<(Started, TinyVm), Failure> {
     let (started, control) = start()?;

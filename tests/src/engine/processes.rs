@@ -1,4 +1,4 @@
-//! Which VM processes there are below an engine's root, whoever knows of them: by the sockets that they listen at.
+//! Which VM processes there are below an engine's root, known to the engine or not: by the sockets that they listen at.
 
 use std::collections::BTreeMap;
 use std::fs;

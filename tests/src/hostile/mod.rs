@@ -1,4 +1,4 @@
-//! What somebody who runs code inside a VM process would try. Each attempt is one that the jail must deny, and says by what.
+//! What an attacker who runs code inside a VM process would try. Each attempt is one that the jail must deny, and says by what.
 
 mod attempts;
 mod call;

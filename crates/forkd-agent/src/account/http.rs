@@ -23,7 +23,7 @@ pub async fn account(State(agent): State<Arc<Agent>>, request: Request) -> Respo
         Err(message) => return refuse(StatusCode::BAD_REQUEST, &message),
     };
     match adopt(&agent, asked.account).await {
-        // Where the system is somebody else's, there is nothing of ours to change.
+        // A system that the agent does not own is not changed.
         Ok(()) | Err(GuestError::Foreign) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

@@ -138,7 +138,7 @@ impl System<'_> {
         add().map_err(at(&path))
     }
 
-    /// A directory that is the user's, with what new homes begin with. One that was somebody else's is handed over with
+    /// A directory that is the user's, with what new homes begin with. One that belonged to another user is handed over with
     /// everything in it.
     fn make_home(&self, home: &Path, user: &User) -> Result<(), AccountError> {
         let path = self.path(home);

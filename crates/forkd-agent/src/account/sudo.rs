@@ -33,7 +33,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(Asked::Run(order)) => become_and_run(order),
         Err(message) => message,
     };
-    // Nobody is left to tell when stderr itself is gone.
+    // An error of stderr itself cannot be reported.
     let _ = writeln!(io::stderr(), "sudo: {failure}");
     ExitCode::FAILURE
 }

@@ -34,7 +34,7 @@ const LAST_SIGNAL: i32 = 64;
 #[derive(Debug)]
 pub(super) struct BeforeExec {
     directory: CString,
-    /// Nothing when this process already is that user: whoever is not root may not even ask.
+    /// Nothing when this process already is that user: only root may make these calls.
     identity: Option<(Uid, Gid, Vec<Gid>)>,
     terminal: bool,
     descriptors: Rlimit,
@@ -101,14 +101,14 @@ impl BeforeExec {
             set_thread_res_gid(*gid, *gid, *gid)?;
             set_thread_res_uid(*uid, *uid, *uid)?;
         }
-        // As the user: whoever may not enter a directory does not start there either.
+        // As the user: one who may not enter a directory does not start there either.
         chdir(self.directory.as_c_str())?;
         Ok(())
     }
 }
 
-/// Enters a process group that has nobody else in it, without leading it. `setsid` forks in a leader and ends at once, so that
-/// whoever waits for its program would see neither its output nor its status.
+/// Enters a process group without other processes, without leading it. `setsid` forks in a leader and ends at once, so that
+/// the waiter for its program would see neither its output nor its status.
 fn enter_new_group() -> io::Result<()> {
     // SAFETY: as fork(2) without the C library's locks. The new process has its own copy of this memory and only ends.
     let leader = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };

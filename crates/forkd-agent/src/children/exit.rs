@@ -19,7 +19,7 @@ impl ExitWatch {
         let exit = self.0.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
         match exit {
             Some(exit) => exit,
-            // The reaper is gone, and with it the runtime: nobody will ever know.
+            // The reaper is gone, and with it the runtime: the status is lost.
             None => std::future::pending().await,
         }
     }

@@ -1,7 +1,7 @@
 //! The one owner of all child processes.
 //!
-//! PID 1 inherits every orphan of the guest, so somebody must wait for *any* child; and whoever waits for any child takes the
-//! exit of everybody's. Hence nobody else in this program may wait: not `std::process::Child`, not tokio's.
+//! PID 1 inherits every orphan of the guest, so it must wait for *any* child, which also takes the exit of children that other
+//! code waits for. Hence no other code in this program may wait: not `std::process::Child`, not tokio's.
 //!
 //! ```text
 //!  spawn ── lock ──▶ fork, exec, enter pid ──▶ unlock ──▶ Child { pid, pipes, exit }

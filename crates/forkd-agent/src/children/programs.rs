@@ -57,7 +57,7 @@ pub enum FreezeError {
 pub(super) struct Programs {
     /// Nothing where the agent does not own the system, or the kernel has no cgroup v2.
     group: Option<Group>,
-    /// Held for reading by whoever starts a program, until its exec: a process that is frozen before would keep the starting
+    /// Held for reading by a task that starts a program, until its exec: a process that is frozen before would keep the starting
     /// thread, and the table of children with it, until the thaw.
     starting: Arc<RwLock<()>>,
     frozen: Mutex<Option<Frozen>>,

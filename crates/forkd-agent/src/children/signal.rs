@@ -10,7 +10,7 @@ pub struct Signal(rustix::process::Signal);
 impl Signal {
     pub const INT: Self = Self(rustix::process::Signal::INT);
     pub const KILL: Self = Self(rustix::process::Signal::KILL);
-    /// Ignored by whoever has no handler for it.
+    /// Ignored by processes without a handler for it.
     pub const URG: Self = Self(rustix::process::Signal::URG);
 }
 
@@ -53,7 +53,7 @@ impl Children {
     }
 }
 
-/// The process group of a process. PID 1, and whoever it has started without a group, is in one whose number is 0, which `getpgid`
+/// The process group of a process. PID 1, and processes that it has started without a group, are in one whose number is 0, which `getpgid`
 /// of rustix cannot return.
 fn group_of(process: &str) -> Option<i32> {
     group_in(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)

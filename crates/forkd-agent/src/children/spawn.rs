@@ -71,7 +71,7 @@ impl Children {
         let descriptors = self.descriptors;
         let table = Arc::clone(&self.table);
         let started = crate::runtime::blocking(move || {
-            // Taken here and not before: whoever waits for a thread must not keep others from being reaped or killed.
+            // Taken here and not before: a wait for a thread must not keep others from being reaped or killed.
             let mut table = table.blocking_lock();
             let (process, ends) = start(spec, descriptors, cgroup)?;
             let (sender, receiver) = watch::channel(None);

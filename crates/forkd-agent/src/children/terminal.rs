@@ -15,8 +15,8 @@ use tokio::io::unix::AsyncFd;
 #[derive(Debug, Clone)]
 pub struct Terminal(Arc<AsyncFd<OwnedFd>>);
 
-/// Opens both sides. The child's side is owned by whoever opens it first, and /dev/pts gives it to the user of this process;
-/// the caller changes the owner if the child is somebody else.
+/// Opens both sides. The child's side is owned by its first opener, and /dev/pts gives it to the user of this process;
+/// the caller changes the owner if the child is another user's.
 pub(super) fn open(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&master)?;
@@ -44,12 +44,12 @@ impl Terminal {
                 ready.try_io(|master| Ok(rustix::io::read(master.get_ref(), spare_capacity(&mut buffer))?));
             match read {
                 Ok(Ok(_)) => return Ok(buffer.into()),
-                // What the kernel says when nobody has the other side open any more.
+                // The kernel's error when no process has the other side open any more.
                 Ok(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
                     return Ok(Bytes::new());
                 }
                 Ok(Err(error)) => return Err(error),
-                // Somebody has opened the other side again, for whom the child's output has ended all the same.
+                // Another process has opened the other side again; the child's output has ended all the same.
                 Err(_would_block) if is_hung_up => return Ok(Bytes::new()),
                 Err(_would_block) => {}
             }
@@ -63,7 +63,7 @@ impl Terminal {
             match ready.try_io(|master| Ok(rustix::io::write(master.get_ref(), bytes)?)) {
                 Ok(Ok(written)) => bytes = bytes.get(written..).unwrap_or_default(),
                 Ok(Err(error)) => return Err(error),
-                // Nobody has the other side open, and its buffer is full. The kernel still reports the master as writable, and
+                // No process has the other side open, and its buffer is full. The kernel still reports the master as writable, and
                 // tokio never forgets a hang-up: waiting again would be a loop that holds up the whole agent.
                 Err(_would_block) if is_hung_up => {
                     return Err(io::ErrorKind::BrokenPipe.into());

@@ -150,7 +150,7 @@ async fn a_child_is_somebody_else_if_root_says_so() {
 #[tokio::test]
 async fn orphans_are_taken_in() {
     let children = children();
-    // What PID 1 is by itself.
+    // What PID 1 is without a call.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let mut child = children.spawn(shell("sleep 0.2 & echo $!", pipes())).await.unwrap();
     let orphan = format!("/proc/{}", all(child.output.as_mut().unwrap()).await.trim());

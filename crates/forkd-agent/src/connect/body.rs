@@ -54,7 +54,7 @@ impl Sender {
 
     /// Ends the stream, after what is queued.
     pub fn finish(self, result: Result<(), ConnectError>) {
-        // The client may be gone; then nobody needs the result.
+        // The client may be gone; then the result is not needed.
         let _ = self.result.send(result);
     }
 

@@ -32,7 +32,7 @@ pub async fn read_request<M: DeserializeOwned>(request: Request) -> Result<(Head
 }
 
 /// The answer, and where to put its messages. `keepalive` is the JSON of the message that fills silence; the request's headers
-/// say how often, and when the stream ends by itself.
+/// say how often, and when the stream ends.
 pub fn respond(headers: &HeaderMap, keepalive: &[u8]) -> Result<(Sender, Response), ConnectError> {
     let deadline = headers::timeout(headers)?.map(|limit| Instant::now() + limit);
     let (sender, body) = body::channel(message(keepalive), headers::keepalive(headers), deadline);

@@ -7,7 +7,7 @@
 //!    │ ◀═════ bytes both ways; each side's end is passed on ════▶ │
 //! ```
 //!
-//! Instead of `OK` it may be `ERR closed …` (nobody listens there) or `ERR failed …` (anything else).
+//! Instead of `OK` it may be `ERR closed …` (no process listens there) or `ERR failed …` (anything else).
 
 mod target;
 
@@ -108,7 +108,7 @@ async fn connect(target: &Target) -> io::Result<Box<dyn Both>> {
             let mut refusal = io::Error::from(io::ErrorKind::ConnectionRefused);
             for address in addresses {
                 match TcpStream::connect(address).await {
-                    // Where nobody listens, TCP may take the very port for this end, and connect it to itself.
+                    // If nothing listens, TCP may take the very port for this end, and connect it to itself.
                     Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {}
                     Ok(stream) => {
                         stream.set_nodelay(true)?;

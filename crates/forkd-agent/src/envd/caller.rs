@@ -34,7 +34,7 @@ pub async fn check_token(State(agent): State<Arc<Agent>>, request: Request, next
     }
 }
 
-/// Whether the request shows the sandbox's token, or there is none to show.
+/// Whether the request shows the sandbox's token, or the sandbox has no token.
 pub fn token_is_right(agent: &Agent, headers: &HeaderMap) -> bool {
     let Some(expected) = agent.settings().access_token else { return true };
     headers.get(ACCESS_TOKEN).is_some_and(|shown| same_secret(shown.as_bytes(), expected.as_bytes()))

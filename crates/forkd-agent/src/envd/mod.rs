@@ -41,7 +41,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .merge(filesystem::routes())
         .merge(process::routes())
         .layer(from_fn_with_state(Arc::clone(&agent), caller::check_token))
-        // Whoever reads a body has a limit of its own; files have none but the disk.
+        // Each reader of a body has its own limit; files have none but the disk.
         .layer(DefaultBodyLimit::disable())
         .with_state(agent)
 }

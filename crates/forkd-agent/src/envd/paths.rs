@@ -6,9 +6,9 @@ use crate::users::User;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    #[error("the path has a NUL byte")]
+    #[error("the path contains a NUL byte")]
     Nul,
-    #[error("'{0}': only one's own home can be written with ~")]
+    #[error("'{0}': ~ can only stand for the user's own home directory")]
     ForeignHome(String),
 }
 

@@ -162,7 +162,7 @@ fn host_keys_step(renewed: Renewed) -> Option<Step> {
     }
 }
 
-/// A step that changes the guest's system. On the thread that serves: nobody is served meanwhile, and a thread that has to be started
+/// A step that changes the guest's system. On the thread that serves: no request is served meanwhile, and a thread that has to be started
 /// costs a child more pages than the step itself.
 fn system(agent: &Agent, step: StepName, change: impl FnOnce(&dyn Guest) -> Result<(), GuestError>) -> Step {
     outcome(step, change(&*agent.guest))

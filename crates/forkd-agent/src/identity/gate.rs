@@ -1,9 +1,9 @@
-//! The gate: between the moment of a fork and the new identity, nobody is served.
+//! The gate: between a fork and the new identity, no request is served.
 //!
 //! ```text
 //!            POST /forkd/close            the VM is frozen, forked, restored
 //!    open ───────────────────────▶ closed ─────────────────────────────────────▶ closed, in every child
-//!     ▲                              │ POST /forkd/open (the source goes on)        │ POST /forkd/identity
+//!     ▲                              │ POST /forkd/open (the source continues)      │ POST /forkd/identity
 //!     └──────────────────────────────┴──────────────────────────────────────────────┘
 //! ```
 //!
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Gate {
     open: watch::Sender<bool>,
-    /// The id of the last identity, and the answer. Whoever applies one holds this.
+    /// The id of the last identity, and the answer. Held while one is applied.
     pub(super) last: tokio::sync::Mutex<Option<(String, IdentityResponse)>>,
 }
 

@@ -39,7 +39,7 @@ const MAX_SEED: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// Not an error: there is nothing of ours to change.
-    #[error("this agent does not own the system it runs on")]
+    #[error("this agent was started without permission to change the system")]
     Foreign,
     /// Nor is this: the guest's kernel has no way to do it.
     #[error(transparent)]
@@ -188,7 +188,7 @@ impl Own {
     }
 }
 
-/// The system of somebody else.
+/// A system that the agent does not own.
 #[derive(Debug)]
 pub struct Foreign;
 

@@ -21,7 +21,7 @@ const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    #[error("the body is not an identity: {0}")]
+    #[error("invalid identity request: {0}")]
     Body(String),
     #[error("this agent speaks version {VERSION}, not {0}")]
     Version(u32),
@@ -51,7 +51,7 @@ pub async fn take(agent: &Arc<Agent>, bytes: &[u8], delay: Duration) -> Result<I
     Ok(applied.map_err(|error| wrong(&error))??)
 }
 
-/// What cannot be frozen is told, and keeps nobody from being forked.
+/// What cannot be frozen is reported, and does not prevent the fork.
 ///
 /// What is written by then goes to the disk first. A guest that is frozen with dirty files has a flusher that is due: every child
 /// would walk the same list and write the same blocks again, each to a disk of its own.
@@ -64,7 +64,7 @@ pub async fn close(State(agent): State<Arc<Agent>>) -> axum::Json<CloseResponse>
     axum::Json(CloseResponse { version: VERSION, frozen: problem.is_none(), problem })
 }
 
-/// While programs still run: a file system may be one of them. A disk that takes too long goes on in the background.
+/// While programs still run: a file system may be one of them. A disk that takes too long is synced in the background.
 async fn sync(agent: &Arc<Agent>) {
     let agent = Arc::clone(agent);
     let synced = blocking(move || agent.guest.sync());

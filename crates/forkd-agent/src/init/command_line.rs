@@ -37,7 +37,7 @@ impl Default for BootOptions {
     }
 }
 
-/// Words that are not ours are somebody else's. What follows ` -- ` is for other programs.
+/// Unknown words are for other programs. What follows ` -- ` is for other programs.
 pub fn parse(line: &str) -> BootOptions {
     let mut options = BootOptions::default();
     for word in line.split_whitespace().take_while(|word| *word != "--") {

@@ -5,15 +5,15 @@
 //! 3. the root disk: waited for, mounted, made the root
 //! 4. the other filesystems, the kernel's habits, the loopback, and the network if the command line has one
 //! 5. the listeners: envd, interpreter, dial; what the image is comes from the host (`/forkd/config`)
-//! 6. until somebody asks for the end: see [`shutdown`]
+//! 6. until a shutdown is requested: see [`shutdown`]
 
 mod command_line;
 mod modules;
 mod mounts;
+mod quiet;
 mod resolver;
 mod root;
 mod shutdown;
-mod still;
 
 use std::fs::{self, File};
 use std::io;
@@ -74,7 +74,7 @@ fn bring_up() -> Result<(), InitError> {
     mounts::finish();
     // A kernel that has none, or a root that cannot be written to, is no reason not to start: forks agree in one id more.
     let _ = boot_id::cover();
-    still::keep();
+    quiet::apply();
     network::loopback_up()?;
     for network in &options.networks {
         network::configure(network, None)?;
@@ -88,7 +88,7 @@ fn bring_up() -> Result<(), InitError> {
 /// A RAM disk without /dev/console leaves PID 1 without standard streams, and the next files opened would take their place.
 fn use_console() {
     let Ok(console) = File::options().read(true).write(true).open("/dev/console") else { return };
-    // Without a console nobody reads what is said there.
+    // Without a console this output is lost.
     let _ = dup2_stdin(&console);
     let _ = dup2_stdout(&console);
     let _ = dup2_stderr(&console);

@@ -92,7 +92,7 @@ fn mount_one(entry: &Mount) -> Result<(), MountError> {
     for options in entry.options {
         let options = CString::new(*options).map_err(|error| fail(error.into()))?;
         match mount(entry.kind, entry.target, entry.kind, entry.flags, options.as_c_str()) {
-            // Kernels may mount devtmpfs by themselves.
+            // Some kernels mount devtmpfs at boot.
             Ok(()) | Err(Errno::BUSY) => return Ok(()),
             Err(error) => refused = error,
         }

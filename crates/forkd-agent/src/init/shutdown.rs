@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 
 use crate::agent::Agent;
 
-/// How long processes have to end by themselves.
+/// How long processes have to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// Between two looks whether all are gone: nobody tells PID 1 that no process is left.
+/// Between two looks whether all are gone: PID 1 is not notified when no process is left.
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 /// PF_KTHREAD of the kernel's <linux/sched.h>.

@@ -1,7 +1,7 @@
 //! What is said to a shell: lines that it reads as commands.
 //!
 //! Code arrives as the value of a variable, quoted, and is then evaluated. It could not be read with `read`: an interactive
-//! shell reads ahead. After an interrupt the shell goes on with its next line, which is the one that says `done`.
+//! shell reads ahead. After an interrupt the shell continues with its next line, which is the one that says `done`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

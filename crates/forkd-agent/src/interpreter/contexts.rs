@@ -164,7 +164,7 @@ impl Contexts {
         forked
     }
 
-    /// Enters a context, or finds the one that somebody entered meanwhile.
+    /// Enters a context, or finds the one that another task entered meanwhile.
     fn insert(
         &self,
         agent: &Arc<Agent>,

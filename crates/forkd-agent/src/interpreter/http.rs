@@ -44,11 +44,11 @@ struct WarmRequest {
 /// Answers are plain text, as E2B's are.
 #[derive(Debug, thiserror::Error)]
 enum CallError {
-    #[error("the body is not what this call takes: {0}")]
+    #[error("invalid request body: {0}")]
     Body(String),
     #[error("Only one of context_id or language can be provided")]
     Both,
-    #[error("a context's name has 1 to {MAX_NAME} characters")]
+    #[error("invalid context name: expected 1 to {MAX_NAME} characters")]
     Name,
     #[error("the access token is missing or wrong")]
     Token,
@@ -178,7 +178,7 @@ fn check_token(agent: &Agent, headers: &HeaderMap) -> Result<(), CallError> {
     if token_is_right(agent, headers) { Ok(()) } else { Err(CallError::Token) }
 }
 
-/// The SDKs show the token with `/execute` only. Whoever shows a wrong one is refused all the same.
+/// The SDKs show the token with `/execute` only. A wrong one is refused all the same.
 fn check_token_if_shown(agent: &Agent, headers: &HeaderMap) -> Result<(), CallError> {
     if headers.contains_key(ACCESS_TOKEN) { check_token(agent, headers) } else { Ok(()) }
 }

@@ -79,7 +79,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Waits for output that is nobody's and throws it away, so that whoever prints it does not block.
+    /// Reads output that belongs to no job and drops it, so that its writer does not block.
     pub async fn quiet(&mut self) {
         tokio::select! {
             chunk = self.output.read(CHUNK), if self.output_open => {
@@ -276,7 +276,7 @@ fn tail(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).trim().to_owned()
 }
 
-/// At most this much is taken at once: somebody may write faster than we read.
+/// At most this much is taken at once: a process may write faster than we read.
 const MAX_DRAIN: usize = 1 << 20;
 
 /// Takes what is in a pipe now, without waiting. It asks the kernel, not the runtime, which may not know yet.
@@ -338,7 +338,7 @@ impl Meeting {
         }
     }
 
-    /// The agent's end. Whoever is not the process that was started is turned away.
+    /// The agent's end. Other processes than the started one are refused.
     async fn connect(self, pid: u32) -> io::Result<UnixStream> {
         match self {
             Self::Pair { ours, .. } => UnixStream::from_std(ours.into()),

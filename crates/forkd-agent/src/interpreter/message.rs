@@ -29,7 +29,7 @@ pub enum Event {
         value: String,
         traceback: String,
     },
-    /// Something went wrong after a fork; the driver goes on.
+    /// Something went wrong after a fork; the driver keeps running.
     Problem {
         message: String,
     },
@@ -39,7 +39,7 @@ pub enum Event {
         /// A shell's exit status.
         #[serde(default)]
         status: i32,
-        /// Whether nothing of the driver runs until the next request: no other thread, no timer, nobody who wants to know of a
+        /// Whether nothing of the driver runs until the next request: no other thread, no timer, no code that waits for a
         /// fork.
         #[serde(default)]
         rests: bool,
@@ -101,7 +101,7 @@ fn bash_event(line: &[u8]) -> Option<Event> {
     match (words.next()?, words.next(), words.next(), words.next()) {
         ("ready", None, None, None) => Some(Event::Ready),
         ("done", Some(id), Some(status), None) => {
-            // What a shell has in the background has generators of its own, which nobody could reach.
+            // What a shell has in the background has generators of its own, which could not be reached.
             Some(Event::Done { id: id.parse().ok()?, status: status.parse().ok()?, rests: true })
         }
         _ => None,

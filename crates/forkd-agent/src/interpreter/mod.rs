@@ -37,6 +37,6 @@ pub use message::ForkIdentity;
 use crate::agent::Agent;
 
 pub fn router(agent: Arc<Agent>) -> Router {
-    // Whoever reads a body has a limit of its own.
+    // Each reader of a body has its own limit.
     http::routes().layer(DefaultBodyLimit::disable()).with_state(agent)
 }

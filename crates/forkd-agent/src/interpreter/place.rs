@@ -81,7 +81,7 @@ fn may_enter(user: &User, directory: &Path) -> bool {
     user.uid == 0 || data.mode() & bit != 0
 }
 
-/// A path that nobody uses. `/run` is memory in a guest; elsewhere there is a temporary directory.
+/// An unused path. `/run` is memory in a guest; elsewhere there is a temporary directory.
 pub fn unused_path(extension: &str) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let parent = if std::process::id() == 1 { PathBuf::from("/run") } else { std::env::temp_dir() };

@@ -16,7 +16,7 @@ impl Decoder {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What is left at the end of the stream.
+    /// The rest at the end of the stream.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
     }

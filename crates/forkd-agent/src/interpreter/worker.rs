@@ -32,14 +32,14 @@ use crate::agent::Agent;
 use crate::children::Signal;
 
 /// How long the hooks of a context may take after a fork. With a hundred others on the same CPU that is long; it ends before the
-/// patience of whoever gives the identity, so that the reason is told.
+/// timeout of the identity request, so that the reason is reported.
 const FORK_LIMIT: std::time::Duration = std::time::Duration::from_secs(45);
 const CHUNK: usize = 16 << 10;
 
 /// What does not wait for jobs.
 #[derive(Debug)]
 pub enum Order {
-    /// Starts a driver if there is none.
+    /// Starts a driver unless one runs.
     Start(oneshot::Sender<Result<(), LaunchError>>),
     /// Interrupts a job, if it still runs.
     Interrupt(JobId, oneshot::Sender<()>),
@@ -79,7 +79,7 @@ pub struct Worker {
     untold: Option<(ForkIdentity, BTreeMap<String, String>)>,
     executions: u64,
     requests: u64,
-    /// Said to the next job: the driver ended while nobody was listening.
+    /// Sent to the next job: the driver ended while no job ran.
     lost: Option<String>,
 }
 
@@ -153,7 +153,7 @@ impl Worker {
             };
         };
         let mut exit = driver.exit.clone();
-        // What a driver prints while no job runs is nobody's.
+        // What a driver prints while no job runs is dropped.
         tokio::select! {
             biased;
             order = self.orders.recv() => order.map_or(Next::Closed, Next::Order),
@@ -171,7 +171,7 @@ impl Worker {
         match order {
             Order::Start(answer) => {
                 let started = self.start_driver().await;
-                // Whoever asked may have left.
+                // The requester may have gone.
                 let _ = answer.send(started);
             }
             // The job has ended in this moment.

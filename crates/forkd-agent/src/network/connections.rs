@@ -141,7 +141,7 @@ fn request(
 ) -> [u8; HEADER + REQUEST] {
     let mut bytes = [0; HEADER + REQUEST];
     let length = u32::try_from(bytes.len()).unwrap_or_default();
-    // Sequence and port stay 0: one request at a time, and the kernel answers whoever asked.
+    // Sequence and port stay 0: one request at a time, and the kernel answers the requester.
     let header = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &(NLM_F_REQUEST | flags).to_ne_bytes()];
     let family = u8::try_from(family.as_raw()).unwrap_or_default();
     put(&mut bytes, 0, &header.concat());

@@ -56,7 +56,7 @@ fn address_message(index: u32, address: IpAddr, prefix: u8) -> AddressMessage {
     // For IPv4 the kernel wants both: the address, and the peer's, which is the same but for point-to-point links.
     message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
     if address.is_ipv6() {
-        // The host gives an address to nobody else, and asking whether it has takes a second.
+        // The host gives an address to no other guest, and asking whether it has takes a second.
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
     message

@@ -36,7 +36,7 @@ impl RouteSocket {
             // An error without a code is the acknowledgement.
             NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
             NetlinkPayload::Error(error) => Err(error.to_io()),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is no acknowledgement")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "invalid acknowledgement from the kernel")),
         }
     }
 }

@@ -22,7 +22,7 @@ impl Accept for TcpListener {
 
     async fn accept(&mut self) -> io::Result<TcpStream> {
         let (stream, _) = TcpListener::accept(self).await?;
-        // Output of processes comes in small pieces that somebody waits for.
+        // Output of processes comes in small pieces that a client waits for.
         stream.set_nodelay(true)?;
         Ok(stream)
     }

@@ -24,7 +24,7 @@ pub use peer::Peer;
 
 /// A thousand processes with a stream each fit twice.
 const MAX_CONNECTIONS: usize = 2048;
-/// What hyper keeps of a response that nobody reads. Its own default is 400 KiB.
+/// What hyper keeps of a response that is not read. Its own default is 400 KiB.
 const WRITE_BUFFER: usize = 64 << 10;
 /// After a refused accept (no descriptors left, mostly), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

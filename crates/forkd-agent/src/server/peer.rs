@@ -195,7 +195,7 @@ mod tests {
             let agent = Arc::new(testing::agent(settings));
             let (clients, accepted) = mpsc::channel(1);
             tokio::spawn(serve(accepted, routers::interpreter(&agent)));
-            // It prints all the time: what nobody reads must not stop it.
+            // It prints all the time: unread output must not stop it.
             let count = "import time\nsteps = 0\nfor _ in range(50):\n    steps += 1\n    print('x' * 10000)\n    time.sleep(0.01)";
             for (reset, steps) in [(true, "=50=\""), (false, "=cut short=\"")] {
                 drop(execute(&clients, reset, count, "xxx").await);

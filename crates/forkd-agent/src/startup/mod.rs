@@ -7,7 +7,7 @@
 //!                                           └────────────────────────────▶ failed
 //! ```
 //!
-//! `GET /forkd/ready` waits for one of the two ends, so nobody has to ask again and again.
+//! `GET /forkd/ready` waits for one of the two ends, so no client has to poll.
 
 mod http;
 mod probe;

@@ -14,7 +14,7 @@ use crate::runtime::blocking;
 use crate::users::Users;
 use forkd_proto::agent::startup::{ConfigRequest, Start};
 
-/// How much of its output is kept for whoever asks why it failed.
+/// How much of its output is kept, to report why it failed.
 const LAST_WORDS: usize = 4096;
 const CHUNK: usize = 4096;
 /// After its exit, for output that is still in the pipe. Others may hold the pipe open for ever.

@@ -6,7 +6,7 @@
 //!   host ── POST /forkd/pack {sources, …} ◀── tar ─── pack ◀─── files of the guest
 //! ```
 //!
-//! Whoever builds an image asks for these. Nothing of the image is needed, not even a shell, and names of users are those that
+//! Builds of images use these. Nothing of the image is needed, not even a shell, and names of users are those that
 //! the image knows. All paths are the guest's own, so no link leads out of it. The archive is never whole in memory.
 
 mod grow;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// More than this is not a pattern that somebody meant.
+/// Longer patterns are refused.
 const MAX_MATCHES: usize = 100_000;
 
 /// The paths that a pattern means, in order. One without special characters means itself if it is there.

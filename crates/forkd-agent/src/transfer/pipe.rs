@@ -49,7 +49,7 @@ impl Writer {
         Self { chunks, buffer: Vec::new() }
     }
 
-    /// Sends the rest. After an error the body breaks off, so that nobody takes a part for the whole.
+    /// Sends the rest. After an error the body breaks off, so that no reader takes a part for the whole.
     pub fn finish(mut self, result: io::Result<()>) {
         let last = result.and_then(|()| self.flush());
         if let Err(error) = last {

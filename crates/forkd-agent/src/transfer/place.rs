@@ -60,7 +60,7 @@ pub fn place(archive: impl Read, into: &Path, wanted: &Dress) -> Result<(), Rest
 }
 
 fn climbs(name: &Path) -> RestError {
-    RestError::bad_request(format!("{} climbs out of the archive", name.display()))
+    RestError::bad_request(format!("{} is outside of the archive", name.display()))
 }
 
 /// Nothing for names with `..`.
@@ -110,13 +110,13 @@ fn place_one<R: Read>(
             fs::rename(&unfinished.0, target)?;
         }
         EntryType::Symlink => {
-            let link = entry.link_name_bytes().ok_or_else(|| invalid("a link to nothing"))?;
+            let link = entry.link_name_bytes().ok_or_else(|| invalid("a link without a target"))?;
             symlink(OsStr::from_bytes(&link), target)?;
         }
         EntryType::Link => {
-            let link = entry.link_name_bytes().ok_or_else(|| invalid("a link to nothing"))?;
+            let link = entry.link_name_bytes().ok_or_else(|| invalid("a link without a target"))?;
             let source = below(into, Path::new(OsStr::from_bytes(&link)));
-            fs::hard_link(source.ok_or_else(|| invalid("a link that climbs out"))?, target)?;
+            fs::hard_link(source.ok_or_else(|| invalid("a link to a path outside of the archive"))?, target)?;
             return Ok(false);
         }
         EntryType::Char => make_node(target, FileType::CharacterDevice, entry.header())?,
@@ -147,7 +147,7 @@ fn unique() -> io::Result<String> {
     Ok(format!("{:016x}", getrandom::u64()?))
 }
 
-/// Takes away what an entry replaces, except what a file will replace by itself.
+/// Takes away what an entry replaces, except what the rename of a file replaces.
 fn make_room(target: &Path, for_directory: bool, for_file: bool) -> io::Result<()> {
     match fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -189,7 +189,7 @@ fn dress<R: Read>(entry: &mut Entry<'_, R>, path: &Path, wanted: &Dress) -> io::
     if let Some(records) = entry.pax_extensions()? {
         for record in records {
             let record = record?;
-            // Without a name that is text it is none of ours.
+            // Our files have names in UTF-8; this one is not ours.
             let Some(name) = record.key().ok().and_then(|key| key.strip_prefix(ATTRIBUTE)) else { continue };
             rustix::fs::lsetxattr(path, name, record.value_bytes(), XattrFlags::empty())?;
         }

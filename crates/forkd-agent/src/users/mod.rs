@@ -11,7 +11,7 @@ pub use table::Users;
 
 const ROOT: u32 = 0;
 
-/// Somebody who can run a process.
+/// A user that can run a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Much of everything: output that nobody reads, many processes, a full disk. The agent stays small and answers.
+//! Much of everything: unread output, many processes, a full disk. The agent stays small and answers.
 
 use std::time::{Duration, Instant};
 

@@ -65,7 +65,7 @@ fn what_the_agent_ignores_its_children_do_not() {
         agent.client.stream("process.Process/Start", &shell("grep SigIgn /proc/self/status")).all();
     let output = stdout(&events);
     let ignored = u64::from_str_radix(output.trim().trim_start_matches("SigIgn:\t"), 16).expect("a mask");
-    // Signals 32 and 33 belong to the C library, which lets nobody change them.
+    // Signals 32 and 33 belong to the C library, which does not allow changing them.
     assert_eq!(ignored & 0x7fff_ffff, 0, "{output}");
 }
 

@@ -95,7 +95,7 @@ fn answer(client: UnixStream, log: &Log) {
     let words: Vec<&str> = request.split(' ').collect();
     let (status, answer) = respond(words[1], &body, log);
     let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", answer.len());
-    // Whoever asked may be gone.
+    // The requester may be gone.
     let _ = (&client).write_all(&[head.as_bytes(), &answer].concat());
 }
 
@@ -357,7 +357,7 @@ fn stages_begin_with_and_copy_from_each_other() {
     assert_eq!(world.log(), [""; 0]);
 }
 
-/// Nobody wants the build once a command that never ends has begun.
+/// The build is cancelled once a command that never ends has begun.
 struct Impatient(Log);
 
 impl Progress for Impatient {

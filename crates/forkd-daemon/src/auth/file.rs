@@ -5,8 +5,8 @@
 //!  "projects": [{"name": "default", "limits": {"sandboxes": 100}}]}
 //! ```
 //!
-//! Both the command line and the daemon write it: the whole file each time, under a lock, with a rename at the end. Whoever
-//! reads it sees one version or the next.
+//! Both the command line and the daemon write it: the whole file each time, under a lock, with a rename at the end. A
+//! reader sees one version or the next.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -244,7 +244,7 @@ impl TokenFile {
         })
     }
 
-    /// Reads, changes and replaces the file, while nobody else does.
+    /// Reads, changes and replaces the file, under a lock.
     pub(super) fn change(
         &self,
         change: impl FnOnce(&mut Content) -> Result<(), TokenError>,

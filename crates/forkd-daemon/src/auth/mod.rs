@@ -68,12 +68,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Somebody of this host who may do everything.
+    /// A user of this host, who may do everything.
     fn unlimited(name: String) -> Caller {
         Caller { name, scope: Scope::Admin, project: Project::default(), limits: TokenLimits::default() }
     }
 
-    /// Somebody who may only look at what everybody may.
+    /// A caller who may only look at what everyone may.
     pub fn nobody() -> Caller {
         let (project, limits) = (Project::default(), TokenLimits::default());
         Caller { name: "-".into(), scope: Scope::Read, project, limits }
@@ -111,7 +111,7 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
         }
         Peer::Tcp { loopback, .. } => *loopback,
     };
-    if loopback && !tokens.needed() {
+    if !tcp_needs_token(tokens, loopback) {
         refuse_web_pages(headers)?;
         return Ok(Caller::unlimited("local".into()));
     }
@@ -124,6 +124,11 @@ pub fn authenticate(tokens: &Tokens, peer: &Peer, headers: &HeaderMap) -> Result
     let holder = holder.ok_or_else(|| unauthorized("unknown token"))?;
     let Holder { name, scope, project, limits } = holder;
     Ok(Caller { name: format!("token:{name}"), scope, project, limits })
+}
+
+/// Whether requests over TCP need a token.
+pub(crate) fn tcp_needs_token(tokens: &Tokens, loopback: bool) -> bool {
+    !loopback || tokens.needed()
 }
 
 fn unauthorized(text: &str) -> ApiError {
@@ -160,7 +165,7 @@ pub fn require(
     }
 }
 
-/// Takes forkd's own tokens out of a request that goes on to somebody else. What else is in these headers is for them.
+/// Takes forkd's own tokens out of a request that is forwarded. The rest of these headers is for the receiver.
 pub fn keep_tokens(headers: &mut HeaderMap) {
     let is_token = |text: &str| Secret::parse(text.rsplit(' ').next().unwrap_or(text)).is_some();
     for name in [header::AUTHORIZATION.as_str(), API_KEY] {

@@ -26,7 +26,7 @@ impl Secret {
         Ok(Secret(format!("{PREFIX}{}", hex::encode(random::<RANDOM_BYTES>()?))))
     }
 
-    /// What somebody says is a secret: `None` if it cannot be one.
+    /// Parses a secret; `None` if it cannot be one.
     pub fn parse(text: &str) -> Option<Secret> {
         let digits = text.strip_prefix(PREFIX)?;
         let fits = text.len() == LENGTH && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// A text without the secrets that are in it: somebody may send theirs where it does not belong.
+/// A text without the secrets that are in it: callers may send theirs in the wrong place.
 pub fn redact(text: &str) -> String {
     let mut parts = text.split(PREFIX);
     let mut clean = parts.next().unwrap_or("").to_owned();

@@ -42,7 +42,7 @@ pub struct Holder {
 }
 
 impl Tokens {
-    /// A file that is damaged from the start is an error: whoever wrote it wanted to be protected.
+    /// A file that is damaged from the start is an error: its author wanted protection.
     pub fn open(file: TokenFile) -> Result<Tokens, TokenError> {
         let current = RwLock::new(Arc::new(file.read()?));
         Ok(Tokens { file, current, complained: Mutex::default(), used: Mutex::default() })
@@ -81,7 +81,7 @@ impl Tokens {
     }
 
     /// The newest version that can be read. One that cannot leaves what was: no token becomes good by damage, and those
-    /// that were stay so until somebody has repaired it.
+    /// that were stay so until it is repaired.
     fn current(&self) -> Arc<Version> {
         let held = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
         let seen = self.file.stamp();

@@ -44,7 +44,7 @@ async fn events(
     Query(wanted): Query<EventQuery>,
 ) -> Answer<Response> {
     let filter = Filter::new(&wanted)?;
-    // From before the answer, so that whoever has its head misses nothing.
+    // From before the answer, so that a client that has its head misses nothing.
     let mut position = app.events.now();
     let mut of_another = false;
     if let Some(cursor) = &wanted.after {

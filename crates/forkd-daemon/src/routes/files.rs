@@ -17,11 +17,11 @@ use utoipa_axum::routes;
 
 use crate::app::{App, Shared};
 use crate::auth::Caller;
+use crate::body::{Bounds, through};
 use crate::during::during;
 use crate::error::{Answer, ApiError};
 use crate::extract::{Json, Path, Query, Upload, impatient};
 use crate::ndjson::accepts;
-use crate::passage::{Bounds, through};
 use crate::routes::checks::{malformed, within};
 use crate::routes::responses::FileErrors;
 

@@ -64,7 +64,11 @@ async fn serve(
 /// A client of this daemon that asks as the caller does.
 fn client(mcp: &Arc<Mcp>, peer: Peer, headers: &HeaderMap) -> Client {
     let token = auth::shown_token(headers).and_then(|token| Secret::new(token.expose()));
-    let address = address(peer.speaks_tls(), headers);
+    let address = match peer {
+        // The file's path says nothing to the caller, who has it.
+        Peer::Unix { .. } => Address::Unix("/".into()),
+        Peer::Tcp { tls, .. } => address(tls, headers),
+    };
     let mcp = Arc::clone(mcp);
     Client::in_process(address, token, move || {
         let (client, server) = duplex(PIPE);

@@ -1,5 +1,6 @@
 //! The daemon itself.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use axum::Extension;
@@ -8,7 +9,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use forkd_api::error::ErrorCode;
-use forkd_api::system::{Health, Problem, ProblemList, Version};
+use forkd_api::system::{Health, Problem, ProblemList, TcpPort, Version};
 use forkd_api::token::{self, Scope};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -68,7 +69,22 @@ async fn version(State(app): State<Shared>) -> Json<Version> {
         emulated: app.library.emulated,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         api: forkd_api::PREFIX.trim_start_matches('/').to_owned(),
+        tcp: app.tcp.get().map(|address| TcpPort {
+            url: url(app.tls, *address),
+            needs_token: auth::tcp_needs_token(&app.tokens, address.ip().is_loopback()),
+        }),
     })
+}
+
+/// The URL at which this host reaches what listens at an address.
+fn url(tls: bool, address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
 /// Returns the caller's identity and what its token allows.
@@ -166,4 +182,21 @@ async fn document() -> Answer<impl IntoResponse> {
     static TEXT: LazyLock<Result<String, serde_json::Error>> = LazyLock::new(|| super::document().to_json());
     let text = TEXT.as_ref().map_err(|error| ApiError::internal(error))?;
     Ok(([(CONTENT_TYPE, "application/json")], text.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_one_that_this_host_can_use() {
+        for (tls, address, expected) in [
+            (false, "127.0.0.1:8889", "http://127.0.0.1:8889"),
+            (false, "0.0.0.0:80", "http://127.0.0.1:80"),
+            (true, "[::]:1", "https://[::1]:1"),
+            (true, "192.0.2.1:443", "https://192.0.2.1:443"),
+        ] {
+            assert_eq!(url(tls, address.parse().unwrap()), expected);
+        }
+    }
 }

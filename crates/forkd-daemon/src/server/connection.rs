@@ -17,7 +17,7 @@ use super::stream::{AnswerBody, Answers, Stream};
 use crate::app::Shared;
 use crate::auth::Peer;
 
-/// What hyper keeps of a request's head and of an answer that nobody reads.
+/// What hyper keeps of a request's head and of an answer that is not read.
 const BUFFER: usize = 64 << 10;
 
 /// Serves HTTP/1.1 until the client or the daemon has had enough. Not HTTP/2: it would multiply what one client can make

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bind ──▶ serve ──────────────────────────▶ stopping ─────────────────────▶ end
-//!           accepts; reload() reopens the     nothing new is taken; what is   what is left
+//!           accepts; reload() reopens the     nothing new is taken; what is   the rest
 //!           audit log and the certificate     being answered has stop_time    is cut off
 //! ```
 
@@ -154,6 +154,7 @@ impl Server {
                 let failed = |source| BindError::Tcp { address, source };
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
+                app.tcp.get_or_init(|| address);
                 Some(BoundTcp { listener, address, speaks, certificate })
             }
         };
@@ -176,7 +177,7 @@ impl Server {
         Handle { app: self.app.clone(), certificate }
     }
 
-    /// Answers requests until somebody says stop.
+    /// Answers requests until it is stopped.
     pub async fn serve(self, router: Router) {
         let Server { app, unix, tcp } = self;
         let mut chores = JoinSet::new();
@@ -336,7 +337,7 @@ fn too_many() -> Vec<u8> {
     stream::plain_answer(ErrorCode::Unavailable, "the daemon has too many open connections")
 }
 
-/// An empty socket has room for a few hundred bytes, so that nobody waits for them to be read.
+/// An empty socket has room for a few hundred bytes, so that no write waits for a reader.
 fn refuse_unix(stream: UnixStream) {
     let _ = stream.try_write(&too_many());
 }

@@ -1,4 +1,4 @@
-//! A connection's bytes, with patience for those who do not read, and with our shape for what hyper says by itself.
+//! A connection's bytes, with a time limit for clients that do not read, and with hyper's own errors in our format.
 //!
 //! hyper answers what is not HTTP before anybody else sees it, with a status and nothing more. What is written while no
 //! answer of the router's is on its way can only be that, and gets a body here. (Garbage that comes in the same breath as a
@@ -47,7 +47,7 @@ impl Answers {
         self.on_their_way.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody waits for an answer, or for the rest of one.
+    /// Whether the client waits for an answer, or for the rest of one.
     pub fn any(&self) -> bool {
         self.on_their_way.load(Ordering::Relaxed)
     }
@@ -106,7 +106,7 @@ pub(super) struct Stream<S> {
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
     answers: Arc<Answers>,
-    /// What is written instead of an answer of hyper's, and what is left of it.
+    /// What is written instead of an answer of hyper's, and its unwritten rest.
     refusal: Option<(Vec<u8>, usize)>,
 }
 

@@ -57,7 +57,7 @@ pub(super) fn bind(socket: &Socket) -> Result<(UnixListener, SocketFile), Socket
     }
     refuse_living(path)?;
     remove_if_there(&temporary).map_err(failed("make"))?;
-    // Under another name first: nobody connects before its mode is right, and the rename replaces one that was left.
+    // Under another name first: no client connects before its mode is right, and the rename replaces a stale one.
     let listener = UnixListener::bind(&temporary).map_err(failed("make"))?;
     let mode = if socket.group.is_some() { 0o660 } else { 0o600 };
     let publish = || {
@@ -72,7 +72,7 @@ pub(super) fn bind(socket: &Socket) -> Result<(UnixListener, SocketFile), Socket
     Ok((listener, SocketFile { path: path.clone(), inode, _lock: lock }))
 }
 
-/// Refuses a path on which somebody answers, whoever that is.
+/// Refuses a path on which any process answers.
 fn refuse_living(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -104,7 +104,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody may have put another one there.
+        // Another process may have put its own there.
         if fs::symlink_metadata(&self.path).is_ok_and(|metadata| metadata.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -136,7 +136,7 @@ mod tests {
         std::os::unix::net::UnixStream::connect(&path).unwrap();
         drop(second);
 
-        // Somebody else's, who knows nothing of our lock.
+        // Another program's, which knows nothing of our lock.
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(matches!(bind(&socket(&path)), Err(SocketError::InUse(_))));
         drop(other);

@@ -127,7 +127,7 @@ impl RequestTrace {
         }
     }
 
-    /// Names the request's own span where the caller's was, for a guest that the request goes on to.
+    /// Names the request's own span where the caller's was, for the guest that the request is forwarded to.
     pub(crate) fn replace_in(&self, headers: &mut HeaderMap) {
         let own = self.context.as_ref().and_then(|context| context.traceparent().parse().ok());
         if let (Some(own), true) = (own, TraceContext::of(headers).is_some()) {

@@ -120,7 +120,7 @@ impl Layer {
     }
 
     /// Writes whole blocks, or parts of blocks that hold data already. A block that gets its first data gets it whole, and
-    /// its new state after that: at no moment does the map point at bytes that nobody wrote.
+    /// its new state after that: at no moment does the map point at bytes that were not written.
     pub(super) fn write_data(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         debug_assert!(data.len().is_multiple_of(SECTOR));
         self.unsettle();

@@ -34,7 +34,7 @@ impl BlockState {
 /// The low bits of the four states in a byte. Data is the only state that has it, since 11 does not get in.
 const LOW_BITS: u8 = 0b0101_0101;
 
-/// The map is as large as in the file, and mostly untouched memory: the pages of a fresh map that nobody writes to are
+/// The map is as large as in the file, and mostly untouched memory: the unwritten pages of a fresh map are
 /// never allocated, which counts when a thousand children have one each.
 #[derive(Debug)]
 pub(super) struct AllocationMap {

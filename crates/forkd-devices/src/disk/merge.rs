@@ -24,7 +24,7 @@ pub enum MergeError {
 }
 
 /// Makes an empty file one layer of several, the oldest first: a disk reads the same with it in their place. They are flushed
-/// and nobody writes to them any more; when this returns, the new one is on stable storage.
+/// and they are not written any more; when this returns, the new one is on stable storage.
 pub fn merge(layers: &[Layer], into: File) -> Result<Layer, MergeError> {
     let size = layers.first().ok_or(MergeError::Nothing)?.size();
     for (index, layer) in layers.iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! It is one file. When it is full, the newer half is moved to the front behind a line that says so, and the file is made
 //! shorter: of a chatty guest the last words stay, which are the interesting ones, and at least three eighths of the limit
-//! are always there. Whoever follows the file sees it shrink and starts again. Two files in turn would need a descriptor
+//! are always there. A reader that follows the file sees it shrink and starts again. Two files in turn would need a descriptor
 //! more for each VM and a reader that knows about both.
 
 use std::fs::File;
@@ -28,7 +28,7 @@ pub struct CappedLog {
 }
 
 impl CappedLog {
-    /// Goes on after what is in the file, which must be open for reading and writing. It will hold `limit` bytes at most,
+    /// Appends to what is in the file, which must be open for reading and writing. It will hold `limit` bytes at most,
     /// or [`MIN_LIMIT`] if that is less.
     pub fn new(file: File, limit: u64) -> io::Result<CappedLog> {
         let limit = limit.max(MIN_LIMIT);

@@ -71,9 +71,9 @@ pub struct SerialPortState {
 pub enum SerialPortError {
     #[error("the console has received {found} bytes; it holds {FIFO} at most")]
     Received { found: usize },
-    #[error("{found} bytes of input wait for the console; {MAX_INPUT} may")]
+    #[error("{found} bytes of console input are queued; at most {MAX_INPUT} are possible")]
     Input { found: usize },
-    #[error("a console register {register} of {value:#x}, which does not exist")]
+    #[error("console register {register} has the invalid value {value:#x}")]
     Register { register: &'static str, value: u8 },
 }
 
@@ -82,7 +82,7 @@ impl SerialPort {
         SerialPort { uart: Serial::new(Line(interrupt), log), input: VecDeque::new() }
     }
 
-    /// Makes a serial port from saved state, which nobody trusts. An interrupt that was pending is triggered again.
+    /// Makes a serial port from saved state, which is untrusted. An interrupt that was pending is triggered again.
     pub fn restore(
         state: &SerialPortState,
         interrupt: Arc<dyn Interrupt>,
@@ -140,7 +140,7 @@ impl SerialPort {
         self.pass_input_on();
     }
 
-    /// Takes input for the guest, as much as there is room for, and says how much that was.
+    /// Takes as much input for the guest as there is room for, and returns the length.
     pub fn input(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(MAX_INPUT - self.input.len());
         self.input.extend(&bytes[..taken]);

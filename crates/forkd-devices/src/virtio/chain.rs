@@ -24,7 +24,7 @@ pub(super) struct Done {
     pub cost: u64,
 }
 
-/// Takes chains from a queue and gives them back used, until there are none or the budget is spent. True if there may be
+/// Takes chains from a queue and gives them back used, until the queue is empty or the budget is spent. True if there may be
 /// more.
 pub(super) fn work_through(
     driver: &mut Driver<'_>,
@@ -66,7 +66,7 @@ pub(super) fn work_through(
 }
 
 /// Refuses a chain that is longer than `limit`, does not end where it says, or has something to read after something to
-/// write. The driver can change the chain after this, so nothing rests on it but a clear message: whoever walks the chain
+/// write. The driver can change the chain after this, so nothing rests on it but a clear message: the code that walks the chain
 /// again is bounded and checked again.
 pub(super) fn check(chain: Chain<'_>, limit: usize) -> Result<(), DriverFault> {
     let fault = |text: &str| Err(DriverFault(text.to_owned()));

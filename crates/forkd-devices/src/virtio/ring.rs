@@ -44,7 +44,7 @@ impl<'a> Ring<'a> {
         self.queue.size()
     }
 
-    /// Takes the next chain. When there is none, the driver has been told to notify the device of the next one.
+    /// Takes the next chain. If the queue is empty, the driver has been told to notify the device of the next one.
     pub fn next(&mut self) -> Result<Option<Chain<'a>>, DriverFault> {
         // An honest driver can add chains between the look and the request once. One that moves its index back and forth
         // for ever would keep the device here.
@@ -61,7 +61,7 @@ impl<'a> Ring<'a> {
                 return Ok(None);
             }
         }
-        Err(self.fault("the available index goes back and forth"))
+        Err(self.fault("available index is not monotonic"))
     }
 
     /// Puts the last chains that were taken back, as if they had not been looked at.

@@ -1,4 +1,4 @@
-//! What manifests say of frozen layers and of images. Nobody writes to either any more, so each is read and hashed once: for its first
+//! What manifests say of frozen layers and of images. Neither is ever written again, so each is read and hashed once: for its first
 //! snapshot. A later one says the same.
 
 use std::collections::HashMap;

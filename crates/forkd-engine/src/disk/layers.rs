@@ -14,7 +14,7 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::fault;
 use crate::ids::LayerId;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::VmProcess;
 use crate::process::descriptors::{create, open};
 use crate::record::largest_top;
@@ -34,7 +34,7 @@ impl Shared {
         })
     }
 
-    /// Makes frozen layers of disks ones that nobody can write to any more. The processes, which have all of them in this order, are
+    /// Makes sure that no process can write to frozen layers of disks any more. The processes, which have all of them in this order, are
     /// told to read them through descriptors that are for reading only, and to close those that they wrote them with; then the kernel
     /// is asked whether they did. `sealed` are those that are known to be so; it gets the others.
     pub(crate) async fn seal(
@@ -49,7 +49,7 @@ impl Shared {
             all.extend(layers.iter().enumerate().map(|(place, id)| (disk, place, id)));
         }
         for (disk, place, id) in all.into_iter().filter(|(_, _, id)| !sealed.contains(*id)) {
-            let file = in_place(|| open(&self.places.layer(id)))?;
+            let file = in_place(|| open(&self.paths.layer(id)))?;
             if self.writers(&file)? != Writers::None {
                 let disk = u8::try_from(disk).unwrap_or(u8::MAX);
                 let first = u16::try_from(place).unwrap_or(u16::MAX);
@@ -73,7 +73,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until nobody can write to a layer any more, which all were told to give up.
+    /// Waits until no process can write to a layer any more, which all were told to close.
     pub(crate) async fn given_up(&self, file: &File, id: &LayerId) -> Result<(), EngineError> {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -91,8 +91,8 @@ impl Shared {
     pub(crate) fn knows_writers(&self) -> Result<bool, EngineError> {
         let (id, file) = self.empty_layer()?;
         let writers = self.writers(&file);
-        let path = self.places.layer(&id);
-        fs::remove_file(&path).map_err(PlaceError::at("remove", &path))?;
+        let path = self.paths.layer(&id);
+        fs::remove_file(&path).map_err(PathError::at("remove", &path))?;
         Ok(writers? != Writers::Unknown)
     }
 
@@ -101,13 +101,13 @@ impl Shared {
     }
 
     /// Makes the names of layers as safe as their contents. Called before a manifest or a record relies on them.
-    pub(crate) fn sync_layers(&self) -> Result<(), PlaceError> {
-        let directory = self.places.layers();
+    pub(crate) fn sync_layers(&self) -> Result<(), PathError> {
+        let directory = self.paths.layers();
         let synced = in_place(|| {
             fault::sync(&directory)?;
             File::open(&directory)?.sync_all()
         });
-        synced.map_err(PlaceError::at("sync", &directory))
+        synced.map_err(PathError::at("sync", &directory))
     }
 
     /// New, empty files for what a VM writes to its disks, one for each. All of them, or none.
@@ -139,12 +139,12 @@ impl Shared {
 
     fn empty_layer(&self) -> Result<(LayerId, File), EngineError> {
         let id = LayerId::random().map_err(EngineError::io("get random numbers"))?;
-        let file = in_place(|| create(&self.places.layer(&id)))?;
+        let file = in_place(|| create(&self.paths.layer(&id)))?;
         Ok((id, file))
     }
 
-    /// Removes the file of a layer that is nobody's. What cannot be removed now is removed by the next sweep.
+    /// Removes the file of an unused layer. What cannot be removed now is removed by the next sweep.
     pub(crate) fn remove_layer(&self, id: &LayerId) {
-        let _ = in_place(|| fs::remove_file(self.places.layer(id)));
+        let _ = in_place(|| fs::remove_file(self.paths.layer(id)));
     }
 }

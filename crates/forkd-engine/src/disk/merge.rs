@@ -207,7 +207,7 @@ impl Sandbox {
             return Err(error);
         }
         fault::place("merge.written");
-        let file = in_place(|| open(&self.shared.places.layer(&by.id)))?;
+        let file = in_place(|| open(&self.shared.paths.layer(&by.id)))?;
         let place = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let disk = u8::try_from(number).unwrap_or(u8::MAX);
         let command = Command::ReplaceLayers { disk, first: place(first), count: place(layers.len()) };
@@ -228,9 +228,9 @@ fn merge(shared: Arc<Shared>, disk: usize, layers: Vec<LayerId>) -> Result<Merge
     let level = layers.iter().map(LayerId::level).max().unwrap_or(0) + 1;
     let id = LayerId::merged(level).map_err(EngineError::io("get random numbers"))?;
     let by = Unrecorded::new(&shared, id);
-    let file = create(&shared.places.layer(&by.id))?;
+    let file = create(&shared.paths.layer(&by.id))?;
     let opened = layers.iter().map(|id| {
-        let file = open(&shared.places.layer(id))?;
+        let file = open(&shared.paths.layer(id))?;
         Ok(Layer::open(file).map_err(MergeError::from)?)
     });
     let opened = opened.collect::<Result<Vec<_>, EngineError>>()?;

@@ -1,7 +1,7 @@
 //! Project quotas: what a VM process can write to its disk, kept by the kernel.
 //!
 //! The top layer of each disk is a project of its own with a hard limit, on a file system that enforces them (ext4 with `prjquota`, XFS
-//! with `pquota`). A frozen layer belongs to no project: it is its branches', and nobody writes to it.
+//! with `pquota`). A frozen layer belongs to no project: it is shared by its branches and never written again.
 //!
 //! A top layer's limit is the disk's, whatever older layers hold: a guest that writes again what it has written counts it once, and
 //! that is in the top layer then. So a branch does not lower it.

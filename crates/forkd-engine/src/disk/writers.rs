@@ -2,7 +2,7 @@
 //!
 //! The kernel is asked for a read lease (fcntl(2), `F_SETLEASE`), which is given back at once. It refuses one while the file is
 //! open for writing anywhere: by a descriptor of any process, by a shared mapping whose descriptor was closed, by a descriptor on its way
-//! in a socket. A file that nobody has open for writing, and whose path nobody can reach who might want to, stays as it is.
+//! in a socket. A file that no process has open for writing, and whose path is out of reach of VM processes, stays as it is.
 //!
 //! The immutable flag (`FS_IOC_SETFLAGS`) is not used: not every file system has it, not every one that has it refuses writes through
 //! descriptors and mappings from before, and a file must lose it again before it can be removed.
@@ -14,12 +14,12 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::Errno;
 
-/// `F_SETSIG`, of which signal is sent when somebody wants to write to a file with a lease.
+/// `F_SETSIG`, of which signal is sent when a process wants to write to a file with a lease.
 const SET_SIGNAL: libc::c_int = 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
-    /// Nobody has the file open for writing.
+    /// No process has the file open for writing.
     None,
     Some,
     /// The file system has no leases, as those of some networks, or the host's kernel was told to have none.
@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(of(&path), Writers::Some);
             drop(other);
             assert_eq!(of(&path), Writers::None);
-            // Nothing is left of the leases: nobody is kept from writing.
+            // All leases are returned: writers are not delayed.
             drop(writable(&path));
             drop(reader);
         }

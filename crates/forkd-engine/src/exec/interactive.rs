@@ -1,4 +1,4 @@
-//! A program that somebody sits at: what it reads comes as it is typed, and it may have a terminal.
+//! An interactive program: what it reads comes as it is typed, and it may have a terminal.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct Input {
 
 impl Input {
     /// Writes, and waits until the program has taken it, however long that is. One that does not read to the end has its
-    /// reasons: it is an error here, and the program goes on.
+    /// reasons: it is an error here, and the program keeps running.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
         for piece in bytes.chunks(PIECE) {
             let piece = Bytes::copy_from_slice(piece);
@@ -89,7 +89,7 @@ impl Remote {
         self.agent.post::<Value>(SEND_SIGNAL, &request, CALL).await.map(drop)
     }
 
-    /// Ends what a program without a terminal reads, for somebody who does not write any more.
+    /// Ends the input of a program without a terminal, for a client that does not write any more.
     pub async fn close_stdin(&self) -> Result<(), AgentError> {
         let request = SelectRequest { process: Selector::pid(self.pid) };
         self.agent.post::<Value>(CLOSE_STDIN, &request, CALL).await.map(drop)

@@ -1,4 +1,4 @@
-//! Programs that run already, whoever started them through the agent.
+//! Running programs that any client has started through the agent.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub async fn list(agent: &Agent) -> Result<Vec<ProcessInfo>, ExecError> {
     Ok(answer.processes)
 }
 
-/// Starts a program that nobody listens to; its number. With `stdin`, it can be written to.
+/// Starts a program in the background and returns its number. With `stdin`, it can be written to.
 pub async fn detach(agent: &Agent, program: &Program<'_>, stdin: bool) -> Result<u32, ExecError> {
     match begin(agent, program, stdin, None).await?.next().await? {
         ExecEvent::Started { pid } => Ok(pid),
@@ -27,7 +27,7 @@ pub async fn detach(agent: &Agent, program: &Program<'_>, stdin: bool) -> Result
     }
 }
 
-/// Listens to a program that runs, from now on, beside whoever listens already.
+/// Reads the output of a running program from now on, beside its other readers.
 pub async fn connect(agent: &Agent, pid: u32) -> Result<Running, ExecError> {
     open(agent, CONNECT, &SelectRequest { process: Selector::pid(pid) }, None, None).await
 }

@@ -25,7 +25,7 @@ pub struct Present {
     pub free_disk_bytes: u64,
 }
 
-/// What is wanted.
+/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
     pub sandboxes: u64,
@@ -33,22 +33,22 @@ pub struct Wanted {
     pub memory_bytes: u64,
 }
 
-/// Why not.
+/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{wanted} more sandboxes beside {present}: the limit of this host is {most}")]
+    #[error("sandbox limit exceeded: {present} running, {wanted} requested, limit {most}")]
     Sandboxes { wanted: u64, present: u64, most: u64 },
-    #[error("sandboxes of {wanted_mib} MiB: this host has {available_mib} MiB of memory left")]
+    #[error("not enough memory: {wanted_mib} MiB requested, {available_mib} MiB available on this host")]
     Memory { wanted_mib: u64, available_mib: u64 },
-    #[error("a branch that keeps {wanted_mib} MiB of memory: this host has {available_mib} MiB left")]
-    Branch { wanted_mib: u64, available_mib: u64 },
-    #[error("{wanted} more {what} beside {held}: the limit of the {who} is {most}")]
-    Owner { what: &'static str, wanted: u64, held: u64, most: u64, who: Who },
-    #[error("{free_mib} MiB of disk space are left, and {kept_mib} MiB are kept free")]
-    Disk { free_mib: u64, kept_mib: u64 },
     #[error(
-        "{wanted_mib} MiB of disk space are needed, {free_mib} MiB are left, and {kept_mib} MiB are kept free"
+        "not enough memory for the branch: it keeps {wanted_mib} MiB, {available_mib} MiB available on this host"
     )]
+    Branch { wanted_mib: u64, available_mib: u64 },
+    #[error("limit of the {who} exceeded for {what}: {held} in use, {wanted} requested, limit {most}")]
+    Owner { what: &'static str, wanted: u64, held: u64, most: u64, who: Who },
+    #[error("not enough disk: {free_mib} MiB free, {kept_mib} MiB reserved")]
+    Disk { free_mib: u64, kept_mib: u64 },
+    #[error("not enough disk: {wanted_mib} MiB requested, {free_mib} MiB free, {kept_mib} MiB reserved")]
     Room { wanted_mib: u64, free_mib: u64, kept_mib: u64 },
 }
 

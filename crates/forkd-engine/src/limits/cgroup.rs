@@ -58,7 +58,7 @@ pub struct Quota {
     pub io: IoQuota,
 }
 
-/// What a process may read and write each second. What is not said is as much as there is.
+/// What a process may read and write each second. `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IoQuota {
@@ -105,7 +105,7 @@ impl Cgroups {
     /// Makes the cgroup and has it give its controllers to those below. `disks` is where layers of disks are.
     pub fn prepare(root: &Path, disks: &Path) -> Result<Cgroups, CgroupError> {
         create(root)?;
-        // A parent that gives nothing on is asked to: the root of all does not by itself.
+        // A parent that gives nothing on is asked to: the root cgroup does not by default.
         if let Some(parent) = root.parent() {
             let _ = fs::write(parent.join("cgroup.subtree_control"), enable());
         }
@@ -249,7 +249,7 @@ impl Cgroups {
         }
     }
 
-    /// Removes those of these that nobody has. Returns how many. `successor` is the cgroup that the VM process has moved to which a cgroup
+    /// Removes the unused ones of these. Returns how many. `successor` is the cgroup that the VM process has moved to which a cgroup
     /// was made for: the kernel's threads follow it.
     pub fn sweep(
         &self,
@@ -259,7 +259,7 @@ impl Cgroups {
     ) -> usize {
         let remove = |name: &String| {
             if name.starts_with(WRITER) {
-                // Whoever it wrote for is gone, or has given it up.
+                // The task that it wrote for has ended or cancelled it.
                 self.kill(name);
             }
             // One with a process is not removed by this.
@@ -357,7 +357,7 @@ impl IoQuota {
 
 /// Lets VM processes clone into a cgroup, whatever user ids they have: the kernel wants them to be able to write here and in the
 /// cgroup that both sides have in common, that of all of forkd's. It is no way in for anybody else: what they have in common
-/// with it is further up. Nor for a VM process by itself: it has no paths.
+/// with it is further up. VM processes do not need it: they have no paths.
 fn open_to_jails(path: &Path) -> io::Result<()> {
     match fs::set_permissions(path.join("cgroup.procs"), fs::Permissions::from_mode(0o666)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -384,7 +384,7 @@ fn create(path: &Path) -> Result<(), CgroupError> {
 }
 
 pub(super) fn set(path: &Path, value: &str) -> Result<(), CgroupError> {
-    // Not made if it is not there: a limit that the kernel does not know is none.
+    // Not made if it is not there: a limit that the kernel does not know cannot be set.
     let written =
         File::options().write(true).open(path).and_then(|mut file| file.write_all(value.as_bytes()));
     written.map_err(|source| CgroupError::Limit { path: path.into(), value: value.into(), source })
@@ -655,7 +655,7 @@ mod tests {
         leaf(tree.path(), &name, &FILES);
         leaf(tree.path(), "build-0", &[]);
         let at = tree.path().join("forkd").join(&name);
-        // A cgroup without the file is none.
+        // A directory without the file is not a cgroup.
         assert!(Leaf::of_build(&cgroups, own, &QUOTA).is_err());
         fs::write(at.join("cgroup.procs"), "").unwrap();
         let made = Leaf::of_build(&cgroups, own, &QUOTA).unwrap();

@@ -134,7 +134,7 @@ impl Holding {
         Holding { sandboxes: 1, memory_bytes, vcpus, ..Holding::default() }
     }
 
-    /// A snapshot that takes so much on disk. Of one that is not written yet, nobody knows: there has to be some room.
+    /// A snapshot that takes so much on disk. The size of an unwritten one is unknown: there has to be some room.
     pub fn snapshot(bytes: Option<u64>) -> Holding {
         Holding { snapshots: 1, snapshot_bytes: bytes.unwrap_or(1), ..Holding::default() }
     }
@@ -171,10 +171,10 @@ impl Holding {
     }
 }
 
-/// What is being made for whom: two requests at once must not each take what is left for one.
+/// What is being made for whom: two requests at once must not each take the last room.
 pub(crate) type Claims = Arc<Mutex<BTreeMap<(Who, String), Holding>>>;
 
-/// Room that is taken for what is being made. Given back with this value; what was made is counted by itself by then.
+/// Room that is taken for what is being made. Given back with this value; what was made is counted separately by then.
 #[derive(Debug)]
 pub struct Claim {
     claims: Claims,
@@ -201,7 +201,7 @@ pub(crate) fn claim(
     wanted: Holding,
 ) -> Result<Claim, Refusal> {
     let mut making = claims.lock().unwrap_or_else(PoisonError::into_inner);
-    // While nobody else can: what was being made is still claimed, or there.
+    // Under the lock: what was being made is still claimed, or there.
     let Present { sandboxes, snapshots } = present();
     for (account, measured) in owner.accounts().into_iter().zip(measured) {
         let claimed = making.get(&account.key()).copied().unwrap_or_default();
@@ -306,7 +306,7 @@ mod tests {
             assert!(matches!(refused, Err(Refusal::Owner { what: named, .. }) if named == what), "{what}");
         }
         assert!(allow(most, holding(1 << 30), holding(1)).is_err());
-        // Whoever has too much, since the limit was lowered, may still have what it has no limit of.
+        // An owner above a lowered limit may still have what is not limited.
         let snapshot = Holding { snapshots: 1, ..Holding::default() };
         let lowered = Allowance { sandboxes: Some(1), ..Allowance::default() };
         assert_eq!(allow(lowered, holding(3), snapshot), Ok(()));
@@ -342,7 +342,10 @@ mod tests {
         };
         let first = claim(&claims, &of("token:a", "one"), nothing, NO_FROZEN, holding(2)).unwrap();
         let refused = claim(&claims, &of("token:b", "one"), nothing, NO_FROZEN, holding(2)).unwrap_err();
-        assert_eq!(refused.to_string(), "2 more sandboxes beside 2: the limit of the project is 3");
+        assert_eq!(
+            refused.to_string(),
+            "limit of the project exceeded for sandboxes: 2 in use, 2 requested, limit 3"
+        );
         assert!(claim(&claims, &of("token:b", "two"), nothing, NO_FROZEN, holding(3)).is_ok());
         drop(first);
         assert!(claim(&claims, &of("token:b", "one"), nothing, NO_FROZEN, holding(3)).is_ok());

@@ -43,7 +43,7 @@ impl WantedLimits {
     }
 }
 
-/// What a VM has that nobody has said anything about.
+/// The default limits of a VM.
 pub fn default_quota(vcpus: u8, memory_bytes: u64) -> Quota {
     let whole = memory_bytes.saturating_add(memory_bytes / OVERHEAD_PART);
     Quota {
@@ -163,7 +163,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends whatever is in the cgroup of a process that is to end. Nobody else may have got one of that name meanwhile.
+    /// Ends whatever is in the cgroup of a process that is to end. No other process may have got one of that name meanwhile.
     pub(crate) fn kill_all(&self, name: &str) {
         if let Some(cgroups) = &self.cgroups {
             cgroups.kill(name);
@@ -185,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// Removes the cgroups that nobody has, and ends what was allowed for the time of a branch only. Returns how many.
+    /// Removes the unused cgroups, and ends what was allowed for the time of a branch only. Returns how many.
     pub(crate) fn sweep_cgroups(&self) -> usize {
         let Some(cgroups) = &self.cgroups else { return 0 };
         // Listed before what is in use is looked at: what is made meanwhile is not among them.
@@ -234,7 +234,7 @@ impl Shared {
     }
 }
 
-/// A zygote is not slowed down: whoever waits for a fork would wait for it.
+/// A zygote is not slowed down: forks would wait for it.
 pub(crate) fn zygote_quota(shape: &Shape) -> Quota {
     quota(shape, &WantedLimits::default())
 }

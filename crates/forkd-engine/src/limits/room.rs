@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::limits::admission::Refusal;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 
-/// Bytes that were promised to somebody and are not written yet.
+/// Bytes that were reserved and are not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct PromisedBytes(Mutex<u64>);
 
@@ -53,7 +53,7 @@ impl PromisedBytes {
     }
 }
 
-/// Room that is nobody else's. What is not used of it is free again when this is dropped.
+/// Reserved room. The unused part is free again when this is dropped.
 #[derive(Debug)]
 pub struct Room {
     promised: Arc<PromisedBytes>,
@@ -79,7 +79,7 @@ impl Drop for Room {
 
 fn free(directory: &Path) -> Result<u64, EngineError> {
     let stat = rustix::fs::statvfs(directory);
-    let stat = stat.map_err(|errno| PlaceError::at("inspect", directory)(errno.into()))?;
+    let stat = stat.map_err(|errno| PathError::at("inspect", directory)(errno.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 

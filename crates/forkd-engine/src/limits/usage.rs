@@ -101,7 +101,7 @@ impl Shared {
     ) -> io::Result<Usage> {
         let cpu = self.cpu_us_of_cgroup(record);
         let memory_shared_with = self.shares_memory_with(record);
-        let tops: Vec<_> = record.disks.iter().map(|disk| self.places.layer(&disk.files.top)).collect();
+        let tops: Vec<_> = record.disks.iter().map(|disk| self.paths.layer(&disk.files.top)).collect();
         blocking(move || {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
             let memory = memory_of_process(pid)?;
@@ -153,7 +153,7 @@ pub(crate) fn files_of(shared: &Shared, tag: &Tag) -> u64 {
 pub(crate) fn own_layers(shared: &Shared, view: &SnapshotView) -> u64 {
     let of_parent = view.record.parent.as_ref().map(|parent| layers_of(shared, parent)).unwrap_or_default();
     let own = view.record.disks.iter().flatten().filter(|layer| !of_parent.contains(layer));
-    own.map(|layer| allocated(&shared.places.layer(layer))).sum()
+    own.map(|layer| allocated(&shared.paths.layer(layer))).sum()
 }
 
 fn layers_of(shared: &Shared, tag: &Tag) -> Vec<LayerId> {

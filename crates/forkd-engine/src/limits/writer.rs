@@ -1,8 +1,8 @@
-//! cgroups of processes that write snapshots: they stand back behind guests.
+//! cgroups of processes that write snapshots: at lower priority than guests.
 //!
 //! A cgroup's share of the CPUs is what counts between sandboxes; the nice value of a process counts within its cgroup only. So a
-//! process that writes a snapshot has a cgroup of its own, with a small share, and a larger one when somebody waits for the snapshot. Not
-//! the smallest that there is, nor `cpu.idle`: the writer is a clone of a VM process, and the kernel has locks that both take. Whoever holds
+//! process that writes a snapshot has a cgroup of its own, with a small share, and a larger one when a request waits for the snapshot. Not
+//! the smallest possible one, nor `cpu.idle`: the writer is a clone of a VM process, and the kernel has locks that both take. The holder of
 //! one must get to release it, on a host that is never idle, too.
 
 use std::os::fd::OwnedFd;
@@ -72,7 +72,7 @@ mod tests {
         cgroups.hasten("writer-b", 100);
         assert_eq!(weight(), "100");
         assert!(!tree.path().join("forkd/writer-b/io.prio.class").exists());
-        // One that is gone is nobody's.
+        // A removed one is unused.
         cgroups.hasten("writer-none", 100);
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   call ──▶ request ─────▶ process          one task reads whatever comes:
 //!     ▲                        │               a reply goes to the call with its id,
-//!     └──── reply ◀── reader ◀─┘               an event to whoever has the receiver
+//!     └──── reply ◀── reader ◀─┘               an event to the owner of the receiver
 //! ```
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::process::socket::AsyncChannel;
 
-/// Events that nobody has taken yet. A process says a handful in its life; one that floods is not read any further.
+/// Events that were not received yet. A process says a handful in its life; one that floods is not read any further.
 const MAX_EVENTS: usize = 64;
 
 /// A reply and the descriptors that came with it.
@@ -69,7 +69,7 @@ impl Shared {
         let waiting = self.waiting().as_mut().and_then(|waiting| waiting.remove(&id));
         if let Some((_, call)) = waiting {
             self.progress.send_replace(Instant::now());
-            // Whoever asked may have given up.
+            // The requester may have gone.
             let _ = call.send(result);
         }
     }
@@ -94,7 +94,7 @@ impl Control {
     }
 
     /// Sends a request and waits for its answer, though not for ever. Requests of several calls are carried out in the order in
-    /// which they were sent; nobody waits for another's answer.
+    /// which they were sent; no request waits for another's answer.
     pub async fn call(&self, command: Command, descriptors: &[OwnedFd]) -> Result<Answer, CallError> {
         let (name, patience) = (command.name(), patience(&command));
         tokio::select! {
@@ -183,7 +183,7 @@ async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
                 Ok(Message::Reply { id, result }) => {
                     shared.answer(id, result.map(|reply| (reply, descriptors)));
                 }
-                // Nobody may be left who wants to know.
+                // There may be no receiver.
                 Ok(Message::Event(event)) => drop(events.send(event).await),
                 // A newer process may say what this daemon does not know, and one that was taken over anything.
                 Err(_) => shared.answer_none(&message, "invalid answer"),
@@ -198,7 +198,7 @@ async fn read(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
             Err(ChannelError::Closed | ChannelError::Io(_)) => break,
         }
     }
-    // Everybody who waits finds out; nobody waits from now on.
+    // All waiting requests fail; later ones fail at once.
     drop(shared.waiting().take());
 }
 
@@ -336,7 +336,7 @@ mod tests {
         let call = control.call(Command::Stats, &[]);
         assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err());
         assert_eq!(control.shared.waiting().as_ref().map(HashMap::len), Some(0));
-        // Its answer comes late, and is nobody's.
+        // Its answer comes late, and is dropped.
         let process = answer_backwards(process, 2);
         assert_eq!(control.call(Command::Stats, &[]).await.unwrap().0, stats(2));
         process.join().unwrap();

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use forkd_proto::control::{Command, Descriptor, Devices};
 
-use crate::places::PlaceError;
+use crate::paths::PathError;
 
 /// The name of the console's log in a VM's directory.
 pub const SERIAL_LOG: &str = "console.log";
@@ -45,14 +45,14 @@ impl Named {
     }
 
     /// What a new VM has for itself, in its directory, which has none of it. The disks' top layers are not among it.
-    pub fn of_vm(devices: &Devices, directory: &Path) -> Result<Named, PlaceError> {
+    pub fn of_vm(devices: &Devices, directory: &Path) -> Result<Named, PathError> {
         let mut named = Named::default();
         if devices.serial {
             named = named.with(Descriptor::Serial, create(&directory.join(SERIAL_LOG))?);
         }
         if devices.vsock.is_some() {
             let path = directory.join(VSOCK);
-            let listener = UnixListener::bind(&path).map_err(PlaceError::at("listen at", &path))?;
+            let listener = UnixListener::bind(&path).map_err(PathError::at("listen at", &path))?;
             named = named.with(Descriptor::Vsock, listener);
         }
         if devices.entropy {
@@ -62,14 +62,14 @@ impl Named {
     }
 }
 
-pub(crate) fn open(path: &Path) -> Result<File, PlaceError> {
-    File::open(path).map_err(PlaceError::at("open", path))
+pub(crate) fn open(path: &Path) -> Result<File, PathError> {
+    File::open(path).map_err(PathError::at("open", path))
 }
 
 /// Makes a file that is not there yet.
-pub(crate) fn create(path: &Path) -> Result<File, PlaceError> {
+pub(crate) fn create(path: &Path) -> Result<File, PathError> {
     let created = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-    created.map_err(PlaceError::at("create", path))
+    created.map_err(PathError::at("create", path))
 }
 
 #[cfg(test)]

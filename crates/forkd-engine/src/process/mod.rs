@@ -75,7 +75,7 @@ pub enum ProcessError {
 pub struct VmProcess {
     pub control: Arc<Control>,
     pub pid: i32,
-    /// The user id it runs as. Whoever finds or takes over a process sets it.
+    /// The user id it runs as. Set when a process is found or taken over.
     pub user: Option<User>,
     handle: Arc<Handle>,
 }
@@ -145,8 +145,8 @@ fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
 fn connect_in(directory: &Path) -> Result<Channel, ProcessError> {
     let path = directory.join(CONTROL);
     let connected = || {
-        // One that does not block: a process that stands still accepts nobody, and those who have given up still wait for it
-        // in its queue. When that is full, connecting would take as long as the process stands still.
+        // One that does not block: a process that hangs accepts no client, and clients that have given up still wait for it
+        // in its queue. When that is full, connecting would take as long as the process hangs.
         let socket = seqpacket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         connect(&socket, &SocketAddrUnix::new(&path)?)?;
         Ok(Channel::new(socket))
@@ -154,7 +154,7 @@ fn connect_in(directory: &Path) -> Result<Channel, ProcessError> {
     connected().map_err(|errno: Errno| ProcessError::Socket { path: path.clone(), source: errno.into() })
 }
 
-/// How long numbers may take that nobody depends on.
+/// Time limit for optional numbers.
 pub(crate) const COUNTED: Duration = Duration::from_secs(1);
 
 impl VmProcess {
@@ -176,9 +176,9 @@ impl VmProcess {
         Ok((VmProcess { control: Arc::new(control), pid, user: None, handle: Arc::new(handle) }, events))
     }
 
-    /// Starts one that outlives this process, in a directory of its own. Neither it nor its children can make a file larger than
+    /// Starts a `forkd-vmm` that outlives this process, in its own directory. Neither it nor its children can make a file larger than
     /// `file_bytes`: the kernel enforces that, also when a guest has taken the process over.
-    pub fn start_lasting(
+    pub fn start_detached(
         program: &Path,
         directory: &Path,
         user: Option<User>,
@@ -217,7 +217,7 @@ impl VmProcess {
                 Ok((VmProcess { control: Arc::new(control), pid, user, handle: Arc::new(handle) }, events))
             }
             Err(error) => {
-                // Nobody would ever end it.
+                // It would never be ended otherwise.
                 let _ = handle.pidfd.kill();
                 Err(error)
             }
@@ -254,7 +254,7 @@ impl VmProcess {
         Ok(Some(Found { process: (process, events), disks }))
     }
 
-    /// Gives the process its page table, unless it has it. Without it, it looks at more pages than it must: nobody has to know.
+    /// Gives the process its page table, unless it has it. Without it, it looks at more pages than it must; that is not reported.
     pub async fn give_page_table(&self) {
         if self.handle.has_page_table.load(Ordering::Relaxed) {
             return;
@@ -265,7 +265,7 @@ impl VmProcess {
         }
     }
 
-    /// Ends what may have been made in a directory by a process that died before it could say so. Nobody else may hold the socket
+    /// Ends what may have been made in a directory by a process that died before it could say so. No other process may hold the socket
     /// that listens there.
     pub async fn end_stray(directory: &Path) {
         if let Ok(Ok(Some(found))) = tokio::time::timeout(PATIENCE, VmProcess::find(directory)).await {
@@ -323,8 +323,8 @@ fn spawn(
     Ok((pid.as_raw_nonzero().get(), Handle::new(pidfd, ownership, Some(status))))
 }
 
-/// Whether a process is what its parent has forked, and no other that somebody who has taken the parent over would like to see
-/// ended. One that has ended already is nobody.
+/// Whether a process is what its parent has forked, and not another one that an attacker in the parent would like to see
+/// ended. One that has ended already does not count.
 fn is_child(pid: i32, pidfd: &OwnedFd, parent: i32) -> bool {
     // Before its number is looked at: a process that still has it then had it all the time.
     let has_parent = parent_of(pid) == Some(parent);
@@ -362,7 +362,7 @@ fn read_small(path: &str) -> Option<String> {
 }
 
 /// Whether a process is who it says. A guest that has taken over its VM process could name any other, and have it ended in its
-/// place: at least it is one of the same user id, which is nobody's but its line's.
+/// place: at least it is one of the same user id, which only its line has.
 fn is_true(pid: i32, pidfd: &OwnedFd, uid: Option<u32>) -> bool {
     pid_of(pidfd) == Some(pid) && uid.is_none_or(|uid| page_table::user_of(pid) == Some(uid))
 }
@@ -392,9 +392,10 @@ mod tests {
         drop(clone);
         tokio::time::timeout(PATIENCE, pidfd.ended()).await.unwrap().unwrap();
 
-        let (lasting, _events) = VmProcess::start_lasting(&program, directory.path(), None, 1 << 20).unwrap();
-        let pid = Pid::from_raw(lasting.pid).unwrap();
-        drop(lasting);
+        let (detached, _events) =
+            VmProcess::start_detached(&program, directory.path(), None, 1 << 20).unwrap();
+        let pid = Pid::from_raw(detached.pid).unwrap();
+        drop(detached);
         let pidfd = AsyncPidfd::new(pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();
         let early = tokio::time::timeout(Duration::from_millis(20), pidfd.ended()).await;
         assert!(early.is_err(), "it needs none");

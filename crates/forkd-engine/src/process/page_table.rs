@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Opens `/proc/PID/pagemap` so that whoever reads it is not told where in the host's memory a page is. The kernel goes by
+/// Opens `/proc/PID/pagemap` so that its reader cannot see where in the host's memory a page is. The kernel goes by
 /// what the one who opens it may do, so for that moment this thread may not.
 ///
 /// A process says itself what its number is. One that lies about it is another user's: it gets nothing of theirs.

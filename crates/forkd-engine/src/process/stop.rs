@@ -1,6 +1,6 @@
 //! Stop: the daemon is about to end, and its VMs are not.
 //!
-//! What is being made comes to its end first, as long as the VM processes that make it answer. Whatever waits for one that does not
+//! Started operations are completed first, as long as their VM processes respond. Whatever waits for one that does not
 //! is left as it is, as if the daemon had been killed: the next one finds what has become of it.
 
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::error::EngineError;
 use crate::process::VmProcess;
 use crate::process::control::Answer;
 
-/// A process that answers nobody for so long is not waited for. A daemon ends within five seconds then.
+/// A process that does not respond for so long is not waited for. A daemon ends within five seconds then.
 pub(crate) const MUTE: Duration = Duration::from_secs(3);
 /// Between two looks at a process.
 const BETWEEN: Duration = Duration::from_millis(50);

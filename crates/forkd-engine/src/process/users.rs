@@ -6,8 +6,8 @@
 //!   image ──boot, freeze──▶ zygote, 4 ──fork──▶ VM, 4                  a guest ran before: all of its line share one
 //! ```
 //!
-//! An id is free again when the last process that has it is gone. One that became free is not taken soon: whatever its last
-//! process still does, nobody else is meant.
+//! An id is free again when the last process that has it is gone. One that became free is not taken soon: so what its last
+//! process still does affects no other sandbox.
 
 use std::collections::BTreeMap;
 use std::num::ParseIntError;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::page_table::user_of;
 
-/// The ids that may be given away. They are nobody else's on the host.
+/// The ids that may be given away. No other program of the host uses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UidRange {
     pub first: u32,
@@ -94,7 +94,7 @@ struct Given {
     /// How many were looked at: the next one is tried first.
     next: u32,
     to: BTreeMap<u32, Weak<u32>>,
-    /// Those of processes that do not answer: nobody holds them here, and nobody else may have them.
+    /// Those of processes that do not answer: they are not held here, and must not be given away.
     kept: Vec<User>,
 }
 
@@ -105,7 +105,7 @@ impl Users {
         Users { range: able.then_some(range), given: Mutex::default() }
     }
 
-    /// An id that nobody has.
+    /// A free id.
     pub fn new_user(&self, trusted: bool) -> Result<Option<User>, NoneLeft> {
         let Some(range) = self.range else { return Ok(None) };
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What a daemon finds of an earlier one, and what it removes because it belongs to nobody.
+//! What a daemon finds of an earlier one, and the unused files that it removes.
 
 pub(crate) mod recover;
 pub(crate) mod sweep;

@@ -1,7 +1,7 @@
 //! Recover: what a daemon that starts finds of the one before it.
 //!
 //! The order matters. Zygotes first: one that was asked for forks by a daemon that died answers a new client only when it
-//! has done all of them, so nothing appears later in a directory that was found empty. Then sandboxes, then what is left.
+//! has done all of them, so nothing appears later in a directory that was found empty. Then sandboxes, then the remaining files.
 //!
 //! What cannot be read is left as it is, with its process, and is told. Nothing is removed then that it might need.
 
@@ -21,7 +21,7 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::ids::{LayerId, SandboxId};
 use crate::network::NetworksFound;
-use crate::places::{PlaceError, Places};
+use crate::paths::{PathError, Paths};
 use crate::process::control::CallError;
 use crate::process::{Found, ProcessError, VmProcess};
 use crate::record::{self, RollingBack, SandboxRecord, Unreadable, ZygoteRecord};
@@ -41,7 +41,7 @@ pub struct Recovered {
     pub mute: Vec<PathBuf>,
     /// Records, manifests and directories that cannot be read. They are left as they are, and nothing is removed.
     pub unreadable: Vec<Unreadable>,
-    /// Directories, files and processes that were nobody's.
+    /// Unused directories, files and processes.
     pub removed: usize,
     pub networks: NetworksFound,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Settled<R> {
     Adopted(R),
     /// Left as it is, with what its record says.
     Mute(Option<R>),
-    /// Left as it is: nobody knows what its process has.
+    /// Left as it is: it is unknown what its process has.
     Unreadable(Unreadable),
     Removed,
 }
@@ -73,7 +73,7 @@ pub(crate) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
     }
     recovered.removed += shared.remove_unfinished_arrivals();
     let stored: Arc<[_]> = shared.stored(&mut unreadable).into();
-    let zygotes = list(&shared.places.zygotes(), &mut unreadable);
+    let zygotes = list(&shared.paths.zygotes(), &mut unreadable);
     let settled = settle_all(zygotes, |directory| {
         let (shared, stored) = (Arc::clone(shared), Arc::clone(&stored));
         async move { settle_zygote(&shared, &directory, &stored).await }
@@ -96,11 +96,11 @@ pub(crate) async fn recover(shared: &Arc<Shared>) -> Result<Recovered, EngineErr
         }
     }
     shared.names.load(&shared.snapshots, unreadable.is_empty() && recovered.mute.is_empty());
-    let sandboxes = list(&shared.places.sandboxes(), &mut unreadable);
-    let groups = promised_groups(&shared.places, &sandboxes);
+    let sandboxes = list(&shared.paths.sandboxes(), &mut unreadable);
+    let groups = promised_groups(&shared.paths, &sandboxes);
     promise_groups(&sandboxes, &groups)?;
     if let Some(groups) = &groups {
-        promise::forget(&shared.places, groups);
+        promise::forget(&shared.paths, groups);
     }
     let groups = Arc::new(groups);
     let settled = settle_all(sandboxes, |directory| {
@@ -148,8 +148,8 @@ pub(crate) async fn settle_all<R: Send + 'static, F: Future<Output = Settled<R>>
 /// promise of one is that of all. `None` if a record cannot be read, in which any of them may be.
 pub(crate) type Groups = Option<BTreeSet<SandboxId>>;
 
-pub(crate) fn promised_groups(places: &Places, sandboxes: &[PathBuf]) -> Groups {
-    let mut groups = promise::promised(places).ok()?;
+pub(crate) fn promised_groups(paths: &Paths, sandboxes: &[PathBuf]) -> Groups {
+    let mut groups = promise::promised(paths).ok()?;
     for directory in sandboxes {
         let record = record::read::<SandboxRecord>(directory).ok()?;
         groups.extend(record.filter(|record| record.promised).and_then(|record| record.group));
@@ -158,7 +158,7 @@ pub(crate) fn promised_groups(places: &Places, sandboxes: &[PathBuf]) -> Groups 
 }
 
 /// Writes down for each sandbox that it is promised with its group. What says so of the group may go at any time from now on.
-fn promise_groups(sandboxes: &[PathBuf], groups: &Groups) -> Result<(), PlaceError> {
+fn promise_groups(sandboxes: &[PathBuf], groups: &Groups) -> Result<(), PathError> {
     for directory in sandboxes {
         if let Ok(Some(record)) = record::read::<SandboxRecord>(directory)
             && !record.promised
@@ -170,7 +170,7 @@ fn promise_groups(sandboxes: &[PathBuf], groups: &Groups) -> Result<(), PlaceErr
     Ok(())
 }
 
-/// Whether somebody was told of a sandbox. `None` if that is not known.
+/// Whether a client was told of a sandbox. `None` if that is not known.
 fn is_promised(record: &SandboxRecord, groups: &Groups) -> Option<bool> {
     match (&record.group, groups) {
         _ if record.promised => Some(true),
@@ -191,7 +191,7 @@ pub(crate) async fn settle_zygote(
         Err(error) => return Settled::Unreadable(error),
     };
     match (record, look(directory).await) {
-        // One that a daemon has started and not told what to load is none.
+        // A process that was started and not told what to load does not count.
         (Some(record), Seen::Alive(found, StateName::Zygote)) if record.promised => {
             adopt_zygote(shared, record.clone(), found, stored);
             Settled::Adopted(record)
@@ -250,7 +250,7 @@ fn adopt_zygote(shared: &Arc<Shared>, mut record: ZygoteRecord, found: Found, st
 
 /// A file of a disk of which not even its inode can be read: whether the sandbox is what its process says cannot be decided.
 fn unreadable_layer(shared: &Shared, record: &SandboxRecord) -> Option<Unreadable> {
-    let paths = record.disks.iter().flat_map(|disk| disk.all()).map(|id| shared.places.layer(id));
+    let paths = record.disks.iter().flat_map(|disk| disk.all()).map(|id| shared.paths.layer(id));
     paths.into_iter().find_map(|path| match fs::metadata(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Some(Unreadable::new(path, error)),
         _ => None,
@@ -265,7 +265,7 @@ fn adopt_sandbox(
     state: StateName,
 ) -> Result<SandboxRecord, Found> {
     record.take_over_wake();
-    let inode = |id: &LayerId| fs::metadata(shared.places.layer(id)).ok().map(|file| file.ino());
+    let inode = |id: &LayerId| fs::metadata(shared.paths.layer(id)).ok().map(|file| file.ino());
     let used = found.disks.iter().map(Vec::as_slice).chain(iter::repeat(&[][..]));
     let resolved = record.disks.into_iter().zip(used).map(|(disk, used)| disk.resolve(used, inode));
     match resolved.collect() {
@@ -290,12 +290,12 @@ fn adopt_sandbox(
     }
     shared.find_cgroup_of_sandbox(&mut record, found.process.0.pid);
     // Written again: what was in doubt is not any more.
-    let _ = record::write(&shared.places.sandbox(&record.id), &record);
+    let _ = record::write(&shared.paths.sandbox(&record.id), &record);
     let mut process = found.process;
     process.0.user = record.user.map(|user| shared.users.found(user));
     let handle = sandbox::own(shared, record.clone(), process, state);
     if rolled_back.is_some() {
-        // It may take the guest a while to become somebody, and others are to be found meanwhile.
+        // It may take the guest a while to take its identity, and others are to be found meanwhile.
         let handle = handle.clone();
         tokio::spawn(async move { handle.identify().await });
     }

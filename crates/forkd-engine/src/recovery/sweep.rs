@@ -1,4 +1,4 @@
-//! Sweep: what is nobody's goes, and what could not be adopted when the daemon started is adopted when it answers.
+//! Sweep: removes unused files; and what could not be adopted when the daemon started is adopted when it answers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub struct Swept {
     pub stored: Vec<Tag>,
     /// Records, manifests and directories that cannot be read. While there are any, nothing is removed that they might need.
     pub unreadable: Vec<Unreadable>,
-    /// Directories, files and processes that were nobody's.
+    /// Unused directories, files and processes.
     pub removed: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct SweptLayers {
 }
 
 impl Engine {
-    /// Looks for what nobody has: processes and their directories, and layers of disks.
+    /// Looks for what is unused: processes and their directories, and layers of disks.
     pub async fn sweep(&self) -> Result<Swept, EngineError> {
         let mut swept = self.shared.sweep_directories().await;
         self.shared.sweep_networks();
@@ -66,7 +66,7 @@ impl Shared {
         let is_snapshot = |name: &str| name.parse().is_ok_and(|tag| self.snapshots.has(&tag));
         let mut swept = Swept::default();
         let stored = self.stored(&mut swept.unreadable);
-        let mut zygotes = list(&self.places.zygotes(), &mut swept.unreadable);
+        let mut zygotes = list(&self.paths.zygotes(), &mut swept.unreadable);
         zygotes.retain(|path| is_old(path, MAKING) && !name(path).is_some_and(|name| is_snapshot(&name)));
         let stored: Arc<[_]> = stored.into();
         let settled = settle_all(zygotes, |directory| {
@@ -93,14 +93,14 @@ impl Shared {
         if !swept.zygotes.is_empty() || !swept.stored.is_empty() {
             self.names.load(&self.snapshots, false);
         }
-        let sandboxes = list(&self.places.sandboxes(), &mut swept.unreadable);
+        let sandboxes = list(&self.paths.sandboxes(), &mut swept.unreadable);
         let nobody_s =
             |path: &&PathBuf| is_old(path, MAKING) && !name(path).is_some_and(|name| is_sandbox(&name));
         let unowned: Vec<PathBuf> = sandboxes.iter().filter(nobody_s).cloned().collect();
         if unowned.is_empty() {
             return swept;
         }
-        let groups = Arc::new(promised_groups(&self.places, &sandboxes));
+        let groups = Arc::new(promised_groups(&self.paths, &sandboxes));
         let settled = settle_all(unowned, |directory| {
             let (shared, groups) = (Arc::clone(self), Arc::clone(&groups));
             async move { settle_sandbox(&shared, &directory, &groups).await }
@@ -122,7 +122,7 @@ impl Shared {
     /// Removes layers that no disk is made of and that are not too young.
     pub(crate) fn sweep_layers(&self, age: Duration) -> SweptLayers {
         let mut unreadable = Vec::new();
-        let layers = list(&self.places.layers(), &mut unreadable);
+        let layers = list(&self.paths.layers(), &mut unreadable);
         // Before what is written down is read: they are written down before they are no longer among these.
         let being_merged = self.being_merged.all();
         // What is written down, not what is known here: a sandbox that is being made is written down first.

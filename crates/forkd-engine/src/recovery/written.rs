@@ -41,8 +41,8 @@ impl Shared {
     pub(crate) fn written(&self) -> Written {
         let mut unreadable = Vec::new();
         let stored = self.stored(&mut unreadable);
-        let zygotes = records(&self.places.zygotes(), &mut unreadable);
-        let sandboxes = records(&self.places.sandboxes(), &mut unreadable);
+        let zygotes = records(&self.paths.zygotes(), &mut unreadable);
+        let sandboxes = records(&self.paths.sandboxes(), &mut unreadable);
         Written { stored, zygotes, sandboxes, unreadable }
     }
 
@@ -65,7 +65,7 @@ impl Shared {
             let record = match (fault::read(&path), listed.stored) {
                 (Err(error), _) => Err(error.to_string()),
                 (Ok(()), Err(error)) => Err(with_causes(&error)),
-                // Somebody else's, with nothing of an engine's.
+                // Another program's, with no files of an engine.
                 (Ok(()), Ok(stored)) if stored.local.about.is_empty() => continue,
                 (Ok(()), Ok(stored)) => {
                     self.known_layers.add(stored.disk_layers().map(|(id, entry)| (id.clone(), entry)));

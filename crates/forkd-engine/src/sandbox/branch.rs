@@ -1,4 +1,4 @@
-//! Branch: a snapshot of a sandbox that goes on.
+//! Branch: a snapshot of a sandbox that keeps running.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::EngineError;
 use crate::fault;
 use crate::ids::LayerId;
 use crate::limits::owner::Owner;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::descriptors::{Named, open};
 use crate::process::users::User;
 use crate::process::{VmProcess, WithEvents, listen_in};
@@ -55,7 +55,7 @@ pub struct DerivedRecord {
     pub policy: Option<Policy>,
     /// If it is built: the digest of what it is made of.
     pub build_key: Option<Digest>,
-    /// Whether that snapshot has memory of a sandbox that ran for somebody.
+    /// Whether that snapshot has memory of a sandbox with users.
     pub user_memory: bool,
 }
 
@@ -96,8 +96,8 @@ impl Sandbox {
         let _claim = shared.admit_branch(order.owner.as_ref(), frozen_bytes, order.kept).await?;
         let owner = order.owner.map(|owner| owner.name).or_else(|| self.record.owner.clone());
         laps.end(BranchStep::Admit);
-        let directory = shared.places.zygote(&tag);
-        in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
+        let directory = shared.paths.zygote(&tag);
+        in_place(|| fs::create_dir(&directory)).map_err(PathError::at("create", &directory))?;
         let branched = self.branch_into(&tag, owner, own, frozen_bytes, &mut laps).await;
         let (record, process) = match branched {
             Ok(branched) => branched,
@@ -152,12 +152,12 @@ impl Sandbox {
         frozen_bytes: u64,
         laps: &mut Laps<BranchStep>,
     ) -> Result<(ZygoteRecord, WithEvents), EngineError> {
-        let directory = self.shared.places.zygote(tag);
+        let directory = self.shared.paths.zygote(tag);
         let control = listen_in(&directory)?;
         let mut named = Named::default().with(Descriptor::Control, control);
         let old = self.record.disks.iter().map(|disk| disk.files.top.clone());
-        let old = old.map(|top| Ok((open(&self.shared.places.layer(&top))?, top)));
-        let old = in_place(|| old.collect::<Result<Vec<_>, PlaceError>>())?;
+        let old = old.map(|top| Ok((open(&self.shared.paths.layer(&top))?, top)));
+        let old = in_place(|| old.collect::<Result<Vec<_>, PathError>>())?;
         let mut next = Vec::new();
         let tops = self.shared.new_tops(&self.record.shape.devices.disks)?;
         for (disk, (top, file)) in self.record.disks.iter_mut().zip(tops) {
@@ -279,7 +279,7 @@ impl Sandbox {
             shared.seal(&[&*source, &process], &record.disks, sealed).await
         };
         if let Err(error) = up.await {
-            // Nobody would ever end it: its directory goes.
+            // It would never be ended otherwise: its directory is removed.
             process.end().await;
             self.take_cgroup_back(lent);
             return Err(error);

@@ -70,7 +70,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The branch has failed and its process has ended: its cgroup is the sandbox's as before, or nobody's.
+    /// The branch has failed and its process has ended: its cgroup belongs to the sandbox as before, or is unused.
     pub(crate) fn take_cgroup_back(&self, lent: Option<String>) {
         let (Some(lent), Some(cgroups)) = (lent, &self.shared.cgroups) else { return };
         match &self.record.quota {

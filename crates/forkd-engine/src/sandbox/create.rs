@@ -24,7 +24,7 @@ use crate::limits::owner::{self, Claim, Holding, Owner};
 use crate::limits::quota::WantedLimits;
 use crate::limits::usage::{Usage, files_of, own_layers};
 use crate::network::NetworkOrder;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::record;
 use crate::sandbox::branch::Branched;
 use crate::sandbox::forked::{Forked, Name, Prepared};
@@ -54,7 +54,7 @@ pub struct NewSandboxes {
     /// Whether traffic wakes them when they are paused, for as long as `ttl` says.
     pub wake_on_traffic: bool,
     pub metadata: BTreeMap<String, String>,
-    /// What is kept with each of them, for whoever asks.
+    /// Data of the requester, kept with each of them.
     pub about: serde_json::Map<String, serde_json::Value>,
     pub env: BTreeMap<String, String>,
     /// A user that their guests have, unless the snapshot was made with one.
@@ -81,7 +81,7 @@ pub struct Created {
     pub ready: Duration,
     /// Of children of a live branch: how long programs ran in each before it had its identity.
     pub windows: Vec<Duration>,
-    /// How long the sandbox that was branched first stood still.
+    /// The pause of the sandbox that was branched first.
     pub branch_pause: Option<Duration>,
     /// Where the time of that branch went.
     pub branch_laps: Option<Laps<BranchStep>>,
@@ -106,7 +106,7 @@ impl Engine {
         self.admit(&new, &sandbox.view().record.shape, None).await?;
         let Branched { snapshot: branch, laps } = sandbox.branch_for_copies(new.owner.clone()).await?;
         let created = self.create_from(&new, &branch).await;
-        // Nobody has asked for it. One that others depend on meanwhile stays, as a branch like any other.
+        // It was not requested. One that others depend on meanwhile stays, as a branch like any other.
         let _ = self.remove_snapshot(branch.tag().as_str(), false).await;
         let branch_pause = branch.view().record.pause_us.map(Duration::from_micros);
         Ok(Created { branch_pause, branch_laps: Some(laps), ..created? })
@@ -137,7 +137,7 @@ impl Engine {
         }
         up.sort_by_key(|forked| forked.record.created_unix_ms);
         let (mut sandboxes, mut laps) = (Vec::new(), Vec::new());
-        let promise = Promise::make(&self.shared.places, &group)?;
+        let promise = Promise::make(&self.shared.paths, &group)?;
         for forked in up {
             match forked.promise(&promise).await {
                 Ok((view, its_laps)) => {
@@ -149,7 +149,7 @@ impl Engine {
         }
         if !failures.is_empty() && !new.partial {
             for view in sandboxes {
-                // Somebody may have removed it.
+                // It may have been removed.
                 if let Ok(sandbox) = self.sandbox(view.id().as_str()) {
                     let _ = sandbox.remove().await;
                 }
@@ -314,7 +314,7 @@ impl Shared {
     }
 
     /// Whether there is room for a branch that keeps so much memory, in the host and in what its owner may have. It is taken
-    /// until the branch is there or given up. One that is not kept is none of its owner's snapshots.
+    /// until the branch is there or given up. One that is not kept does not count among its owner's snapshots.
     pub(crate) async fn admit_branch(
         &self,
         owner: Option<&Owner>,
@@ -358,7 +358,7 @@ impl Shared {
         }
     }
 
-    /// What the branches of an owner's accounts keep in memory, and its snapshots on disk. Nobody has to look at processes and files where
+    /// What the branches of an owner's accounts keep in memory, and its snapshots on disk. Processes and files are not looked at where
     /// they have no limit.
     async fn measure(&self, owner: &Owner) -> [Holding; 2] {
         let mut measured = [Holding::default(), Holding::default()];
@@ -384,7 +384,7 @@ impl Shared {
             Ok(Present {
                 sandboxes: self.sandboxes.len() as u64,
                 available_memory_bytes: available_memory(),
-                free_disk_bytes: free_disk(&self.places.layers())?,
+                free_disk_bytes: free_disk(&self.paths.layers())?,
             })
         })
     }
@@ -395,7 +395,7 @@ fn available_memory() -> u64 {
     forkd_host::memory::available().unwrap_or(u64::MAX)
 }
 
-fn free_disk(path: &std::path::Path) -> Result<u64, PlaceError> {
-    let stat = rustix::fs::statvfs(path).map_err(|errno| PlaceError::at("inspect", path)(errno.into()))?;
+fn free_disk(path: &std::path::Path) -> Result<u64, PathError> {
+    let stat = rustix::fs::statvfs(path).map_err(|errno| PathError::at("inspect", path)(errno.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -1,4 +1,4 @@
-//! One sandbox on its way: prepared, forked, given its identity, promised. Until then it is nobody's, and dropped it is gone.
+//! One sandbox on its way: prepared, forked, given its identity, promised. Until then it has no owner, and is removed when dropped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::identity::{self, Given, Identity};
 use crate::ids::{LayerId, SandboxId};
 use crate::limits::quota::{of_sandbox, quota};
 use crate::limits::usage::Usage;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::descriptors::{self, Named};
 use crate::process::users::User;
 use crate::process::{ProcessError, VmProcess, WithEvents, listen_in};
@@ -46,7 +46,7 @@ pub(crate) struct Prepared {
     descriptors: Vec<OwnedFd>,
 }
 
-/// A VM that runs, and is nobody's yet. Dropped, it is gone.
+/// A running VM without an owner. It is removed when dropped.
 pub(crate) struct Forked {
     pub shared: Arc<Shared>,
     pub record: SandboxRecord,
@@ -132,7 +132,7 @@ impl Prepared {
     /// Waits until it may be forked: when all are prepared that are made with it, and few others are on their way.
     pub async fn turn(&mut self) -> Option<OwnedSemaphorePermit> {
         self.forked.laps.end(CreateStep::Prepared);
-        // Nobody closes it.
+        // It is never closed.
         Arc::clone(&self.forked.shared.coming_up).acquire_owned().await.ok()
     }
 
@@ -140,7 +140,7 @@ impl Prepared {
     pub async fn start(self, zygote: &Zygote) -> Result<Forked, EngineError> {
         let Prepared { mut forked, user, command, descriptors } = self;
         forked.laps.end(CreateStep::ForkTurn);
-        let directory = forked.shared.places.sandbox(&forked.record.id);
+        let directory = forked.shared.paths.sandbox(&forked.record.id);
         let shared = Arc::clone(&forked.shared);
         let answer = shared.call(&zygote.process, command, &descriptors).await;
         drop(descriptors);
@@ -183,8 +183,8 @@ impl Forked {
         disks: Vec<Vec<LayerId>>,
         tap: Option<OwnedFd>,
     ) -> Result<(Named, bool), EngineError> {
-        let directory = self.shared.places.sandbox(&self.record.id);
-        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
+        let directory = self.shared.paths.sandbox(&self.record.id);
+        fs::create_dir(&directory).map_err(PathError::at("create", &directory))?;
         let devices = &self.record.shape.devices;
         let mut named = Named::of_vm(devices, &directory)?.with(Descriptor::Control, listen_in(&directory)?);
         let tops = self.shared.new_tops(&devices.disks)?;
@@ -216,7 +216,7 @@ impl Forked {
 
     /// The agent in its guest.
     pub fn agent(&self) -> Agent {
-        let directory = self.shared.places.sandbox(&self.record.id);
+        let directory = self.shared.paths.sandbox(&self.record.id);
         Agent::new(Guest::new(directory.join(descriptors::VSOCK)))
     }
 
@@ -232,7 +232,7 @@ impl Forked {
         Ok(self.running_since.map(|since| since.elapsed()))
     }
 
-    /// The same, and nobody is told.
+    /// The same, without an event.
     pub async fn identify(
         &mut self,
         index: u32,
@@ -246,7 +246,7 @@ impl Forked {
         Ok(given)
     }
 
-    /// Gives it its owner, and nobody else its name: it stays nobody's.
+    /// Reserves its name without giving it an owner: it stays hidden.
     pub fn own(mut self, state: SandboxState) -> Result<(SandboxHandle, Name), EngineError> {
         let (Some(process), Some(name)) = (self.process.take(), self.name.take()) else {
             return Err(EngineError::Removed);
@@ -269,7 +269,7 @@ impl Forked {
                 Ok((view, self.laps.clone()))
             }
             Err(error) => {
-                // It has ended meanwhile. What is left of it goes.
+                // It has ended meanwhile. Its remains are removed.
                 let _ = handle.remove().await;
                 Err(error)
             }
@@ -290,7 +290,7 @@ impl Drop for Forked {
     }
 }
 
-/// Who a sandbox is, with random numbers that nobody else has.
+/// Who a sandbox is, with random numbers that no other sandbox has.
 pub(crate) fn identity_of(
     record: &SandboxRecord,
     index: u64,

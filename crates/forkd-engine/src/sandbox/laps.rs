@@ -76,7 +76,7 @@ pub enum BranchStep {
     Fork,
     /// Until the new process says that it can be forked from.
     Running,
-    /// Nobody can write to its disk layers.
+    /// No process can write to its disk layers.
     Seal,
     /// It is written down that it is there.
     Promise,
@@ -134,7 +134,7 @@ impl<Step: Copy + PartialEq> Laps<Step> {
 }
 
 impl Laps {
-    /// What was done since the last lap, by whoever took these times. The next lap begins now.
+    /// What was done since the last lap, by the owner of these times. The next lap begins now.
     pub fn add(&mut self, steps: impl IntoIterator<Item = (CreateStep, Duration)>) {
         let mut from = self.last;
         for (step, took) in steps {

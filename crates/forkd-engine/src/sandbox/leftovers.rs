@@ -1,4 +1,4 @@
-//! What is left of a sandbox that was removed: files, a network, a cgroup. Nobody waits until it is cleared.
+//! Remains of a sandbox that was removed: files, a network, a cgroup. No request waits until they are cleared.
 //!
 //! A daemon that ends before leaves it to the next one, which finds that the process is gone.
 
@@ -59,7 +59,7 @@ impl Shared {
     /// removed by the next sweep.
     pub(super) fn clear_files(&self, record: &SandboxRecord) {
         in_place(|| {
-            let directory = self.places.sandbox(&record.id);
+            let directory = self.paths.sandbox(&record.id);
             let _ = fs::remove_dir_all(&directory);
             self.networks.give_back(&record.id, &directory);
             for disk in &record.disks {

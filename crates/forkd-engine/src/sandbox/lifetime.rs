@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Running ── pause ─────▶ Paused      its expiry stays; resume lets it run again
-//!   Running ── suspend ───▶ Paused      without an expiry, until somebody wakes it; also at its expiry, if it was made so
+//!   Running ── suspend ───▶ Paused      without an expiry, until it is resumed    ; also at its expiry, if it was made so
 //!   Paused  ── wake ──────▶ Running     with a new expiry; also by traffic, if it was made so
 //! ```
 //!
@@ -116,7 +116,7 @@ impl SandboxHandle {
 }
 
 impl Sandbox {
-    /// Its time is over: it ends, or is paused until somebody wakes it.
+    /// Its time is over: it ends, or is paused until it is resumed.
     pub(super) async fn expire(&mut self) {
         if self.record.pauses_at_expiry && self.change_with_expiry(SandboxState::Paused, None).await.is_ok() {
             return;

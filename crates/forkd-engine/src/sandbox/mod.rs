@@ -35,7 +35,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::agent::Agent;
 use crate::blocking::in_place;
 use crate::disk::merge::{Merged, Merging};
-use crate::engine::{Happened, Shared, unix_ms};
+use crate::engine::{EngineEvent, Shared, unix_ms};
 use crate::error::EngineError;
 use crate::fault;
 use crate::guest::Guest;
@@ -105,7 +105,7 @@ pub struct SandboxView {
 type Answer<T> = oneshot::Sender<Result<T, EngineError>>;
 
 pub(crate) enum Request {
-    /// Whoever asked is about to be told: it is a sandbox from now on. That is written down for all that were asked for.
+    /// Its requester is about to learn of it: it is a sandbox from now on. That is written down for all that were asked for.
     Promise(Arc<Promise>, Answer<SandboxView>),
     Pause(Answer<()>),
     Resume(Answer<bool>),
@@ -161,7 +161,7 @@ impl SandboxHandle {
             SandboxState::Paused => Err(EngineError::WrongState("paused")),
             SandboxState::Ended => Err(EngineError::WrongState(ENDED)),
             SandboxState::Running if view.record.shape.devices.vsock.is_none() => {
-                Err(EngineError::WrongState("one without an agent"))
+                Err(EngineError::WrongState(crate::error::NO_AGENT))
             }
             SandboxState::Running => Ok(&self.agent),
         }
@@ -182,7 +182,7 @@ impl SandboxHandle {
         Ok(self.branch_for(tag, None).await?.snapshot)
     }
 
-    /// The same for somebody, within what that one may have.
+    /// The same for an owner, within its limits.
     pub async fn branch_for(&self, tag: Option<Tag>, owner: Option<Owner>) -> Result<Branched, EngineError> {
         let (kept, derived, laps) = (true, None, Laps::since(Instant::now()));
         self.ask(|answer| Request::Branch(BranchOrder { tag, owner, kept, derived, laps }, answer)).await
@@ -270,7 +270,7 @@ pub(crate) struct Sandbox {
     pub merging: Merging,
     /// What says that it is promised, if its record does not.
     promise: Option<Arc<Promise>>,
-    /// Layers that nobody can write to, as far as this daemon has looked.
+    /// Layers that no process can write to, as far as this daemon has looked.
     pub sealed: BTreeSet<LayerId>,
     view: watch::Sender<SandboxView>,
     doom: watch::Receiver<bool>,
@@ -285,7 +285,7 @@ pub(crate) fn own(
     state: SandboxState,
 ) -> SandboxHandle {
     let (process, events) = process;
-    let directory = shared.places.sandbox(&record.id);
+    let directory = shared.paths.sandbox(&record.id);
     let first = SandboxView { record: record.clone(), state, pid: process.pid, end: None };
     let (view, seen) = watch::channel(first);
     let (doom, doomed) = watch::channel(false);
@@ -323,7 +323,7 @@ impl Sandbox {
             tokio::select! {
                 biased;
                 event = self.events.recv(), if !ended => match event {
-                    Some(event) => self.happened(event),
+                    Some(event) => self.handle_event(event),
                     None => self.lost().await,
                 },
                 () = self.process.ended(), if !ended => self.ended(),
@@ -362,7 +362,7 @@ impl Sandbox {
         }
     }
 
-    /// When something is due by itself.
+    /// When the next timed change is due.
     fn next_deadline(&self) -> Option<u64> {
         match &self.end {
             Some(end) => Some(end.at_unix_ms + u64::try_from(REMEMBERED.as_millis()).unwrap_or(u64::MAX)),
@@ -400,7 +400,7 @@ impl Sandbox {
             }
             Request::Count(answer) => {
                 let process = self.process.clone();
-                // Nobody else waits for that.
+                // No other task waits for that.
                 tokio::spawn(async move { answer.send(Ok(process.kvm_counts().await)) });
             }
             Request::Pause(answer) => {
@@ -471,7 +471,7 @@ impl Sandbox {
     }
 
     /// The answer to a request that needs the VM process. If that has ended meanwhile, this is why it failed. One that does not
-    /// answer is of no use any more: nobody knows what it has done and what it will do.
+    /// answer is of no use any more: its state is unknown.
     async fn or_ended<T>(&mut self, answer: Result<T, EngineError>) -> Result<T, EngineError> {
         match answer {
             Err(EngineError::Call(error @ CallError::Timeout { .. })) => {
@@ -510,26 +510,26 @@ impl Sandbox {
     pub fn become_(&mut self, state: SandboxState) {
         self.state = state;
         self.show();
-        self.tell(Happened::Sandbox(self.record.id.clone(), state));
+        self.tell(EngineEvent::Sandbox(self.record.id.clone(), state));
     }
 
-    pub(crate) fn tell(&self, what: Happened) {
-        // Nobody knows of one that is not listed.
+    pub(crate) fn tell(&self, what: EngineEvent) {
+        // Clients do not know of one that is not listed.
         if self.shared.unlisted.has(&self.record.id) {
             return;
         }
         self.shared.tell(&self.record.project, what);
     }
 
-    /// What its process says by itself.
-    fn happened(&mut self, event: Event) {
+    /// An event of its process.
+    fn handle_event(&mut self, event: Event) {
         let id = || self.record.id.clone();
         match event {
             Event::Panicked => {
                 self.panicked = true;
-                self.tell(Happened::Panicked(id()));
+                self.tell(EngineEvent::Panicked(id()));
             }
-            Event::OutOfDisk { limit_bytes, .. } => self.tell(Happened::OutOfDisk(id(), limit_bytes)),
+            Event::OutOfDisk { limit_bytes, .. } => self.tell(EngineEvent::OutOfDisk(id(), limit_bytes)),
             Event::Exited { reason: ExitReason::Reset, .. } if self.panicked => {
                 let described = in_place(|| kernel_panic::described(&self.directory.join(SERIAL_LOG)));
                 let detail = described.unwrap_or_else(|| "no reason on its console".into());
@@ -563,7 +563,7 @@ impl Sandbox {
     fn ended(&mut self) {
         // Last words may have come before the end was seen.
         while let Ok(event) = self.events.try_recv() {
-            self.happened(event);
+            self.handle_event(event);
         }
         if self.state != SandboxState::Ended {
             let (reason, detail) = self.killed();
@@ -592,16 +592,16 @@ impl Sandbox {
         self.become_(SandboxState::Ended);
     }
 
-    /// Ends the process, if it has not ended. From then on there is no such sandbox; what is left of it is cleared later.
+    /// Ends the process, if it has not ended. From then on there is no such sandbox; its remains are cleared later.
     async fn forget(self) {
         self.shared.kill_all(&of_sandbox(&self.record));
         self.process.end().await;
         fault::place("remove.ended");
         let Sandbox { shared, record, process, promise, .. } = self;
-        // Nobody has been told of one that is not listed.
+        // Clients were not told of one that is not listed.
         if shared.sandboxes.has(&record.id) {
             shared.sandboxes.remove(&record.id);
-            shared.tell(&record.project, Happened::SandboxRemoved(record.id.clone()));
+            shared.tell(&record.project, EngineEvent::SandboxRemoved(record.id.clone()));
         }
         Leftovers { record, promise, _user: process.user.clone() }.clear_later(&shared);
     }
@@ -610,7 +610,7 @@ impl Sandbox {
 /// Waits until it is to be removed.
 async fn is_doomed(doom: &mut watch::Receiver<bool>) {
     if doom.wait_for(|doomed| *doomed).await.is_err() {
-        // Nobody is left who could say so.
+        // There is no owner left to report it.
         std::future::pending::<()>().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Promise: whoever asked for sandboxes is about to be told of them. One empty file says so of all that one request has made.
+//! Promise: the requester of sandboxes is about to learn their ids. One empty file records that for all sandboxes of a request.
 //!
 //! ```text
 //!   every record names the group ─▶ the file is there: all are promised ─▶ the last one is gone: so is the file
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::blocking::in_place;
 use crate::ids::SandboxId;
-use crate::places::{PlaceError, Places};
+use crate::paths::{PathError, Paths};
 
 /// Shared by the sandboxes that it is about. Dropped, the file stays, as the sandboxes do when the daemon ends.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    pub fn make(places: &Places, group: &SandboxId) -> Result<Arc<Promise>, PlaceError> {
-        let path = places.promises().join(group.as_str());
-        in_place(|| File::create_new(&path)).map_err(PlaceError::at("create", &path))?;
+    pub fn make(paths: &Paths, group: &SandboxId) -> Result<Arc<Promise>, PathError> {
+        let path = paths.promises().join(group.as_str());
+        in_place(|| File::create_new(&path)).map_err(PathError::at("create", &path))?;
         Ok(Arc::new(Promise { path }))
     }
 
@@ -39,18 +39,18 @@ impl Promise {
 }
 
 /// The groups that are promised.
-pub(crate) fn promised(places: &Places) -> io::Result<BTreeSet<SandboxId>> {
-    let names = fs::read_dir(places.promises())?.map(|entry| Ok(entry?.file_name()));
+pub(crate) fn promised(paths: &Paths) -> io::Result<BTreeSet<SandboxId>> {
+    let names = fs::read_dir(paths.promises())?.map(|entry| Ok(entry?.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
-    // Nobody has any other name.
+    // No group has any other name.
     Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
 /// Removes the promises of groups, when each record says it itself.
-pub(crate) fn forget(places: &Places, groups: &BTreeSet<SandboxId>) {
+pub(crate) fn forget(paths: &Paths, groups: &BTreeSet<SandboxId>) {
     for group in groups {
-        // It does no harm where it stays: nobody else has its name.
-        let _ = fs::remove_file(places.promises().join(group.as_str()));
+        // It does no harm where it stays: no other group has its name.
+        let _ = fs::remove_file(paths.promises().join(group.as_str()));
     }
 }
 
@@ -61,27 +61,27 @@ mod tests {
     #[test]
     fn the_last_one_takes_the_promise_along() {
         let root = tempfile::tempdir().unwrap();
-        let places = Places::new(root.path()).unwrap();
+        let paths = Paths::new(root.path()).unwrap();
         let group = SandboxId::random().unwrap();
-        let promise = Promise::make(&places, &group).unwrap();
-        assert_eq!(promised(&places).unwrap(), BTreeSet::from([group.clone()]));
-        assert!(Promise::make(&places, &group).is_err(), "it is another's");
+        let promise = Promise::make(&paths, &group).unwrap();
+        assert_eq!(promised(&paths).unwrap(), BTreeSet::from([group.clone()]));
+        assert!(Promise::make(&paths, &group).is_err(), "it is another's");
         let other = Arc::clone(&promise);
         promise.leave();
-        assert!(promised(&places).unwrap().contains(&group));
+        assert!(promised(&paths).unwrap().contains(&group));
         other.leave();
-        assert_eq!(promised(&places).unwrap(), BTreeSet::new());
+        assert_eq!(promised(&paths).unwrap(), BTreeSet::new());
     }
 
     #[test]
     fn a_daemon_that_ends_breaks_no_promise() {
         let root = tempfile::tempdir().unwrap();
-        let places = Places::new(root.path()).unwrap();
+        let paths = Paths::new(root.path()).unwrap();
         let group = SandboxId::random().unwrap();
-        drop(Promise::make(&places, &group).unwrap());
-        let groups = promised(&places).unwrap();
+        drop(Promise::make(&paths, &group).unwrap());
+        let groups = promised(&paths).unwrap();
         assert_eq!(groups, BTreeSet::from([group]));
-        forget(&places, &groups);
-        assert_eq!(promised(&places).unwrap(), BTreeSet::new());
+        forget(&paths, &groups);
+        assert_eq!(promised(&paths).unwrap(), BTreeSet::new());
     }
 }

@@ -1,6 +1,6 @@
 //! Rollback: a sandbox goes back to one of its own branches, and keeps its place.
 //!
-//! The VM hands its place over to a child of the branch; the two of them decide which goes on (`forkd-vmm`'s hand-over). The
+//! The VM hands its place over to a child of the branch; the two of them decide which one runs (`forkd-vmm`'s hand-over). The
 //! sandbox keeps its id, its sockets and its time; its disks are the branch's, with new top layers.
 
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use forkd_store::Tag;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::agent::Agent;
-use crate::engine::{Happened, PATIENCE};
+use crate::engine::{EngineEvent, PATIENCE};
 use crate::error::EngineError;
 use crate::fault;
 use crate::guest::Guest;
@@ -56,7 +56,7 @@ impl Sandbox {
         self.record.back_to(&tag, generation);
         self.save()?;
         self.become_(SandboxState::Running);
-        self.tell(Happened::RolledBack(self.record.id.clone(), tag));
+        self.tell(EngineEvent::RolledBack(self.record.id.clone(), tag));
         identified
     }
 
@@ -116,7 +116,7 @@ impl Sandbox {
             Err(error) => Err(error.into()),
         };
         fault::place("rollback.forked");
-        // The VM ends when the successor can run, and goes on if it cannot, or if there is none.
+        // The VM ends when the successor can run, and keeps running if it cannot, or without a successor.
         match tokio::time::timeout(PATIENCE, self.given_up()).await {
             Ok(true) => {}
             Ok(false) => return Err(EngineError::Ended("the VM that replaces it could not run".into())),
@@ -143,7 +143,7 @@ impl Sandbox {
             Ok(other) => EngineError::Ended(format!("{other:?}")),
             Err(_) => EngineError::Timeout,
         };
-        // The VM has ended, and nobody would ever end this one: the sandbox is over.
+        // The VM has ended, and this one would never be ended: the sandbox is over.
         process.kill();
         Err(failed)
     }
@@ -166,7 +166,7 @@ impl Sandbox {
         }
     }
 
-    /// The disks of whoever has the place now; the other's top layers are nobody's.
+    /// The disks of the process that has the place now; the other's top layers are unused.
     fn settle_disks(&mut self, succeeded: bool) {
         for disk in &mut self.record.disks {
             let Some(next) = disk.instead.pop() else { continue };

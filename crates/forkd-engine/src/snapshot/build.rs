@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   plan ─▶ key ─┬─ there is one with the key ──▶ that one
-//!                ├─ somebody makes it now ──────▶ wait for it
+//!                ├─ it is being made ───────────▶ wait for it
 //!                └─ else ───────────────────────▶ boot or derive, with the key in its record
 //! ```
 //!
@@ -32,7 +32,7 @@ const MAX_NAME: usize = 40;
 /// Random characters behind a tag that is taken.
 const MAX_RANDOM: usize = 10;
 
-/// What a build makes, if there is none yet.
+/// What a build makes, unless it exists.
 #[derive(Debug)]
 pub struct PlannedBuild {
     pub key: Digest,
@@ -143,7 +143,7 @@ impl Engine {
         }
         for failed in self.with_key(&key, &project) {
             if failed.view().status == SnapshotStatus::Failed {
-                // One that others depend on, or that somebody else has removed, is no obstacle.
+                // One that others depend on, or that another caller has removed, is no obstacle.
                 let _ = self.remove_snapshot(failed.tag().as_str(), false).await;
             }
         }

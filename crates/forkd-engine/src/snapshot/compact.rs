@@ -1,7 +1,7 @@
 //! Compact: a snapshot becomes one that needs no other.
 //!
-//! The store writes all of its memory into new files and exchanges them for the old ones (`forkd-store`'s `compact.rs`). Whoever forks
-//! meanwhile has the process, or loads the one or the other: their memory is the same. The owner of the snapshot is told when it is done.
+//! The store writes all of its memory into new files and exchanges them for the old ones (`forkd-store`'s `compact.rs`). A fork
+//! meanwhile uses the process, or loads the one or the other: their memory is the same. The owner of the snapshot is told when it is done.
 //! Branches that are written meanwhile as diffs of what it was are written again (`persist.rs`).
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Engine {
         let tag = handle.durable().await?.record.tag;
         self.shared.refuse_dependents(&tag)?;
         let most = in_place(|| self.shared.memory_of_chain(&tag))?;
-        self.admit_bytes(&self.shared.places.snapshots(), most)?;
+        self.admit_bytes(&self.shared.paths.snapshots(), most)?;
         let cancel = Cancel::default();
         let (shared, is_cancelled) = (Arc::clone(&self.shared), cancel.watch());
         let work = move || {

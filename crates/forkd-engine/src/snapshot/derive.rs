@@ -4,8 +4,8 @@
 //!   fork ─▶ commands ─▶ warm-up ─▶ gate closed, programs frozen ─▶ branch ─▶ the sandbox goes ─▶ a live snapshot, a diff
 //! ```
 //!
-//! The sandbox is nobody's: it has a name that is not listed, and is promised to nobody. So it goes when the caller goes away, and when the
-//! daemon is killed, the next one removes it. What comes of it is as clean as a snapshot that was booted: every child begins with taking an
+//! The sandbox is hidden: it has a name that is not listed, and is promised to no client. So it is removed when the caller disconnects,
+//! and after the daemon was killed, by the next one. What comes of it is as clean as a snapshot that was booted: every child begins with taking an
 //! identity.
 
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ impl NewDerived {
 }
 
 impl Engine {
-    /// Makes a snapshot of a sandbox of another one in which commands and code have run. Whoever goes away before it is done ends it. While
+    /// Makes a snapshot of a sandbox of another one in which commands and code have run. It is cancelled if the caller disconnects. While
     /// it is made, the sandbox counts against what its owner may have.
     pub async fn derive(
         &self,
@@ -72,7 +72,7 @@ impl Engine {
         let shared = &self.shared;
         let record = new.source.view().record;
         if record.shape.devices.vsock.is_none() && new.asks_guest() {
-            return Err(EngineError::WrongState("one without an agent"));
+            return Err(EngineError::WrongState(crate::error::NO_AGENT));
         }
         let name =
             shared.snapshots.reserve(&new.tag).ok_or_else(|| EngineError::NameTaken(new.tag.clone()))?;
@@ -89,7 +89,7 @@ impl Engine {
         step(steps, "fork").await;
         let (source, env) = (new.source.clone(), new.env.clone());
         let forking = fork(Arc::clone(shared), source, env, owner.cloned(), network);
-        // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
+        // Not cancelled: a started fork is completed, or its process would be lost.
         let sandbox = tokio::spawn(forking).await.map_err(|_| EngineError::Stopping)??;
         tokio::select! {
             prepared = prepare(&sandbox.handle, &new, steps) => prepared?,
@@ -105,7 +105,7 @@ impl Engine {
         let derived = Derived { name, about };
         let (told, outcome) = oneshot::channel();
         let engine = self.clone();
-        // Neither is this: what nobody waits for any more is removed when it is there.
+        // Neither is this: an abandoned snapshot is removed when it exists.
         tokio::spawn(async move {
             let _claim = claim;
             let branched = sandbox.handle.branch_derived(derived).await;
@@ -148,7 +148,7 @@ async fn prepare(sandbox: &SandboxHandle, new: &NewDerived, steps: &Steps) -> Re
     Ok(())
 }
 
-/// A sandbox that is nobody's. Dropped, it goes.
+/// A hidden sandbox. It is removed when dropped.
 struct Temporary {
     handle: SandboxHandle,
     /// Until it is gone.

@@ -20,7 +20,7 @@ pub struct Trimmed {
 
 impl Engine {
     /// Ends the processes of snapshots, those that were not used for the longest time first, until the rest is within the
-    /// budget. Those that somebody forks from, and those that are not on disk, stay.
+    /// budget. Those that are being forked, and those that are not on disk, stay.
     pub async fn trim(&self) -> Trimmed {
         let kept = self.shared.kept(None).await;
         let held = |kept: &[Kept<SnapshotHandle>]| kept.iter().map(|one| one.bytes).sum::<u64>();
@@ -43,7 +43,7 @@ impl Shared {
         !evict(retention::making_room(kept, bytes)).await.is_empty()
     }
 
-    /// Ends the processes of an account's branches that are on disk and that nobody forks from. Says whether any has ended.
+    /// Ends the processes of an account's branches that are on disk and not being forked. Says whether any has ended.
     pub(crate) async fn evict_branches_of(&self, account: &Account<'_>) -> bool {
         let mut kept = self.kept(None).await;
         kept.retain(|one| !one.needed && is_branch_of(&one.name.view(), account));
@@ -94,7 +94,7 @@ fn is_branch_of(view: &SnapshotView, account: &Account<'_>) -> bool {
 async fn evict(chosen: Vec<Kept<SnapshotHandle>>) -> Vec<Kept<SnapshotHandle>> {
     let mut evicted = Vec::new();
     for one in chosen {
-        // Somebody may have taken it meanwhile.
+        // It may have been taken meanwhile.
         if one.name.evict().await {
             evicted.push(one);
         }

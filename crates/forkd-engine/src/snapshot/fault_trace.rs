@@ -2,7 +2,7 @@
 //! the daemon's own.
 //!
 //! ```text
-//!   instances/forkd-PID/   set_event_pid, options/event-fork    the zygote's threads, and whoever they fork
+//!   instances/forkd-PID/   set_event_pid, options/event-fork    the zygote's threads, and their children
 //!                          events/kvm/kvm_page_fault/enable
 //!                          trace                                 forkd-vcpu0-1234 [000] …: kvm_page_fault: … address 0x1234000 …
 //! ```
@@ -66,7 +66,7 @@ impl FaultTrace {
 
 impl Drop for FaultTrace {
     fn drop(&mut self) {
-        // What is left of it is removed before the next one.
+        // Its remains are removed before the next one.
         let _ = self.set("events/kvm/kvm_page_fault/enable", "0");
         let _ = fs::remove_dir(&self.directory);
     }

@@ -153,7 +153,7 @@ fn measure(
     let (own, others): (Vec<&LayerId>, Vec<_>) =
         layers.into_iter().partition(|layer| family.is_own(tag, layer));
     let bytes = |layers: &[&LayerId]| -> u64 {
-        layers.iter().map(|layer| allocated(&shared.places.layer(layer))).sum()
+        layers.iter().map(|layer| allocated(&shared.paths.layer(layer))).sum()
     };
     let mut shared_bytes = bytes(&others);
     let mut below = kind;

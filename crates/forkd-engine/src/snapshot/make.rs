@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use crate::agent::Agent;
 use crate::blocking::in_place;
 use crate::boot::{BootDisk, BootFrom, boot_in};
-use crate::bring_up::{ImageConfig, bring_up_aloud};
+use crate::bring_up::{ImageConfig, bring_up_with_output};
 use crate::engine::{Engine, Shared, unix_ms};
 use crate::error::EngineError;
 use crate::identity;
@@ -28,7 +28,7 @@ use crate::limits::admission::Wanted;
 use crate::limits::owner::{Holding, Owner};
 use crate::limits::quota::of_tag;
 use crate::network::NetworkOrder;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::users::User;
 use crate::process::{ProcessError, VmProcess};
 use crate::record::{self, BOOTED, Shape, ZygoteRecord};
@@ -71,7 +71,7 @@ impl Engine {
         self.make_for(new, None, steps).await
     }
 
-    /// The same for somebody. While it boots, its guest counts as a sandbox against what that one may have.
+    /// The same for an owner. While it boots, its guest counts as a sandbox against the owner's limits.
     pub async fn make_for(
         &self,
         new: NewSnapshot,
@@ -89,8 +89,8 @@ impl Engine {
         };
         shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
         shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
-        let directory = shared.places.zygote(&new.tag);
-        in_place(|| fs::create_dir(&directory)).map_err(PlaceError::at("create", &directory))?;
+        let directory = shared.paths.zygote(&new.tag);
+        in_place(|| fs::create_dir(&directory)).map_err(PathError::at("create", &directory))?;
         let mut making = Making {
             shared: Arc::clone(shared),
             network: None,
@@ -123,7 +123,7 @@ struct Making {
 impl Drop for Making {
     fn drop(&mut self) {
         if let Some(network) = self.network.take() {
-            self.shared.networks.give_back_passing(network);
+            self.shared.networks.return_temporary(network);
         }
         if self.done {
             return;
@@ -174,7 +174,7 @@ impl Making {
         };
         record::write(&self.directory, &record)?;
         let mut started =
-            VmProcess::start_lasting(&self.shared.program, &self.directory, user, new.shape.largest_file())?;
+            VmProcess::start_detached(&self.shared.program, &self.directory, user, new.shape.largest_file())?;
         let process = started.0.clone();
         self.process = Some(process.clone());
         self.shared.enter_zygote_cgroup(&new.tag, &new.shape, process.pid)?;
@@ -220,7 +220,7 @@ impl Making {
         let disks = new.shape.images().zip(tops).map(boot_disk).collect::<Result<_, EngineError>>()?;
         let mut tap = None;
         if new.shape.devices.net.is_some() {
-            let (network, its_tap) = self.shared.networks.take_passing().await?;
+            let (network, its_tap) = self.shared.networks.lease_temporary().await?;
             self.network = Some(network);
             tap = Some(its_tap);
         }
@@ -238,8 +238,9 @@ impl Making {
 
 async fn bring_up_telling(agent: &Agent, new: &NewSnapshot, steps: &Steps) -> Result<(), EngineError> {
     let (printed, mut pieces) = mpsc::channel(QUEUE);
-    let up =
-        async move { bring_up_aloud(agent, &new.config, new.tag.as_str(), new.limit, Some(&printed)).await };
+    let up = async move {
+        bring_up_with_output(agent, &new.config, new.tag.as_str(), new.limit, Some(&printed)).await
+    };
     let telling = async {
         while let Some(piece) = pieces.recv().await {
             let _ = steps.send(Step::Printed(piece)).await;
@@ -256,7 +257,7 @@ pub(super) async fn warn(steps: &Steps, problem: &str) {
     let _ = steps.send(Step::Printed(warning)).await;
 }
 
-/// Tells of a step. Whoever asked may not listen.
+/// Reports a step. The requester may have gone.
 pub(super) async fn step(steps: &Steps, name: &'static str) {
     let _ = steps.send(Step::Begins(name.to_owned())).await;
 }

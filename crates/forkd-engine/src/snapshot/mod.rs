@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Live ──▶ Persisting ──▶ Ready ◀─┐
-//!    │           │            │     │ loaded when somebody forks,
-//!    └───────────┴──▶ Failed  └─────┘ evicted when nobody does and memory is wanted
+//!    │           │            │     │ loaded for a fork,
+//!    └───────────┴──▶ Failed  └─────┘ evicted when unused and memory is wanted
 //! ```
 //!
-//! A live snapshot becomes a file by itself, behind everything else that the host has to do, unless somebody waits for it. Until then it
+//! A live snapshot is written to disk in the background, at low priority unless a request waits for it. Until then it
 //! can be forked from all the same; if writing it fails, it stays live.
 
 pub(crate) mod build;
@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::blocking::in_place;
-use crate::engine::{Happened, PATIENCE, Shared};
+use crate::engine::{EngineEvent, PATIENCE, Shared};
 use crate::error::EngineError;
 use crate::fault;
 use crate::limits::quota::of_zygote;
@@ -52,7 +52,7 @@ use crate::snapshot::writer::Awaited;
 
 /// Requests that wait for their turn.
 const QUEUE: usize = 64;
-/// Between two looks whether somebody still has it.
+/// Between two checks whether it is still in use.
 const LEASED: Duration = Duration::from_millis(5);
 /// Between two notes on disk of when it was used last.
 const NOTED: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ pub enum SnapshotStatus {
     Failed,
 }
 
-/// A process to fork from. Whoever holds it can rely on it.
+/// A process to fork from. It is not ended while this is held.
 #[derive(Debug)]
 pub struct Zygote {
     pub process: VmProcess,
@@ -111,7 +111,7 @@ type Answer<T> = oneshot::Sender<Result<T, EngineError>>;
 
 pub(crate) enum Request {
     Lease(Answer<Arc<Zygote>>),
-    /// Gives up the process, if nobody uses it and the snapshot is on disk.
+    /// Ends the process, if it is unused and the snapshot is on disk.
     Evict(oneshot::Sender<bool>),
     Remove(Answer<()>),
     /// Its files need no other snapshot any more.
@@ -124,7 +124,7 @@ pub struct SnapshotHandle {
     requests: mpsc::Sender<Request>,
     view: watch::Receiver<SnapshotView>,
     residence: watch::Receiver<Residence>,
-    /// Whether somebody waits until it is on disk.
+    /// Whether a request waits until it is on disk.
     awaited: watch::Sender<bool>,
 }
 
@@ -137,7 +137,7 @@ impl SnapshotHandle {
         self.view.borrow().record.tag.clone()
     }
 
-    /// The process to fork from, loaded from disk if it must be. It is not evicted while somebody has it.
+    /// The process to fork from, loaded from disk if it must be. It is not evicted while it is held.
     pub async fn lease(&self) -> Result<Arc<Zygote>, EngineError> {
         self.ask(Request::Lease).await
     }
@@ -148,7 +148,7 @@ impl SnapshotHandle {
         self.settled().await
     }
 
-    /// Somebody waits for it.
+    /// A request waits for it.
     pub(crate) fn hurry(&self) {
         self.awaited.send_replace(true);
     }
@@ -181,7 +181,7 @@ impl SnapshotHandle {
         }
     }
 
-    /// Gives its process up if that costs nobody anything. Says whether it had one to give.
+    /// Ends its process if it is unused. Says whether it had one.
     pub async fn evict(&self) -> bool {
         let (answer, answered) = oneshot::channel();
         self.requests.send(Request::Evict(answer)).await.is_ok() && answered.await.unwrap_or(false)
@@ -208,7 +208,7 @@ struct Snapshot {
     error: Option<String>,
     /// When its last use was noted on disk.
     noted: Option<Instant>,
-    /// The writing of it, while that goes on.
+    /// The task that writes it, while it runs.
     writing: Option<Writing>,
     /// What its children use first is being learned. Dropped, it is given up.
     learning: Option<Learning>,
@@ -365,7 +365,7 @@ impl Snapshot {
         }
     }
 
-    /// Its process has ended by itself. With files, the next lease makes another.
+    /// Its process has ended unexpectedly. With files, the next lease makes another.
     async fn gone(&mut self) {
         self.zygote = None;
         self.forget_process().await;
@@ -399,7 +399,7 @@ impl Snapshot {
         self.used();
         self.note_use();
         self.show();
-        self.happened(Happened::Loaded(self.record.tag.clone()));
+        self.announce(EngineEvent::Loaded(self.record.tag.clone()));
         Ok(zygote)
     }
 
@@ -413,7 +413,7 @@ impl Snapshot {
         self.residence.send_replace(resident.unwrap_or_default());
     }
 
-    /// Somebody forks from it: that is kept on disk, but not for every fork.
+    /// It is forked: the time is kept on disk, but not for every fork.
     fn note_use(&mut self) {
         if self.noted.is_none_or(|noted| noted.elapsed() >= NOTED) {
             self.noted = Some(Instant::now());
@@ -422,7 +422,7 @@ impl Snapshot {
         }
     }
 
-    /// Whoever asked wants its memory: it has ended when this returns.
+    /// The caller needs its memory: the process has ended when this returns.
     async fn evict(&mut self) -> bool {
         if self.status != SnapshotStatus::Ready {
             return false;
@@ -438,7 +438,7 @@ impl Snapshot {
         fault::place("evict.ended");
         self.end_process().await;
         self.show();
-        self.happened(Happened::Evicted(self.record.tag.clone()));
+        self.announce(EngineEvent::Evicted(self.record.tag.clone()));
         true
     }
 
@@ -453,7 +453,7 @@ impl Snapshot {
     async fn forget_process(&mut self) {
         let cgroup = of_zygote(&self.record);
         self.record = self.record.clone().without_process();
-        let _ = in_place(|| fs::remove_dir_all(self.shared.places.zygote(&self.record.tag)));
+        let _ = in_place(|| fs::remove_dir_all(self.shared.paths.zygote(&self.record.tag)));
         self.shared.kill_all(&cgroup);
         self.shared.leave(cgroup).await;
     }
@@ -465,7 +465,7 @@ impl Snapshot {
         if let Some(zygote) = &self.zygote {
             // A daemon that finds the process looks at the files, too, so this may be lost.
             let record = ZygoteRecord { parent: None, ..zygote.record.clone() };
-            record::write(&self.shared.places.zygote(&record.tag), &record)?;
+            record::write(&self.shared.paths.zygote(&record.tag), &record)?;
         }
         Ok(())
     }
@@ -486,7 +486,7 @@ impl Snapshot {
     /// The end of what it has in memory.
     async fn close(mut self) {
         if let Some(zygote) = self.zygote.take() {
-            // Whoever forks from it comes to its end first, unless that would never be. No new lease is given.
+            // Running forks of it are completed first, unless they hang. No new lease is given.
             let (begun, control) = (Instant::now(), &zygote.process.control);
             while Arc::strong_count(&zygote) > 1 && begun.elapsed() < PATIENCE && control.stuck_for() < MUTE {
                 tokio::time::sleep(LEASED).await;
@@ -496,7 +496,7 @@ impl Snapshot {
         self.end_process().await;
         self.shared.snapshots.remove(&self.record.tag);
         in_place(|| self.shared.names.forget(&self.record));
-        self.happened(Happened::SnapshotRemoved(self.record.tag.clone()));
+        self.announce(EngineEvent::SnapshotRemoved(self.record.tag.clone()));
     }
 
     fn show(&self) {
@@ -506,10 +506,10 @@ impl Snapshot {
     }
 
     fn tell(&self) {
-        self.happened(Happened::Snapshot(self.record.tag.clone(), self.status));
+        self.announce(EngineEvent::Snapshot(self.record.tag.clone(), self.status));
     }
 
-    fn happened(&self, what: Happened) {
+    fn announce(&self, what: EngineEvent) {
         self.shared.tell(&self.record.project, what);
     }
 

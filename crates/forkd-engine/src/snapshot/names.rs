@@ -26,7 +26,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::fault;
 use crate::limits::usage::blocking;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::record::{Unreadable, ZygoteRecord};
 use crate::registry::{Registry, Reservation};
 use crate::snapshot::SnapshotHandle;
@@ -73,7 +73,7 @@ pub(crate) struct Names {
 struct Known {
     meanings: BTreeMap<Tag, (Meaning, Reservation<Tag, SnapshotHandle>)>,
     of_snapshot: BTreeMap<Tag, BTreeSet<Tag>>,
-    /// With the name, if it is one that nobody has.
+    /// With the name, if it is free.
     unreadable: BTreeMap<PathBuf, (Unreadable, Option<Reservation<Tag, SnapshotHandle>>)>,
 }
 
@@ -221,7 +221,7 @@ impl Names {
             match error.kind() {
                 // It is not known, so it cannot be read.
                 io::ErrorKind::AlreadyExists => EngineError::NameTaken(name.clone()),
-                _ => PlaceError::at("write", &self.path(name))(error).into(),
+                _ => PathError::at("write", &self.path(name))(error).into(),
             }
         })?;
         let mut known = self.known();
@@ -230,7 +230,7 @@ impl Names {
             known.insert(name, meaning.clone(), taken);
         }
         drop(known);
-        // Whoever removes a snapshot forgets its names after its tag is free.
+        // The removal of a snapshot forgets its names after its tag is free.
         if tags.get(&record.tag).is_none_or(|handle| !meaning.is(&handle.view().record)) {
             self.take_away(name)?;
             return Err(EngineError::Removed);
@@ -254,9 +254,9 @@ impl Names {
         let path = self.path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(PlaceError::at("remove", &path)(error).into());
+                return Err(PathError::at("remove", &path)(error).into());
             }
-            _ => sync(&self.directory).map_err(PlaceError::at("sync", &self.directory))?,
+            _ => sync(&self.directory).map_err(PathError::at("sync", &self.directory))?,
         }
         self.known().remove(name);
         Ok(())
@@ -303,7 +303,7 @@ fn read(path: &Path) -> Result<Meaning, String> {
 
 /// Writes the file of a name. It is on disk when this returns.
 fn write(directory: &Path, path: &Path, meaning: &Meaning, replaces: bool) -> io::Result<()> {
-    // Whoever writes has the turn, so it is nobody else's.
+    // The writer has the turn, so the file is not in use.
     let new = directory.join(format!("{NEW}name"));
     let mut file = File::create(&new)?;
     file.write_all(&serde_json::to_vec(meaning)?)?;
@@ -350,7 +350,7 @@ impl Engine {
         .await
     }
 
-    /// Goes on when the caller goes away: a file must not change without what is known of it.
+    /// Continues when the caller disconnects: a file must not change without what is known of it.
     async fn change_names(
         &self,
         change: impl FnOnce(&Shared) -> Result<(), EngineError> + Send + 'static,

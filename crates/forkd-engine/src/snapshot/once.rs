@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   there is one ────────────▶ that one          (one that failed is removed first)
-//!   somebody makes it now ───▶ wait for it
+//!   it is being made ────────▶ wait for it
 //!   else ────────────────────▶ prepare, make
 //! ```
 //!
@@ -48,7 +48,7 @@ impl BeingMade {
 }
 
 impl Engine {
-    /// Makes the snapshot that a recipe describes. Whoever goes away before it is done ends it.
+    /// Makes the snapshot that a recipe describes. It is cancelled if all callers disconnect.
     pub async fn make_of(
         &self,
         library: &Library,
@@ -100,7 +100,7 @@ impl Engine {
         self.once_for(Awaited::Tag(tag.clone()), find, make).await
     }
 
-    /// Waits for somebody who makes it, or makes it. `find` finds one that is there.
+    /// Waits for a running build of it, or makes it. `find` finds an existing one.
     pub(crate) async fn once_for(
         &self,
         what: Awaited,
@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Begins to make it, unless somebody has begun, or has finished since the caller looked: who makes one gives it its name before
+    /// Begins to make it, unless another caller has begun, or has finished since this one looked: who makes one gives it its name before
     /// leaving the table.
     fn begin(
         &self,
@@ -157,7 +157,7 @@ impl Engine {
 /// What the library says of its work, from a thread that may wait.
 pub(super) struct Preparing {
     pub steps: Steps,
-    /// Whether it is given up when nobody listens any more.
+    /// Whether it is cancelled when all callers have gone.
     pub ends_with_caller: bool,
 }
 

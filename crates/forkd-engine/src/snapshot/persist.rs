@@ -23,7 +23,7 @@ use crate::disk::writers::{Writers, writers};
 use crate::engine::{PATIENCE, Shared};
 use crate::error::EngineError;
 use crate::fault;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::process::control::{CallError, Control};
 use crate::process::descriptors::Named;
 use crate::process::users::User;
@@ -60,7 +60,7 @@ pub enum PersistError {
     About(#[from] serde_json::Error),
 }
 
-/// Writes a zygote's snapshot: a diff if its parent is on disk, else all of it. It is begun when nobody forks or branches, or somebody
+/// Writes a zygote's snapshot: a diff if its parent is on disk, else all of it. It is begun when no fork or branch runs, or a request
 /// waits for it. Given up when it is unwanted before it has its name; from then on it is there.
 pub(super) async fn persist(
     shared: &Arc<Shared>,
@@ -113,7 +113,7 @@ async fn prepare(
         Some(parent) => parent_on_disk(shared, parent, awaited).await,
         None => None,
     };
-    // Not all at once, which nobody waits for.
+    // Not all at once: no request waits for it.
     let _turn = tokio::select! {
         turn = shared.writing.acquire() => turn.ok(),
         () = awaited.asked_for() => None,
@@ -132,7 +132,7 @@ async fn prepare(
     let sealed = match shared.seal(&[&zygote.process], &record.disks, &mut BTreeSet::new()).await {
         Ok(()) => shared.knows_writers()?,
         // Only an older daemon has promised one that is not sealed. Its process may not know how, and others may have its layers. What
-        // is written is safe from them: whoever loads it looks at every byte.
+        // is written is safe from them: its load checks every byte.
         Err(EngineError::Call(CallError::Refused { .. }) | EngineError::LayerKept(_)) => false,
         Err(error) => return Err(error),
     };
@@ -150,7 +150,7 @@ async fn prepare(
     Ok((draft, description, hashed))
 }
 
-/// Waits until nobody can write to what was written.
+/// Waits until no process can write to what was written.
 async fn settle(draft: Draft) -> Result<SettledDraft, EngineError> {
     let mut settled = in_place(|| draft.settle())?;
     let begun = Instant::now();
@@ -258,7 +258,7 @@ async fn describe(
 ) -> Result<Description, EngineError> {
     let regions = persisted.regions.iter().map(|&(address, length)| Region { address, length });
     let layout = Layout::new(regions.collect()).map_err(PersistError::from)?;
-    // A snapshot is nobody's.
+    // A snapshot has no owner.
     let local = ZygoteRecord { layers_unsealed: !sealed, ..record.clone().without_process() };
     let local = record::to_object(&local).map_err(PersistError::from)?;
     let about = record::to_object(&PortableRecord::of(record)).map_err(PersistError::from)?;
@@ -286,9 +286,9 @@ fn disk_layers(shared: &Shared, record: &ZygoteRecord, sealed: bool) -> Result<V
         }
         for id in frozen {
             let open = || {
-                let path = shared.places.layer(id);
-                let file = File::open(&path).map_err(PlaceError::at("open", &path))?;
-                file.sync_all().map_err(PlaceError::at("sync", &path))?;
+                let path = shared.paths.layer(id);
+                let file = File::open(&path).map_err(PathError::at("open", &path))?;
+                file.sync_all().map_err(PathError::at("sync", &path))?;
                 Ok(file)
             };
             layers.push(layer(shared, id.as_str(), sealed, open)?);
@@ -326,21 +326,21 @@ pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
             stored.is_some_and(|stored| matches!(stored.manifest().content, Content::Framed { .. }));
         Ok::<_, EngineError>((files, is_sealed && !record.layers_unsealed))
     })?;
-    let directory = shared.places.zygote(&record.tag);
+    let directory = shared.paths.zygote(&record.tag);
     clear(&directory).await?;
     let user = shared.users.new_user(true).map_err(ProcessError::from)?;
     let record = &ZygoteRecord { user: user.as_ref().map(User::record), ..record.clone() };
     let named = in_place(|| {
-        fs::create_dir(&directory).map_err(PlaceError::at("create", &directory))?;
-        // It is none to fork from until it is loaded.
+        fs::create_dir(&directory).map_err(PathError::at("create", &directory))?;
+        // It cannot be forked until it is loaded.
         record::write(&directory, &ZygoteRecord { promised: false, ..record.clone() })?;
         let mut named = chain(Named::default(), &files)?;
         for image in record.shape.images().flatten() {
             named = named.with(Descriptor::DiskBase, shared.base(image)?);
         }
         for id in record.disks.iter().flatten() {
-            let path = shared.places.layer(id);
-            let layer = File::open(&path).map_err(PlaceError::at("open", &path))?;
+            let path = shared.paths.layer(id);
+            let layer = File::open(&path).map_err(PathError::at("open", &path))?;
             named = named.with(Descriptor::DiskLayer, layer);
         }
         Ok::<_, EngineError>(named)
@@ -354,7 +354,7 @@ pub(crate) async fn load(shared: &Arc<Shared>, record: &ZygoteRecord) -> Result<
         memory_limit_bytes: shared.limits.memory_bytes,
     });
     let (process, events) =
-        VmProcess::start_lasting(&shared.program, &directory, user, record.shape.largest_file())?;
+        VmProcess::start_detached(&shared.program, &directory, user, record.shape.largest_file())?;
     fault::place("load.started");
     let descriptors = named.for_command(&command);
     let loaded = async {
@@ -381,7 +381,7 @@ async fn clear(directory: &Path) -> Result<(), EngineError> {
     if !directory.exists() {
         return Ok(());
     }
-    // Nobody knows what the process of one has that cannot be read.
+    // It is unknown what the process of an unreadable one has.
     record::read::<ZygoteRecord>(directory).map_err(ProcessError::from)?;
     if let Some(found) = tokio::time::timeout(PATIENCE, VmProcess::find(directory))
         .await
@@ -389,6 +389,6 @@ async fn clear(directory: &Path) -> Result<(), EngineError> {
     {
         found.process.0.end().await;
     }
-    in_place(|| fs::remove_dir_all(directory)).map_err(PlaceError::at("remove", directory))?;
+    in_place(|| fs::remove_dir_all(directory)).map_err(PathError::at("remove", directory))?;
     Ok(())
 }

@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Between its first instruction and the first answer of an interpreter, every child of a snapshot writes the same pages: of 905, 902
-//! were the same in two children. The child that they are learned from is nobody's: it has a name that is not listed, it is promised to nobody, it reaches
-//! nobody, and it is gone when it has been looked at. A daemon that dies meanwhile leaves a record that is not promised, and the next
+//! were the same in two children. The child that they are learned from is hidden: it has a name that is not listed, is promised to no client and has no
+//! network, and is removed when its pages have been read. A daemon that dies meanwhile leaves a record that is not promised, and the next
 //! one removes it.
 //!
-//! What fails on the way is told to nobody: a snapshot without a list is only slower to fork.
+//! Failures are not reported: a snapshot without a list is only slower to fork.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -40,7 +40,7 @@ use crate::sandbox::lifetime::OnExpiry;
 use crate::snapshot::Zygote;
 use crate::snapshot::fault_trace::FaultTrace;
 
-/// Nobody has used a snapshot for so long: whoever forks now is not to be delayed.
+/// How long a snapshot must be unused, so that no fork is delayed.
 const QUIET: Duration = Duration::from_secs(1);
 /// A host that is never quiet is not waited for any longer: it gains most.
 const MOST_WAITING: Duration = Duration::from_secs(30);
@@ -81,7 +81,7 @@ pub(crate) async fn tell_known(shared: &Shared, zygote: &Zygote) -> bool {
 }
 
 /// Whether a snapshot is one to have a list: what is frozen in it begins with taking an identity, and so does every child. In a
-/// branch, programs run from the first moment, and a child of it that nobody asked for would do again what its parent does. A guest
+/// branch, programs run from the first moment, and a hidden child of it would do again what its parent does. A guest
 /// without an agent is never ready.
 fn can_have_list(record: &ZygoteRecord) -> bool {
     record.branched_from.is_none() && record.shape.devices.vsock.is_some()
@@ -96,7 +96,7 @@ pub(crate) fn begin(shared: &Arc<Shared>, zygote: &Arc<Zygote>) -> Option<Learni
     let (shared, zygote) = (Arc::clone(shared), Arc::downgrade(zygote));
     tokio::spawn(async move {
         match shared.prefault {
-            // Nobody is told what has failed.
+            // The failure is not reported.
             true => drop(learn(&shared, &zygote, unwanted).await),
             // A daemon before this one may have told it something.
             false => forget(&shared, &zygote).await,
@@ -162,7 +162,7 @@ async fn used_by_a_child(
 ) -> Result<Option<Prefault>, EngineError> {
     // A host that does not tell leaves faults that could have been spared.
     let trace = in_place(|| FaultTrace::begin(zygote.process.pid)).ok();
-    // Not given up on the way: a fork that has begun comes to its end, or nobody would know of its process.
+    // Not cancelled: a started fork is completed, or its process would be lost.
     let mut child = child_of(shared, zygote).await?;
     tokio::select! {
         used = child.be_used(READY) => used?,
@@ -179,7 +179,7 @@ async fn used_by_a_child(
     Ok(Some(Prefault { written, touched, fresh }))
 }
 
-/// A child's own pages: those of whole huge pages, which it got because nobody had used that memory (or, rarely, because it has
+/// A child's own pages: those of whole huge pages, which it got because that memory was unused (or, rarely, because it has
 /// written all of it), and the others.
 fn split(own: &PageRuns) -> (PageRuns, PageRuns) {
     let whole = |run: &Range<u64>| {
@@ -201,7 +201,7 @@ fn union(one: &PageRuns, other: &PageRuns) -> Vec<Range<u64>> {
     runs
 }
 
-/// Waits until nobody forks or branches, but no longer than this.
+/// Waits until no fork or branch runs, but no longer than this.
 pub(super) async fn quiet(shared: &Shared, at_most: Duration) {
     let begun = Instant::now();
     loop {
@@ -213,7 +213,7 @@ pub(super) async fn quiet(shared: &Shared, at_most: Duration) {
     }
 }
 
-/// A child as `create` makes them, except that it counts for nobody.
+/// A child as `create` makes them, except that it counts for no owner.
 async fn child_of(shared: &Arc<Shared>, zygote: &Zygote) -> Result<Forked, EngineError> {
     let record = &zygote.record;
     // No other snapshot gives up its process for this one.
@@ -233,7 +233,7 @@ async fn child_of(shared: &Arc<Shared>, zygote: &Zygote) -> Result<Forked, Engin
         about: serde_json::Map::new(),
         env: BTreeMap::new(),
         account: None,
-        // Nobody has asked for what its programs may say to others.
+        // Its programs must not reach others: it was not requested.
         network: NetworkOrder { egress: Some(Egress::Deny), bandwidth: None },
         limits: WantedLimits { cpu_weight: Some(CPU_WEIGHT), ..WantedLimits::default() },
         counted: false,
@@ -244,7 +244,7 @@ async fn child_of(shared: &Arc<Shared>, zygote: &Zygote) -> Result<Forked, Engin
 }
 
 impl Forked {
-    /// Gives a child that is nobody's its identity, and its interpreters something to do. Nothing is told of it.
+    /// Gives a hidden child its identity, and its interpreters something to do. No event is sent.
     async fn be_used(&mut self, limit: Duration) -> Result<(), EngineError> {
         let identified = self.identify(0, BTreeMap::new(), None);
         let given = tokio::time::timeout(limit, identified).await.map_err(|_| EngineError::Timeout)??;
@@ -268,7 +268,7 @@ impl Forked {
     }
 }
 
-/// On disk first: whoever loads the snapshot again knows it then.
+/// On disk first, so that the next load of the snapshot finds it.
 async fn keep(
     shared: &Arc<Shared>,
     zygote: &Zygote,

@@ -1,4 +1,4 @@
-//! Prune: snapshots that nobody needs go, those that were not used for the longest time first.
+//! Prune: removes unused snapshots, the least recently used first.
 //!
 //! ```text
 //!   base ──▶ numpy ──┬──▶ a   used yesterday      goes if it may
@@ -96,7 +96,7 @@ impl Engine {
             let layers = layers
                 .difference(&in_use.iter().collect())
                 .copied()
-                .map(|layer| (layer.clone(), allocated(&shared.places.layer(layer))))
+                .map(|layer| (layer.clone(), allocated(&shared.paths.layer(layer))))
                 .collect();
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok(plan(&all, &layers, wanted, now))

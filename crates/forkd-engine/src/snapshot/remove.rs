@@ -1,4 +1,4 @@
-//! Remove: a snapshot goes, if nobody needs it.
+//! Remove: deletes a snapshot that nothing depends on.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl Engine {
         self.remove_snapshot_of(None, tag, Removal { cascade, all_names: true }).await
     }
 
-    /// The same for somebody who may only remove what is a project's. What others have made of it keeps it, also with `cascade`.
+    /// The same for a caller who may remove one project's snapshots only. Snapshots that other projects made of it keep it, also with `cascade`.
     pub async fn remove_snapshot_of(
         &self,
         project: Option<&Project>,
@@ -60,7 +60,7 @@ impl Engine {
         doomed.reverse();
         for snapshot in &doomed {
             match snapshot.remove().await {
-                // Somebody else has removed it meanwhile.
+                // Another caller has removed it meanwhile.
                 Ok(()) | Err(EngineError::Removed) => {}
                 Err(error) => return Err(error),
             }

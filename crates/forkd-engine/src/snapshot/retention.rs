@@ -14,18 +14,18 @@ pub struct Kept<N> {
     pub bytes: u64,
     /// The number of its last use; later uses have higher ones.
     pub used: u64,
-    /// Whether somebody has it, or it is nowhere else.
+    /// Whether it is in use, or exists only in memory.
     pub needed: bool,
 }
 
 /// Those to evict so that the rest is within the budget, the least recently used first. If what is needed is above the budget
-/// by itself, everything else goes.
+/// alone, everything else is evicted.
 pub fn beyond<N>(kept: Vec<Kept<N>>, budget: u64) -> Vec<Kept<N>> {
     let all = kept.iter().fold(0u64, |all, one| all.saturating_add(one.bytes));
     least_used(kept, all.saturating_sub(budget)).0
 }
 
-/// Those to evict so that so much memory is free. None if all of them were not enough: that would help nobody.
+/// Those to evict so that so much memory is free. None if all of them were not enough.
 pub fn making_room<N>(kept: Vec<Kept<N>>, bytes: u64) -> Vec<Kept<N>> {
     match least_used(kept, bytes) {
         (evicted, true) => evicted,
@@ -81,7 +81,7 @@ mod tests {
         kept.iter().filter(|one| !gone.contains(&one.name)).cloned().collect()
     }
 
-    /// Whoever goes, nobody who stays and could have gone was used earlier.
+    /// No snapshot that stays, and could have been evicted, was used before an evicted one.
     fn is_least_used(kept: &[Kept<usize>], evicted: &[Kept<usize>]) -> bool {
         let last = evicted.iter().map(|one| one.used).max();
         let stay = without(kept, evicted);

@@ -79,7 +79,7 @@ fn verify(shared: &Shared, tag: &Tag, is_cancelled: &IsCancelled<'_>) -> Result<
         // Its files may have gone while they were read.
         Err(VerifyError::Damaged(_)) if shared.snapshots.get(tag).is_none() => Err(EngineError::Removed),
         Err(VerifyError::Damaged(error)) => {
-            verified.damage = Some(damage(shared.places.root(), &error));
+            verified.damage = Some(damage(shared.paths.root(), &error));
             Ok(verified)
         }
     }
@@ -112,7 +112,7 @@ fn read_all(
 /// The file of a layer. An image is known by its digest, which is too long for the name of a layer.
 fn path_of(shared: &Shared, id: &Tag) -> Result<PathBuf, OpenError> {
     if let Ok(id) = LayerId::try_from(id.to_string()) {
-        return Ok(shared.places.layer(&id));
+        return Ok(shared.paths.layer(&id));
     }
     let failed = |source: ImageError| OpenError::Io {
         path: shared.images.directory().join(id.as_str()),

@@ -1,9 +1,9 @@
-//! The process that writes a snapshot, as seen by whoever waits for it: it stands back behind guests, for as long as that is no
-//! trouble to anybody, and ends with the writing.
+//! The process that writes a snapshot, as seen by the task that waits for it: at lower priority than guests, until a request
+//! waits for the snapshot. It ends with the writing.
 //!
 //! ```text
 //!   begins ──▶ a fifth of a sandbox's share ──▶ after half a minute, a half
-//!                         └──── somebody waits for the snapshot ────┴──▶ all of it
+//!                         └─── a request waits for the snapshot ────┴──▶ all of it
 //! ```
 
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use crate::process::is_living_child;
 const STANDING_BACK: Duration = Duration::from_secs(30);
 const LATE_WEIGHT: u16 = WEIGHT / 2;
 
-/// Whether somebody waits for a snapshot.
+/// Whether a request waits for a snapshot.
 #[derive(Debug)]
 pub(super) struct Awaited {
     told: watch::Receiver<bool>,
@@ -33,15 +33,15 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    /// As whoever has the other end says, from now on.
+    /// As the other end says, from now on.
     pub fn new(told: watch::Receiver<bool>) -> Awaited {
         Awaited { told, late: Instant::now() + STANDING_BACK }
     }
 
-    /// Until somebody waits for it.
+    /// Until a request waits for it.
     pub async fn asked_for(&self) {
         if self.told.clone().wait_for(|awaited| *awaited).await.is_err() {
-            // Nobody can any more.
+            // No request can any more.
             std::future::pending().await
         }
     }
@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// Lets it stand back, until somebody waits for what it writes. Does not end by itself.
+    /// Runs it at low priority until a request waits for its snapshot. Never returns.
     pub async fn stand_back(&self, awaited: &Awaited) -> Infallible {
         tokio::select! {
             biased;
@@ -108,7 +108,7 @@ impl Writer {
         self.set_priority(Priority::Usual);
     }
 
-    /// What its parent says may be a lie, of which nobody else is to suffer.
+    /// What its parent says may be a lie, which must not affect others.
     fn set_priority(&self, wanted: Priority) {
         let Some(Process { pid, pidfd, parent }) = &self.process else { return };
         if let Some(number) = Pid::from_raw(*pid)

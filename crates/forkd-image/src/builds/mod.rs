@@ -5,8 +5,8 @@
 //!   KEY-UNIQUE/      64 hexadecimal digits, and 16 that tell two results of one step from each other
 //!     layer          a layer of a disk (sparse); never written to again
 //!     step.json      what it lies on: the base image and the steps before, by directory name
-//!   .tmp-XXXX/       being made or removed; swept when nobody holds its lock
-//!   .in-use          locked by every build; whoever removes steps waits for nobody and needs it alone
+//!   .tmp-XXXX/       being made or removed; swept when its lock is free
+//!   .in-use          locked by every build; removing steps needs it exclusively, and does not wait
 //! ```
 //!
 //! A layer holds blocks, so it is of use only on exactly the blocks that it was made on: the steps before are named by what
@@ -68,7 +68,7 @@ impl Ground {
 struct StepFile {
     format: u32,
     ground: Ground,
-    /// Who processes of an image with this disk belong to, when its configuration names nobody.
+    /// The user of processes of an image with this disk, if its configuration names no user.
     default_user: String,
 }
 

@@ -41,7 +41,7 @@ impl BuildCache {
                 _ => drop(gone.insert(name)),
             }
         }
-        // A step is never older than those it lies on: whoever finds it touches them all. Of two with one time, the one with
+        // A step is never older than those it lies on: finding it touches them all. Of two with one time, the one with
         // less below it goes last.
         kept.sort_by_key(|(step, _)| {
             (std::cmp::Reverse(self.used(&step.name)), step.ground.steps.len(), step.name.clone())

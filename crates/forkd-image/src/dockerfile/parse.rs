@@ -183,7 +183,7 @@ fn owned(words: &[grammar::UnescapedString<'_>]) -> Vec<String> {
     words.iter().map(|word| word.value.clone().into_owned()).collect()
 }
 
-/// Makes one line of a command: a line that ends with the escape goes on, and comments and empty lines between are not
+/// Makes one line of a command: a line that ends with the escape is continued, and comments and empty lines between are not
 /// part of it, although a shell would see them.
 fn join_lines(text: &str, escape: char) -> String {
     let mut joined = String::new();

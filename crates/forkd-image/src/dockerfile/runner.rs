@@ -19,7 +19,7 @@ pub trait Runner {
     fn base(&mut self, base: &Base) -> Result<(Self::Disk, Config, Digest), Self::Error>;
     /// The disk that was kept under a key.
     fn cached(&mut self, key: Digest) -> Result<Option<Self::Disk>, Self::Error>;
-    /// Keeps a copy of a disk under a key. It may be put off: whoever needs the disk under its key settles it first.
+    /// Keeps a copy of a disk under a key. It may be put off: code that needs the disk under its key settles it first.
     fn keep(&mut self, key: Digest, disk: &Self::Disk) -> Result<(), Self::Error>;
     /// Ends what a disk is in the middle of, and keeps it under its key: a stage is done.
     fn settle(&mut self, key: Digest, disk: Self::Disk) -> Result<Self::Disk, Self::Error>;
@@ -61,7 +61,7 @@ pub struct RunStep {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyStep {
     pub items: Vec<Item>,
-    /// Names or numbers, as the image knows them; root if there are none.
+    /// Names or numbers, as the image knows them; root if empty.
     pub owner: Option<String>,
     /// For all files, instead of their own.
     pub mode: Option<u32>,

@@ -316,7 +316,7 @@ proptest! {
     }
 }
 
-/// Whoever gets a context as an archive copies from it what is copied from it here.
+/// A context that comes as an archive is copied from in the same way.
 #[test]
 fn a_context_that_is_sent_is_the_same_context() {
     let here = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use crate::files::{self, FileError, Temporary};
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 
-/// A file of users beyond this is none.
+/// Maximum size of a file of users.
 const MAX_PASSWD: u64 = 4 << 20;
 
 /// What an image is, beside its layers.
@@ -116,7 +116,7 @@ pub struct BuiltImage {
     pub config: Config,
     /// What a parent needs beyond the image.
     pub recipe: Option<Recipe>,
-    /// Who processes belong to when the configuration names nobody.
+    /// The user of processes if the configuration names no user.
     pub default_user: String,
     pub name: Option<Name>,
 }

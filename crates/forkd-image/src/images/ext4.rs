@@ -2,7 +2,7 @@
 //!
 //! mke2fs fills the file system from a directory. What would differ from one time to the next is fixed: ids, the seed of
 //! the directories' hashes, times of the file system, and with debugfs the times that mke2fs takes from the directory and
-//! nobody can set there (ctime). What is left is the order in which the host's file system lists directories.
+//! cannot be set there (ctime). The only difference that remains is the order in which the host's file system lists directories.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};

@@ -64,7 +64,7 @@ pub struct Metadata {
     /// What a parent needs beyond the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<Recipe>,
-    /// Who processes belong to when nobody says otherwise: the image's own user if it names one, else `user` if there is
+    /// The default user of processes: the image's own user if it names one, else `user` if there is
     /// such a user, else root. The image itself is not changed.
     pub default_user: String,
     /// Bytes of the file system.

@@ -7,7 +7,7 @@
 //!     metadata.json
 //!   names/
 //!     python%3A3.12  {"name": "python:3.12", "id": "sha256:ID"}
-//!   .tmp-XXXX/       being made or removed; swept when nobody holds its lock
+//!   .tmp-XXXX/       being made or removed; swept when its lock is free
 //! ```
 //!
 //! An image appears whole, by a rename of its directory. Names are files that are replaced whole.
@@ -47,7 +47,7 @@ const SHORTEST_ID: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    #[error("there is no image {0:?}; `forkd image ls` lists those there are")]
+    #[error("there is no image {0:?}; run `forkd image ls`")]
     Unknown(String),
     #[error("{0:?} matches more than one image id; give more digits")]
     Ambiguous(String),

@@ -88,7 +88,7 @@ fn the_same_inputs_make_the_same_id_and_the_same_bytes() {
     }
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = make(&ImageStore::new(one.path()), &[&layer()], None).unwrap();
-    // Times that nobody can set differ by then.
+    // Times that cannot be set differ by then.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     let second = make(&ImageStore::new(two.path()), &[&layer()], None).unwrap();
     assert_eq!(first.id(), second.id());

@@ -27,7 +27,7 @@ impl StoredKernel {
         if path.is_file() {
             return Ok(path);
         }
-        // Whoever may write to a shared library may have made it there.
+        // Any writer of a shared library may have made it there.
         if self.shared && files::is_listed(&self.path, &name)? {
             return Ok(self.path.join(&name));
         }

@@ -38,7 +38,7 @@ pub enum KernelSource {
     Distribution,
     /// The host's own: `/boot` and `/lib/modules`, below this root. The newest, or a version.
     Host { root: PathBuf, version: Option<String> },
-    /// An archive that somebody has sent.
+    /// An uploaded archive.
     Archive,
     /// A file, ELF or bzImage. Without a directory of modules everything must be built in.
     Path { kernel: PathBuf, modules: Option<PathBuf> },
@@ -63,7 +63,7 @@ pub(super) fn collect(
             installed(&root, None)
         }
         KernelSource::Host { root, version } => installed(root, version.as_deref()),
-        // It is gone with whoever sent it.
+        // Its sender has disconnected.
         KernelSource::Archive => Err(KernelStoreError::EmptyArchive),
         KernelSource::Path { kernel, modules } => read(kernel, modules.as_deref(), None),
     }

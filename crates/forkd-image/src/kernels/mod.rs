@@ -46,7 +46,7 @@ const SHARED: &str = ".shared";
 
 #[derive(Debug, thiserror::Error)]
 pub enum KernelStoreError {
-    #[error("there is no kernel {0:?}; `forkd kernel ls` lists those there are")]
+    #[error("there is no kernel {0:?}; run `forkd kernel ls`")]
     Unknown(String),
     #[error("{0:?} matches more than one kernel; give the full id")]
     Ambiguous(String),

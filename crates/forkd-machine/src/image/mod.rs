@@ -79,7 +79,7 @@ impl Image {
     }
 
     /// The image of this version of forkd, built now unless it is in the cache. While the lock that comes with it is
-    /// held, nobody removes an image.
+    /// held, no image is removed.
     pub fn ensure(home: &Home, progress: &dyn Progress) -> Result<(Image, DirectoryLock), ImageError> {
         let id = current_id();
         let images = home.images()?;

@@ -76,7 +76,7 @@ impl NetlinkSocket {
     fn open(protocol: Option<Protocol>) -> io::Result<NetlinkSocket> {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
-        // A transaction is one message to the kernel. Whoever may not have more than the host's limit may not make rules either.
+        // A transaction is one message to the kernel. A user who may not exceed the host's limit may not make rules either.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER);
         rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         Ok(NetlinkSocket(socket))
@@ -88,7 +88,7 @@ impl NetlinkSocket {
 
     /// Sends messages and reads answers until `expected` of them are acknowledged or the first is refused.
     ///
-    /// What is left in the socket after a refusal is thrown away by the next call.
+    /// The next call drops the rest in the socket after a refusal.
     pub fn ask(&self, messages: &[u8], expected: usize) -> Result<Vec<Answer>, Refusal> {
         self.discard()?;
         let kernel = netlink::SocketAddrNetlink::new(0, 0);

@@ -126,7 +126,7 @@ impl Links {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Removes a link by its name. `false` if there is none.
+    /// Removes a link by its name. `false` if it does not exist.
     pub fn remove(&self, name: &str) -> io::Result<bool> {
         let mut link = LinkMessage::default();
         link.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -144,7 +144,7 @@ impl Links {
         // For IPv4 the kernel wants both: the address, and the peer's, which is the same but for point-to-point links.
         message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
         if address.is_ipv6() {
-            // Nobody else can have it, and asking takes a second.
+            // No other host can have it, and asking takes a second.
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
@@ -164,7 +164,7 @@ impl Links {
         self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Says who has an address, so that nobody needs to ask.
+    /// Sets the neighbour of an address, so that no request for it is sent.
     pub fn add_neighbour(&self, index: u32, address: IpAddr, mac: [u8; 6]) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);

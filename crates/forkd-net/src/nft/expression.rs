@@ -54,23 +54,23 @@ pub enum Expression {
     Load(Vec<u8>),
     /// Adds the packet to a named counter.
     Count(String),
-    /// Goes on only with what is beyond a rate.
+    /// Continues only with packets beyond a rate.
     Beyond {
         bytes_per_second: u64,
         burst: u32,
     },
-    /// Goes on only with a few packets a second.
+    /// Continues only with a few packets a second.
     Few {
         per_second: u64,
         burst: u32,
     },
-    /// Hands the beginning of the packet to whoever listens to the group.
+    /// Hands the beginning of the packet to the listener of the group.
     Log {
         group: u16,
         prefix: &'static str,
         bytes: u32,
     },
-    /// Goes on only if there are more connections than this that have come here.
+    /// Continues only if there are more connections than this that have come here.
     MoreConnections(u32),
     Accept,
     Drop,

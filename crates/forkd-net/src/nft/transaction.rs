@@ -72,7 +72,7 @@ impl Priority {
     }
 }
 
-/// A chain that packets come to by themselves.
+/// A base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Base<'a> {
     pub hook: Hook,
@@ -186,7 +186,7 @@ impl Transaction {
         self.message(DELETE_OBJECT, 0, &attributes, &format!("delete counter {name}")).add_counter(name)
     }
 
-    /// A set whose elements end by themselves.
+    /// A set whose elements expire.
     pub fn add_set(self, name: &str, key: SetKey) -> Self {
         // The numbers of the types are nft's own: the kernel keeps them for it.
         let (kind, length) = match key {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const BURST: Duration = Duration::from_secs(10);
 /// How long it is remembered how many were. After that it is half as many, and half of that after the same time again.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// Each that waits costs the kernel about a megabyte. Whoever wants more says so with the least number.
+/// Each that waits costs the kernel about a megabyte. A larger minimum asks for more.
 const MOST: usize = 128;
 
 /// How many networks were taken at once of late.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::demand::Demand;
 use crate::plan::Slot;
 
-/// Whoever takes one is about to fork, and perhaps others are: those that are missing are made when that is over.
+/// The taker of one is about to fork, and perhaps others are: those that are missing are made when that is over.
 const QUIET: Duration = Duration::from_millis(250);
-/// A used network does not wait longer, whoever is disturbed: its VM may not have ended.
+/// A used network does not wait longer, even if it delays a fork: its VM may not have ended.
 const LONGEST_USED: Duration = Duration::from_secs(2);
 /// Networks that are removed at once.
 const REMOVED_AT_ONCE: usize = 128;
@@ -21,7 +21,7 @@ pub struct Queue<N> {
     /// The one that was free for the longest time is taken first.
     pub free: VecDeque<Slot>,
     pub ready: VecDeque<N>,
-    /// Whoever had them is gone. They can be reset.
+    /// Their sandboxes have ended. They can be reset.
     pub used: VecDeque<N>,
     /// Since when there are any.
     used_since: Option<Instant>,
@@ -123,7 +123,7 @@ impl<N> Queue<N> {
         }
     }
 
-    /// How long nobody is to be disturbed. `None` for as long as somebody holds.
+    /// How long forks must not be delayed. `None` while one holds the pool.
     fn wait(&self, now: Instant) -> Option<Duration> {
         let left = |until: Instant| until.saturating_duration_since(now);
         let quiet = self.last_taken.map(|taken| taken + QUIET).max(self.resting_until);

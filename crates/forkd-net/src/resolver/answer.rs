@@ -8,7 +8,7 @@ use hickory_proto::rr::{DNSClass, RData};
 
 use crate::policy::Policy;
 
-/// An address is open for as long as its answer may be kept, but at least so long that it can be used; and nobody keeps an
+/// An address is open for as long as its answer may be kept, but at least so long that it can be used; and no client keeps an
 /// answer for longer than the longest.
 const SHORTEST: Duration = Duration::from_secs(30);
 const LONGEST: u32 = 3600;
@@ -143,7 +143,7 @@ impl Question {
         Reply { message, open, entries }
     }
 
-    /// Nobody upstream has answered.
+    /// No upstream server has answered.
     pub fn failed(&self) -> Message {
         self.empty(ResponseCode::ServFail)
     }

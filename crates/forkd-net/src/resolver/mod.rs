@@ -156,7 +156,7 @@ async fn serve_connections(listener: tokio::net::TcpListener, answering: Arc<Ans
         };
         match accepted {
             Ok((stream, _)) => {
-                // Ended on the way, nothing of it is left: the kernel sends nothing more to whoever is the guest by then.
+                // If it ends on the way, it leaves nothing behind: the kernel sends nothing more to the slot's next guest.
                 if stream.set_zero_linger().is_err() {
                     continue;
                 }
@@ -231,7 +231,7 @@ impl Answering {
 
     async fn forward(&self, question: &Question) -> io::Result<Message> {
         let answer = self.upstream.ask(question).await?;
-        // The policy may have changed while somebody was asked.
+        // The policy may have changed while a server was asked.
         let policy = self.inside.policy();
         let reply = question.reply(answer, &policy);
         if reply.open.is_empty() {

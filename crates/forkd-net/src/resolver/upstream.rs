@@ -131,7 +131,7 @@ fn parse(text: &str) -> Vec<SocketAddr> {
     servers.take(MAX_SERVERS).collect()
 }
 
-/// By datagram, from a port that nobody can guess; again over TCP if the answer does not fit.
+/// By datagram, from an unpredictable port; again over TCP if the answer does not fit.
 async fn ask_one(server: SocketAddr, question: &Question) -> io::Result<Message> {
     let id = random()?;
     let bytes = question.upstream(id).to_vec().map_err(io::Error::other)?;
@@ -144,7 +144,7 @@ async fn ask_one(server: SocketAddr, question: &Question) -> io::Result<Message>
     loop {
         let length = socket.recv(&mut buffer).await?;
         let answer = Message::from_vec(buffer.get(..length).unwrap_or_default());
-        // Somebody else's, or rubbish: the answer may still come.
+        // Another sender's, or invalid: the answer may still come.
         let Ok(answer) = answer else { continue };
         if !question.is_answered_by(&answer, id) {
             continue;
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(missing.servers().await, ["127.0.0.1:53".parse().unwrap()]);
     }
 
-    /// A FIFO that nobody writes to is a file that cannot be opened for a while, as on a server that does not answer.
+    /// A FIFO without a writer is a file that cannot be opened for a while, as on a server that does not answer.
     #[test]
     fn a_file_that_cannot_be_read_now_keeps_nobody_waiting() {
         let directory = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ const NOT_ELSEWHERE: [u32; 4] = [2, 3, 4, 5];
 
 /// Makes the table anew, whatever was in it.
 ///
-/// `foreign4` and `foreign6` say that packets between links that are none of forkd's are dropped: as they were when the host
+/// `foreign4` and `foreign6` say that packets between links that do not belong to forkd are dropped: as they were when the host
 /// did not forward.
 pub fn table(foreign4: bool, foreign6: bool) -> Transaction {
     let base = |hook, priority| Base { hook, priority, drops: false, device: None };

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A connection that the policy lets out is marked with the policy's generation. Another policy has another one, so what is
-//! already connected is looked at again by the new rules, in the moment that they appear: nothing that they forbid goes on, and
-//! what they allow does not notice.
+//! already connected is checked again by the new rules, at the moment that they appear: connections that they forbid end, and
+//! others are not affected.
 
 use std::net::IpAddr;
 
@@ -61,7 +61,7 @@ pub fn guard() -> Transaction {
         Rule::new().frame4(GUEST4).accept(),
         Rule::new().frame6(GUEST6, 128).accept(),
         // Neighbours are looked for from the link-local address, or from none. Neither is forwarded. One address only: the
-        // kernel's table of neighbours is one for all namespaces, and nobody may fill it.
+        // kernel's table of neighbours is one for all namespaces, and no sandbox may fill it.
         Rule::new().frame6(GUEST_LINK_LOCAL, 128).accept(),
         Rule::new().frame6([0; 8].into(), 128).accept(),
         Rule::new().arp(GUEST_MAC, GUEST4).accept(),
@@ -190,7 +190,7 @@ fn forward(bandwidth: Option<u64>, generation: u32) -> Vec<Rule> {
     let answers = ESTABLISHED | RELATED;
     let mut forward = vec![out().in_state(INVALID).count(REFUSED).drop()];
     if let Some(bytes_per_second) = bandwidth {
-        // The kernel's bucket holds a second of it, and the burst on top: whoever was quiet may send that much at once.
+        // The kernel's bucket holds a second of it, and the burst on top: a quiet sender may send that much at once.
         let burst = u32::try_from(MIN_BUCKET.saturating_sub(bytes_per_second)).unwrap_or(u32::MAX);
         for direction in [out(), back()] {
             let beyond = Expression::Beyond { bytes_per_second: bytes_per_second.max(1), burst };
@@ -220,7 +220,7 @@ fn with_connections(transaction: Transaction, policy: &Policy, generation: u32) 
 
 /// What may be let out.
 fn with_egress(mut transaction: Transaction, policy: &Policy, generation: u32) -> Transaction {
-    // Names are the resolver's. Whoever could ask another one would get addresses that no rule knows of.
+    // Only our resolver is reachable: another one would return addresses that no rule knows of.
     for (protocol, port) in [(UDP, DNS), (TCP, DNS), (UDP, DNS_OVER_TLS), (TCP, DNS_OVER_TLS)] {
         let rule = Rule::new().protocol(protocol).to_ports(port, port).jump(REFUSE);
         transaction = transaction.add_rule(EGRESS, &rule);

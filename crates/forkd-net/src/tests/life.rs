@@ -1,4 +1,4 @@
-//! From making to release, and what is left when nobody releases.
+//! From making to release, and what stays without a release.
 
 use super::in_namespaces;
 use super::world::{PORT, Reached, World};

@@ -39,7 +39,7 @@ pub struct IdentityRequest {
     /// For a guest that was not told of one yet. Agents that do not know it go without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<Account>,
-    /// Base64 of 64 bytes or more that nobody else gets.
+    /// Base64 of 64 bytes or more that no other sandbox gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
     /// Whether this guest is a copy of another one: then inherited connections are destroyed, and SSH host keys are made anew for

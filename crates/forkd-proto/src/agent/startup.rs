@@ -15,7 +15,7 @@ pub struct ConfigRequest {
     /// The image's environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Who runs commands that name nobody. `root` without one.
+    /// The user of commands that name no user. `root` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ pub struct Ready {
 pub enum Probe {
     /// When this command ends with status 0. It is run again and again.
     Command(Vec<String>),
-    /// When somebody listens on this port of the loopback.
+    /// When a process listens on this port of the loopback.
     Port(u16),
 }
 

@@ -56,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// Unpacks a whole archive, compressed or not, to a new directory in one that nobody else may enter.
+/// Unpacks a whole archive, compressed or not, to a new directory in one that no other user may enter.
 pub fn unpack(
     path: &Path,
     file: impl Read,

@@ -1,6 +1,6 @@
 //! Archives for tests, also such as no tar program writes.
 
-/// An archive under construction. Entries belong to whoever runs the test, so that others than root can unpack them.
+/// An archive under construction. Entries belong to the user that runs the test, so that others than root can unpack them.
 #[derive(Debug, Default)]
 pub struct Tar(Vec<u8>);
 

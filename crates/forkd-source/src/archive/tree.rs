@@ -1,8 +1,8 @@
 //! The directory that layers are unpacked to. Nothing outside of it can be reached through it.
 //!
 //! The kernel resolves every path below the directory's descriptor (openat2 with RESOLVE_BENEATH), so a link that a layer
-//! brought cannot lead another entry out of it. Nobody else writes to the directory meanwhile: it lies in one that only its
-//! owner may enter. So what was just made under a name is still what that name means.
+//! brought cannot lead another entry out of it. No other user writes to the directory meanwhile: its parent is accessible to its
+//! owner only. So what was just made under a name is still what that name means.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -78,7 +78,7 @@ pub(super) const OPEN_DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Tree {
-    /// Makes the directory, which must not exist, in one that nobody else may enter.
+    /// Makes the directory, which must not exist, in one that no other user may enter.
     pub fn create(path: &Path) -> io::Result<Tree> {
         rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755))?;
         let root = rustix::fs::openat(CWD, path, OPEN_DIRECTORY, Mode::empty())?;

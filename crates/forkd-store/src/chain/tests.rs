@@ -161,7 +161,7 @@ fn a_process_needs_the_files_and_nothing_else() {
     let mut files = store.open_chain(&tag("head")).unwrap();
     let given: Vec<_> = files.iter().map(|files| (files.state.is_some(), files.map.is_some())).collect();
     assert_eq!(given, [(false, true), (false, true), (true, true)]);
-    // Whoever handed them over shares their positions, and the names may be gone.
+    // The sender shares their positions, and the names may be gone.
     for files in &mut files {
         let all = [Some(&files.manifest), files.state.as_ref(), Some(&files.memory), files.map.as_ref()];
         for mut file in all.into_iter().flatten() {

@@ -67,7 +67,7 @@ extern "C" fn on_blocked(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         let _ = describe(&mut message, call, request);
         message.push(after);
         let socket = SOCKET.load(Ordering::Relaxed);
-        // SAFETY: the bytes are there, and a descriptor that is none, or another, is the kernel's to refuse.
+        // SAFETY: the bytes are valid, and the kernel refuses an invalid descriptor.
         unsafe {
             libc::send(
                 socket,

@@ -39,7 +39,7 @@ impl Process {
         }
     }
 
-    /// Makes a zygote of a VM that goes on: pause, save and clone, resume. Whatever fails in between, the VM goes on.
+    /// Makes a zygote of a VM that keeps running: pause, save and clone, resume. If a step fails, the VM keeps running.
     pub(super) fn branch(
         &mut self,
         vm: LiveVm,
@@ -100,7 +100,7 @@ impl Process {
         }
     }
 
-    /// A second descriptor of the pagemap, if somebody has given this process one. Without it branches take longer.
+    /// A second descriptor of the pagemap, if this process was given one. Without it branches take longer.
     pub(super) fn own_pagemap(&self) -> Option<Pagemap> {
         self.pagemap.as_ref()?.try_clone().ok().map(Pagemap::new)
     }

@@ -20,7 +20,7 @@ pub enum Side {
 ///
 /// Only the calling thread is in the child, so all others must be where they hold nothing the child will want: vCPU threads
 /// are parked on a condition variable, with no lock and not inside the allocator. glibc's fork would take the allocator's
-/// locks around the call; with nobody else in there, nothing is missed.
+/// locks around the call; without other threads, nothing is missed.
 pub fn clone_process(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     forkd_proto::passes!();
     let mut pidfd: RawFd = -1;
@@ -56,7 +56,7 @@ pub fn clone_process(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Side> {
     match result {
         0 => Ok(Side::Child),
         pid if pid > 0 => {
-            // SAFETY: the kernel has just opened this descriptor for the caller, and nobody else knows of it.
+            // SAFETY: the kernel has just opened this descriptor for the caller, and no other code knows of it.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Side::Parent { pid: i32::try_from(pid).unwrap_or(i32::MAX), pidfd })
         }
@@ -77,7 +77,7 @@ fn thread_id_address() -> Option<u64> {
 /// would be passed on to every child. Called before anything is opened.
 pub fn close_inherited() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: nothing in this process has opened a descriptor yet, so nobody relies on one of these.
+    // SAFETY: nothing in this process has opened a descriptor yet, so no code relies on one of these.
     unsafe { libc::close_range(FIRST, libc::c_uint::MAX, 0) };
 }
 

@@ -1,7 +1,7 @@
 //! The process's side of its control socket.
 //!
-//! One end of a pair lasts as long as the other end. A socket that listens takes one client after another: nobody may be
-//! there for a while, and what happens then waits for the next.
+//! One end of a pair lasts as long as the other end. A listening socket accepts one client after another; between two of
+//! them, events wait for the next.
 
 use std::collections::VecDeque;
 use std::io;
@@ -55,13 +55,13 @@ impl ControlSocket {
         channel.or_else(|| self.listener.as_ref().map(AsFd::as_fd))
     }
 
-    /// The socket that a successor goes on with.
-    pub fn lasting(&self) -> Option<BorrowedFd<'_>> {
+    /// The socket that a successor takes over.
+    pub fn listener(&self) -> Option<BorrowedFd<'_>> {
         let listener = self.listener.as_ref().map(AsFd::as_fd);
         listener.or_else(|| self.channel.as_ref().map(|channel| channel.as_fd()))
     }
 
-    /// Takes the next message. There is none if only a client has come or gone.
+    /// Takes the next message. Returns `None` if a client has only come or gone.
     pub fn receive(&mut self) -> Result<Option<(serde_json::Value, Vec<OwnedFd>)>, ChannelError> {
         let Some(channel) = &self.channel else {
             return self.accept().map(|()| None);
@@ -98,7 +98,7 @@ impl ControlSocket {
         }
     }
 
-    /// Tells of an event; if nobody is there, the next client.
+    /// Sends an event; without a client, to the next one.
     pub fn say(&mut self, event: Event) {
         let message = Message::Event(event);
         let sent = self.channel.as_ref().is_some_and(|channel| channel.send(&message, &[]).is_ok());
@@ -114,7 +114,7 @@ impl ControlSocket {
         }
     }
 
-    /// Whether nobody will ever read what is sent.
+    /// Whether no client will ever read what is sent.
     pub fn is_abandoned(&self) -> bool {
         let (None, Some(channel)) = (&self.listener, &self.channel) else { return false };
         let mut events = [PollFd::new(&**channel, PollFlags::empty())];

@@ -57,7 +57,7 @@ impl Process {
             self.say_failed(Stage::Restore, &error);
             return Done::Over;
         }
-        // Held until all is said: when it closes, the other goes on.
+        // Held until all is sent: when it closes, the other process continues.
         let predecessor = descriptors.take(Descriptor::Predecessor).ok();
         let restored = match &self.kvm {
             Ok(kvm) => LiveVm::restore(kvm, frozen, request.devices.clone(), &mut descriptors),

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   VM           paused ── waits ────────────┬── "end" ───────▶ ends
-//!                                            └── closed ──────▶ goes on, says Kept
+//!                                            └── closed ──────▶ runs, says Kept
 //!   successor            restores ── "end" ─▶ waits for the close ── runs
 //!                        cannot ── closed ─▶
 //! ```
 //!
-//! Whoever asked may die at any moment: the two know from each other which of them goes on, and never both do.
+//! The requester may die at any moment: the two processes decide between themselves which one runs, and never both do.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -43,7 +43,7 @@ impl Process {
                 return Err(refusal);
             }
         };
-        let control = self.control.lasting().into_iter();
+        let control = self.control.listener().into_iter();
         let descriptors: Vec<_> = control.chain(own.iter().map(AsFd::as_fd)).collect();
         let result = Ok(Reply::HandedOver { devices });
         self.control.send(&Message::Reply { id, result }, &descriptors);

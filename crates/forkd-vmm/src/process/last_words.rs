@@ -15,7 +15,7 @@ use super::blocked;
 /// More of a panic's message is not sent.
 const MAX_DETAIL: usize = 2000;
 
-/// What the hook needs to know. It is shared with nobody but the thread that commands the VM, so a process that is forked
+/// What the hook needs to know. It is shared only with the thread that commands the VM, so a process that is forked
 /// by that thread finds it unlocked.
 struct Current {
     channel: Option<Arc<Channel>>,
@@ -55,7 +55,7 @@ fn speak(panic: &PanicHookInfo<'_>) {
     if let Some(channel) = &current.channel {
         let detail = detail(panic);
         let event = Event::Exited { stage: current.stage, reason: ExitReason::Error, detail };
-        // There is nobody else to tell.
+        // There is no other place to report it.
         let _ = channel.send_at_once(&Message::Event(event));
     }
 }
@@ -108,7 +108,7 @@ mod tests {
 
     fn die() {
         install();
-        // What a forked process does: the second socket takes the place of the first, which nobody reads.
+        // What a forked process does: the second socket takes the place of the first, which is not read.
         let (_silent, before) = Channel::pair().unwrap();
         adopt(Some(Arc::new(before)));
         enter(Stage::Zygote);

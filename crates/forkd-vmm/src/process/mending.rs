@@ -1,5 +1,5 @@
-//! After a branch: the huge pages of a VM that goes on are put together again, so that its next branch costs no more than its
-//! first. Done by the thread that waits for requests, a little at a time, while there are none: there is nobody to stop
+//! After a branch: the huge pages of the source VM are collapsed again, so that its next branch costs no more than its first.
+//! The thread that waits for requests does it, a little at a time, when it is idle: so no other thread has to be stopped
 //! before the process is forked.
 
 use std::time::{Duration, Instant};

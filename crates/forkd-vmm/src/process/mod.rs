@@ -46,7 +46,7 @@ use clone::Side;
 use control::ControlSocket;
 use mending::Mending;
 
-/// The process has nobody to talk to.
+/// The process has no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     #[error("stdin is not a control socket")]
@@ -93,12 +93,12 @@ impl Options {
     }
 }
 
-/// Serves the control socket until the process is told to end, the VM ends, or nobody can talk to it any more.
+/// Serves the control socket until the process is told to end, the VM ends, or no client can reach it any more.
 pub fn run(options: Options) -> Result<(), ControlError> {
     clone::close_inherited();
     forkd_proto::passes!();
     let control = take_stdin().and_then(ControlSocket::new).map_err(ControlError::Stdin)?;
-    // Forked processes are looked after through their pidfds; nobody waits for them here.
+    // Forked processes are looked after through their pidfds; this process does not wait for them.
     clone::reap_children_automatically();
     clone::allocate_without_files();
     kick::install();
@@ -109,7 +109,7 @@ pub fn run(options: Options) -> Result<(), ControlError> {
         // It is set once, here.
         let _ = bus::ATTACK.set(attack);
     }
-    // What else it says is nobody's log, and its words go over the control socket.
+    // Its stderr is not kept in a log; its errors go over the control socket.
     silence().map_err(ControlError::Stdin)?;
     let kvm = hardware::open();
     let jail = forkd_jail::enter(Plan {
@@ -215,7 +215,7 @@ enum Done {
 }
 
 impl Process {
-    /// Waits for a request or for something to happen by itself, and deals with it.
+    /// Waits for a request or an event, and handles it.
     fn step(&mut self) -> Result<Next, ChannelError> {
         let control = self.control.readable().ok_or(ChannelError::Closed)?;
         let mut events = vec![PollFd::from_borrowed_fd(control, PollFlags::IN)];
@@ -290,7 +290,7 @@ impl Process {
         Next::Again
     }
 
-    /// Tells what has happened by itself, up to the end of the VM.
+    /// Sends events, up to the end of the VM.
     fn report(&mut self) -> Next {
         let (State::Running(vm) | State::Paused(vm)) = &self.state else { return Next::Again };
         for event in vm.take_notices() {

@@ -1,4 +1,4 @@
-//! Prefault and OwnPages: the pages that a zygote's children use first, told by whoever has found them out from a child.
+//! Prefault and OwnPages: the pages that a zygote's children use first, as learned from one of them.
 
 use std::sync::Arc;
 

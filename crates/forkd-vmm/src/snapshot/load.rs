@@ -112,7 +112,7 @@ fn check_host(kvm: &Kvm, head: &Snapshot, payload: &Payload, memory_limit: u64) 
     Ok(())
 }
 
-/// The layers of each disk, all of them what the manifest says: checked here, unless whoever asks knows. Whose they are is in the state.
+/// The layers of each disk, all of them what the manifest says: checked here, unless the caller has checked them. The state says which disk each belongs to.
 fn take_layers(
     head: &Snapshot,
     devices: &DevicesState,

@@ -1,8 +1,7 @@
 //! A zygote as files, and files as a zygote.
 //!
 //! The store knows manifests, pages and digests; what only the VMM knows is here: what the state's bytes mean, where pages
-//! are, what the guest needs of the CPU. A process that does either has descriptors only; the names of files are the
-//! business of whoever asks.
+//! are, what the guest needs of the CPU. A process that does either has descriptors only; the requester chooses the files.
 //!
 //! Guest memory is taken from [`pages`], the state is a [`Payload`]; [`persist`] and [`load`] are the two recipes.
 

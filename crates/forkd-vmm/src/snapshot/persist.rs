@@ -1,5 +1,5 @@
-//! Writing a snapshot of a zygote. It happens in a process that was forked from the zygote for nothing else: nobody waits
-//! for it, and whatever becomes of it, the zygote and its children do not notice.
+//! Writing a snapshot of a zygote. It happens in a process that was forked from the zygote for this purpose only:
+//! nothing waits for it, and its failure does not affect the zygote or its children.
 
 use std::fs::File;
 use std::ops::ControlFlow;

@@ -34,7 +34,7 @@ pub struct Bus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Continue,
-    /// The guest's kernel says that it has panicked, and goes on.
+    /// The guest's kernel says that it has panicked, and keeps running.
     Panicked,
     PowerOff,
     Reset,
@@ -47,7 +47,7 @@ impl Bus {
 
     /// `stop` becomes readable when the vCPU is to pause: a device that waits gives up then.
     pub fn port_read(&self, port: u16, data: &mut [u8], stop: &OwnedFd) {
-        // What nobody answers reads as ones.
+        // Addresses without a device read as ones.
         data.fill(0xff);
         match (port, &self.devices.mailbox, data) {
             (mailbox::PORT, Some(mailbox), data @ [_, ..]) => {

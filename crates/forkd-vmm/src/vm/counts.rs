@@ -36,7 +36,7 @@ impl Counts {
     pub fn of(vcpu: &VcpuFd) -> Option<Counts> {
         // SAFETY: the call has no argument, and returns a new descriptor or fails.
         let descriptor = unsafe { ioctl(vcpu, KVM_GET_STATS_FD) };
-        // SAFETY: the kernel has just opened it for this caller, and nobody else knows of it.
+        // SAFETY: the kernel has just opened it for this caller, and no other code knows of it.
         (descriptor >= 0).then(|| Counts { file: unsafe { File::from_raw_fd(descriptor) } })
     }
 

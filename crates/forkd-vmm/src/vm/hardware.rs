@@ -13,7 +13,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 const TSS_ADDRESS: usize = 0xfffb_d000;
 const DEVICE: &CStr = c"/dev/kvm";
 
-/// A call to KVM failed. Every such failure ends the VM: one that goes on with half of its state hangs in silence.
+/// A call to KVM failed. Every such failure ends the VM: one that runs with half of its state hangs in silence.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{call}: {source}")]
 pub struct KvmError {

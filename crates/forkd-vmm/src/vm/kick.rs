@@ -4,7 +4,7 @@
 //! at first: whenever the signal comes, the next KVM_RUN returns at once.
 //!
 //! The signal is that of a timer, which can be for a thread of its own process only. So no VM process needs a call that sends
-//! signals, and whoever has taken one over cannot end others that have the same user id.
+//! signals, and an attacker who has taken one over cannot end others that have the same user id.
 
 #![expect(
     unsafe_code,
@@ -86,7 +86,7 @@ impl Kicker {
         let _ = unsafe { libc::syscall(libc::SYS_timer_settime, self.timer, 0, &raw const once, before) };
     }
 
-    /// Not by itself, when it is dropped: that may be in a process that never had it.
+    /// Not on drop: that may happen in a process that never had it.
     pub fn remove(&self) {
         // SAFETY: no pointers.
         let _ = unsafe { libc::syscall(libc::SYS_timer_delete, self.timer) };

@@ -1,4 +1,4 @@
-//! A VM that can run, and what is left of it when it is frozen.
+//! A VM that can run, and its frozen form.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use super::state::{StateError, VmState};
 use super::thread::Thread;
 use super::vcpu::{self, Crew, Vcpu};
 
-/// A VM with its threads. It is running or paused; whoever has it knows which.
+/// A VM with its threads. It is running or paused; its owner knows which.
 pub struct LiveVm {
     pub ram: GuestRam,
     wanted: control::Devices,
@@ -151,7 +151,7 @@ impl LiveVm {
 
     /// Takes the state of a paused VM but for its devices. The VM is as it was.
     pub fn save(&self) -> Result<VmState, VmError> {
-        // Whoever commands it has not been told yet, and there is nothing to go on from.
+        // The requester has no reply yet, and there is no state to continue from.
         if self.crew.has_ended() {
             return Err(VmError::Ended);
         }
@@ -184,7 +184,7 @@ impl LiveVm {
         self.ram
     }
 
-    /// The VM's devices, and a second descriptor of everything that a successor goes on with.
+    /// The VM's devices, and a second descriptor of everything that a successor takes over.
     pub fn own_descriptors(&self) -> Result<(control::Devices, Vec<OwnedFd>), VmError> {
         let own = self.crew.with_devices(Devices::own_descriptors).ok_or(VmError::NotParked)??;
         Ok((self.wanted.clone(), own))
@@ -210,7 +210,7 @@ impl LiveVm {
         self.wanted.disks.len()
     }
 
-    /// What has happened by itself since the last call. With [`Event::Exited`] the VM has ended.
+    /// The events since the last call. With [`Event::Exited`] the VM has ended.
     pub fn take_notices(&self) -> Vec<Event> {
         self.crew.take_notices()
     }

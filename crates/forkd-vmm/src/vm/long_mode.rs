@@ -1,4 +1,4 @@
-//! 64-bit mode, entered from outside: the registers of a vCPU as if it had switched by itself.
+//! 64-bit mode, entered from outside: the registers of a vCPU as if the guest had switched.
 
 use kvm_bindings::{kvm_segment, kvm_sregs};
 

@@ -1,4 +1,4 @@
-//! What happens in a VM by itself, on its way from the thread that saw it to the one that tells the host.
+//! Events of a VM, on their way from the thread that saw it to the one that tells the host.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ pub struct Notices {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// In the order in which it happened. No guest makes this long: every kind is bounded by whoever adds it.
+    /// In the order in which it happened. No guest makes this long: every kind is bounded by the code that adds it.
     events: Vec<Event>,
     panicked: bool,
 }

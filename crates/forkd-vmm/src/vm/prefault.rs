@@ -5,10 +5,10 @@
 //! ```
 //!
 //! The fork of a branch takes all of that away again from the VM that is branched: its pages are shared with the branch, and KVM maps
-//! none of them. It is done once more, while the VM runs and as soon as nobody waits for its process.
+//! none of them. It is done once more, while the VM runs and as soon as no request waits for its process.
 //!
 //! Whatever the list says, a child is right: a page that is not in it faults when the guest gets there, and one that is in it in vain
-//! is a copy that nobody writes to. So nothing here fails.
+//! is an unused copy. So nothing here fails.
 
 #![expect(unsafe_code, reason = "kvm-ioctls has no KVM_PRE_FAULT_MEMORY")]
 

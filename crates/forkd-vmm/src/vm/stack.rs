@@ -66,13 +66,13 @@ impl Stack {
         for range in [self.frames, self.signals] {
             // SAFETY: the thread started in another process, so this one is a copy made by a fork, in which only the thread
             // exists that forked; that is not this stack's, whose frames the calling one would be in. So nothing runs on
-            // the range. Nobody else refers to it: threads share what is in the heap only, and wait on futexes there.
+            // the range. No other thread refers to it: threads share what is in the heap only, and wait on futexes there.
             unsafe { libc::munmap(ptr::with_exposed_provenance_mut(range.start), range.len()) };
         }
     }
 }
 
-/// The stack that the standard library gives each thread to report an overflow on. Empty if there is none.
+/// The stack that the standard library gives each thread to report an overflow on. Empty if it has no such stack.
 fn signal_stack() -> Range<usize> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: nothing is set, and what is set is written to where there is room for it.

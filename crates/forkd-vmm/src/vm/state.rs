@@ -107,14 +107,14 @@ impl VmState {
             set_tsc_rate(vcpu, self.tsc_khz)?;
             state.restore(vcpu)?;
         }
-        // The guest's clock goes on from where it stopped; telling it the real time is its agent's business.
+        // The guest's clock continues from where it stopped; its agent sets the real time.
         let clock = kvm_clock_data { flags: 0, ..self.clock };
         vm.set_clock(&clock).map_err(failed("KVM_SET_CLOCK"))?;
         for chip in &self.irqchips {
             vm.set_irqchip(chip).map_err(failed("KVM_SET_IRQCHIP"))?;
         }
         for (state, vcpu) in self.vcpus.iter().zip(vcpus) {
-            // Tells the guest's watchdogs that it was stopped from outside. Without kvmclock there is nobody to tell.
+            // Tells the guest's watchdogs that it was stopped from outside. Without kvmclock there is no watchdog to tell.
             if state.uses_kvmclock() {
                 vcpu.kvmclock_ctrl().map_err(failed("KVM_KVMCLOCK_CTRL"))?;
             }

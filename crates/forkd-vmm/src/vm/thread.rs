@@ -35,7 +35,7 @@ impl Thread {
         let _ = self.handle.join();
     }
 
-    /// Lets go of a thread that did not come along when the process forked: nobody can wait for it.
+    /// Forgets a thread that does not exist in the forked process: it cannot be joined.
     pub fn forget(self) {
         std::mem::forget(self.handle);
         if let Some(stack) = Arc::into_inner(self.stack).and_then(OnceLock::into_inner) {

@@ -47,7 +47,7 @@ struct Shared {
     order: Order,
     /// Threads that are not running.
     parked: usize,
-    /// The VM has ended by itself.
+    /// The guest has ended the VM.
     ended: bool,
 }
 
@@ -85,7 +85,7 @@ impl Crew {
         self.exits.load(Ordering::Relaxed)
     }
 
-    /// Whether the VM has ended by itself.
+    /// Whether the guest has ended the VM.
     pub fn has_ended(&self) -> bool {
         self.lock().ended
     }
@@ -159,7 +159,7 @@ impl Vcpu {
             move || {
                 match Kicker::of_this_thread() {
                     Ok(own) => drop(kicker.set(own)),
-                    // One that nobody can stop must not run.
+                    // A vCPU that cannot be stopped must not run.
                     Err(error) => panic!("cannot make a timer: {error}"),
                 }
                 jail(Role::Vcpu);
@@ -212,7 +212,7 @@ pub fn run(crew: &Crew) {
     crew.changed.notify_all();
 }
 
-/// Parks all threads and returns when the last one is. The device thread sees the order by itself.
+/// Parks all threads and returns when the last one is. The device thread sees the order without a signal.
 pub fn pause(crew: &Crew, vcpus: &[Vcpu], threads: usize) {
     crew.lock().order = Order::Pause;
     crew.set_stop(true);

@@ -8,13 +8,13 @@ use super::{DaemonOptions, Output, SnapshotShape};
 pub enum E2bCommand {
     /// Make the default template of the E2B SDKs: code-interpreter-v1, which also serves as base.
     ///
-    /// Without an image, one of Debian is made the first time: Python with pip, numpy, pandas, matplotlib, scikit-learn, Pillow and
-    /// requests, and Node.js 24, which also runs TypeScript. A template that is there already stays.
+    /// Without an image, builds one of Debian the first time: Python with pip, numpy, pandas, matplotlib, scikit-learn, Pillow and
+    /// requests, and Node.js 24, which also runs TypeScript. An existing template is kept.
     Setup(E2bSetupOptions),
     /// Print the environment variables that E2B SDKs need, as in: eval "$(forkd e2b env)".
     ///
-    /// The key is the token that is given, or the machine's own; without either any key will do, as long as the daemon has no tokens.
-    /// A daemon that is found by its socket is taken to listen on 127.0.0.1:8889.
+    /// The key is the token of --token-file or FORKD_TOKEN, or else the machine's. Without one, the daemon must have no tokens and
+    /// accepts any key. If the daemon is found by its Unix socket, its TCP address is assumed to be 127.0.0.1:8889.
     Env(E2bEnvOptions),
 }
 

@@ -43,7 +43,7 @@ pub enum ImageCommand {
 #[derive(Debug, Args)]
 pub struct ImageKeep {
     /// Name of the new image.
-    #[arg(long)]
+    #[arg(long = "tag", short = 't', alias = "name", value_name = "NAME")]
     pub name: Option<Name>,
     /// Minimum size of the file system, such as 8G [default: content plus 1 GiB].
     #[arg(long, value_parser = parse_mib)]
@@ -101,8 +101,8 @@ pub struct ImageBuildOptions {
     #[arg(long, short)]
     pub file: Option<PathBuf>,
     /// Name of the new image.
-    #[arg(long, short)]
-    pub tag: Option<Name>,
+    #[arg(long = "tag", short = 't', alias = "name", value_name = "NAME")]
+    pub name: Option<Name>,
     /// Value of a build argument (ARG), such as VERSION=3.
     #[arg(long = "build-arg", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub build_args: Vec<(String, String)>,
@@ -192,6 +192,9 @@ pub struct ImageRmOptions {
     /// Names or ids of images, or prefixes of ids.
     #[arg(value_name = "IMAGE", required = true)]
     pub images: Vec<String>,
+    /// Accepted as of `docker rmi`. Images in use are not removed in any case.
+    #[arg(long, short, hide = true)]
+    pub force: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

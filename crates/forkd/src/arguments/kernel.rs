@@ -54,7 +54,7 @@ pub struct KernelRmOptions {
     /// The kernel's id or version, or a prefix of one.
     pub kernel: String,
     /// Remove it even if it is the default.
-    #[arg(long)]
+    #[arg(long, short)]
     pub force: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,

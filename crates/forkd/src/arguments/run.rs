@@ -10,7 +10,7 @@ const DAY: &str = "24h";
 
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// A snapshot, or an image, of which a snapshot is made the first time.
+    /// A snapshot, or an image. The first run of an image makes a snapshot of it.
     #[arg(value_name = "SNAPSHOT|IMAGE")]
     pub source: String,
     /// The command and its arguments [default: a shell].

@@ -43,7 +43,7 @@ pub struct Given {
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
     /// Attach metadata, which lists can be filtered by.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
+    #[arg(long, alias = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub metadata: Vec<(String, String)>,
     #[command(flatten)]
     pub egress: EgressArguments,
@@ -181,7 +181,7 @@ impl LimitOptions {
 
 /// A number of CPUs with at most two decimals, in hundredths.
 fn parse_percent(text: &str) -> Result<u64, String> {
-    let wrong = || "a number of CPUs is needed, as in 2 or 0.25".to_owned();
+    let wrong = || "expected a number of CPUs, such as 2 or 0.25".to_owned();
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits(whole) || !digits(part) || part.len() > 2 {
@@ -200,7 +200,7 @@ pub struct BranchOptions {
     /// The sandbox's id.
     pub sandbox: String,
     /// The snapshot's name [default: generated].
-    #[arg(long)]
+    #[arg(long, short)]
     pub tag: Option<String>,
     /// Wait until the snapshot is on disk; it can be forked before that.
     #[arg(long)]
@@ -223,7 +223,7 @@ pub struct SandboxLsOptions {
     #[arg(long, value_name = "TAG")]
     pub snapshot: Option<String>,
     /// List only sandboxes with this metadata.
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, alias = "label", value_name = "KEY=VALUE")]
     pub metadata: Option<String>,
     /// Print ids only.
     #[arg(long, short, conflicts_with = "json")]
@@ -275,6 +275,9 @@ pub struct KillOptions {
     /// End all sandboxes that were forked from this snapshot.
     #[arg(long, alias = "tag", value_name = "TAG", conflicts_with_all = ["sandboxes", "all"])]
     pub snapshot: Option<String>,
+    /// Accepted as of `docker rm`. Running sandboxes are ended in any case.
+    #[arg(long, short, hide = true)]
+    pub force: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
     #[command(flatten)]

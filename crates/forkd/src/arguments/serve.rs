@@ -24,21 +24,21 @@ pub struct ServeOptions {
     /// Group, by name or number, that may also use the Unix socket. Its members are admins.
     #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
-    /// Certificate chain (PEM); the TCP address then takes TLS only. Without it, the port takes plain HTTP, and TLS with certificates
+    /// Certificate chain (PEM); the TCP port then accepts TLS only. Without it, the port accepts plain HTTP, and TLS with certificates
     /// of a CA that the daemon creates in forkd's home.
     #[arg(long, value_name = "PATH", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// Private key (PEM) of the certificate.
     #[arg(long, value_name = "PATH", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Domain whose names lead to this daemon, for certificates of its own CA: NAME and *.NAME; may be repeated
+    /// Domain of this daemon, for certificates of its own CA: NAME and *.NAME; may be repeated
     /// [default: localhost and *.localhost].
     #[arg(long, value_name = "NAME", conflicts_with = "tls_cert")]
     pub domain: Vec<String>,
     /// Append a line of JSON to this file for each request.
     #[arg(long, value_name = "PATH")]
     pub audit_log: Option<PathBuf>,
-    /// Policy file that says whose signatures a pulled snapshot needs; read for each pull
+    /// Policy file: the signatures that pulled snapshots need. Read again for each pull
     /// [default: snapshot-policy.toml in forkd's home, if it exists].
     #[arg(long, value_name = "PATH", env = "FORKD_SNAPSHOT_POLICY")]
     pub snapshot_policy: Option<PathBuf>,
@@ -140,7 +140,7 @@ fn parse_cgroup(text: &str) -> Result<Cgroup, String> {
     match text {
         "none" => Ok(Cgroup::Nowhere),
         path if path.starts_with('/') => Ok(Cgroup::At(path.into())),
-        _ => Err("an absolute path is needed, as in /sys/fs/cgroup/forkd, or none".to_owned()),
+        _ => Err("expected an absolute path such as /sys/fs/cgroup/forkd, or none".to_owned()),
     }
 }
 
@@ -151,7 +151,7 @@ fn parse_listen(text: &str) -> Result<Listen, String> {
     let address = text.replace("localhost:", "127.0.0.1:").parse();
     address
         .map(Listen::At)
-        .map_err(|_| "an address and a port are needed, as in 127.0.0.1:8889, or none".to_owned())
+        .map_err(|_| "expected an address and a port such as 127.0.0.1:8889, or none".to_owned())
 }
 
 #[cfg(test)]

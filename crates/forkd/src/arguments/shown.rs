@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory};
-use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 
 use super::Arguments;
 use crate::completion;
@@ -52,7 +52,7 @@ pub(crate) const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("snapshot push", &["forkd snapshot push warm registry.example/team/warm:1"]),
     ("image pull", &["forkd image pull python:3.12-slim"]),
-    ("image debian", &["forkd image debian --include python3,python3-numpy --name python-numpy"]),
+    ("image debian", &["forkd image debian --include python3,python3-numpy --tag python-numpy"]),
     ("image build", &["forkd image build . --tag app"]),
     ("serve", &["forkd serve", "forkd serve --listen 0.0.0.0:8889 --tls-cert cert.pem --tls-key key.pem"]),
     ("token create", &["forkd token create ci --scope run --project team --max-sandboxes 20"]),
@@ -112,8 +112,12 @@ fn groups(root: &Command) -> String {
 
 /// Adds what a shell completes arguments with.
 fn completed(command: Command) -> Command {
+    let is_copy = command.get_name() == "cp";
     // mut_arg() would move a positional argument behind the others.
     let command = command.mut_args(|argument| {
+        if is_copy && argument.is_positional() {
+            return argument.add(ArgValueCompleter::new(completion::copied));
+        }
         let is_name = argument.is_positional() || argument.get_id() == "snapshot";
         let names = argument.get_value_names().unwrap_or_default();
         let words = names.iter().flat_map(|name| name.split('|'));

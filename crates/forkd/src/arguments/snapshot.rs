@@ -172,7 +172,7 @@ pub struct SnapshotBuildOptions {
     #[arg(long)]
     pub no_cache: bool,
     /// Show what would be built, and build nothing.
-    #[arg(long)]
+    #[arg(long, short = 'n')]
     pub dry_run: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -236,7 +236,7 @@ pub struct SnapshotPushOptions {
     #[arg(long, short)]
     pub yes: bool,
     /// Sign with the private key in this file. The key stays on this host.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "key", value_name = "FILE")]
     pub sign_key: Option<PathBuf>,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -265,7 +265,7 @@ pub struct SnapshotSignOptions {
     /// The snapshot: registry.example/team/app:tag or registry.example/team/app@sha256:...
     pub reference: String,
     /// Sign with the private key in this file. The key stays on this host.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "sign-key", value_name = "FILE")]
     pub key: PathBuf,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -317,7 +317,7 @@ pub struct SnapshotTagOptions {
     /// The name: 1-64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or a digit.
     pub name: String,
     /// Move the name if another snapshot has it.
-    #[arg(long)]
+    #[arg(long, short)]
     pub force: bool,
     #[command(flatten)]
     pub daemon: DaemonOptions,

@@ -13,8 +13,11 @@ pub struct ConsoleOptions {
     /// Keep printing new output until interrupted or until the sandbox ends.
     #[arg(long, short)]
     pub follow: bool,
+    /// Number of lines to print, from the end.
+    #[arg(long, short = 'n', value_name = "COUNT", conflicts_with = "bytes", value_parser = clap::value_parser!(u64).range(1..))]
+    pub tail: Option<u64>,
     /// Number of bytes to print, from the end.
-    #[arg(long, default_value_t = 65536)]
+    #[arg(long, value_name = "COUNT", default_value_t = 65536)]
     pub bytes: u64,
     #[command(flatten)]
     pub daemon: DaemonOptions,
@@ -26,8 +29,8 @@ pub struct StatsOptions {
     #[arg(value_name = "SANDBOX")]
     pub sandboxes: Vec<String>,
     /// Print one table and exit. This is the default if stdout is not a terminal.
-    #[arg(long)]
-    pub once: bool,
+    #[arg(long, alias = "once")]
+    pub no_stream: bool,
     /// Seconds between updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
@@ -40,7 +43,7 @@ pub struct StatsOptions {
 #[derive(Debug, Args)]
 pub struct EventsOptions {
     /// Start after the event with this cursor (see --json) instead of with new events.
-    #[arg(long, value_name = "CURSOR")]
+    #[arg(long, alias = "since", value_name = "CURSOR")]
     pub after: Option<String>,
     /// Print only events of this sandbox; may be repeated.
     #[arg(long, value_name = "SANDBOX")]

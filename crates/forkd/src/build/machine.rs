@@ -45,9 +45,9 @@ pub enum MachineError {
     Open(#[from] forkd_machine::OpenError),
     #[error(transparent)]
     NotRunning(#[from] forkd_machine::NotRunning),
-    #[error("machine {0} gave no guest")]
+    #[error("could not start a build guest in machine {0}; forkd machine logs may say why")]
     Gone(Name),
-    #[error("{} is not in the library that the machine sees", .0.display())]
+    #[error("{} is not in this host's library, which the machine mounts", .0.display())]
     Outside(PathBuf),
 }
 

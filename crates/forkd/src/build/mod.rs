@@ -42,14 +42,14 @@ pub fn cgroups(disks: &Path, tell: impl Fn(&str)) -> Option<Cgroups> {
         return None;
     }
     let Some(mount) = forkd_host::cgroup::mount_point() else {
-        tell("this host has no cgroup v2: guests of this build have no resource limits");
+        tell("this host has no cgroup v2: build guests have no resource limits");
         return None;
     };
     match Cgroups::prepare(&mount.join("forkd"), disks) {
         Ok(cgroups) => Some(cgroups),
         Err(error) => {
             let why = with_causes(&error);
-            tell(&format!("guests of this build may use as much of this host as they like: {why}"));
+            tell(&format!("build guests have no resource limits: {why}"));
             None
         }
     }

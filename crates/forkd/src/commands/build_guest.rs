@@ -68,7 +68,7 @@ async fn keep(
         top: Some(top.into()),
         bytes: request.disk_bytes,
     };
-    // The machine is forkd's own: nobody has to be told what is changed there.
+    // The machine is forkd's own: its changes need no report.
     let vm = tokio::select! {
         vm = machinery.boot(&disk, directory, |_| ()) => vm.map_err(CliError::of_verb)?,
         _ = orders.recv() => return Ok(false),

@@ -11,7 +11,7 @@ use crate::arguments::CleanupOptions;
 use crate::error::{self, CliError};
 use crate::exit::Exit;
 
-/// What is left over.
+/// Ended sandboxes and failed snapshots.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Leftovers {
     sandboxes: Vec<String>,
@@ -51,9 +51,9 @@ pub fn run(options: &CleanupOptions) -> Result<Exit, CliError> {
         print(&(lines("sandbox", &found.sandboxes) + &lines("snapshot", &found.snapshots)))?;
         let count = found.sandboxes.len() + found.snapshots.len();
         match (count, options.yes) {
-            (0, _) => say("Nothing is left over."),
+            (0, _) => say("Nothing to remove."),
             (_, true) => say(&format!("{count} removed.")),
-            (_, false) => say(&format!("{count} would be removed; forkd cleanup --yes does it.")),
+            (_, false) => say(&format!("{count} would be removed; run forkd cleanup --yes to remove them.")),
         }
         Ok(exit)
     })

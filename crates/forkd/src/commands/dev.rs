@@ -99,7 +99,7 @@ fn in_machine(options: &DevOptions, size: Size) -> Result<Exit, CliError> {
     }
     say(&format!("This host's KVM cannot run guests; machine {} will.", machine.name));
     let mut command = machine.exec_with_ports(&words, &[options.envd_port, options.interpreter_port])?;
-    // In this process's place: whoever ends this ends what runs there.
+    // In place of this process, so that a signal to this one ends it.
     Err(CliError::Io("start ssh", command.exec()))
 }
 

@@ -12,6 +12,11 @@ use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 
+const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What to do about a daemon of another version.
+const RESTART: &str = "restart the daemon (systemctl restart forkd); sandboxes keep running, with the VM process and agent they were started with";
+
 /// How long a daemon may take to say which one it is.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -37,13 +42,19 @@ async fn check_daemon(options: &DaemonOptions) -> Vec<Check> {
         let version = client.version().await?.version;
         // An older daemon does not know, and only an admin is told.
         let problems = client.problems().await.map(|list| list.problems).unwrap_or_default();
-        Ok::<_, CliError>(Some((format!("forkd {version} at {}", client.address()), problems)))
+        let found = format!("forkd {version} at {}", client.address());
+        Ok::<_, CliError>(Some((version, found, problems)))
     };
     let mut checks = Vec::new();
     let (status, detail, hint) = match tokio::time::timeout(ANSWER, asked).await {
-        Ok(Ok(Some((found, problems)))) => {
+        Ok(Ok(Some((version, found, problems)))) => {
             checks.extend(check_files(&problems));
-            (Status::Ok, found, None)
+            match version == OWN_VERSION {
+                true => (Status::Ok, found, None),
+                false => {
+                    (Status::Warning, format!("{found}; this forkd is {OWN_VERSION}"), Some(RESTART.into()))
+                }
+            }
         }
         Ok(Ok(None)) => (Status::Warning, "none answers".into(), Some("forkd run starts one".into())),
         Ok(Err(error)) => (Status::Failed, error.to_string(), error.hint()),

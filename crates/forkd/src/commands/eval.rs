@@ -35,7 +35,7 @@ pub fn run(options: &EvalOptions) -> Result<Exit, CliError> {
         while let Some(event) = events.next().await? {
             match event {
                 EvalEvent::Stdout(text) => print(&text)?,
-                // Nobody is left to tell when stderr itself is gone.
+                // An error of stderr itself cannot be reported.
                 EvalEvent::Stderr(text) => drop(io::stderr().write_all(text.as_bytes())),
                 EvalEvent::Result(shown) => show(&shown)?,
                 EvalEvent::Raised(error) => {
@@ -47,7 +47,7 @@ pub fn run(options: &EvalOptions) -> Result<Exit, CliError> {
                 }
                 EvalEvent::Ended { timed_out, truncated } => {
                     if truncated {
-                        say("forkd: warning: something that the code displayed was too large to be shown");
+                        say("forkd: warning: display output omitted: too large");
                     }
                     if timed_out {
                         say(&format!("forkd: the code was interrupted after {timeout} s (--timeout)"));

@@ -8,7 +8,7 @@ use crate::session;
 use crate::signals::Signals;
 
 pub fn run(options: &ExecIn) -> Result<Exit, CliError> {
-    let (exec, manner) = run::plan(&options.how, &options.command);
+    let (exec, mode) = run::plan(&options.how, &options.command);
     with_daemon(&options.daemon, async |client| {
         if options.detach {
             let wanted = process::detached(exec, options.how.interactive);
@@ -19,6 +19,6 @@ pub fn run(options: &ExecIn) -> Result<Exit, CliError> {
             print_json(&executed)?;
             return Ok(Exit::of_guest(executed.exit_code));
         }
-        session::run(&client, &options.sandbox, &exec, manner, &mut Signals::new()?).await
+        session::run(&client, &options.sandbox, &exec, mode, &mut Signals::new()?).await
     })
 }

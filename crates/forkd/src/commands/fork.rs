@@ -33,7 +33,7 @@ pub fn run(options: &ForkOptions) -> Result<Exit, CliError> {
         give(&mut wanted, &options.given);
         let created = create(&client, &wanted, &mut Signals::new()?).await?;
         for failure in &created.failures {
-            say(&format!("forkd: one did not come up: {}", failure.error));
+            say(&format!("forkd: a sandbox did not start: {}", failure.error));
         }
         if options.output.json {
             print_json(&created)?;
@@ -57,7 +57,7 @@ fn give(wanted: &mut CreateSandboxes, given: &Given) {
     wanted.limits = given.limits.to_limits();
 }
 
-/// Makes sandboxes. The daemon makes them to the end once it was asked, so whoever is asked to stop meanwhile waits for them
+/// Makes sandboxes. The daemon makes them to the end once it was asked, so an interrupted command waits for them
 /// and removes them.
 pub(super) async fn create(
     client: &Client,

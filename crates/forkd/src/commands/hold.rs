@@ -55,7 +55,7 @@ pub fn run(options: &HoldOptions) -> Result<Exit, CliError> {
         let private = Private::open(&home::directory()?)?;
         let held = tokio::select! {
             held = hold(options, &private) => held,
-            // Nobody is there to be told. A daemon that is starting finds that nobody holds it.
+            // There is no client to tell. A daemon that is starting finds that it has no holders.
             _ = &mut released => return Ok(Exit::Success),
         };
         match held {
@@ -74,7 +74,7 @@ pub fn run(options: &HoldOptions) -> Result<Exit, CliError> {
     })
 }
 
-/// Holds the daemon and says where it is. An ordinary daemon needs nobody to hold it.
+/// Holds the daemon and says where it is. An ordinary daemon needs no holder.
 async fn hold(options: &HoldOptions, private: &Private) -> Result<Option<crate::private::Lease>, CliError> {
     let lease = private.lease().await?;
     let Found { client, is_private } = find_or_start(&options.daemon, private).await?;
@@ -152,7 +152,7 @@ async fn end_of_keeper(private: &Private) -> Result<(), CliError> {
     end.await.unwrap_or(Ok(()))
 }
 
-/// Starts a machine with a daemon, and stops it when nobody holds it any more.
+/// Starts a machine with a daemon, and stops it when its last holder has gone.
 async fn keep_machine(name: &forkd_machine::Name) -> Result<Exit, CliError> {
     let _ = rustix::process::setsid();
     let mut signals = Signals::new()?;

@@ -34,7 +34,7 @@ pub fn run(options: &KillOptions) -> Result<Exit, CliError> {
         while let Some((end, id)) = ends.next().await {
             match end {
                 Ok(()) => removed.push(id),
-                // Gone by itself since it was listed.
+                // It has ended since it was listed.
                 Err(error) if several && error.is_not_found() => {}
                 Err(error) => {
                     error::print(&error.into());

@@ -88,7 +88,7 @@ fn lines(names: impl IntoIterator<Item = impl Display>) -> String {
 
 /// Tells the user something that is not data.
 pub(crate) fn say(text: &str) {
-    // Nobody is left to tell when stderr itself is gone.
+    // An error of stderr itself cannot be reported.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

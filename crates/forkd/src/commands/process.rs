@@ -9,7 +9,7 @@ use super::{print_value, with_daemon};
 use crate::arguments::{Output, ProcessAttachOptions, ProcessCommand, ProcessLsOptions, ProcessWriteOptions};
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::session::{self, Manner};
+use crate::session::{self, Mode};
 use crate::signals::Signals;
 use crate::table::{Side, Table};
 
@@ -65,7 +65,7 @@ pub(super) async fn start(
     Ok(Exit::Success)
 }
 
-/// A command that nobody waits for.
+/// A command in the background.
 pub(super) fn detached(exec: Exec, stdin: bool) -> StartProcess {
     let Exec { args, env, cwd, user, stdin: _, timeout_secs } = exec;
     StartProcess { args, env, cwd, user, stdin, timeout_secs: Some(timeout_secs) }
@@ -77,8 +77,8 @@ fn attach(options: &ProcessAttachOptions) -> Result<Exit, CliError> {
         let tty = processes.iter().any(|process| process.pid == options.pid && process.tty);
         let (input, output) = client.attach(&options.sandbox, options.pid).await?;
         // Without stdin the session would end the program's input; a session at a terminal leaves it alone.
-        let manner = Manner { stdin: !options.no_stdin, tty: tty || options.no_stdin };
-        Ok(session::follow(input, output, manner, &mut Signals::new()?).await?.exit)
+        let mode = Mode { stdin: !options.no_stdin, tty: tty || options.no_stdin };
+        Ok(session::follow(input, output, mode, &mut Signals::new()?).await?.exit)
     })
 }
 

@@ -16,11 +16,11 @@ use crate::daemon;
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::progress::Progress;
-use crate::session::{self, Manner};
+use crate::session::{self, Mode};
 use crate::signals::Signals;
 use crate::terminal;
 
-/// How much longer than its command a sandbox lives that nobody removes.
+/// How much longer than its command a sandbox lives that was not removed.
 const SPARE_SECS: u64 = 600;
 
 pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
@@ -41,8 +41,8 @@ pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
         let Some(sandbox) = created.sandboxes.first() else {
             return Err(CliError::Io("run", io::Error::other("the daemon made no sandbox")));
         };
-        let (exec, manner) = plan(&options.how, &options.command);
-        let ended = session::run(&client, &sandbox.id, &exec, manner, &mut signals).await;
+        let (exec, mode) = plan(&options.how, &options.command);
+        let ended = session::run(&client, &sandbox.id, &exec, mode, &mut signals).await;
         if options.keep {
             say(&format!("forkd: sandbox {} is kept; forkd kill {0} removes it", sandbox.id));
         } else {
@@ -53,7 +53,7 @@ pub fn run(options: &RunOptions) -> Result<Exit, CliError> {
 }
 
 /// What is run, and how it meets this terminal. Without a command, a shell, which has a terminal if there is one.
-pub(super) fn plan(how: &How, command: &[String]) -> (Exec, Manner) {
+pub(super) fn plan(how: &How, command: &[String]) -> (Exec, Mode) {
     let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let tty = how.tty || (command.is_empty() && terminal);
     let stdin = how.interactive || terminal::stdin_is_given() || (command.is_empty() && terminal);
@@ -70,7 +70,7 @@ pub(super) fn plan(how: &How, command: &[String]) -> (Exec, Manner) {
         stdin: None,
         timeout_secs: how.timeout,
     };
-    (exec, Manner { stdin, tty })
+    (exec, Mode { stdin, tty })
 }
 
 /// The best shell that a guest has.
@@ -141,8 +141,8 @@ mod tests {
             user: None,
             timeout: 7,
         };
-        let (exec, manner) = plan(&how, &[]);
-        assert!(manner.tty && exec.args.join(" ").contains("bash -l"));
+        let (exec, mode) = plan(&how, &[]);
+        assert!(mode.tty && exec.args.join(" ").contains("bash -l"));
         // What is said is what counts.
         assert_eq!((exec.env["TERM"].as_str(), exec.timeout_secs), ("x", 7));
         let (exec, _) = plan(&how, &["a".into(), "b".into()]);

@@ -54,7 +54,7 @@ const THREADS: Duration = Duration::from_secs(2);
 
 pub fn run(options: &ServeOptions) -> Result<Exit, CliError> {
     if options.detached {
-        // It leads a session already if whoever started it saw to that.
+        // It leads a session already if its starter saw to that.
         let _ = rustix::process::setsid();
     }
     logging::start(&options.log)?;
@@ -102,7 +102,7 @@ async fn serve(
     mut keeper: Option<PrivateKeeper>,
 ) -> Result<Exit, CliError> {
     if !settings.program.is_file() {
-        tracing::warn!(program = %settings.program.display(), "is not there: no sandbox can be made");
+        tracing::warn!(program = %settings.program.display(), "forkd-vmm is missing; sandboxes cannot be created");
     }
     let (engine, recovered) = Engine::start(settings).await.map_err(of_engine)?;
     report(&recovered);
@@ -112,7 +112,7 @@ async fn serve(
     if !engine.checks_layers().map_err(of_engine)? {
         tracing::warn!(
             root = %engine.root().display(),
-            "the file system has no leases: it is not checked that VM processes give up frozen disk layers"
+            "the file system has no leases: cannot check that VM processes close frozen disk layers"
         );
     }
     match engine.has_disk_quotas() {
@@ -157,7 +157,7 @@ async fn serve(
     tokio::select! {
         () = server.serve(routes::router(&app)) => {
             if tokio::time::timeout(SETTLING, app.settled()).await.is_err() {
-                tracing::warn!("something was being made and is given up");
+                tracing::warn!("shutdown timed out; cancelled unfinished operations");
             }
             if let Some(sending) = sending {
                 sending.finish.await;
@@ -167,16 +167,19 @@ async fn serve(
                 keeper.end_everything(&networks).await;
             }
         }
-        () = signals => tracing::warn!("stopped at once, as asked for twice"),
+        () = signals => tracing::warn!("second signal: stopping immediately"),
     }
-    // What is left is removed by the next daemon.
+    // The next daemon removes the rest.
     let clear = async {
         networks.cleared().await;
         networks.stop_networks().await
     };
     match tokio::time::timeout(SETTLING, clear).await {
-        Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "networks are left"),
-        Err(_) => tracing::warn!("networks are left"),
+        Ok(Err(error)) => tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "could not remove all networks; the next daemon removes them"
+        ),
+        Err(_) => tracing::warn!("could not remove all networks; the next daemon removes them"),
         Ok(Ok(())) => {}
     }
     keeper.map_or(Ok(()), PrivateKeeper::end)?;
@@ -193,10 +196,13 @@ fn report_policy(policy: &PolicyFile) {
     match policy.read() {
         Ok(None) => {}
         Ok(Some(_)) => {
-            tracing::info!(policy = %policy.path().display(), "snapshots are pulled by this policy")
+            tracing::info!(policy = %policy.path().display(), "using snapshot policy")
         }
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "no snapshot can be pulled")
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "invalid snapshot policy: pulls are refused"
+            )
         }
     }
 }
@@ -218,7 +224,7 @@ fn report(recovered: &Recovered) {
         tracing::info!(%tag, "adopted a zygote");
     }
     for directory in mute {
-        tracing::warn!(directory = %directory.display(), "its process does not answer and is left alone");
+        tracing::warn!(directory = %directory.display(), "VM process does not respond; not adopted");
     }
     for error in unreadable {
         tracing::warn!(%error, "{}", housekeeping::LEFT_ALONE);
@@ -231,7 +237,7 @@ fn report(recovered: &Recovered) {
         tracing::info!(removed, "removed unused networks");
     }
     for change in changes {
-        tracing::info!(change, "this host was changed for the networks of sandboxes");
+        tracing::info!(change, "changed host network settings");
     }
     for id in lost {
         tracing::warn!(%id, "the sandbox has lost its network");
@@ -284,11 +290,11 @@ fn networking(options: &ServeOptions) -> Networking {
     }
 }
 
-/// Where sandboxes are kept within their limits. That there are none is nothing to begin with without being told.
+/// The cgroup of sandboxes. A host without cgroups is accepted only with `--cgroup none`.
 fn cgroup(options: &ServeOptions) -> Result<Option<PathBuf>, CliError> {
     match &options.cgroup {
         Some(Cgroup::Nowhere) => {
-            tracing::warn!("without cgroups: a sandbox may use as much of this host as it likes");
+            tracing::warn!("no cgroups: CPU and memory of sandboxes are not limited");
             Ok(None)
         }
         Some(Cgroup::At(path)) => Ok(Some(path.clone())),
@@ -317,7 +323,7 @@ fn library(options: &ServeOptions) -> Result<Library, CliError> {
     Ok(Library { images, kernels, agent, emulated: forkd_host::is_emulated() })
 }
 
-/// Takes the engine's directory for this daemon. Two of them would each take the other's VMs for nobody's.
+/// Takes the engine's directory for this daemon. Each of two would consider the other's VMs unused.
 fn lock(root: &Path) -> Result<File, CliError> {
     let failed = |error| CliError::Io("make the engine's directory", error);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed)?;

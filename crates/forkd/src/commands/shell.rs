@@ -24,8 +24,8 @@ pub fn run(options: &ShellIn) -> Result<Exit, CliError> {
         user: options.user.clone(),
         timeout: DAY_SECS,
     };
-    let (exec, manner) = run::plan(&how, &options.command);
+    let (exec, mode) = run::plan(&how, &options.command);
     with_daemon(&options.daemon, async |client| {
-        session::run(&client, &options.sandbox, &exec, manner, &mut Signals::new()?).await
+        session::run(&client, &options.sandbox, &exec, mode, &mut Signals::new()?).await
     })
 }

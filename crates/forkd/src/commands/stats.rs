@@ -35,7 +35,7 @@ pub fn run(options: &StatsOptions) -> Result<Exit, CliError> {
             print_json(&look(&client, &options.sandboxes).await?)?;
             return Ok(Exit::Success);
         }
-        let live = !options.once && io::stdout().is_terminal();
+        let live = !options.no_stream && io::stdout().is_terminal();
         let mut before = BTreeMap::new();
         loop {
             let used = look(&client, &options.sandboxes).await?;

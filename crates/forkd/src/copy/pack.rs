@@ -7,10 +7,10 @@ use std::path::Path;
 use forkd_source::archive::exactly;
 
 /// Writes an archive of what is at a path, under another name. Links in directories are links. Everything is root's: numbers of
-/// this host's users are somebody else's in a guest.
+/// this host's users mean other users in a guest.
 pub fn pack(path: &Path, name: &Path, to: impl Write) -> io::Result<()> {
     let mut archive = tar::Builder::new(to);
-    // The path itself is what it leads to: whoever names a link means the file.
+    // The path itself is followed: a named link means its file.
     append(&mut archive, path, name, &fs::metadata(path)?)?;
     archive.into_inner()?.flush()
 }

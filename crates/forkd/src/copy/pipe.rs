@@ -22,11 +22,11 @@ impl Pieces {
         Pieces { to, buffer: Vec::with_capacity(PIECE) }
     }
 
-    /// Sends the rest; or, if writing has failed, that: nobody shall take a part for the whole.
+    /// Sends the rest; or, if writing has failed, the error, so that no reader takes a part for the whole.
     pub fn finish(mut self, written: io::Result<()>) {
         let end = written.and_then(|()| self.flush());
         if let Err(error) = end {
-            // Whoever does not take it any more has an error of its own.
+            // A receiver that has gone reports its own error.
             let _ = self.to.blocking_send(Err(error));
         }
     }

@@ -1,7 +1,7 @@
 //! An archive that a guest has written becomes files of this host.
 //!
 //! A guest may write what it likes: names that climb out, links and then files behind them, devices, programs that run as
-//! root. So every file is made in a directory that is new and nobody else's, whose paths are resolved by the kernel without
+//! root. So every file is made in a new directory of its own, whose paths are resolved by the kernel without
 //! following any link; only then it is moved to its place.
 
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ pub fn unpack(archive: impl Read, into: &Path, name: &str) -> Result<PathBuf, Un
     if tree.symlink_metadata().is_ok() { Ok(tree) } else { Err(UnpackError::Empty) }
 }
 
-/// No program of a guest's runs as somebody else here.
+/// No program from a guest runs as another user here.
 fn plain(mode: u32) -> u32 {
     mode & 0o777
 }

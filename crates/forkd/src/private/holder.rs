@@ -18,7 +18,7 @@ use crate::error::CliError;
 const START: Duration = Duration::from_secs(60);
 /// The same for a machine, whose image may have to be built first.
 const MACHINE_START: Duration = Duration::from_secs(30 * 60);
-/// How long a keeper may take to notice that nobody holds it, or to be gone after it was killed.
+/// How long a keeper may take to notice that it has no holders, or to exit after it was killed.
 const LETTING_GO: Duration = Duration::from_secs(1);
 /// A daemon that crashes more often than this is not started again.
 pub const CRASHES: u32 = 3;

@@ -41,7 +41,7 @@ impl Keeper {
         self.lock.note(kept).map_err(|error| CliError::Io("note what is kept", error))
     }
 
-    /// Resolves when nobody holds it any more.
+    /// Resolves when its last holder has gone.
     pub fn last_lease(&self) -> oneshot::Receiver<Result<(), CliError>> {
         let private = self.private.clone();
         let (told, answer) = oneshot::channel();

@@ -1,9 +1,9 @@
-//! A private daemon: one that runs as long as somebody holds it. `forkd hold` finds or starts it, the clients' `autostart` runs
+//! A private daemon: one that runs as long as a client holds it. `forkd hold` finds or starts it, the clients' `autostart` runs
 //! `forkd hold`, and the daemon ends with its last holder, with all of its sandboxes.
 //!
 //! ```text
 //!   client ══ pipe ══▶ forkd hold ══ lease, shared ══▶ FORKD_HOME/private/leases
-//!                          │ starts, and again if it crashes          ▲ exclusive: granted when nobody holds it
+//!                          │ starts, and again if it crashes          ▲ exclusive: granted when it is not held
 //!                          └──▶ keeper: forkd serve --private, or ────┘
 //!                               forkd hold --keep-machine
 //! ```
@@ -12,7 +12,7 @@
 //!
 //! | file      | who locks it |
 //! |-----------|--------------|
-//! | `leases`  | each holder, shared. The keeper waits for the exclusive lock; when it has it, nobody holds the daemon, and nobody can until the keeper has ended |
+//! | `leases`  | each holder, shared. The keeper waits for the exclusive lock; when it has it, the daemon has no holders, and gets none until the keeper has ended |
 //! | `start`   | a holder while it looks for a daemon and starts one, so that two of them start one |
 //! | `keeper`  | the keeper, as long as it lives. Its holder locks it and hands it over as stdin, so that it is never free in between |
 //!
@@ -34,7 +34,7 @@ use crate::error::CliError;
 
 /// Among forkd's files.
 const DIRECTORY: &str = "private";
-/// How long a keeper may take to end what it has, while somebody waits to start the next one.
+/// How long a keeper may take to end its sandboxes, while a client waits to start the next one.
 const ENDING: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(2);
 /// Beyond it, a log begins again.
@@ -59,7 +59,7 @@ impl Kept {
         }
     }
 
-    /// What a note says. One that cannot be read is a daemon's, which looks for what is left.
+    /// What a note says. An unreadable note counts as a daemon's, which then looks for remaining sandboxes.
     fn of_note(note: &str) -> Option<Kept> {
         match note.trim() {
             "" => None,
@@ -81,7 +81,7 @@ pub struct Private {
 #[derive(Debug)]
 pub struct KeeperLock(File);
 
-/// Whoever has it holds the daemon.
+/// The owner of this value holds the daemon.
 #[derive(Debug)]
 pub struct Lease {
     _lock: File,
@@ -127,7 +127,7 @@ impl Private {
         }
     }
 
-    /// Waits until nobody holds the daemon. From then on nobody can, as long as this process lives.
+    /// Waits until the daemon has no holders. It gets no new ones as long as this process lives.
     pub fn wait_for_last_lease(&self) -> Result<(), CliError> {
         let lock = self.open_file("leases")?;
         lock.lock().map_err(self.failed("leases"))?;
@@ -135,7 +135,7 @@ impl Private {
         Ok(())
     }
 
-    /// Whether nobody holds the daemon any more and it has noticed.
+    /// Whether the daemon's last holder has gone and it has noticed.
     pub fn is_ending(&self) -> Result<bool, CliError> {
         match self.open_file("leases")?.try_lock_shared() {
             Ok(()) => Ok(false),

@@ -109,7 +109,10 @@ fn spelling(argument: &Arg) -> String {
 
 fn meaning(argument: &Arg) -> String {
     let help = argument.get_long_help().or_else(|| argument.get_help());
-    let mut text = help.map(ToString::to_string).unwrap_or_default();
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let (mut text, default) = help
+        .split_once(" [default: ")
+        .map_or((help.clone(), None), |(text, default)| (text.to_owned(), Some(default)));
     let values: Vec<_> = argument
         .get_possible_values()
         .iter()
@@ -117,7 +120,11 @@ fn meaning(argument: &Arg) -> String {
         .map(|value| format!("`{}`", value.get_name()))
         .collect();
     if !values.is_empty() && !argument.is_hide_possible_values_set() && argument.get_action().takes_values() {
-        write!(text, " One of {}.", values.join(", ")).unwrap();
+        let stop = if text.ends_with('.') { "" } else { "." };
+        write!(text, "{stop} One of {}.", values.join(", ")).unwrap();
+    }
+    if let Some(default) = default {
+        write!(text, " [default: {default}").unwrap();
     }
     let defaults: Vec<_> =
         argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();

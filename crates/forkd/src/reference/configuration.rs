@@ -37,7 +37,20 @@ const CLIENTS: &[Row] = &[
         "directory of Docker's `config.json`, for credentials of registries [default: `~/.docker`]",
     ),
     ("SSL_CERT_FILE", "file with CA certificates that are trusted in addition to the system's"),
+    ("TERM", "terminal type; passed to commands that run in a terminal of a sandbox"),
+    (
+        "TMPDIR",
+        "directory of temporary files [default: `/tmp`; `/var/tmp` while a machine's disk image is built]",
+    ),
+    ("XDG_DATA_HOME", "see `FORKD_HOME`"),
+    (
+        "XDG_CONFIG_HOME",
+        "where `forkd mcp install` finds configuration files of MCP clients [default: `~/.config`]",
+    ),
 ];
+
+/// Read, but not ours to explain.
+const COMMON: &[&str] = &["HOME", "PATH"];
 
 /// Read by `forkd serve`, and so by daemons that other commands start.
 const DAEMON: &[Row] = &[
@@ -201,6 +214,40 @@ fn the_sources_name_the_declared_variables() {
     let unknown: Vec<_> = named.difference(&declared).collect();
     let unread: Vec<_> = declared.difference(&named).collect();
     assert!(unknown.is_empty() && unread.is_empty(), "not declared: {unknown:?}, not read: {unread:?}");
+}
+
+/// The same for variables that other programs define: those that calls which read one name. Spans have their own page.
+#[test]
+fn common_variables_that_are_read_are_declared() {
+    let operations = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let mut read = BTreeSet::new();
+    reads_below(&root().join("crates"), &mut read);
+    assert!(read.contains("SSL_CERT_FILE") && read.contains("OTEL_SERVICE_NAME"), "{read:?}");
+    let declared: BTreeSet<_> = CLIENTS.iter().map(|(name, _)| *name).chain(COMMON.iter().copied()).collect();
+    let is_declared = |name: &String| match name.starts_with("OTEL_") {
+        true => operations.contains(&**name),
+        false => name.starts_with("FORKD_") || declared.contains(&**name),
+    };
+    read.retain(|name| !is_declared(name));
+    assert!(read.is_empty(), "not declared: {read:?}");
+}
+
+fn reads_below(directory: &Path, names: &mut BTreeSet<String>) {
+    for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() && !path.ends_with("src/reference") {
+            reads_below(&path, names);
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("build.rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            for call in ["var(\"", "var_os(\"", "variable(\"", "variables(\"", "directory(\"", "absolute(\""]
+            {
+                let calls = text.split(call).skip(1).filter_map(|rest| rest.split('"').next());
+                let is_name = |name: &&str| {
+                    !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+                };
+                names.extend(calls.filter(is_name).map(str::to_owned));
+            }
+        }
+    }
 }
 
 /// Collects the literals that are names of variables.

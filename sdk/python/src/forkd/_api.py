@@ -192,7 +192,7 @@ def list_files(
 def proxy(sandbox: str, port: int, path: str) -> str:
     """The path at which a port of a sandbox is."""
     if not 0 < port < 65536:
-        raise InvalidArgumentError(f"{port} is no port")
+        raise InvalidArgumentError(f"invalid port: {port} (expected 1-65535)")
     return _sandbox(sandbox, f"/proxy/{port}/{path.lstrip('/')}")
 
 

@@ -77,7 +77,7 @@ def part(text: str) -> str:
     """A part of a path, whatever it is."""
     # Dots alone would be taken for a way through the path, even when escaped.
     if text in ("", ".", ".."):
-        raise InvalidArgumentError(f"{text!r} is no name")
+        raise InvalidArgumentError(f"invalid name: {text!r}")
     return quote(text, safe="")
 
 

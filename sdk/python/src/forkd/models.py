@@ -122,6 +122,7 @@ __all__ = [
     "StartProcess",
     "StartedProcess",
     "StepTiming",
+    "TcpPort",
     "TerminalSize",
     "TokenLimits",
     "Transfer",
@@ -1889,6 +1890,17 @@ class StepTiming(Model):
 
 
 @dataclass(frozen=True)
+class TcpPort(Model):
+    """The TCP port that the daemon listens on."""
+
+    needs_token: bool
+    """Whether requests to this port need a token."""
+
+    url: str
+    """The URL of the port on the daemon's host, such as `http://127.0.0.1:8889`."""
+
+
+@dataclass(frozen=True)
 class TerminalSize(Model):
     """The answer's type TerminalSize."""
 
@@ -1943,6 +1955,9 @@ class Version(Model):
 
     emulated: bool = False
     """Whether the host's CPU is emulated: everything works, but many times slower."""
+
+    tcp: Optional[TcpPort] = None
+    """The TCP port, if the daemon listens on one."""
 
 
 @dataclass(frozen=True)

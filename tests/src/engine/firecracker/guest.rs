@@ -1,4 +1,4 @@
-//! A guest that needs nobody: it writes the warm pages, says so on its serial port, and halts for good.
+//! A guest without an agent: it writes the warm pages, says so on its serial port, and halts for good.
 
 #![expect(unsafe_code, reason = "guest code is assembled here and its bytes are read")]
 

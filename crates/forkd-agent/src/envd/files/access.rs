@@ -1,4 +1,4 @@
-//! Who may touch files: whoever shows the token, or a signature made with it.
+//! Access to files: with the token, or a signature made with it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

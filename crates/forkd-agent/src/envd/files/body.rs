@@ -18,7 +18,7 @@ use crate::runtime::blocking;
 /// Chunks that wait for the client.
 const QUEUE: usize = 1;
 
-/// `length` bytes from where the file stands. A file that becomes shorter breaks the answer off, so that nobody takes a part
+/// `length` bytes from where the file stands. A file that becomes shorter breaks the answer off, so that no client takes a part
 /// for the whole.
 pub fn plain(file: File, length: u64) -> Body {
     body(Source { file, left: length, encoder: None })

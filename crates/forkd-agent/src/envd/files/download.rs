@@ -59,7 +59,7 @@ enum Opened {
 
 fn open(path: &Path) -> Result<Opened, RestError> {
     let wrong = |error: io::Error| RestError::system(&path.display().to_string(), &error);
-    // Without waiting: opening a pipe that nobody writes to would.
+    // Without waiting: opening a pipe without a writer would.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file =
         File::options().read(true).custom_flags(nonblocking).open(path).map_err(|error| {
@@ -90,7 +90,7 @@ fn answer(opened: Opened, headers: &HeaderMap) -> io::Result<Response> {
         Opened::Sized { file, size, modified } => (file, size, modified),
         Opened::Read(contents) => return Ok(octets(Response::new(Body::from(contents)))),
     };
-    // Whoever wants a part only of an unchanged file gets all of it: there is nothing here that proves it unchanged.
+    // A request for a part of an unchanged file (If-Range) gets all of it: nothing here proves it unchanged.
     let asked = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
     let mut response = match range::parse(asked.and_then(|value| value.to_str().ok()), size) {
         Wanted::Outside => {

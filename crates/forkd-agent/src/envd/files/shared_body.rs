@@ -1,4 +1,4 @@
-//! The body of an upload, which can still be read to its end after somebody has given up on it.
+//! The body of an upload, which can still be read to its end after its reader has failed.
 
 use std::io;
 use std::pin::Pin;

@@ -77,7 +77,7 @@ impl FileSink {
         if self.buffer.len() < CHUNK { Ok(()) } else { self.flush().await }
     }
 
-    /// Writes what is left, and keeps the file.
+    /// Writes the rest, and keeps the file.
     pub async fn finish(mut self) -> Result<Written, RestError> {
         self.flush().await?;
         if let Some(Output::Compressed(mut decoder)) = self.output.take() {
@@ -118,7 +118,7 @@ fn open(
         true => beside(&path)?,
         false => in_place(&path)?,
     };
-    // Whoever replaces a file has the new one's name for it until the end.
+    // A file that replaces another has a temporary name until the end.
     let name = unfinished.0.as_deref().unwrap_or(&path);
     if !file.metadata()?.is_file() {
         return Err(rustix::io::Errno::INVAL.into());
@@ -137,7 +137,7 @@ type Opened = (File, Unfinished, Option<PathBuf>);
 
 fn in_place(path: &Path) -> io::Result<Opened> {
     let existed = path.symlink_metadata().is_ok();
-    // Without waiting: a pipe that nobody reads is an error and not a thread that is gone.
+    // Without waiting: a pipe without a reader is an error and not a thread that is gone.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file =
         File::options().write(true).create(true).truncate(true).custom_flags(nonblocking).open(path)?;

@@ -61,12 +61,12 @@ async fn serve(
     if kind.to_ascii_lowercase().starts_with("multipart/form-data") {
         if compressed {
             return Err(RestError::bad_request(
-                "a compressed form is not taken; send application/octet-stream",
+                "compressed multipart forms are not supported; send application/octet-stream",
             ));
         }
         return form(&place, path, headers, Parts::new(kind, body)?).await;
     }
-    let path = path.ok_or_else(|| RestError::bad_request("the query names no path"))?;
+    let path = path.ok_or_else(|| RestError::bad_request("missing query parameter: path"))?;
     let encoding = Encoding { compressed, whole: query.whole };
     octets(&place, path, headers, body, encoding).await
 }
@@ -101,13 +101,15 @@ async fn form(
         let name = match (path, &own) {
             (Some(_), _) if !written.is_empty() => {
                 return Err(RestError::bad_request(
-                    "the query names one path, and the form has several files",
+                    "path in the query names one file, but the form contains several",
                 ));
             }
             (Some(path), _) => path,
             (None, Some(own)) if !own.is_empty() => own.as_str(),
             (None, _) => {
-                return Err(RestError::bad_request("a part has no file name, and the query no path"));
+                return Err(RestError::bad_request(
+                    "missing path: expected a file name in each part, or path in the query",
+                ));
             }
         };
         let notes = metadata::from_headers(headers);
@@ -129,7 +131,9 @@ fn is_compressed(headers: &HeaderMap) -> Result<bool, RestError> {
     match text(headers, header::CONTENT_ENCODING).to_ascii_lowercase().as_str() {
         "" | "identity" => Ok(false),
         "gzip" => Ok(true),
-        other => Err(RestError::bad_request(format!("content-encoding '{other}' is not known; gzip is"))),
+        other => Err(RestError::bad_request(format!(
+            "unsupported content-encoding '{other}': expected gzip or identity"
+        ))),
     }
 }
 

@@ -33,7 +33,7 @@ pub fn make_directories(path: &Path, user: &User) -> io::Result<()> {
     for directory in missing.into_iter().rev() {
         match fs::create_dir(directory) {
             Ok(()) => own(directory, user)?,
-            // Somebody else was quicker, and it is theirs.
+            // Another process was faster and owns it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! `RemoveWatcher`: nobody will ask any more.
+//! `RemoveWatcher`: the client needs no more events.
 
 use std::sync::Arc;
 

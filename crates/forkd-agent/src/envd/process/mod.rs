@@ -3,7 +3,7 @@
 //! ```text
 //!  Start ──▶ Process ── pump ──▶ subscriber (the stream of Start)
 //!               ▲         ├────▶ subscriber (a stream of Connect)
-//!   SendInput ──┘         └────▶ nobody: output is read and dropped
+//!   SendInput ──┘         └────▶ no subscriber: output is read and dropped
 //! ```
 //!
 //! A process belongs to the sandbox, not to the call that started it. A client that goes away takes its subscription along
@@ -12,7 +12,7 @@
 //! **Back-pressure.** Output is read in chunks, one at a time, and handed to every subscriber. A subscriber has room for a few
 //! chunks. When one is full, the pump waits for it and the process waits for the pump, because its pipe fills up: nothing is
 //! lost and nothing piles up. A subscriber that takes nothing for 30 seconds loses its stream, with an error that says so, and
-//! the process goes on. So a client that stopped reading delays a process by half a minute, and costs a few hundred KiB.
+//! the process continues. So a client that stopped reading delays a process by half a minute, and costs a few hundred KiB.
 
 mod close_stdin;
 mod connect;

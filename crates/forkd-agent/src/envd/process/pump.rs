@@ -17,7 +17,7 @@ const CHUNK: usize = 32 << 10;
 /// After the exit, for those who inherited the output and are about to write (`> >(tee log)`). Daemons that keep it open do not
 /// keep the call open.
 const AFTER_EXIT: Duration = Duration::from_millis(200);
-/// More than a dead process can have left in its pipes (1 MiB each): what comes after that is somebody else's.
+/// More than a dead process can have left in its pipes (1 MiB each): later output is another process's.
 const LEFT_BEHIND: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Pump {
         self.what_is_left(&process).await;
         agent.processes.ended(&process, exit);
         process.subscribers.end(exit);
-        // Whoever still writes to the pipe must not die of it. Beside that: a writer may be stuck in an input that somebody
+        // A process that still writes to the pipe must not die of it. Beside that: a writer may be stuck in an input that another process
         // else keeps open.
         tokio::join!(process.inputs.close(), async {
             while !self.is_silent() {

@@ -82,7 +82,7 @@ impl Subscribers {
         let before = std::mem::replace(&mut *self.lock(), State::Ended(exit));
         let State::Open(senders) = before else { return };
         for sender in senders {
-            // Each in a task of its own: the last words of a process wait for nobody else's client.
+            // Each in a task of its own: the last output of a process does not wait for other clients.
             tokio::spawn(last(sender, exit));
         }
     }

@@ -102,7 +102,7 @@ pub(super) async fn branch(
     Ok((StatusCode::CREATED, Json(snapshots::describe(&app, &caller, view).await?)))
 }
 
-/// Branches a sandbox, and counts how long it stood still.
+/// Branches a sandbox, and measures its pause.
 pub async fn branch_of(
     app: &App,
     sandbox: &SandboxHandle,

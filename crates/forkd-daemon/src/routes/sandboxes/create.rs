@@ -79,7 +79,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Extension(Sandboxes(ids)), Json(created)))
 }
 
-/// Makes sandboxes, also when whoever asked for them goes away.
+/// Makes sandboxes, even if the caller disconnects.
 pub async fn fork_all(app: &App, new: NewSandboxes) -> Answer<Created> {
     let engine = app.engine.clone();
     let create =

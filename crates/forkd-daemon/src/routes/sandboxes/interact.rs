@@ -1,4 +1,4 @@
-//! Programs that somebody sits at, over a WebSocket.
+//! Interactive programs, over a WebSocket.
 //!
 //! ```text
 //!   client                                   daemon
@@ -129,7 +129,7 @@ type FromClient = SplitStream<WebSocket>;
 enum Over {
     /// The program has ended, or cannot be followed any more: the last word to the client.
     Last(ExecEvent),
-    /// The client has said something that makes no sense.
+    /// The client has sent an invalid message.
     Nonsense(ApiError),
     Gone,
 }
@@ -143,7 +143,7 @@ pub(super) struct Session {
     pub first: Option<Bytes>,
     /// Whether the client wants to know what the program has taken.
     pub window: bool,
-    /// Whether the client has only come to a program of somebody else's, which does not end with it.
+    /// Whether the client has attached to a program of another client, which does not end with it.
     pub guest: bool,
 }
 
@@ -256,7 +256,7 @@ pub(super) fn to_signal(signal: Signal) -> forkd_envd::Signal {
 }
 
 impl Session {
-    /// Until the program or the client has gone. What is left to say to the client, if it is still there.
+    /// Until the program or the client has gone. Returns the last message for the client, if it is still connected.
     async fn run(
         self,
         app: &App,
@@ -294,7 +294,7 @@ impl Session {
     }
 }
 
-/// Nobody sits at the program any more.
+/// The program has no client any more.
 async fn leave(remote: &Remote, terminal: bool, mut feeding: JoinSet<()>) {
     if terminal {
         // One that has just ended needs none.

@@ -1,6 +1,6 @@
 //! Sandboxes are listed: the oldest first, by pages.
 //!
-//! A page goes on behind the last sandbox of the one before, by its time and its id. So nothing is listed twice or left out
+//! A page continues after the last sandbox of the one before, by its time and its id. So nothing is listed twice or left out
 //! when sandboxes come and go between two pages.
 
 use axum::Extension;

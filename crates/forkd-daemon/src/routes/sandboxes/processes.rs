@@ -1,4 +1,4 @@
-//! Programs that run in a sandbox, whoever started them.
+//! Running programs of a sandbox, started by any client.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ pub(super) async fn list(
     params(("id" = String, Path)),
     request_body = StartProcess,
     responses(
-        (status = 201, description = "The running sandbox", body = StartedProcess),
+        (status = 201, description = "The running program", body = StartedProcess),
         AgentErrors,
         GuestErrors,
         (status = 400, description = "Invalid request, or refused by the guest", body = ErrorBody),
@@ -216,7 +216,7 @@ pub(super) async fn write(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Whether a program that runs has a terminal. One that does not run is told by whoever asks for it.
+/// Whether a program that runs has a terminal. For one that does not run, the caller reports the error.
 async fn is_at_terminal(agent: &Agent, pid: u32) -> Result<bool, ExecError> {
     Ok(exec::list(agent).await?.iter().any(|process| process.pid == pid && process.terminal))
 }

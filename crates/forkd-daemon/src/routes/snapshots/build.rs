@@ -1,6 +1,6 @@
 //! Snapshots are built: made, unless there is one of the same contents, and given a name.
 //!
-//! Whoever goes away before it is done ends nothing: others may be waiting for the same.
+//! A caller that disconnects early ends nothing: others may be waiting for the same build.
 
 use axum::Extension;
 use axum::extract::State;
@@ -20,7 +20,7 @@ use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 use crate::routes::checks::malformed;
 use crate::routes::responses::MakeErrors;
-use crate::routes::snapshots::create::{self, How, Told, WRITE, tell_steps, with_image};
+use crate::routes::snapshots::create::{self, How, ProgressSender, WRITE, tell_steps, with_image};
 use crate::routes::snapshots::derive::{self, Derivation};
 use crate::routes::snapshots::describe;
 use crate::trace::RequestTrace;
@@ -100,7 +100,7 @@ impl Order {
 
 /// What a build would do.
 async fn plan(app: &Shared, caller: &Caller, order: Order) -> Answer<BuiltSnapshot> {
-    // Nobody listens.
+    // The caller has disconnected.
     let steps = mpsc::channel(1).0;
     let (planned, owner) = planned(app, caller, order.contents, &steps).await?;
     let found = app.engine.find_built(&planned.key, &owner.project).filter(|_| !order.fresh);
@@ -119,7 +119,12 @@ async fn plan(app: &Shared, caller: &Caller, order: Order) -> Answer<BuiltSnapsh
     })
 }
 
-async fn carry_out(app: &Shared, caller: &Caller, order: Order, told: Told) -> Answer<BuiltSnapshot> {
+async fn carry_out(
+    app: &Shared,
+    caller: &Caller,
+    order: Order,
+    told: ProgressSender,
+) -> Answer<BuiltSnapshot> {
     let (work, asked) = (app.clone(), caller.clone());
     let (built, phases) = tell_steps(&told, async move |steps| {
         app.to_its_end(async move { build_and_name(&work, &asked, order, &steps).await }).await?
@@ -171,7 +176,7 @@ pub async fn build_recipe(
     caller: &Caller,
     recipe: Recipe,
     fresh: bool,
-    told: Told,
+    told: ProgressSender,
 ) -> Answer<Built> {
     let (work, asked) = (app.clone(), caller.clone());
     let (built, phases) = tell_steps(&told, async move |steps| {

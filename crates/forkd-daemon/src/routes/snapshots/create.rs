@@ -1,7 +1,7 @@
 //! Snapshots are made of images, or of other snapshots (`derive.rs`).
 //!
-//! Whoever goes away before it is done ends it, and nothing of it is left. With an idempotency key and without a stream, it
-//! goes on.
+//! If the caller disconnects early, the work is cancelled and its files are removed. With an idempotency key and without a
+//! stream, it continues.
 
 use axum::Extension;
 use axum::extract::State;
@@ -52,7 +52,7 @@ pub(super) const WRITE: &str = "write";
 /// What is told and not read yet.
 const QUEUE: usize = 16;
 
-pub(super) type Told = mpsc::Sender<Progress>;
+pub(super) type ProgressSender = mpsc::Sender<Progress>;
 
 /// Makes a snapshot: boots an image of the library, or forks another snapshot.
 ///
@@ -96,7 +96,7 @@ pub(super) async fn create(
 pub(super) async fn answer<T, F>(
     app: Shared,
     headers: &HeaderMap,
-    making: impl FnOnce(Told) -> F + Send + 'static,
+    making: impl FnOnce(ProgressSender) -> F + Send + 'static,
     status: StatusCode,
     last: impl FnOnce(T) -> Progress + Send + 'static,
 ) -> Answer<Response>
@@ -142,7 +142,7 @@ async fn make_wanted(
     caller: &Caller,
     wanted: Wanted,
     wait: bool,
-    told: Told,
+    told: ProgressSender,
 ) -> Answer<Snapshot> {
     match wanted {
         Wanted::Booted(recipe, how) => make(app, caller, *recipe, how, wait, told).await,
@@ -168,7 +168,7 @@ pub async fn make(
     recipe: Recipe,
     how: How,
     wait: bool,
-    told: Told,
+    told: ProgressSender,
 ) -> Answer<Snapshot> {
     let recipe = with_image(app, caller, recipe, how).await?;
     let owner = app.own(caller);
@@ -199,7 +199,7 @@ pub(super) async fn make_telling(
     app: &Shared,
     caller: &Caller,
     wait: bool,
-    told: Told,
+    told: ProgressSender,
     making: impl AsyncFnOnce(Steps) -> Answer<SnapshotHandle>,
 ) -> Answer<Snapshot> {
     let (made, mut phases) = tell_steps(&told, making).await;
@@ -216,7 +216,10 @@ pub(super) async fn make_telling(
 }
 
 /// Tells the steps of something, and takes their times.
-pub(super) async fn tell_steps<T>(told: &Told, making: impl AsyncFnOnce(Steps) -> T) -> (T, Phases) {
+pub(super) async fn tell_steps<T>(
+    told: &ProgressSender,
+    making: impl AsyncFnOnce(Steps) -> T,
+) -> (T, Phases) {
     let (steps, mut taken) = mpsc::channel(QUEUE);
     let mut phases = Phases::begin();
     let telling = async {
@@ -247,12 +250,12 @@ fn tag(recipe: &Recipe, how: How, image: &Digest, project: &Project) -> Answer<T
     }
 }
 
-async fn tell(told: &Told, step: &str) {
+async fn tell(told: &ProgressSender, step: &str) {
     // Who does not listen any more is noticed elsewhere.
     let _ = told.send(Progress::Step(step.to_owned())).await;
 }
 
-async fn say(told: &Told, lines: Vec<String>) {
+async fn say(told: &ProgressSender, lines: Vec<String>) {
     for line in lines {
         let _ = told.send(Progress::Output(line)).await;
     }
@@ -277,7 +280,7 @@ impl Output {
         lines
     }
 
-    /// What is left, if there is anything.
+    /// The rest, if there is any.
     fn finish(&mut self) -> Vec<String> {
         let rest = std::mem::take(&mut self.0);
         if rest.is_empty() { Vec::new() } else { vec![rest] }

@@ -7,7 +7,7 @@ use crate::app::Shared;
 use crate::auth::Caller;
 use crate::error::Answer;
 use crate::routes::checks::{self, malformed};
-use crate::routes::snapshots::create::{Told, check_run, convert_warm_up, make_telling};
+use crate::routes::snapshots::create::{ProgressSender, check_run, convert_warm_up, make_telling};
 
 /// What is asked for, and for whom.
 pub(super) struct Derivation {
@@ -60,7 +60,7 @@ pub(super) async fn make(
     caller: &Caller,
     wanted: Derivation,
     wait: bool,
-    told: Told,
+    told: ProgressSender,
 ) -> Answer<Snapshot> {
     let Derivation { new, owner } = wanted;
     make_telling(app, caller, wait, told, async move |steps| {

@@ -1,4 +1,4 @@
-//! Prune: snapshots that nobody needs.
+//! Prune: removes unused snapshots.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::auth::{Caller, Project};
 use crate::error::{Answer, ApiError};
 use crate::extract::Json;
 
-/// Digits of the digests in tags that nobody has chosen.
+/// Digits of the digests in generated tags.
 const BASE_DIGITS: usize = 24;
 const RUN_DIGITS: usize = 12;
 
@@ -70,7 +70,7 @@ fn fate(app: &App, caller: &Caller, project: Option<&Project>, named: bool, view
     }
 }
 
-/// Whether nobody has named it: its tag is made of what it is, and it has no other.
+/// Whether no user has named it: its tag is generated, and it has no other.
 fn is_unnamed(app: &App, view: &SnapshotView) -> bool {
     let record = &view.record;
     let tag = record.tag.as_str();

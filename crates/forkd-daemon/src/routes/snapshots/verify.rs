@@ -1,4 +1,4 @@
-//! Every byte of a snapshot is read and checked. Whoever goes away before that is done ends it.
+//! Every byte of a snapshot is read and checked. It is cancelled if the caller disconnects.
 
 use axum::Extension;
 use axum::extract::State;

@@ -46,7 +46,7 @@ enum Room {
     Enough,
     Refused,
     /// Refused, and the VMM knows.
-    Told,
+    Reported,
 }
 
 /// The device. Its saved state is that of the disk: nothing else outlives a call.
@@ -97,7 +97,7 @@ impl Block {
 
     /// [`LayeredDisk::freeze_under`]. The new top has room again.
     pub fn freeze_under(&mut self, new_top: NewTop) -> Frozen {
-        if self.room == Room::Told {
+        if self.room == Room::Reported {
             self.room = Room::Enough;
         }
         self.disk.freeze_under(new_top)
@@ -111,7 +111,7 @@ impl Block {
     pub fn take_out_of_space(&mut self) -> Option<u64> {
         let refused = self.room == Room::Refused;
         refused.then(|| {
-            self.room = Room::Told;
+            self.room = Room::Reported;
             self.disk.state().limit
         })
     }

@@ -7,8 +7,8 @@
 //!   a range to discard or zero: | sector u64 | sectors u32 | flags u32 |
 //! ```
 //!
-//! A request that makes no sense gets an error in its status. Only a chain that is no chain, that points outside of memory
-//! or has no place for the status is a fault of the driver.
+//! An invalid request gets an error in its status. Only an invalid chain, or one that points outside of memory or has no
+//! place for the status, is a fault of the driver.
 
 use std::io::{Read, Write};
 

@@ -1,6 +1,6 @@
 //! The network device: frames between a guest and a tap.
 //!
-//! The tap comes as a descriptor and is set up by whoever made it:
+//! The tap comes as a descriptor and is set up by its creator:
 //! - IFF_TAP, IFF_NO_PI and IFF_VNET_HDR, and TUNSETVNETHDRSZ with 12: every frame follows a `virtio_net_hdr_v1`
 //! - TUNSETOFFLOAD with TUN_F_CSUM, TUN_F_TSO4 and TUN_F_TSO6, to match the features on offer; none for UDP
 //! - non-blocking
@@ -71,9 +71,9 @@ pub struct NetState {
 pub enum NetError {
     #[error("the MAC address {0:02x?} is not that of a single card")]
     Mac([u8; 6]),
-    #[error("an MTU of {0}; {MIN_MTU} is the least")]
+    #[error("an MTU of {0}; at least {MIN_MTU} is expected")]
     Mtu(u16),
-    #[error("negotiated features {0:#x}, which were never on offer")]
+    #[error("negotiated features {0:#x}, which were not offered")]
     Features(u64),
 }
 
@@ -243,7 +243,7 @@ impl NetDevice {
                 }
                 if !self.tap_gone && frame::may_leave(&self.outgoing, features) {
                     let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.tap, &self.outgoing));
-                    // Other errors (the interface is down, a header that makes no sense) lose this frame only.
+                    // Other errors (the interface is down, an invalid header) lose this frame only.
                     if written == Err(Errno::AGAIN) {
                         ring.put_back(1);
                         self.tap_full = true;

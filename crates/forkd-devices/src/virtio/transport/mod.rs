@@ -141,7 +141,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         self.call(|device, driver| device.host_event(token, driver));
     }
 
-    /// Whether the device stopped with work left; then [`MmioTransport::kick`] goes on with it.
+    /// Whether the device stopped with work left; then [`MmioTransport::kick`] continues with it.
     pub fn is_unfinished(&self) -> bool {
         self.is_running() && self.device.is_unfinished()
     }

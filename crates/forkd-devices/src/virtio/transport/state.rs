@@ -14,7 +14,7 @@ use super::{DriverFault, Interrupt, MmioTransport, QueueSizeError, VirtioDevice}
 /// The longest text of a fault in saved state.
 const MAX_FAULT: usize = 1024;
 
-/// A transport without its device, which is saved by itself. The rings are in guest memory.
+/// A transport without its device, which is saved separately. The rings are in guest memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransportState {
     pub status: u32,
@@ -82,11 +82,11 @@ impl TryFrom<&QueueState> for Queue {
 pub enum RestoreError {
     #[error(transparent)]
     QueueSize(#[from] QueueSizeError),
-    #[error("a device status of {0:#x}, which does not exist")]
+    #[error("invalid device status {0:#x}")]
     Status(u32),
     #[error("the driver has accepted the features {found:#x} of {offered:#x}")]
     Features { found: u64, offered: u64 },
-    #[error("an interrupt status of {0:#x}, which does not exist")]
+    #[error("invalid interrupt status {0:#x}")]
     InterruptStatus(u32),
     #[error("the status and the recorded fault of the driver do not agree")]
     Fault,
@@ -125,7 +125,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         }
     }
 
-    /// Makes a transport from saved state, which nobody trusts, and a device that was made from its own. When everything is
+    /// Makes a transport from saved state, which is untrusted, and a device that was made from its own. When everything is
     /// in place again, [`MmioTransport::kick`] takes up what was on its way.
     pub fn restore(
         device: D,

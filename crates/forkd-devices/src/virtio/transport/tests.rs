@@ -142,7 +142,7 @@ fn features_and_queues_do_not_change_when_they_are_in_use() {
     }
     assert_eq!(driver.transport.state(), before);
 
-    // A queue can be taken back, and then nobody hears its notifications and it cannot come back.
+    // A queue can be taken back, and then its notifications are ignored and it cannot come back.
     driver.write(VIRTIO_MMIO_QUEUE_SEL, 0);
     driver.write(VIRTIO_MMIO_QUEUE_READY, 0);
     assert_eq!(driver.read(VIRTIO_MMIO_QUEUE_READY), 0);

@@ -163,7 +163,7 @@ impl Connection {
             return self.abort();
         }
         if self.host_shutdown & SHUTDOWN_RECEIVE != 0 {
-            // Nobody reads it. It was sent before the guest heard of that.
+            // It is not read. It was sent before the guest heard of that.
             return self.count_forwarded(payload.len());
         }
         self.buffer.extend(payload);
@@ -211,7 +211,7 @@ impl Connection {
         self.client_shutdown(SHUTDOWN_SEND);
     }
 
-    /// The client will read no more; what is left for it is forgotten.
+    /// The client will read no more; its pending data is dropped.
     pub fn client_reads_no_more(&mut self) {
         let unread = self.buffer.len();
         self.buffer = VecDeque::new();

@@ -10,7 +10,7 @@
 //!             device ── receive, transmit, event       the driver's queues
 //! ```
 //!
-//! A save keeps no connections, and does not touch them: the source of a branch goes on with all of them. A forked process
+//! A save keeps no connections, and does not touch them: the source of a branch keeps all of them. A forked process
 //! drops its copy of the source's device and must not reset it, because they share the sockets.
 //!
 //! The device that is made from a save tells its guest by a transport reset, upon which Linux closes its connected sockets
@@ -19,7 +19,7 @@
 //! closed it, and the guest's agent tells the two apart (a client that left, and a guest that was forked).
 //!
 //! ```text
-//!  restored ──▶ Due ── a buffer of the event queue is used ──▶ Told ── the driver offers it again ──▶ None
+//!  restored ──▶ Due ── a buffer of the event queue is used ──▶ Sent ── the driver offers it again ──▶ None
 //! ```
 
 mod client;
@@ -63,7 +63,7 @@ enum TransportReset {
     None,
     Due,
     /// The guest has the event. It has taken it in when its available index is no longer this.
-    Told {
+    Sent {
         available: u16,
     },
 }
@@ -157,9 +157,9 @@ impl VsockDevice {
                 let available = ring.available_index()?;
                 ring.notify_from(available)?;
                 ring.give(head, u32::try_from(event.len()).unwrap_or(0))?;
-                self.transport_reset = TransportReset::Told { available };
+                self.transport_reset = TransportReset::Sent { available };
             }
-            TransportReset::Told { available } => {
+            TransportReset::Sent { available } => {
                 if ring.available_index()? != available {
                     self.transport_reset = TransportReset::None;
                 }

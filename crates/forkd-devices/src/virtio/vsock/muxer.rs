@@ -7,8 +7,8 @@
 //!                                    the line: one packet each, then to the end of it
 //! ```
 //!
-//! Everything here is bounded: clients, those of them that have not said what they want, bytes per connection, resets for
-//! nobody.
+//! Everything here is bounded: clients, those of them that have not said what they want, bytes per connection, resets of
+//! unknown connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -26,7 +26,7 @@ use super::packet::{HOST_CID, Header, Operation, TYPE_STREAM};
 pub(super) const MAX_CLIENTS: usize = 1024;
 
 /// Clients that have not finished their first line. The oldest makes way for a new one: a client that says nothing shuts
-/// nobody out, and no clock is needed. A client whose request the guest has not answered is not put out: Linux answers at
+/// no client out, and no clock is needed. A client whose request the guest has not answered is not put out: Linux answers at
 /// once, and a guest that does not would not answer the next one either.
 pub(super) const MAX_UNGREETED: usize = 128;
 
@@ -186,7 +186,7 @@ impl Muxer {
         self.settle(port);
     }
 
-    /// Takes a packet of the guest. The payload is none if the packet has less of it than its header says, or too much.
+    /// Takes a packet of the guest. The payload is `None` if the packet has less of it than its header says, or too much.
     pub fn packet(&mut self, header: &Header, payload: Option<&[u8]>) {
         // A packet from before a restore, or with a forged address: an answer would reach no one.
         if header.source_cid != self.guest_cid {

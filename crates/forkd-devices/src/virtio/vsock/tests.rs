@@ -560,7 +560,7 @@ fn a_line_that_is_none_is_closed() {
         let mut client = setup.half_open();
         client.write_all(bad.as_bytes()).unwrap();
         setup.run();
-        // Closed with bytes that nobody has read, a Unix socket may say so.
+        // Closed with unread bytes, a Unix socket may say so.
         let end = client.read(&mut [0]);
         assert!(matches!(end, Ok(0)) || end.unwrap_err().kind() == ErrorKind::ConnectionReset);
     }
@@ -707,7 +707,7 @@ fn saving_does_not_disturb_and_the_copy_begins_with_a_reset() {
     assert_eq!(setup.operations(), [], "no client before the guest is ready for it");
     assert_eq!(setup.mock.available_event(EVENT), 8, "the device wants to hear of the answer");
 
-    // What the guest still sends on the old connection meets nobody.
+    // What the guest still sends on the old connection has no receiver.
     setup.send(packet(port, Operation::Data), b"ghost");
     assert_eq!(setup.operations(), []);
 

@@ -31,9 +31,9 @@ use crate::engine::{Shared, unix_ms};
 use crate::error::EngineError;
 use crate::fault;
 use crate::ids::LayerId;
-use crate::limits::owner::Owner;
+use crate::limits::owner::{self, Holding, Owner};
 use crate::limits::room::Room;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::record::{self, Shape, ZygoteRecord};
 use crate::registry::Reservation;
 use crate::snapshot::travel::arriving::Arriving;
@@ -110,6 +110,8 @@ pub(crate) fn receive(
         image: itinerary.image.as_ref(),
         layers: BTreeMap::new(),
         published: Vec::new(),
+        arriving: None,
+        quota: None,
     };
     let arrived = arrival.fetch(&chain).and_then(|fetched| {
         fault::place("arrive.fetched");
@@ -130,7 +132,7 @@ pub(crate) fn receive(
     }
 }
 
-/// Refuses what this host cannot run, before anything is fetched. Who cannot be asked is asked again by whoever loads it.
+/// Refuses what this host cannot run, before anything is fetched. What cannot be checked now is checked when it is loaded.
 fn check_host(shared: &Shared, chain: &[Stage], state_version: u32) -> Result<(), EngineError> {
     let Some(head) = chain.last() else { return Ok(()) };
     let found = head.record.shape.agent_version;
@@ -164,6 +166,10 @@ struct Arrival<'a> {
     layers: BTreeMap<Digest, (LayerId, Option<Unrecorded>)>,
     /// Snapshots below the head that are here now.
     published: Vec<(ZygoteRecord, Reservation<Tag, SnapshotHandle>)>,
+    /// Names them until all of it is here, or they are removed again.
+    arriving: Option<Arriving>,
+    /// Room for it among what its owner may have on disk.
+    quota: Option<owner::Claim>,
 }
 
 /// Everything that was not here, whole.
@@ -195,11 +201,13 @@ impl FetchedFiles<'_> {
 
 impl<'a> Arrival<'a> {
     /// Fetches all that is not here.
-    fn fetch(&self, chain: &[Stage]) -> Result<FetchedFiles<'a>, EngineError> {
+    fn fetch(&mut self, chain: &[Stage]) -> Result<FetchedFiles<'a>, EngineError> {
         let stages = self.missing_stages(chain)?;
         let layers = self.missing_layers(&stages)?;
         // For all of it, before the first byte.
-        let room = self.take_room(self.bytes_to_come(&stages, &layers)?)?;
+        let streams = self.streams_of(&stages, &layers)?;
+        self.quota = self.take_quota(&streams)?;
+        let room = self.take_room(self.bytes_to_come(&streams))?;
         let mut small = self.open_small(&stages, &layers)?;
         let before = self.fetch_into(&small, &Unreported { progress: self.progress, room: &room })?;
         fault::place("arrive.small");
@@ -304,7 +312,7 @@ impl<'a> Arrival<'a> {
         let stages = chain.iter().map(|stage| stage.sealed.digest);
         let below: Vec<Digest> =
             stages.take(chain.len() - 1).filter(|digest| fetched.stages.contains_key(digest)).collect();
-        let _arriving = Arriving::begin(&self.shared.places.arriving(), tag, &below)?;
+        self.arriving = Some(Arriving::begin(&self.shared.paths.arriving(), tag, &below)?);
         let mut parent: Option<Link> = None;
         let mut head = None;
         for (index, stage) in chain.iter().enumerate() {
@@ -433,7 +441,7 @@ impl<'a> Arrival<'a> {
     fn find_layer(&self, entry: LayerEntry) -> Option<LayerId> {
         let known = self.shared.known_layers.find(entry);
         let mut known = known.into_iter().filter_map(|id| LayerId::try_from(id.to_string()).ok());
-        known.find(|id| self.shared.places.layer(id).is_file())
+        known.find(|id| self.shared.paths.layer(id).is_file())
     }
 
     /// A layer with these contents: one that is here, or a new one.
@@ -448,8 +456,8 @@ impl<'a> Arrival<'a> {
                 let file = fetched.layers.get(&entry.digest).ok_or_else(gone)?;
                 let id = LayerId::random().map_err(EngineError::io("get random numbers"))?;
                 let new = Unrecorded::new(self.shared, id.clone());
-                let linked = forkd_store::link_or_copy(&file.path, &self.shared.places.layer(&id));
-                linked.map_err(PlaceError::at("link or copy", &file.path))?;
+                let linked = forkd_store::link_or_copy(&file.path, &self.shared.paths.layer(&id));
+                linked.map_err(PathError::at("link or copy", &file.path))?;
                 self.shared.known_layers.add([(id.as_str().parse()?, entry)]);
                 (id, Some(new))
             }
@@ -491,7 +499,7 @@ impl<'a> Arrival<'a> {
         let scratch = self.shared.images.scratch()?;
         let path = scratch.path().join("base.ext4");
         let linked = forkd_store::link_or_copy(&file.path, &path);
-        linked.map_err(PlaceError::at("link or copy", &file.path))?;
+        linked.map_err(PathError::at("link or copy", &file.path))?;
         let image = self.shared.images.adopt(&path, self.built(entry))?;
         self.shared.known_layers.add([(image.id().hex().parse()?, entry)]);
         Ok(image.id())
@@ -570,12 +578,12 @@ impl<'a> Arrival<'a> {
         })
     }
 
-    /// What these snapshots and layers will take on the disk beside what is there of them.
-    fn bytes_to_come(
+    /// The streams of these snapshots and layers.
+    fn streams_of(
         &self,
         stages: &[&Stage],
         layers: &BTreeMap<Digest, LayerEntry>,
-    ) -> Result<u64, TravelError> {
+    ) -> Result<Vec<&'a Stream>, TravelError> {
         let mut streams = Vec::new();
         for stage in stages {
             for role in [Role::State, Role::MemoryMap, Role::Memory] {
@@ -587,13 +595,26 @@ impl<'a> Arrival<'a> {
             streams.push(self.stream(Role::DiskMap, &layer)?);
             streams.push(self.stream(Role::Disk, &layer)?);
         }
+        Ok(streams)
+    }
+
+    /// What these streams will take on the disk beside what is there of them.
+    fn bytes_to_come(&self, streams: &[&Stream]) -> u64 {
         let missing = |stream: &&Stream| stream.table.size().saturating_sub(self.claim.stored_bytes(stream));
-        Ok(streams.iter().map(missing).fold(0, u64::saturating_add))
+        streams.iter().map(missing).fold(0, u64::saturating_add)
+    }
+
+    /// Takes room among what the owner may have on disk: what is here already is not counted again.
+    fn take_quota(&self, streams: &[&Stream]) -> Result<Option<owner::Claim>, EngineError> {
+        let Some(owner) = &self.destination.owner else { return Ok(None) };
+        let bytes = streams.iter().map(|stream| stream.table.size()).fold(0, u64::saturating_add);
+        let claim = self.shared.claim(owner, Holding::snapshot(Some(bytes)));
+        Ok(Some(tokio::runtime::Handle::current().block_on(claim)?))
     }
 
     /// Takes room on the disk, if need be by removing what others left unfinished.
     fn take_room(&self, bytes: u64) -> Result<Room, EngineError> {
-        let take = || self.shared.take_room(self.shared.places.root(), bytes);
+        let take = || self.shared.take_room(self.shared.paths.root(), bytes);
         take().or_else(|refusal| match self.shared.partials.sweep(Duration::ZERO) {
             0 => Err(refusal),
             _ => take(),
@@ -615,17 +636,21 @@ impl<'a> Arrival<'a> {
         for (record, name) in self.published {
             name.fill(snapshot::own_stored(self.shared, record));
         }
+        // What is here is counted by itself.
+        drop(self.quota);
     }
 
     /// None of it is to stay, but for what the next try can use.
     fn undo(self) {
+        fault::place("undo.arrived");
         for (record, _name) in self.published.into_iter().rev() {
             let _ = self.shared.store.remove(&record.tag);
         }
         if self.origin.repository().is_none() {
             self.claim.remove();
         }
-        // Layers that snapshots named which are gone now are removed by the next sweep.
+        // Layers that snapshots named which are gone now are removed by the next sweep. The list of the snapshots goes after them.
+        drop(self.arriving);
     }
 }
 

@@ -1,5 +1,5 @@
 //! What is being published below a snapshot that arrives. Its chain becomes snapshots one by one, from the base up; a daemon that is
-//! killed in between leaves some that nobody has asked for. The next daemon removes them: what they were made of is still among the
+//! killed in between leaves some that were not requested. The next daemon removes them: what they were made of is still among the
 //! files of `partial.rs`, so the next try has it.
 //!
 //! ```text
@@ -14,7 +14,7 @@ use forkd_api::snapshot::BASE_PREFIX;
 use forkd_store::{Digest, MAX_CHAIN, Tag};
 
 use crate::engine::Shared;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 
 /// The longest list: a digest and the end of its line for each snapshot of a chain.
 const MAX_LENGTH: usize = MAX_CHAIN * (2 * Digest::LENGTH + 1);
@@ -25,7 +25,7 @@ pub(crate) struct Arriving(PathBuf);
 
 impl Arriving {
     /// Writes it down, before any of these snapshots is published.
-    pub fn begin(directory: &Path, tag: &Tag, below: &[Digest]) -> Result<Arriving, PlaceError> {
+    pub fn begin(directory: &Path, tag: &Tag, below: &[Digest]) -> Result<Arriving, PathError> {
         let path = directory.join(tag);
         let text: String = below.iter().map(|digest| format!("{digest}\n")).collect();
         let write = || -> io::Result<()> {
@@ -34,7 +34,7 @@ impl Arriving {
             file.sync_all()?;
             File::open(directory)?.sync_all()
         };
-        write().map_err(PlaceError::at("write", &path))?;
+        write().map_err(PathError::at("write", &path))?;
         Ok(Arriving(path))
     }
 }
@@ -50,7 +50,7 @@ impl Shared {
     /// Removes what arrivals have published that a daemon before this one was killed in. Returns how many snapshots that were. What
     /// others are based on stays, and so does everything while a manifest cannot be read.
     pub(crate) fn remove_unfinished_arrivals(&self) -> usize {
-        let files = fs::read_dir(self.places.arriving()).into_iter().flatten().flatten();
+        let files = fs::read_dir(self.paths.arriving()).into_iter().flatten().flatten();
         let mut removed = 0;
         for file in files {
             for digest in read(&file.path()).iter().rev() {

@@ -12,7 +12,7 @@ use forkd_store::{Content, Digest, PackedFile, PageMap, StateHeader, Stored, Tag
 
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::record::{self, ZygoteRecord};
 use crate::snapshot::travel::sent::{Sent, own_streams};
 use crate::snapshot::travel::{ImageNotes, Itinerary, TravelError, VERSION, variant};
@@ -164,7 +164,7 @@ fn remembered(chain: &[(Stored, Sent)]) -> BTreeMap<(Role, String), FrameTable> 
 /// A file of a snapshot's directory.
 fn open(shared: &Shared, stored: &Stored, name: &str) -> Result<File, EngineError> {
     let path = shared.store.path(&stored.tag).join(name);
-    Ok(File::open(&path).map_err(PlaceError::at("open", &path))?)
+    Ok(File::open(&path).map_err(PathError::at("open", &path))?)
 }
 
 fn text(shared: &Shared, stored: &Stored) -> Result<String, EngineError> {
@@ -231,8 +231,8 @@ fn of_disks(
         let file = match below {
             Some(below) => shared.base(&below)?,
             None => {
-                let path = shared.places.layers().join(id);
-                File::open(&path).map_err(PlaceError::at("open", &path))?
+                let path = shared.paths.layers().join(id);
+                File::open(&path).map_err(PathError::at("open", &path))?
             }
         };
         let packed = PackedFile::pack(file).map_err(EngineError::io("read a disk layer"))?;

@@ -7,7 +7,7 @@
 //!   arriving.rs    what is published below one that arrives, for the next daemon if this one is killed
 //!   sent.rs        how a snapshot was sent or came, so that it is the same the next time
 //!   variant.rs     which of several snapshots under one tag fits this host
-//!   user_memory.rs whether a snapshot has memory of whoever used a sandbox, which its owner has to confirm
+//!   user_memory.rs whether a snapshot has memory of the users of a sandbox, which its owner has to confirm
 //! ```
 //!
 //! What travels is named by contents: snapshots by the digests of their manifests, disks by those of their layers. Names, projects and
@@ -35,7 +35,6 @@ use self::arrival::{Destination, Origin};
 use self::departure::Departure;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::limits::owner::Holding;
 use crate::record::{self, PortableRecord};
 use crate::snapshot::SnapshotHandle;
 
@@ -69,13 +68,6 @@ impl Engine {
         destination: &Destination,
         progress: &dyn Progress,
     ) -> Result<SnapshotHandle, EngineError> {
-        let _claim = match &destination.owner {
-            Some(owner) => {
-                let claim = self.shared.claim(owner, Holding::snapshot(Some(artifact.raw_size())));
-                Some(tokio::runtime::Handle::current().block_on(claim)?)
-            }
-            None => None,
-        };
         arrival::receive(&self.shared, artifact, origin, destination, progress)
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use forkd_hub::{ByteSink, ByteSource, Stream, Wanted, present_frames};
 use forkd_store::{PackedFile, PageMap, SparseError};
 
-use crate::places::PlaceError;
+use crate::paths::PathError;
 use crate::recovery::recover::is_old;
 
 /// How long a file that no arrival uses is kept.
@@ -100,13 +100,13 @@ impl Claim<'_> {
         &self,
         stream: &'s Stream,
         is_cancelled: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Partial<'s>, PlaceError> {
+    ) -> Result<Partial<'s>, PathError> {
         let size = stream.table.size();
         let opened = self.open_as(stream, size, is_cancelled, |file| {
             file.set_len(size)?;
             Ok::<_, io::Error>(Contents::Plain(file))
         });
-        opened.map_err(|(path, source)| PlaceError::at("open", &path)(source))
+        opened.map_err(|(path, source)| PathError::at("open", &path)(source))
     }
 
     /// Opens the file of a disk layer of `size` bytes, which has the stream's pages at their places.

@@ -1,4 +1,4 @@
-//! Whether a snapshot that is to leave this host has memory of a sandbox that ran for somebody.
+//! Whether a snapshot that is to leave this host has memory of a sandbox with users.
 //!
 //! A branch has it, and so has whatever was derived from one, compacted, or came from another host: the fact is in the record of each
 //! snapshot, and in its sealed manifest. Where it was not recorded, everything that was not booted counts.
@@ -49,7 +49,7 @@ impl fmt::Display for UserMemory {
 }
 
 impl Engine {
-    /// Why a snapshot has, or may have, memory of a sandbox that ran for somebody. `None` if it has none.
+    /// Why a snapshot has, or may have, memory of a sandbox with users. `None` if it does not.
     pub fn user_memory(&self, snapshot: &SnapshotHandle) -> Option<UserMemory> {
         find(&ancestry(&self.shared, snapshot))
     }

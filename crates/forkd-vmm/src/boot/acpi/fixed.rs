@@ -8,7 +8,7 @@ use acpi_tables::sdt::Sdt;
 
 use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, RESET_PORT, RESET_VALUE, SLEEP_PORT, SLEEP_STATUS_PORT};
 
-/// Bits of the FADT's boot architecture flags. The bit for a keyboard controller is not among them: there is none.
+/// Bits of the FADT's boot architecture flags. The bit for a keyboard controller is not among them: the VM has no such controller.
 const NO_VGA: u16 = 1 << 2;
 const NO_CMOS_RTC: u16 = 1 << 5;
 

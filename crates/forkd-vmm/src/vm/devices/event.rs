@@ -18,7 +18,7 @@ pub fn as_fd(event: &EventFd) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
 }
 
-/// A descriptor that was somebody else's and may have been closed since: good only for a call that fails on a descriptor
+/// A descriptor that another owner may have closed since: good only for a call that fails on a descriptor
 /// that it does not know, such as removing it from epoll.
 pub fn still_open(fd: RawFd) -> Option<BorrowedFd<'static>> {
     // SAFETY: not -1, the one value that a borrowed descriptor must not have. If the number has come to mean another file,

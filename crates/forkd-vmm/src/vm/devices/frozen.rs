@@ -113,7 +113,7 @@ impl Devices {
         self.disks.iter().map(of_disk).collect()
     }
 
-    /// A second descriptor of everything that a successor goes on with, in the order of `control::Devices::own`.
+    /// A second descriptor of everything that a successor takes over, in the order of `control::Devices::own`.
     pub fn own_descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let mut own = Vec::new();
         if let Some(serial) = &self.serial {

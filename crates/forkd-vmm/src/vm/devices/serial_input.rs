@@ -18,7 +18,7 @@ use super::{Descriptors, DeviceError, Devices};
 
 const ONCE: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
-/// The descriptor, if somebody types at the console.
+/// The descriptor, if the console has input.
 pub fn take(
     wanted: &control::Devices,
     descriptors: &mut Descriptors,

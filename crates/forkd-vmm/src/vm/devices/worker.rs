@@ -110,7 +110,7 @@ impl Devices {
             let limit = unfinished.then_some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 });
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Only a bug closes the descriptor. A thread that spins on it would help nobody.
+                // Only a bug closes the descriptor. A thread that spins on it would only waste CPU time.
                 Err(_) => return None,
             }
             let mut stop = false;
@@ -184,7 +184,7 @@ impl Devices {
                 flags.set(EventFlags::IN, now.readable);
                 flags.set(EventFlags::OUT, now.writable);
                 let data = Source::Host { slot: number, token: now.token }.encode();
-                // A descriptor that was closed has left epoll by itself, and another may have its number now.
+                // A descriptor that was closed was removed from epoll by the kernel, and another may have its number now.
                 let changed = match epoll::modify(&self.epoll, fd, data, flags) {
                     Err(Errno::NOENT) => epoll::add(&self.epoll, fd, data, flags),
                     changed => changed,

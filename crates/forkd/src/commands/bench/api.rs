@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use forkd_api::code::{Eval, Language};
 use forkd_api::percentile::percentile;
 use forkd_api::sandbox::{BranchSandbox, CreateSandboxes, KvmStats, SandboxStats, StepTiming};
-use forkd_api::snapshot::{CreateSnapshot, Progress as Told, RemoveSnapshot};
+use forkd_api::snapshot::{CreateSnapshot, Progress as SnapshotProgress, RemoveSnapshot};
 use forkd_client::Client;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -123,7 +123,7 @@ pub struct Range {
 #[derive(Debug, Serialize)]
 pub struct Pause {
     pub branches: u32,
-    /// How long the sandbox stood still, as the daemon says.
+    /// The pause of the sandbox, as reported by the daemon.
     pub daemon: Spread,
     /// The longest that an answer took around each branch.
     pub seen: Spread,
@@ -178,7 +178,7 @@ pub fn run(options: &BenchApiOptions) -> Result<Exit, CliError> {
 
 pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError> {
     let mut signals = Signals::new()?;
-    // First, while the host has nothing else to do: what is left of many sandboxes is cleared away behind their backs.
+    // First, while the host has nothing else to do: the remains of many sandboxes are cleared in the background.
     let pause = match plan.branches {
         0 => None,
         _ => Some(pause(client, plan, &mut signals).await?),
@@ -194,7 +194,7 @@ pub async fn measure(client: &Client, plan: Plan<'_>) -> Result<Report, CliError
     };
     let cold_boot = match plan.cold_boots {
         0 => None,
-        // Whoever stops here ends what is being booted with the connection.
+        // An early return ends the boots with their connection.
         _ => Some(tokio::select! {
             booted = cold_boots(client, plan) => booted?,
             asked = signals.end() => return Err(CliError::Interrupted(asked.status())),
@@ -364,8 +364,8 @@ async fn cold_boots(client: &Client, plan: Plan<'_>) -> Result<Spread, CliError>
         let wanted = CreateSnapshot { tag, wait: false, ..snapshot::make::of_image(&image, &shape) };
         let (mut begun, mut ready) = (None, None);
         let made = client.create_snapshot(&wanted, |told| match told {
-            Told::Step(step) if step == "boot" => begun = Some(Instant::now()),
-            Told::Step(step) if step == "freeze" => ready = Some(Instant::now()),
+            SnapshotProgress::Step(step) if step == "boot" => begun = Some(Instant::now()),
+            SnapshotProgress::Step(step) if step == "freeze" => ready = Some(Instant::now()),
             _ => {}
         });
         let made = made.await?;

@@ -36,7 +36,7 @@ pub fn render(title: &str, below: &str, bars: &[Bar]) -> String {
         let colour = if bar.is_reference { "#b9bec7" } else { "#2f6fed" };
         let (middle, end) = (y + BAR * 0.7, LABELS + length + 8.0);
         let (label, time) = (escape(&bar.label), human(bar.ms));
-        // Nobody reads a string that could not be written.
+        // Writing to a string cannot fail.
         let _ = write!(
             svg,
             "<text x=\"{:.0}\" y=\"{middle:.1}\" font-size=\"13\" fill=\"#222\" text-anchor=\"end\">{label}</text>\n\

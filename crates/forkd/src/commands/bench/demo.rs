@@ -33,7 +33,7 @@ const MEMORY_MIB: u64 = 512;
 /// What every child evaluates, in an interpreter that has numpy already.
 const CODE: &str = "numpy.zeros(5).tolist()";
 const RESULT: &str = "[0.0, 0.0, 0.0, 0.0, 0.0]";
-/// A computation that goes on by itself.
+/// A computation that runs in the background.
 const COMPUTE: &str = "\
 import threading, time
 steps, total = 0, numpy.zeros(5)
@@ -69,7 +69,7 @@ struct MidComputation {
     /// Of each side, right after the branch and somewhat later.
     original: [u64; 2],
     branch: [u64; 2],
-    /// How long the original stood still.
+    /// The pause of the original.
     pause_us: Option<u64>,
 }
 
@@ -113,9 +113,9 @@ fn prepare(options: &BenchDemoOptions) -> Result<(), CliError> {
 async fn show(client: &Client, image: &str, options: &BenchDemoOptions) -> Result<Demo, CliError> {
     let version = client.version().await?;
     say(if version.emulated {
-        "forkd: in the machine, whose CPU is emulated: times are many times those of a host with KVM, and their ratios count"
+        "forkd: emulated CPU in the machine: times are many times those of a host with KVM, only ratios are meaningful"
     } else {
-        "forkd: on a host with KVM: times are what they are"
+        "forkd: native KVM"
     });
     let (parent, parent_ms) = parent(client, image).await?;
     say(&format!("forkd: {} children of snapshot {TAG}, each evaluates {CODE}", options.n));
@@ -155,7 +155,7 @@ async fn parent(client: &Client, image: &str) -> Result<(Snapshot, Option<f64>),
     let wanted = CreateSnapshot {
         tag: Some(TAG.to_owned()),
         warm_up: vec![WarmUp { language: Language::Python, code: "import numpy".to_owned() }],
-        // It can be forked from at once; it is written to disk meanwhile, when nobody else wants the CPU.
+        // It can be forked from at once; it is written to disk meanwhile, when the CPU is idle.
         wait: false,
         ..snapshot::make::of_image(image, &shape)
     };
@@ -257,16 +257,16 @@ fn table(demo: &Demo) -> String {
     for (what, ms) in [
         (format!("{n} forks until every VM runs"), children.restored_ms),
         (format!("{n} forks until every agent has answered"), children.ready_here_ms),
-        (format!("{n} forks until every result is here"), children.output_ms),
+        (format!("{n} forks until every result has arrived"), children.output_ms),
     ] {
         table.row([what, human(ms), each(ms)]);
     }
     if let Some(pause) = &children.pause {
         let pauses = |spread: &api::Spread| [human(spread.p50_ms), format!("{} max", human(spread.max_ms))];
         let [p50, max] = pauses(&pause.daemon);
-        table.row([format!("pause of a branch, p50 of {}", pause.daemon.count), p50, max]);
+        table.row([format!("branch pause, p50 of {}", pause.daemon.count), p50, max]);
         let [p50, max] = pauses(&pause.seen);
-        table.row(["the same, as a client sees it".into(), p50, max]);
+        table.row(["branch pause measured by a client".into(), p50, max]);
     }
     let memory = &children.memory;
     let sides = |side: [u64; 2]| format!("{} and then {}", side[0], side[1]);

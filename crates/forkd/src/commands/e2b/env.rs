@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::ToSocketAddrs;
 
+use forkd_api::system::TcpPort;
 use forkd_client::{Address, Client, ClientError};
 use forkd_host::home;
 
 use super::trust;
-use crate::arguments::{E2bEnvOptions, USUAL_LISTEN};
+use crate::arguments::E2bEnvOptions;
 use crate::commands::{asynchronously, print, print_json, say};
 use crate::daemon;
 use crate::error::CliError;
@@ -19,19 +20,19 @@ const ANY_KEY: &str = "e2b_0000000000000000000000000000000000000000";
 const PORT_NAME: (&str, u16) = ("8000-i0.localhost", 80);
 
 pub fn run(options: &E2bEnvOptions) -> Result<Exit, CliError> {
-    let (client, ca) = asynchronously(async {
+    let (client, port, ca) = asynchronously(async {
         let client = daemon::find(&options.daemon).await?;
+        let port = tcp_port(&client).await?;
         let ca = ca(&client).await?;
-        Ok((client, ca))
+        Ok((client, port, ca))
     })?;
-    let address = match client.address() {
-        // It does not tell.
-        Address::Unix(_) => format!("http://{USUAL_LISTEN}"),
-        address => address.to_string(),
+    let TcpPort { url, needs_token } = port;
+    let key = match client.token() {
+        Some(token) => Some(token.reveal()),
+        None => (!needs_token).then_some(ANY_KEY),
     };
-    let key = client.token().map_or(ANY_KEY, |token| token.reveal());
-    let mut variables =
-        vec![("E2B_API_URL", address.clone()), ("E2B_SANDBOX_URL", address), ("E2B_API_KEY", key.to_owned())];
+    let mut variables = vec![("E2B_API_URL", url.clone()), ("E2B_SANDBOX_URL", url)];
+    variables.extend(key.map(|key| ("E2B_API_KEY", key.to_owned())));
     if let Some(ca) = ca {
         let files = trust::files(&home::directory()?, &ca);
         variables
@@ -47,12 +48,24 @@ pub fn run(options: &E2bEnvOptions) -> Result<Exit, CliError> {
         });
         print(&lines.collect::<String>())?;
     }
+    if key.is_none() {
+        say("note: the daemon's TCP port needs a token: export E2B_API_KEY=\"$(forkd token create NAME)\"");
+    }
     if client.address().is_local() && PORT_NAME.to_socket_addrs().is_err() {
         say(
             "note: this host does not resolve *.localhost (libnss-myhostname does): get_host() works in curl and browsers only",
         );
     }
     Ok(Exit::Success)
+}
+
+/// Where E2B's clients reach the daemon, which speak TCP only.
+async fn tcp_port(client: &Client) -> Result<TcpPort, CliError> {
+    match client.address() {
+        Address::Unix(_) => client.version().await?.tcp.ok_or(CliError::NoTcpPort),
+        // Whoever was answered here needs no other token than the one it has.
+        address => Ok(TcpPort { url: address.to_string(), needs_token: false }),
+    }
 }
 
 /// The certificate of the daemon's own CA, if it has one.

@@ -19,7 +19,7 @@ const OF_OPENSSL: &str = "SSL_CERT_FILE";
 const MAX_BYTES: u64 = 16 << 20;
 const DIRECTORY: &str = "ca";
 
-/// The variables that name the files, after these are written below forkd's home. Without a bundle of the system there is none to
+/// The variables that name the files, after these are written below forkd's home. Without a bundle of the system there is nothing to
 /// take the place of, and only Node is told.
 pub fn files(home: &Path, certificate: &str) -> io::Result<Vec<(&'static str, String)>> {
     let directory = home.join(DIRECTORY);
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(names, ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"]);
         let read = |at: usize| fs::read_to_string(&variables[at].1).unwrap();
         assert_eq!([read(0), read(1), read(2)], ["OURS\n", "SYSTEM\nOURS\n", "SYSTEM\nOURS\n"]);
-        // Without a bundle, nothing takes the place of the one that a client may find by itself.
+        // Without a bundle, nothing replaces the one that a client may find.
         assert_eq!(write(home.path(), "OURS\n", None).unwrap(), variables[..1]);
         assert_ne!(write(home.path(), "OTHER\n", None).unwrap(), variables[..1]);
     }

@@ -65,7 +65,7 @@ async fn build(client: &Client, options: &ImageBuildOptions, progress: &Progress
     let context = Context::open(&options.directory)?;
     let Sent { files, dockerfile, apart } = sent(options, &context)?;
     let wanted = BuildImage {
-        name: options.tag.as_ref().map(ToString::to_string),
+        name: options.name.as_ref().map(ToString::to_string),
         dockerfile: Some(dockerfile),
         apart,
         target: options.target.clone(),

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::library;
 
-/// What images are made of that forkd makes by itself.
+/// The sources of images that forkd makes automatically.
 const SUITE: &str = "bookworm";
 
 pub fn run(options: &ImageDebianOptions) -> Result<Exit, CliError> {

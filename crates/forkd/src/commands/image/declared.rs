@@ -108,7 +108,7 @@ fn order(
             let mut wanted = ImageBuildOptions {
                 directory: directory.join(context),
                 file: Some(directory.join(dockerfile)),
-                tag: None,
+                name: None,
                 build_args: base.map(|base| (BASE.to_owned(), base.image.clone())).collect(),
                 target: None,
                 host_certs: false,
@@ -120,7 +120,7 @@ fn order(
                 output: Output { json: false },
             };
             let name = step.built_name(build::key(&wanted)?);
-            wanted.tag = Some(name.parse().map_err(CliError::of_verb)?);
+            wanted.name = Some(name.parse().map_err(CliError::of_verb)?);
             Ok(Order::Dockerfile { name, wanted: Box::new(wanted) })
         }
     }

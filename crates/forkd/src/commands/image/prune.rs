@@ -17,7 +17,7 @@ pub fn run(options: &ImagePruneOptions) -> Result<Exit, CliError> {
         print_json(&PrunedImages { steps, images, freed_bytes })?;
     } else {
         let freed = bytes(freed_bytes);
-        say(&format!("{steps} steps and {images} images are removed; {freed} are free again."));
+        say(&format!("{steps} steps and {images} images are removed; freed {freed}."));
     }
     Ok(Exit::Success)
 }

@@ -43,7 +43,7 @@ pub fn short(options: &ImageRmOptions) -> Result<Exit, CliError> {
 
 fn outcome(image: &str, removed: &RemovedImage) -> String {
     match removed.removed {
-        true => format!("{image} is removed; {} are free again.", bytes(removed.freed_bytes)),
+        true => format!("{image} is removed; freed {}.", bytes(removed.freed_bytes)),
         false => format!("The name {image} is removed; the image has others."),
     }
 }

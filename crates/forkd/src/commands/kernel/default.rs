@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::exit::Exit;
 use crate::library;
 
-/// Without a kernel, shows the default; where there is none yet, that fetches it.
+/// Without a kernel, shows the default; if no kernel is installed yet, that fetches one.
 pub fn run(options: &KernelDefaultOptions) -> Result<Exit, CliError> {
     let kernel = match &options.kernel {
         Some(kernel) => {

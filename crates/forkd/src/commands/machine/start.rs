@@ -32,7 +32,7 @@ pub fn run(options: &StartOptions) -> Result<Exit, CliError> {
     if options.output.json {
         print_json(&Answer { start: started, machine: machine.status()? })?;
     } else if started.already {
-        say(&format!("Machine {} is running already.", machine.name));
+        say(&format!("Machine {} is already running.", machine.name));
     } else {
         let seconds = std::time::Duration::from_millis(started.ready_ms).as_secs_f64();
         say(&format!("Machine {} is ready, after {seconds:.1} s.", machine.name));

@@ -1,4 +1,4 @@
-//! A private daemon: it ends, with everything that it has, when nobody holds it any more. `crates/forkd/src/private` says how that
+//! A private daemon: it ends, with everything that it has, when its last client has left. `crates/forkd/src/private` says how that
 //! is known.
 
 use std::fs;
@@ -50,17 +50,17 @@ impl PrivateKeeper {
         self.keeper.begin(&Kept::Daemon)
     }
 
-    /// Stops the daemon when nobody holds it. Requests to its sandboxes end with these.
+    /// Stops the daemon when its last holder has gone. Requests to its sandboxes end with these.
     pub fn stop_when_left(&self, handle: Handle, engine: Engine) {
         let last_lease = self.keeper.last_lease();
         tokio::spawn(async move {
             if let Ok(Err(error)) = last_lease.await {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "cannot tell who holds this daemon"
+                    "cannot check the clients of this private daemon"
                 );
             }
-            tracing::info!("no client holds this private daemon any more");
+            tracing::info!("the last client of this private daemon has left");
             handle.stop();
             engine.end_sandboxes().await;
         });
@@ -70,7 +70,7 @@ impl PrivateKeeper {
     pub async fn end_everything(&mut self, engine: &Engine) {
         let left = engine.end_everything(WRITING).await;
         for name in &left {
-            tracing::error!(name, "did not end; the next private daemon tries again");
+            tracing::error!(name, "did not exit; the next private daemon tries again");
         }
         self.has_ended = left.is_empty();
     }
@@ -81,7 +81,7 @@ impl PrivateKeeper {
             return Ok(());
         }
         if let Some(cgroup) = &self.cgroup {
-            // One that somebody else uses is not empty.
+            // One that another process uses is not empty.
             let _ = fs::remove_dir(cgroup);
         }
         self.keeper.end()

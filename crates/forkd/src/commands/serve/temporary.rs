@@ -2,7 +2,7 @@
 //!
 //! It has this host's library. All else that a daemon keeps is in a directory of its own, which is removed when it ends: it has no
 //! sandboxes, knows no tokens, and changes neither cgroups nor networks, so that any number of them can run beside each other and
-//! beside a daemon that somebody starts meanwhile.
+//! beside a daemon that is started meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn serve_in(options: &ServeOptions, directory: &Path) -> Result<Exit, CliE
     tokio::select! {
         () = server.serve(routes::router(&app)) => {
             if tokio::time::timeout(SETTLING, app.settled()).await.is_err() {
-                tracing::warn!("something was being made and is given up");
+                tracing::warn!("shutdown timed out; cancelled unfinished operations");
             }
         }
         () = signals => {}

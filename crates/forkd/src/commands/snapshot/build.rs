@@ -17,7 +17,8 @@ use std::time::Instant;
 use forkd_api::code::Language;
 use forkd_api::error::ErrorCode;
 use forkd_api::snapshot::{
-    BuildOutcome, BuildSnapshot, BuiltSnapshot, Cpu, CreateSnapshot, Progress as Told, ReadyProbe, WarmUp,
+    BuildOutcome, BuildSnapshot, BuiltSnapshot, Cpu, CreateSnapshot, Progress as SnapshotProgress,
+    ReadyProbe, WarmUp,
 };
 use forkd_client::{Client, ClientError};
 use forkd_source::chain::{self, Chain, ChainStep, Code, OF_IMAGES, Parent, TEMPLATE};
@@ -68,7 +69,7 @@ pub struct StepTime {
 pub enum Start {
     /// One that is there.
     No,
-    /// One that is started if there is none.
+    /// A running daemon, or one that is started for this.
     Yes,
 }
 
@@ -117,7 +118,7 @@ async fn build_all(
     orders: Vec<Option<CreateSnapshot>>,
     options: &SnapshotBuildOptions,
 ) -> Result<Vec<BuiltStep>, CliError> {
-    // The tags of what is there, by the names of the steps. Of what would be made, there is none.
+    // The tags of existing snapshots, by the names of their steps. Those that would be made have no tags yet.
     let mut tags: BTreeMap<&str, Option<String>> = BTreeMap::new();
     let mut snapshots = Vec::new();
     for (step, contents) in steps.iter().zip(orders) {
@@ -157,7 +158,7 @@ async fn build(
     let wanted = BuildSnapshot { name: name.to_owned(), contents, no_cache, dry_run };
     let (progress, begun) = (Progress::new(), Mutex::new(Vec::new()));
     let built = client.build_snapshot(&wanted, |told| {
-        if let (Told::Step(step), Ok(mut begun)) = (&told, begun.lock()) {
+        if let (SnapshotProgress::Step(step), Ok(mut begun)) = (&told, begun.lock()) {
             begun.push((step.clone(), Instant::now()));
         }
         make::show(&progress, name, told);

@@ -2,7 +2,7 @@
 
 use forkd_api::error::ErrorCode;
 use forkd_api::sandbox::BranchSandbox;
-use forkd_api::snapshot::{CreateSnapshot, Progress as Told, ReadyProbe, Snapshot};
+use forkd_api::snapshot::{CreateSnapshot, Progress as SnapshotProgress, ReadyProbe, Snapshot};
 use forkd_client::{Client, ClientError};
 use forkd_machine::Progress as _;
 
@@ -110,11 +110,11 @@ pub async fn make(client: &Client, wanted: &CreateSnapshot) -> Result<Snapshot, 
 }
 
 /// Shows how far a snapshot is.
-pub fn show(progress: &Progress, name: &str, told: Told) {
+pub fn show(progress: &Progress, name: &str, told: SnapshotProgress) {
     match told {
-        Told::Step(step) => progress.step(&format!("snapshot {name}: {step}")),
-        Told::Output(line) => progress.detail(&crate::table::plain(&line)),
-        Told::Snapshot(_) | Told::Built(_) | Told::Error(_) => {}
+        SnapshotProgress::Step(step) => progress.step(&format!("snapshot {name}: {step}")),
+        SnapshotProgress::Output(line) => progress.detail(&crate::table::plain(&line)),
+        SnapshotProgress::Snapshot(_) | SnapshotProgress::Built(_) | SnapshotProgress::Error(_) => {}
     }
 }
 

@@ -22,7 +22,9 @@ pub fn run(options: &TokenRmOptions) -> Result<Exit, CliError> {
     } else {
         say(&format!("Token {name} is removed."));
         if tokens.list()?.is_empty() {
-            say("It was the last: until there is another, only the daemon's socket can be used.");
+            say(
+                "This was the last token: until another is created, only the daemon's Unix socket accepts requests.",
+            );
         }
     }
     Ok(Exit::Success)

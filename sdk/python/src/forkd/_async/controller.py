@@ -427,15 +427,19 @@ class AsyncController:
         *,
         yes: bool = False,
         mount_from: Sequence[str] = (),
+        variant: Optional[str] = None,
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.PushedSnapshot:
         """Pushes a snapshot, with all that it is based on, to a registry. What is there is not sent again.
 
         A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. `mount_from` are
-        repositories of the same registry that may have parts of it.
+        repositories of the same registry that may have parts of it. With `variant`, the tag then names it beside the other
+        snapshots that it names, as the one with this name; a pull gets the first that fits its host.
         """
-        body = models.PushSnapshot(reference=reference, yes=yes, mount_from=list(mount_from), credentials=credentials)
+        body = models.PushSnapshot(
+            reference=reference, yes=yes, mount_from=list(mount_from), variant=variant, credentials=credentials
+        )
         last = await self._followed(_api.push_snapshot(tag, body), models.LibraryProgress, on_progress)
         return last.pushed or _nothing()
 

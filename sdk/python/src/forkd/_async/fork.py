@@ -20,6 +20,8 @@ async def forked(
     metadata: Optional[dict[str, str]],
     limits: Optional[models.Limits],
     egress: Optional[models.Egress],
+    on_expiry: Optional[models.OnExpiry],
+    wake_on_traffic: bool,
 ) -> list[models.SandboxInfo]:
     """Forks so many sandboxes of a snapshot or of a sandbox, all of them or none."""
     body = models.CreateSandboxes(
@@ -31,5 +33,7 @@ async def forked(
         metadata=metadata or {},
         limits=limits,
         egress=egress,
+        on_expiry=on_expiry,
+        wake_on_traffic=wake_on_traffic,
     )
     return (await controller.create_sandboxes(body)).sandboxes

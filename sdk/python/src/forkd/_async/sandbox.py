@@ -72,13 +72,16 @@ class AsyncSandbox:
         envs: Optional[dict[str, str]] = None,
         limits: Optional[models.Limits] = None,
         egress: Optional[models.Egress] = None,
+        on_expiry: Optional[models.OnExpiry] = None,
+        wake_on_traffic: bool = False,
         address: Optional[str] = None,
         token: Optional[str] = None,
         controller: Optional[AsyncController] = None,
     ) -> S:
         """A new sandbox of a snapshot: FORKD_TAG, or `base`, if none is named. `template` is E2B's word for it.
 
-        It is ended by itself after `timeout` seconds; with `None`, never.
+        It expires after `timeout` seconds; with `None`, never. It is removed then, or paused if `on_expiry` is `pause`. With
+        `wake_on_traffic`, requests to a paused sandbox resume it for another `timeout`.
         """
         named = snapshot or template or os.environ.get("FORKD_TAG") or "base"
         tag = named if isinstance(named, str) else named.tag
@@ -86,7 +89,15 @@ class AsyncSandbox:
             controller = named.controller
         controller = controller or AsyncController.shared(address, token)
         made = await forked(
-            controller, snapshot_tag=tag, timeout=timeout, envs=envs, metadata=metadata, limits=limits, egress=egress
+            controller,
+            snapshot_tag=tag,
+            timeout=timeout,
+            envs=envs,
+            metadata=metadata,
+            limits=limits,
+            egress=egress,
+            on_expiry=on_expiry,
+            wake_on_traffic=wake_on_traffic,
         )
         return cls(controller, made[0])
 
@@ -224,6 +235,8 @@ class AsyncSandbox:
         metadata: Optional[dict[str, str]] = None,
         limits: Optional[models.Limits] = None,
         egress: Optional[models.Egress] = None,
+        on_expiry: Optional[models.OnExpiry] = None,
+        wake_on_traffic: bool = False,
     ) -> builtins.list[AsyncSandbox]:
         """Copies of it as it is now, all of them or none; it goes on."""
         made = await forked(
@@ -235,6 +248,8 @@ class AsyncSandbox:
             metadata=metadata,
             limits=limits,
             egress=egress,
+            on_expiry=on_expiry,
+            wake_on_traffic=wake_on_traffic,
         )
         return [AsyncSandbox(self.controller, info) for info in made]
 

@@ -243,15 +243,23 @@ class AsyncSnapshot:
         *,
         yes: bool = False,
         mount_from: Sequence[str] = (),
+        variant: Optional[str] = None,
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.PushedSnapshot:
         """Pushes it, with all that it is based on, to a registry. What is there is not sent again.
 
-        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`.
+        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. With
+        `variant`, the tag names several snapshots, and a pull gets the first that fits its host.
         """
         return await self.controller.push_snapshot(
-            self.tag, reference, yes=yes, mount_from=mount_from, credentials=credentials, on_progress=on_progress
+            self.tag,
+            reference,
+            yes=yes,
+            mount_from=mount_from,
+            variant=variant,
+            credentials=credentials,
+            on_progress=on_progress,
         )
 
     async def refresh(self) -> models.SnapshotInfo:
@@ -268,6 +276,8 @@ class AsyncSnapshot:
         metadata: Optional[dict[str, str]] = None,
         limits: Optional[models.Limits] = None,
         egress: Optional[models.Egress] = None,
+        on_expiry: Optional[models.OnExpiry] = None,
+        wake_on_traffic: bool = False,
     ) -> builtins.list[AsyncSandbox]:
         """New sandboxes that begin where this was frozen, all of them or none."""
         from .sandbox import AsyncSandbox
@@ -281,6 +291,8 @@ class AsyncSnapshot:
             metadata=metadata,
             limits=limits,
             egress=egress,
+            on_expiry=on_expiry,
+            wake_on_traffic=wake_on_traffic,
         )
         return [AsyncSandbox(self.controller, info) for info in made]
 

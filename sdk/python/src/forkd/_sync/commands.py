@@ -142,7 +142,7 @@ class Commands:
     def connect(self, pid: int) -> CommandHandle:
         """Follows a program that runs. What it printed before is not told."""
         socket = self._controller.transport.websocket(_api.connect_process(self._id, pid))
-        handle = CommandHandle(socket, 0)
+        handle = CommandHandle(socket, 0, has_window=True)
         handle.pid = pid
         return handle
 
@@ -173,7 +173,7 @@ class Commands:
 class CommandHandle:
     """A command that runs. Its output is read while somebody waits for it or iterates over it."""
 
-    def __init__(self, socket: io.WebSocket, limit: int) -> None:
+    def __init__(self, socket: io.WebSocket, limit: int, *, has_window: bool) -> None:
         self._socket = socket
         self._limit = limit
         self._stdout = Text()
@@ -182,7 +182,7 @@ class CommandHandle:
         self._messages: deque[Union[models.ExecEvent, tuple[int, bytes]]] = deque()
         self._over = False
         # Bytes that were sent and that the program has not taken; nothing if the daemon does not report it.
-        self._unread: Optional[int] = None
+        self._unread: Optional[int] = 0 if has_window else None
         # One at a time may receive, and those who wait for something hear of it from that one.
         self._receiving = False
         self._changed = io.Condition()
@@ -203,9 +203,8 @@ class CommandHandle:
     ) -> CommandHandle:
         """Starts a program."""
         socket = controller.transport.websocket(_api.interact(sandbox_id))
-        handle = cls(socket, body.timeout_secs or 0)
+        handle = cls(socket, body.timeout_secs or 0, has_window=body.stdin_window)
         handle._on_stdout, handle._on_stderr = on_stdout, on_stderr
-        handle._unread = 0 if body.stdin_window else None
         handle._send(json.dumps(body.to_json()))
         if not open_stdin:
             handle._send('"close_stdin"')

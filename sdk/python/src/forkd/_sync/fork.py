@@ -22,6 +22,8 @@ def forked(
     metadata: Optional[dict[str, str]],
     limits: Optional[models.Limits],
     egress: Optional[models.Egress],
+    on_expiry: Optional[models.OnExpiry],
+    wake_on_traffic: bool,
 ) -> list[models.SandboxInfo]:
     """Forks so many sandboxes of a snapshot or of a sandbox, all of them or none."""
     body = models.CreateSandboxes(
@@ -33,5 +35,7 @@ def forked(
         metadata=metadata or {},
         limits=limits,
         egress=egress,
+        on_expiry=on_expiry,
+        wake_on_traffic=wake_on_traffic,
     )
     return (controller.create_sandboxes(body)).sandboxes

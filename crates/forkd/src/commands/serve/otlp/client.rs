@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use reqwest::redirect::Policy;
 
-/// What a collector says about spans that it did not take. Nobody needs more of it.
+/// What a collector says about spans that it did not take. More is not needed.
 const MAX_ANSWER: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub struct Client(reqwest::Client);
 
 impl Client {
     pub fn new(limit: Duration) -> reqwest::Result<Client> {
-        // Whoever came first has chosen for the whole process, which is fine too.
+        // The first choice of a process is final, and fine too.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // Headers of the request may be secrets, which are for the collector alone.
         let client = reqwest::Client::builder().redirect(Policy::none()).timeout(limit).build()?;

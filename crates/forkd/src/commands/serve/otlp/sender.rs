@@ -1,5 +1,5 @@
-//! The task that sends spans in batches. Whatever the collector does, nobody waits for it but this task, and the daemon's end for a
-//! few seconds.
+//! The task that sends spans in batches. Only this task waits for the collector, and the daemon's shutdown for a few
+//! seconds.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends until it is to stop, and then what is left.
+    /// Sends until it is to stop, and then the rest.
     async fn run(
         mut self,
         mut stopping: oneshot::Receiver<()>,
@@ -99,7 +99,7 @@ impl Sender {
             let mut batch = Vec::new();
             tokio::select! {
                 () = gather(&mut self.spans, &mut batch, self.delay) => self.send(batch, &export).await,
-                // Also when whoever would say so is gone.
+                // Also when its handle was dropped.
                 _ = &mut stopping => {
                     self.send(batch, &export).await;
                     break;

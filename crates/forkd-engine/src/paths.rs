@@ -1,20 +1,20 @@
-//! Where the engine keeps what it knows.
+//! Paths of the engine's files.
 //!
 //! ```text
 //! ROOT/
 //!   snapshots/           a store of `forkd-store`
 //!   names/NAME           further names of snapshots
-//!   layers/ID            what VMs have written to their disks; a frozen one may be under many VMs
-//!   partial/DIGEST       what came of a pull that failed; removed after a day
-//!   arriving/TAG         what is being published below a snapshot that arrives
-//!   run/BOOT/            what ends with the host
+//!   layers/ID            layers of disks; many VMs may share a frozen one
+//!   partial/DIGEST       data of a pull that failed; removed after a day
+//!   arriving/TAG         bases of a snapshot that is being received
+//!   run/BOOT/            state that ends with the host
 //!     sandboxes/ID/      record.json  control  vsock  console.log
 //!     zygotes/TAG/       record.json  control
 //!     promised/ID        an empty file: all sandboxes of one request are promised
 //!     passing/           guests that end with the daemon
 //! ```
 //!
-//! `BOOT` is of the host's boot id: whatever is beside it belongs to VMs that ended with the host, and is removed.
+//! `BOOT` is the beginning of the host's boot id: other directories beside it belong to VMs that ended with the host, and are removed.
 
 use std::fs;
 use std::io;
@@ -29,57 +29,57 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const BOOT_DIGITS: usize = 8;
 
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct Paths {
     root: PathBuf,
     run: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {verb} {}", path.display())]
-pub struct PlaceError {
+pub struct PathError {
     pub verb: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
 }
 
-impl PlaceError {
-    pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
-        move |source| PlaceError { verb, path: path.into(), source }
+impl PathError {
+    pub(crate) fn at(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PathError {
+        move |source| PathError { verb, path: path.into(), source }
     }
 }
 
-impl Places {
+impl Paths {
     /// Makes what is missing, and removes what ended with an earlier boot of the host.
-    pub fn new(root: &Path) -> Result<Places, PlaceError> {
-        let boot = fs::read_to_string(BOOT_ID).map_err(PlaceError::at("read", Path::new(BOOT_ID)))?;
+    pub fn new(root: &Path) -> Result<Paths, PathError> {
+        let boot = fs::read_to_string(BOOT_ID).map_err(PathError::at("read", Path::new(BOOT_ID)))?;
         let boot: String = boot.chars().take(BOOT_DIGITS).collect();
         let runs = root.join("run");
-        let places = Places { root: root.into(), run: runs.join(&boot) };
+        let paths = Paths { root: root.into(), run: runs.join(&boot) };
         for directory in [
-            places.snapshots(),
-            places.names(),
-            places.layers(),
-            places.partial(),
-            places.arriving(),
-            places.sandboxes(),
-            places.zygotes(),
-            places.promises(),
+            paths.snapshots(),
+            paths.names(),
+            paths.layers(),
+            paths.partial(),
+            paths.arriving(),
+            paths.sandboxes(),
+            paths.zygotes(),
+            paths.promises(),
         ] {
-            fs::create_dir_all(&directory).map_err(PlaceError::at("create", &directory))?;
+            fs::create_dir_all(&directory).map_err(PathError::at("create", &directory))?;
         }
-        match fs::remove_dir_all(places.passing()) {
+        match fs::remove_dir_all(paths.passing()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(PlaceError::at("remove", &places.passing())(error));
+                return Err(PathError::at("remove", &paths.passing())(error));
             }
             _ => {}
         }
-        for entry in fs::read_dir(&runs).map_err(PlaceError::at("list", &runs))? {
-            let path = entry.map_err(PlaceError::at("list", &runs))?.path();
-            if path != places.run {
-                fs::remove_dir_all(&path).map_err(PlaceError::at("remove", &path))?;
+        for entry in fs::read_dir(&runs).map_err(PathError::at("list", &runs))? {
+            let path = entry.map_err(PathError::at("list", &runs))?.path();
+            if path != paths.run {
+                fs::remove_dir_all(&path).map_err(PathError::at("remove", &path))?;
             }
         }
-        Ok(places)
+        Ok(paths)
     }
 
     pub fn root(&self) -> &Path {
@@ -147,10 +147,10 @@ mod tests {
         let old = root.path().join("run/00000000/sandboxes/i1/control");
         fs::create_dir_all(&old).unwrap();
         let id: SandboxId = "iabc".parse().unwrap();
-        let places = Places::new(root.path()).unwrap();
-        fs::create_dir(places.sandbox(&id)).unwrap();
-        fs::create_dir_all(places.passing().join("guest")).unwrap();
-        let again = Places::new(root.path()).unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        fs::create_dir(paths.sandbox(&id)).unwrap();
+        fs::create_dir_all(paths.passing().join("guest")).unwrap();
+        let again = Paths::new(root.path()).unwrap();
         assert!(again.sandbox(&id).is_dir());
         assert!(!old.exists() && !again.passing().exists());
         assert_eq!(fs::read_dir(root.path().join("run")).unwrap().count(), 1);

@@ -1,4 +1,4 @@
-//! Bodies on their way from a client into a guest: bounded in size, and given up when either of the two stands still.
+//! Request bodies on their way into a guest: bounded in size, and aborted when the client or the guest stalls.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,9 +23,9 @@ pub(crate) struct Bounds {
     pub guest_time: Duration,
 }
 
-/// A body that a guest takes.
+/// The body of a request, sent into a guest within its bounds.
 #[derive(Debug)]
-pub(crate) struct Passing {
+pub(crate) struct BoundedBody {
     body: Body,
     left: u64,
     bounds: Bounds,
@@ -41,7 +41,11 @@ struct State {
 }
 
 /// Lets `work` send a body into a guest.
-pub(crate) async fn through<T, E, F>(body: Body, bounds: Bounds, work: impl FnOnce(Passing) -> F) -> Answer<T>
+pub(crate) async fn through<T, E, F>(
+    body: Body,
+    bounds: Bounds,
+    work: impl FnOnce(BoundedBody) -> F,
+) -> Answer<T>
 where
     E: Into<ApiError>,
     F: Future<Output = Result<T, E>>,
@@ -51,7 +55,7 @@ where
         return Err(too_large(bounds.bytes));
     }
     let state = Arc::new(State { asked: Mutex::new(Instant::now()), wrong: Mutex::default() });
-    let mut work = pin!(work(Passing { body, left: bounds.bytes, bounds, state: Arc::clone(&state) }));
+    let mut work = pin!(work(BoundedBody { body, left: bounds.bytes, bounds, state: Arc::clone(&state) }));
     loop {
         tokio::select! {
             result = work.as_mut() => {
@@ -72,7 +76,7 @@ fn too_large(limit: u64) -> ApiError {
     ApiError::new(ErrorCode::TooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-impl Passing {
+impl BoundedBody {
     fn fail(&self, error: ApiError) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         *self.state.wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         Poll::Ready(Some(Err(std::io::ErrorKind::UnexpectedEof.into())))
@@ -90,7 +94,7 @@ fn innermost(error: axum::Error) -> Box<dyn std::error::Error + Send + Sync> {
     }
 }
 
-impl http_body::Body for Passing {
+impl http_body::Body for BoundedBody {
     type Data = Bytes;
     type Error = std::io::Error;
 
@@ -139,8 +143,8 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { bytes: 5, guest_time: Duration::from_millis(50) };
 
-    async fn collect(passing: Passing) -> Answer<Bytes> {
-        passing.collect().await.map(|body| body.to_bytes()).map_err(|error| ApiError::internal(&error))
+    async fn collect(bounded: BoundedBody) -> Answer<Bytes> {
+        bounded.collect().await.map(|body| body.to_bytes()).map_err(|error| ApiError::internal(&error))
     }
 
     /// A body that does not say how long it is.
@@ -173,8 +177,8 @@ mod tests {
         let stalled = crate::extract::impatient(Body::new(Pending), Duration::from_millis(1));
         let error = through(stalled, BOUNDS, collect).await.unwrap_err();
         assert_eq!(error.code(), ErrorCode::RequestTimeout);
-        let deaf = through(Body::from("1"), BOUNDS, |passing| async move {
-            let _passing = passing;
+        let deaf = through(Body::from("1"), BOUNDS, |bounded| async move {
+            let _bounded = bounded;
             std::future::pending::<Answer<()>>().await
         });
         assert_eq!(deaf.await.unwrap_err().code(), ErrorCode::GuestTimeout);

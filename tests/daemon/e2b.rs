@@ -287,7 +287,7 @@ fn a_fork_goes_on_beside_its_source_and_snapshots_are_templates() -> Result<(), 
         control(&world, &format!("GET /snapshots{query}"), json!({}))?.parsed(200)
     };
     assert_eq!(listed("")?.len(), 2, "images' own are none");
-    assert_eq!(listed(&format!("?sandboxID={id}"))?, [named.clone()]);
+    assert_eq!(listed(&format!("?sandboxID={id}"))?, std::slice::from_ref(&named));
     let page = control(&world, "GET /snapshots?limit=1", json!({}))?;
     assert!(page.head.contains("x-next-token: "), "{}", page.head);
     // A second one of the same name gets the name, and the first stays without it.

@@ -95,7 +95,7 @@ mod tests {
             for (wrong, says) in [
                 (json!({ "version": 2 }), "speaks version 1, not 2"),
                 (json!({ "version": 1, "generation": 1, "id": "i" }), "is older than"),
-                (json!([1]), "is not an identity"),
+                (json!([1]), "invalid identity request"),
             ] {
                 let refused = said(&agent, &[format!("{wrong}\n")]).await;
                 assert!(

@@ -1,10 +1,14 @@
-//! Snapshots in archives: what a receiver reads before it trusts anything, and the bytes of its streams.
+//! Snapshots in archives: what a receiver reads before it trusts anything, and the bytes of its streams. Also prefetch lists, and
+//! answers of registries.
 
 use std::io::{self, Cursor};
+use std::time::SystemTime;
 
 use forkd_hub::layout::Layout;
+use forkd_hub::registry::answers::{self, Challenge};
 use forkd_hub::{ByteSink, Silent, first_variant};
 use forkd_image::digest::Digest;
+use forkd_proto::page_runs::{MAX_PAGES, MAX_RUNS};
 use serde_json::{Value, json};
 
 /// Streams larger than this are not fetched.
@@ -35,6 +39,47 @@ impl ByteSink for Bounded {
         assert!(offset + bytes.len() as u64 <= self.0);
         Ok(())
     }
+}
+
+/// Any bytes are a prefetch list within its limits, with one encoding, or are refused. Returns the number of its pages.
+pub fn first_pages(bytes: &[u8]) -> Option<u64> {
+    let list = forkd_engine::received_prefetch(bytes)?;
+    let parts = [&list.written, &list.touched, &list.fresh];
+    for runs in parts {
+        let mut before: Option<u64> = None;
+        for run in runs.runs() {
+            assert!(run.start < run.end && before.is_none_or(|end| end < run.start));
+            before = Some(run.end);
+        }
+        assert_eq!(before.unwrap_or(0), runs.end());
+        assert!(runs.pages() <= MAX_PAGES && runs.runs().count() <= MAX_RUNS);
+    }
+    let again = serde_json::to_vec(&list).expect("numbers");
+    assert_eq!(forkd_engine::received_prefetch(&again).as_ref(), Some(&list));
+    Some(parts.iter().map(|runs| runs.pages()).sum())
+}
+
+/// Any bytes are answers of a registry or are refused. Returns which parsers have accepted them: tags, token, challenge, Retry-After,
+/// Content-Range.
+pub fn read_answers(bytes: &[u8]) -> [bool; 5] {
+    let tags = answers::tags_of(bytes);
+    for tag in tags.iter().flatten() {
+        assert!(!tag.is_empty() && tag.len() <= 128 && !tag.starts_with('.'));
+        assert!(!tag.contains(['/', '\\', '%', '?', '#']));
+    }
+    let token = answers::token(bytes);
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return [tags.is_ok(), token.is_some(), false, false, false];
+    };
+    let challenge = Challenge::parse(text);
+    if let Some(url) = challenge.as_ref().and_then(|challenge| challenge.address("team/child", "base")) {
+        // Whatever the challenge contains, the token is for these two repositories.
+        let scopes = "scope=repository%3Ateam%2Fchild%3Apull%2Cpush&scope=repository%3Abase%3Apull";
+        assert!(url.query().is_some_and(|query| query.ends_with(scopes)));
+    }
+    let wait = answers::parse_retry_after(text, SystemTime::UNIX_EPOCH);
+    let range = answers::first_byte(text);
+    [tags.is_ok(), token.is_some(), challenge.is_some(), wait.is_some(), range.is_some()]
 }
 
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -132,6 +177,9 @@ pub fn snapshot() -> (Vec<u8>, Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use forkd_hub::About;
+    use forkd_hub::trust::{Policy, PublicKey, Requirement, Signature, SignatureError, SigningKey};
+
     use super::*;
     use crate::seed::keep;
 
@@ -150,5 +198,42 @@ mod tests {
         }
         let signatures = include_bytes!("../seeds/hub_signatures/cosign");
         assert_eq!(forkd_hub::trust::listed_signatures(signatures).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_seeds_of_small_parsers_are_read() {
+        assert_eq!(first_pages(include_bytes!("../seeds/hub_prefetch/list")), Some(5 + 2 + 512));
+        let read = |seed: &[u8]| read_answers(seed);
+        assert_eq!(read(include_bytes!("../seeds/hub_headers/tags")), [true, false, false, false, false]);
+        assert_eq!(read(include_bytes!("../seeds/hub_headers/token")), [true, true, false, false, false]);
+        assert_eq!(
+            read(include_bytes!("../seeds/hub_headers/challenge")),
+            [false, false, true, false, false]
+        );
+        assert_eq!(read(include_bytes!("../seeds/hub_headers/seconds")), [false, false, false, true, false]);
+        assert_eq!(read(include_bytes!("../seeds/hub_headers/date")), [false, false, false, true, false]);
+        assert_eq!(read(include_bytes!("../seeds/hub_headers/range")), [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn the_seeds_of_a_chain_and_of_signatures_are_read() {
+        let about: About = serde_json::from_slice(include_bytes!("../seeds/hub_itinerary/chain")).unwrap();
+        forkd_engine::snapshot_digest(&about).unwrap();
+        let policy = Policy::parse(include_str!("../seeds/hub_policy/rules")).unwrap();
+        let key = SigningKey::from_pem(include_str!("../seeds/hub_policy/signing-key")).unwrap().public();
+        let public = PublicKey::from_pem(include_str!("../seeds/hub_policy/public-key")).unwrap();
+        assert_eq!(public, key);
+        let Requirement::Signed { keys, .. } = policy.check("registry.example/team/app") else {
+            panic!("a rule")
+        };
+        assert_eq!(keys, [key.clone()]);
+        let (payload, signature) =
+            include_str!("../seeds/hub_signature/another-key").rsplit_once('\n').unwrap();
+        let parse = |key: PublicKey| {
+            Signature::parse(Digest::of(b"a manifest"), payload.to_owned(), signature.to_owned(), key)
+        };
+        parse(key).unwrap();
+        let refused = parse(SigningKey::generate().unwrap().public()).unwrap_err();
+        assert!(matches!(refused, SignatureError::NotSigned { .. }), "{refused}");
     }
 }

@@ -1,4 +1,4 @@
-//! An untrusted signature, with its payload: it is one of this manifest by this key or is refused.
+//! An untrusted signature, in the last line, with its payload before it: it is one of this manifest by this key or is refused.
 
 #![no_main]
 
@@ -10,8 +10,9 @@ use libfuzzer_sys::fuzz_target;
 
 static KEY: LazyLock<PublicKey> = LazyLock::new(|| SigningKey::generate().expect("random numbers").public());
 
-fuzz_target!(|parts: (String, String)| {
-    let (payload, signature) = parts;
+fuzz_target!(|text: &str| {
+    let (payload, signature) = text.rsplit_once('\n').unwrap_or((text, ""));
+    let (payload, signature) = (payload.to_owned(), signature.to_owned());
     let parsed = Signature::parse(Digest::of(b"a manifest"), payload, signature, KEY.clone());
     assert!(parsed.is_err(), "nobody has signed it");
 });

@@ -26,6 +26,12 @@ const ROUNDS: usize = 3;
 /// MB of memory a second and core.
 const PACK_BUDGET: f64 = 200.0;
 const UNPACK_BUDGET: f64 = 800.0;
+/// MB that the first push of a guest with Debian and numpy may send. This benchmark sends memory only, without an image.
+const PUSH_BUDGET: f64 = 60.0;
+/// Bytes that a push of a diff may store in the registry, per compressed byte of the diff: config and manifests count.
+const DIFF_BUDGET: f64 = 1.05;
+/// The diff is one part in so many of the memory.
+const DIFF_PART: usize = 8;
 
 /// What a guest might have been warmed up with.
 const WARM: &str = "
@@ -95,6 +101,14 @@ fn main() -> Result<(), Failure> {
     let again = repository.push(snapshot(), &PushOptions::default(), &Silent)?;
     let push_again_s = begun.elapsed().as_secs_f64();
     let stored = registry.stored_bytes()?;
+    // Different bytes that compress as well.
+    let changed: Vec<u8> = memory.iter().take(memory.len() / DIFF_PART).map(|byte| byte ^ 0x55).collect();
+    let streams = [stream, Outgoing { name: "diff", source: &changed, ..stream }];
+    let diff = Snapshot { streams: &streams, about: &about, annotations: &annotations };
+    let second = Repository::new(&format!("{}/bench/memory:v2", registry.address), None)?;
+    let diff_pushed = second.push(diff, &PushOptions::default(), &Silent)?;
+    let diff_own = diff_pushed.streams[1].table.compressed_size();
+    let diff_over_own = (registry.stored_bytes()? - stored) as f64 / diff_own as f64;
     let pulled = best(|| {
         let begun = Instant::now();
         let (cpu, ()) = on_cpu(|| {
@@ -127,8 +141,14 @@ fn main() -> Result<(), Failure> {
         "push_mb_s": (megabytes / push_s).round(),
         "push_mb_s_core": per_core(push_cpu),
         "push_sent_mb": pushed.sent as f64 / 1e6,
+        "push_sent_budget": PUSH_BUDGET,
+        "push_sent_within_budget": pushed.sent as f64 / 1e6 <= PUSH_BUDGET,
         "push_again_mb_s": (megabytes / push_again_s).round(),
         "push_again_sent_bytes": again.sent,
+        "diff_own_mb": diff_own as f64 / 1e6,
+        "diff_stored_over_own": diff_over_own,
+        "diff_budget": DIFF_BUDGET,
+        "diff_within_budget": diff_over_own <= DIFF_BUDGET,
         "pull_mb_s": (megabytes / pulled.0).round(),
         "pull_mb_s_core": per_core(pulled.1),
     }))

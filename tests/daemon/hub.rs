@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 
 use forkd_api::error::ErrorCode;
+use forkd_api::library::LibraryProgress;
 use forkd_api::snapshot::{PushedSnapshot, Snapshot};
 use forkd_engine::fault::PLACES;
 use forkd_hub::registry::{PushOptions, Repository};
@@ -20,7 +21,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::client;
-use crate::travel::{NOISE, large, number_in, partial_bytes, sender};
+use crate::travel::{NOISE, REFUSALS, large, number_in, partial_bytes, sender, tags};
 use crate::world::World;
 
 const NDJSON: &str = "accept: application/x-ndjson\r\n";
@@ -34,10 +35,6 @@ fn derive(world: &World, from: &str, tag: &str) -> Result<(), Failure> {
     let wanted = json!({ "snapshot": from, "tag": tag, "wait": true });
     world.tell("POST /v1/snapshots", wanted)?.parsed::<Snapshot>(201)?;
     Ok(())
-}
-
-fn tags(world: &World) -> Result<Vec<String>, Failure> {
-    Ok(world.snapshots()?.into_iter().map(|snapshot| snapshot.tag).collect())
 }
 
 /// What a sandbox had in its memory is pushed only with a yes, whatever was made of it and wherever it has been.
@@ -356,9 +353,11 @@ fn a_pull_counts_what_is_not_here() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A push that was killed has set no tag, and what it sent is not sent again.
-#[test]
-fn a_push_continues_after_the_daemon_was_killed() -> Result<(), Failure> {
+/// Stalls pushes at several points and ends them with `end`. A push that was ended has set no tag, and the next one does not send
+/// again what the registry has.
+fn pushes_continue(
+    end: impl Fn(&mut World, &CuttingProxy, client::Lines, usize) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let (source, _proxy) = large()?;
     let mut world = World::with_guest(&ticking::elf(), &[])?;
     world.forkd(&["snapshot", "pull", &format!("{}/team/app:large", source.address), "--tag", "large"])?;
@@ -377,13 +376,8 @@ fn a_push_continues_after_the_daemon_was_killed() -> Result<(), Failure> {
             std::thread::sleep(std::time::Duration::from_millis(300));
             Ok(proxy.passed() > 0 && registry.requests()?.len() == before)
         })?;
-        world.end(Signal::KILL)?;
-        drop(lines);
-        let sent = registry
-            .requests()?
-            .iter()
-            .any(|request| request.starts_with("PUT ") && request.contains("digest="));
-        world.start(&[])?;
+        end(&mut world, &proxy, lines, number)?;
+        let sent = registry.taken_blobs()? > 0;
         let direct = reference(&registry.address);
         let missing = json!({ "reference": direct });
         to.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", missing)?;
@@ -395,6 +389,30 @@ fn a_push_continues_after_the_daemon_was_killed() -> Result<(), Failure> {
         to.forkd(&["snapshot", "pull", &direct, "--tag", &tag])?;
         assert_eq!(number_in(&to, &tag)?, 7);
     }
-    assert!(has_continued, "some blob was there when the daemon was killed");
+    assert!(has_continued, "some blob was there when a push ended");
     Ok(())
+}
+
+#[test]
+fn a_push_continues_after_the_daemon_was_killed() -> Result<(), Failure> {
+    pushes_continue(|world, _, lines, _| {
+        world.end(Signal::KILL)?;
+        drop(lines);
+        world.start(&[])
+    })
+}
+
+#[test]
+fn a_push_continues_after_the_network_was_lost() -> Result<(), Failure> {
+    pushes_continue(|_, proxy, mut lines, number| {
+        let (refusal, says) = REFUSALS[number];
+        proxy.cut_with(0, refusal);
+        let mut last = None;
+        while let Some(line) = lines.next()? {
+            last = serde_json::from_value::<Option<LibraryProgress>>(line)?;
+        }
+        let Some(LibraryProgress::Error(error)) = last else { return Err(format!("{last:?}").into()) };
+        assert!(error.code == ErrorCode::UpstreamFailed && error.error.contains(says), "{error:?}");
+        Ok(())
+    })
 }

@@ -9,7 +9,7 @@ use forkd_api::library::LibraryProgress;
 use forkd_api::sandbox::{CreatedSandboxes, Sandbox};
 use forkd_api::snapshot::{PushedSnapshot, RepositoryTags, Snapshot, SnapshotStatus};
 use forkd_tests::binaries;
-use forkd_tests::cutting_proxy::CuttingProxy;
+use forkd_tests::cutting_proxy::{CuttingProxy, Refusal};
 use forkd_tests::docker_registry::DockerRegistry;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::engine::ticking::{self, Words};
@@ -154,11 +154,19 @@ pub(crate) fn partial_bytes(world: &World) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
+pub(crate) fn tags(world: &World) -> Result<Vec<String>, Failure> {
+    Ok(world.snapshots()?.into_iter().map(|snapshot| snapshot.tag).collect())
+}
+
+/// Answers that end a transfer, and the error that users get.
+pub(crate) const REFUSALS: [(Refusal, &str); 3] = [
+    (Refusal::Unauthorized, "the registry wants other credentials; log in to it"),
+    (Refusal::TooManyRequests, "the registry is busy and asks to wait 7200 s"),
+    (Refusal::Forbidden, "the registry wants other credentials; log in to it"),
+];
+
 /// A pull that gets the rest: the bytes that were missing, a frame that was on its way, and the documents again.
 fn pull_the_rest(world: &World, proxy: &CuttingProxy, had: u64) -> Result<(), Failure> {
-    let tags = |world: &World| -> Result<Vec<String>, Failure> {
-        Ok(world.snapshots()?.into_iter().map(|snapshot| snapshot.tag).collect())
-    };
     assert_eq!(tags(world)?, ["base"], "nothing has a name");
     proxy.cut_after(u64::MAX);
     world.forkd(&["snapshot", "pull", &format!("{}/team/app:large", proxy.address)])?;
@@ -174,15 +182,19 @@ fn a_pull_continues_after_the_network_was_lost() -> Result<(), Failure> {
     let (_registry, proxy) = large()?;
     let world = World::new()?;
     let wanted = json!({ "reference": format!("{}/team/app:large", proxy.address) });
-    proxy.cut_after(6 * MIB);
-    world.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", wanted.clone())?;
-    let first = partial_bytes(&world)?;
-    assert!(first > 3 * MIB, "{first}");
-    // It is lost again, and less is missing then.
-    proxy.cut_after(8 * MIB);
-    world.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", wanted)?;
-    assert!(partial_bytes(&world)? > first + 5 * MIB);
-    pull_the_rest(&world, &proxy, 14 * MIB - 4 * MIB)
+    let mut there = 0;
+    // The connection is cut several times, and less is missing each time.
+    for (refusal, says) in REFUSALS {
+        proxy.cut_with(6 * MIB, refusal);
+        let said = world.refuses(ErrorCode::UpstreamFailed, "POST /v1/snapshots/pull", wanted.clone())?;
+        assert!(said.contains(says), "{refusal:?}: {said}");
+        assert_eq!(tags(&world)?, ["base"], "{refusal:?}: no tag is created");
+        let now = partial_bytes(&world)?;
+        assert!(now > there + 3 * MIB, "{refusal:?}: {now} bytes after {there}");
+        there = now;
+    }
+    // Each pull has received at least two complete frames.
+    pull_the_rest(&world, &proxy, 3 * 4 * MIB)
 }
 
 #[test]

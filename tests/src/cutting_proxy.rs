@@ -2,15 +2,31 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::engine::process::Failure;
 
-/// What whoever comes after the cut is told. It is not worth another try.
-const REFUSAL: &[u8] = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+/// The answer to requests after the cut. The client must not retry any of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    Unauthorized,
+    Forbidden,
+    TooManyRequests,
+}
+
+impl Refusal {
+    fn answer(self) -> String {
+        let (status, header) = match self {
+            Refusal::Unauthorized => ("401 Unauthorized", "www-authenticate: Basic realm=\"test\"\r\n"),
+            Refusal::Forbidden => ("403 Forbidden", ""),
+            Refusal::TooManyRequests => ("429 Too Many Requests", "retry-after: 7200\r\n"),
+        };
+        format!("HTTP/1.1 {status}\r\n{header}content-length: 0\r\nconnection: close\r\n\r\n")
+    }
+}
 
 /// It ends with the test's process.
 #[derive(Debug)]
@@ -28,6 +44,8 @@ struct State {
     limit: AtomicU64,
     /// Whether connections stay open then.
     stalls: AtomicBool,
+    /// If not: the answer to new ones.
+    refusal: Mutex<Refusal>,
 }
 
 impl CuttingProxy {
@@ -39,6 +57,7 @@ impl CuttingProxy {
             passed: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
             stalls: AtomicBool::new(false),
+            refusal: Mutex::new(Refusal::Forbidden),
         });
         let shared = Arc::clone(&state);
         thread::spawn(move || {
@@ -53,8 +72,14 @@ impl CuttingProxy {
 
     /// Lets so many bytes come back from now on. Then connections are closed.
     pub fn cut_after(&self, bytes: u64) {
-        self.state.stalls.store(false, Ordering::SeqCst);
+        self.cut_with(bytes, Refusal::Forbidden);
+    }
+
+    /// The same, with this answer to new connections.
+    pub fn cut_with(&self, bytes: u64, refusal: Refusal) {
+        *self.state.refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
         self.limit(bytes);
+        self.state.stalls.store(false, Ordering::SeqCst);
     }
 
     /// The same, but then nothing comes any more.
@@ -64,8 +89,9 @@ impl CuttingProxy {
     }
 
     fn limit(&self, bytes: u64) {
-        self.state.passed.store(0, Ordering::SeqCst);
+        // In this order: a stalled connection must not see the old limit with the new count.
         self.state.limit.store(bytes, Ordering::SeqCst);
+        self.state.passed.store(0, Ordering::SeqCst);
     }
 
     /// Bytes that have come back since.
@@ -82,7 +108,8 @@ impl State {
     fn serve(&self, mut client: TcpStream) -> io::Result<()> {
         if self.is_cut() && !self.stalls.load(Ordering::SeqCst) {
             let _ = client.read(&mut [0; 4096])?;
-            return client.write_all(REFUSAL);
+            let refusal = *self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+            return client.write_all(refusal.answer().as_bytes());
         }
         let server = TcpStream::connect(&self.to)?;
         let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);

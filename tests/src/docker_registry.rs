@@ -66,6 +66,13 @@ impl DockerRegistry {
         Ok(quoted.map(str::to_owned).collect())
     }
 
+    /// The number of uploads of blobs that have succeeded.
+    pub fn taken_blobs(&self) -> Result<usize, Failure> {
+        let log = fs::read_to_string(self.directory.path().join(LOG))?;
+        let is_upload = |line: &&str| line.contains("\"PUT /v2/") && line.contains("digest=");
+        Ok(log.lines().filter(is_upload).filter(|line| line.contains(" HTTP/1.1\" 201 ")).count())
+    }
+
     /// Removes the blobs that nothing refers to, as an operator does: with the registry's own command.
     pub fn collect_garbage(&self) -> Result<(), Failure> {
         let run = Command::new("docker-registry")

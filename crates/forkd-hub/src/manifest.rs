@@ -195,6 +195,7 @@ mod tests {
     use crate::config::About;
     use crate::role::Role;
     use crate::testing::{noise, stream_of};
+    use proptest::prelude::*;
 
     #[test]
     fn layers_and_tables_must_be_the_same() {
@@ -237,5 +238,71 @@ mod tests {
         assert!(matches!(Document::parse(b"["), Err(ManifestError::Syntax(_))));
         let large = vec![b' '; (4 << 20) + 1];
         assert!(matches!(Document::parse(&large), Err(ManifestError::TooLarge { .. })));
+    }
+
+    fn any_annotations() -> impl Strategy<Value = Annotations> {
+        prop::collection::btree_map(".{0,12}", ".{0,12}", 0..3)
+    }
+
+    fn any_descriptor() -> impl Strategy<Value = Descriptor> {
+        let kind = prop::option::of(".{0,12}");
+        (".{0,12}", any::<u64>(), any::<u32>(), kind, any_annotations()).prop_map(
+            |(media_type, size, number, artifact_type, annotations)| Descriptor {
+                artifact_type,
+                annotations,
+                ..Descriptor::new(&media_type, Digest::of(&number.to_le_bytes()), size)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_and_a_part_of_it_is_not(
+            config in any_descriptor(),
+            layers in prop::collection::vec(any_descriptor(), 0..4),
+            annotations in any_annotations(),
+            kind in prop::option::of(".{0,12}"),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let index = Index {
+                schema_version: 2,
+                media_type: INDEX_TYPE.into(),
+                artifact_type: kind.clone(),
+                manifests: layers.clone(),
+            };
+            let text = encode(&index).unwrap();
+            let Document::Index(read) = Document::parse(&text).unwrap() else { panic!("an index") };
+            prop_assert_eq!(read, index);
+            prop_assert!(Document::parse(&text[..cut.index(text.len())]).is_err());
+            let media_type = MANIFEST_TYPE.into();
+            let manifest = Manifest { schema_version: 2, media_type, artifact_type: kind, config, layers, annotations };
+            let text = encode(&manifest).unwrap();
+            let Document::Manifest(read) = Document::parse(&text).unwrap() else { panic!("a manifest") };
+            prop_assert_eq!(read, manifest);
+            prop_assert!(Document::parse(&text[..cut.index(text.len())]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_document_or_are_refused(
+            bytes in any::<Vec<u8>>(),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let _ = Document::parse(&bytes);
+            let streams = [stream_of(Role::State, "a", &noise(50))];
+            let config = Config::new(About::new(), streams.to_vec()).unwrap();
+            let manifest = Manifest::of_snapshot(&config.encode().unwrap(), &streams, Annotations::new());
+            let mut text = encode(&manifest).unwrap();
+            for (at, byte) in flips {
+                let at = at.index(text.len());
+                text[at] = byte;
+            }
+            if let Ok(Document::Manifest(other)) = Document::parse(&text) {
+                let _ = other.check_type();
+                // Other fields may have changed.
+                if other.check_layers(&config).is_ok() {
+                    prop_assert_eq!(other.layers[0].digest, manifest.layers[0].digest);
+                }
+            }
+        }
     }
 }

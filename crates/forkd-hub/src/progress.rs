@@ -8,7 +8,7 @@ const ASK: Duration = Duration::from_millis(100);
 
 /// The caller's side of a transfer. Called from several threads.
 pub trait Progress: Sync {
-    /// Raw bytes that the operation is about. Called once, before the first byte.
+    /// Raw bytes that the operation is about. Called once, before the first byte; not called if the total is unknown.
     fn total(&self, bytes: u64) {
         let _ = bytes;
     }
@@ -37,6 +37,11 @@ pub(crate) struct Tracker<'a> {
 impl<'a> Tracker<'a> {
     pub fn new(progress: &'a dyn Progress, total: u64) -> Tracker<'a> {
         progress.total(total);
+        Tracker::without_total(progress)
+    }
+
+    /// For an operation whose total is unknown.
+    pub fn without_total(progress: &'a dyn Progress) -> Tracker<'a> {
         Tracker { progress, done: AtomicU64::new(0) }
     }
 

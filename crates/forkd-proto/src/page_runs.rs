@@ -124,6 +124,10 @@ impl From<PageRuns> for Vec<u32> {
 #[cfg(test)]
 #[expect(clippy::single_range_in_vec_init, reason = "a list may have one run")]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::channel::MAX_MESSAGE;
 
@@ -172,5 +176,34 @@ mod tests {
         let list = PageRuns::first_of(runs);
         assert_eq!(list.pages(), MAX_PAGES);
         assert!(2 * serde_json::to_string(&list).unwrap().len() < MAX_MESSAGE / 4 * 3);
+    }
+
+    proptest! {
+        #[test]
+        fn any_numbers_are_a_list_or_are_refused(
+            numbers in prop::collection::vec(prop_oneof![0_u32..4, 0_u32..300, any::<u32>()], 0..40),
+        ) {
+            let Ok(list) = PageRuns::try_from(numbers.clone()) else { return Ok(()) };
+            let mut before: Option<u64> = None;
+            for run in list.runs() {
+                prop_assert!(run.start < run.end && before.is_none_or(|end| end < run.start), "{:?}", run);
+                before = Some(run.end);
+            }
+            prop_assert_eq!(before.unwrap_or(0), list.end());
+            prop_assert!(list.pages() <= MAX_PAGES && list.runs().count() <= MAX_RUNS);
+            prop_assert_eq!(Vec::<u32>::from(list), numbers);
+        }
+
+        #[test]
+        fn the_first_pages_are_listed(mut runs in prop::collection::vec((0_u64..6000, 0_u64..300), 0..60)) {
+            runs.sort_unstable();
+            let runs = runs.into_iter().map(|(begin, count)| begin..begin + count);
+            let list = PageRuns::first_of(runs.clone());
+            let pages: BTreeSet<u64> = runs.flatten().collect();
+            let first: Vec<u64> = pages.into_iter().zip(0..MAX_PAGES).map(|(page, _)| page).collect();
+            prop_assert_eq!(list.runs().flatten().collect::<Vec<_>>(), first);
+            let numbers = Vec::<u32>::from(list.clone());
+            prop_assert_eq!(PageRuns::try_from(numbers), Ok(list));
+        }
     }
 }

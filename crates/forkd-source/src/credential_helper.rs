@@ -132,6 +132,7 @@ fn exchange(child: &mut Child, server: &str, limit: Duration) -> io::Result<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::fs;
 
     /// Asks a helper that is this script.
@@ -193,5 +194,34 @@ mod tests {
             assert!(matches!(ask(name, "x"), Err(HelperError::Name(_))), "{name}");
         }
         assert!(matches!(ask("not-to-be-found", "x"), Err(HelperError::Run { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_output_has_credentials_has_none_or_is_refused(
+            bytes in any::<Vec<u8>>(),
+            username in "(<token>|.{0,10})",
+            secret in "(|[!-~]{20,30})",
+            spaces in 0_usize..70_000,
+        ) {
+            let _ = parse("test", "a.example", &bytes);
+            let answer = serde_json::json!({"Username": username.as_str(), "Secret": secret.as_str(), "ServerURL": ""});
+            let output = format!("{answer}{}", " ".repeat(spaces));
+            match parse("test", "a.example", output.as_bytes()) {
+                Ok(Some(found)) => prop_assert!(found.username == username && found.password == secret),
+                Ok(None) => prop_assert!(username.is_empty() && secret.is_empty()),
+                Err(error) => {
+                    prop_assert!(username == TOKEN || output.len() as u64 > MAX_OUTPUT, "{}", error);
+                    prop_assert!(secret.is_empty() || !error.to_string().contains(&secret));
+                }
+            }
+        }
+
+        #[test]
+        fn a_helper_with_any_other_name_is_not_run(name in "[a-z/. ]{0,8}[^a-zA-Z0-9_-][a-z/.]{0,8}") {
+            let run = |_: String| -> Command { panic!("it was run") };
+            let asked = ask_within(PATIENCE, &name, "a.example", &run);
+            prop_assert!(matches!(asked, Err(HelperError::Name(_))), "{}", name);
+        }
     }
 }

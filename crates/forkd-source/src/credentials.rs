@@ -190,6 +190,10 @@ fn host(key: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use base64::engine::general_purpose::STANDARD;
+    use proptest::prelude::*;
+    use serde_json::json;
+
     use super::*;
 
     fn ask(config: &str, registry: &str) -> Result<Option<Credentials>, AuthError> {
@@ -259,5 +263,53 @@ mod tests {
             assert!(matches!(error, AuthError::Damaged { .. }) && !error.to_string().contains(auth));
         }
         assert!(matches!(ask("[", "a"), Err(AuthError::Syntax { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn stored_credentials_are_found(
+            username in "[^:]{0,20}",
+            password in ".{0,30}",
+            registry in "[a-z]{1,8}(\\.example)?(:[0-9]{1,5})?",
+            scheme in prop::sample::select(vec!["", "http://", "https://"]),
+            path in prop::sample::select(vec!["", "/v1/", "/v2"]),
+            in_words in any::<bool>(),
+        ) {
+            let entry = match in_words {
+                true => json!({"username": username.as_str(), "password": password.as_str()}),
+                false => json!({"auth": STANDARD.encode(format!("{username}:{password}"))}),
+            };
+            let key = format!("{scheme}{registry}{path}");
+            let config = json!({"auths": {"other.example:1": {}, key: entry}, "credsStore": "desktop"}).to_string();
+            let file = Path::new("config.json");
+            let found = parse(config.as_bytes(), file, &registry, None).unwrap();
+            let expected = Some(Credentials { username, password });
+            prop_assert!(found == expected);
+            prop_assert!(parse(config.as_bytes(), file, "another.example:2", None).unwrap().is_none());
+        }
+
+        #[test]
+        fn any_file_has_credentials_has_none_or_is_refused(
+            bytes in any::<Vec<u8>>(),
+            auth in "[!-~]{24,40}",
+            at in any::<prop::sample::Index>(),
+            byte in any::<u8>(),
+        ) {
+            let read = |bytes: &[u8]| parse(bytes, Path::new("config.json"), "a.example", None);
+            let _ = read(&bytes);
+            let config = json!({"auths": {"a.example": {"auth": auth.as_str()}}, "credHelpers": {"b.example": "x"}});
+            let mut config = config.to_string().into_bytes();
+            match read(&config) {
+                Ok(found) => {
+                    let found = found.unwrap();
+                    let text = format!("{}:{}", found.username, found.password);
+                    prop_assert!(STANDARD.encode(text) == auth);
+                }
+                Err(error) => prop_assert!(!error.to_string().contains(&auth)),
+            }
+            let at = at.index(config.len());
+            config[at] = byte;
+            let _ = read(&config);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use forkd_source::archive::{ArchiveError, Entry, Kind, Limits, Used, read_entries};
+use forkd_source::archive::{ArchiveEntry, ArchiveError, Kind, Limits, Used, read_entries};
 use forkd_source::digest::{Digest, Stream as Sha256};
 use tempfile::TempDir;
 
@@ -61,7 +61,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Unpacks a tar to a new directory in `directory`. All blobs together have at most `limit` bytes.
+    /// Unpacks a tar to a new directory in `directory`. All blobs together have at most `limit` bytes. `progress` gets the
+    /// bytes of blobs that were read, and no total.
     pub fn unpack(
         archive: impl Read,
         directory: &Path,
@@ -72,10 +73,11 @@ impl Layout {
         let made = made.map_err(|source| LayoutError::File { path: directory.into(), source })?;
         let mut layout = Layout { directory: made, blobs: BTreeMap::new(), index: Vec::new() };
         let limits = Limits { total: limit, file: limit, entries: MAX_ENTRIES, path: 255, depth: 8 };
+        let tracker = Tracker::without_total(progress);
         let (mut marker, mut index, mut problem) = (None, None, None);
         // The reader has errors of its own; ours wait here until it returns.
         let read = read_entries(archive, &limits, &mut Used::default(), |entry, content| {
-            layout.entry(&entry, content, &mut marker, &mut index, progress).map_err(|error| {
+            layout.entry(&entry, content, &mut marker, &mut index, &tracker).map_err(|error| {
                 problem = Some(error);
                 ArchiveError::Cancelled
             })
@@ -91,11 +93,11 @@ impl Layout {
 
     fn entry(
         &mut self,
-        entry: &Entry,
+        entry: &ArchiveEntry,
         content: &mut dyn Read,
         marker: &mut Option<Vec<u8>>,
         index: &mut Option<Vec<u8>>,
-        progress: &dyn Progress,
+        tracker: &Tracker<'_>,
     ) -> Result<(), LayoutError> {
         let name = entry.path.as_path().to_string_lossy().into_owned();
         let hex = name.strip_prefix(BLOBS).and_then(|rest| rest.strip_prefix('/'));
@@ -107,7 +109,7 @@ impl Layout {
             (Kind::File { size }, _, Some(hex)) => {
                 let digest = format!("sha256:{hex}").parse();
                 let digest = digest.map_err(|_| LayoutError::Entry { entry: name.clone() })?;
-                self.blob(digest, *size, content, progress)
+                self.blob(digest, *size, content, tracker)
             }
             _ => Err(LayoutError::Entry { entry: name }),
         }
@@ -118,7 +120,7 @@ impl Layout {
         expected: Digest,
         size: u64,
         content: &mut dyn Read,
-        progress: &dyn Progress,
+        tracker: &Tracker<'_>,
     ) -> Result<(), LayoutError> {
         let path = self.path(expected);
         let failed = |source| LayoutError::File { path: path.clone(), source };
@@ -131,7 +133,7 @@ impl Layout {
         let mut buffer = vec![0; CHUNK];
         let mut left = size;
         while left > 0 {
-            if progress.is_cancelled() {
+            if tracker.is_cancelled() {
                 return Err(LayoutError::Cancelled);
             }
             let part = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
@@ -142,6 +144,7 @@ impl Layout {
                 file.write_all(&buffer[..part]).map_err(failed)?;
             }
             left -= part as u64;
+            tracker.advance(part as u64);
         }
         let found = hash.finish();
         if found != expected {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::sync::Mutex;
 
 use forkd_source::digest::Digest;
 use proptest::prelude::*;
@@ -91,6 +92,27 @@ fn a_snapshot_travels_in_a_file() {
     assert_eq!(fetched.unwrap().raw, (5 << 20) + 3);
     drop(layout);
     assert!(is_empty(directory.path()), "its files go with it");
+}
+
+#[derive(Default)]
+struct Told(Mutex<Vec<u64>>);
+
+impl Progress for Told {
+    fn done(&self, bytes: u64) {
+        self.0.lock().unwrap().push(bytes);
+    }
+}
+
+#[test]
+fn unpacking_reports_the_bytes_of_blobs() {
+    let (tar, done) = written(&noise(3 << 20), None);
+    let directory = tempfile::tempdir().unwrap();
+    let told = Told::default();
+    Layout::unpack(&tar[..], directory.path(), LIMIT, &told).unwrap();
+    let told = told.0.into_inner().unwrap();
+    let last = *told.last().unwrap();
+    assert!(told.is_sorted() && told.len() > 5, "{told:?}");
+    assert!(last > done.compressed && last < tar.len() as u64, "{last} of {}", tar.len());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// A challenge to get a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Challenge {
+pub struct Challenge {
     realm: String,
     service: Option<String>,
 }
@@ -18,7 +18,8 @@ impl Challenge {
         headers.get_all(WWW_AUTHENTICATE).iter().find_map(|value| Challenge::parse(value.to_str().ok()?))
     }
 
-    fn parse(text: &str) -> Option<Challenge> {
+    /// The first challenge for a token in one header.
+    pub fn parse(text: &str) -> Option<Challenge> {
         let mut challenges = ChallengeParser::new(text).filter_map(Result::ok);
         let bearer = challenges.find(|challenge| challenge.scheme.eq_ignore_ascii_case("bearer"))?;
         let parameter = |name: &str| {
@@ -43,7 +44,7 @@ impl Challenge {
 }
 
 /// The token of a token service's answer.
-pub(super) fn token(answer: &[u8]) -> Option<String> {
+pub fn token(answer: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Answer {
         token: Option<String>,
@@ -56,6 +57,7 @@ pub(super) fn token(answer: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn tokens_for_a_mount_have_both_scopes() {
@@ -83,6 +85,37 @@ mod tests {
         assert_eq!(token(br#"{"access_token":"b","expires_in":60}"#).as_deref(), Some("b"));
         for answer in [&b"{}"[..], b"[]", b"", b"{\"token\":1}"] {
             assert_eq!(token(answer), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_challenge_is_one_for_a_token_or_none(
+            text in ".{0,60}",
+            realm in r"(https://r\.example/)?[ -~]{0,30}",
+            service in "[ -~]{0,20}",
+            at in any::<prop::sample::Index>(),
+            letter in any::<char>(),
+        ) {
+            Challenge::parse(&text);
+            let quoted = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"");
+            let mut header = format!("Bearer realm=\"{}\",service=\"{}\"", quoted(&realm), quoted(&service));
+            let expected = Challenge { realm, service: Some(service) };
+            prop_assert_eq!(Challenge::parse(&header), Some(expected));
+            // Whatever the challenge contains, the token is for these two repositories.
+            header.insert(at.index(header.len()), letter);
+            if let Some(url) = Challenge::parse(&header).and_then(|challenge| challenge.address("a/b", "c")) {
+                let scopes = "scope=repository%3Aa%2Fb%3Apull%2Cpush&scope=repository%3Ac%3Apull";
+                prop_assert!(url.query().is_some_and(|query| query.ends_with(scopes)), "{}", url);
+            }
+        }
+
+        #[test]
+        fn any_answer_has_a_token_or_none(answer in any::<Vec<u8>>(), text in ".{0,40}", is_old in any::<bool>()) {
+            token(&answer);
+            let name = if is_old { "access_token" } else { "token" };
+            let answer = serde_json::json!({ name: text.as_str(), "expires_in": 60 }).to_string();
+            prop_assert_eq!(token(answer.as_bytes()), Some(text));
         }
     }
 }

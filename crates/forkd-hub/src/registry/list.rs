@@ -151,7 +151,7 @@ impl Repository {
 }
 
 /// The tags of a page, which become parts of addresses.
-fn tags_of(page: &[u8]) -> Result<Vec<String>, &'static str> {
+pub fn tags_of(page: &[u8]) -> Result<Vec<String>, &'static str> {
     let page: Page = serde_json::from_slice(page).map_err(|_| "the list of tags is not valid JSON")?;
     let page = page.tags.unwrap_or_default();
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);

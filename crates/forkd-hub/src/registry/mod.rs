@@ -24,6 +24,14 @@ pub use error::RegistryError;
 pub use list::Tagged;
 pub use push::{PushError, PushOptions, Pushed};
 
+/// Parsers of headers and small answers of registries. Public for the fuzz targets.
+pub mod answers {
+    pub use super::challenge::{Challenge, token};
+    pub use super::list::tags_of;
+    pub use super::pull::first_byte;
+    pub use super::retry::parse_retry_after;
+}
+
 pub(crate) use transport::{Request, Transport, body};
 
 use std::future::Future;

@@ -126,7 +126,7 @@ impl BlobSource for Repository {
 }
 
 /// Of a `Content-Range`.
-fn first_byte(range: &str) -> Option<u64> {
+pub fn first_byte(range: &str) -> Option<u64> {
     range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
 }
 

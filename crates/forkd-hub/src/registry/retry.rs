@@ -48,7 +48,7 @@ impl RetryPolicy {
 }
 
 /// Reads `Retry-After`: seconds, or a date.
-pub(crate) fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+pub fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
@@ -60,6 +60,7 @@ pub(crate) fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn status(code: u16, retry_after: Option<u64>) -> RegistryError {
         let retry_after = retry_after.map(Duration::from_secs);
@@ -92,5 +93,40 @@ mod tests {
         assert_eq!(parse_retry_after(date, now), Some(Duration::from_secs(30)));
         assert_eq!(parse_retry_after(date, now + Duration::from_secs(90)), Some(Duration::ZERO));
         assert_eq!(parse_retry_after("soon", now), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_wait_is_bounded(code in 100_u16..600, asked in prop::option::of(0_u64..100), attempts in 0_u32..12) {
+            let policy = RetryPolicy::default();
+            match policy.decide(status(code, asked), attempts) {
+                Ok(wait) => {
+                    prop_assert!(attempts < policy.attempts && wait >= policy.first && wait <= policy.obeyed);
+                    prop_assert!(asked.is_none_or(|seconds| wait >= Duration::from_secs(seconds)));
+                }
+                Err(RegistryError::Busy { wait, .. }) => prop_assert!(wait > policy.obeyed),
+                Err(error) => prop_assert!(!error.is_transient() || attempts >= policy.attempts),
+            }
+        }
+
+        #[test]
+        fn any_retry_after_is_a_wait_or_none(
+            text in ".{0,40}",
+            seconds in any::<u64>(),
+            now in 0_u64..250_000_000_000,
+            later in 0_u64..3_000_000_000,
+            at in any::<prop::sample::Index>(),
+            letter in any::<char>(),
+        ) {
+            let time = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            parse_retry_after(&text, time(now));
+            let read = |text: &str, now| parse_retry_after(text, time(now)).map(|wait| wait.as_secs());
+            prop_assert_eq!(read(&seconds.to_string(), now), Some(seconds));
+            let mut date = httpdate::fmt_http_date(time(now + later));
+            prop_assert_eq!(read(&date, now), Some(later));
+            prop_assert_eq!(read(&date, now + later + 1), Some(0));
+            date.insert(at.index(date.len()), letter);
+            parse_retry_after(&date, time(now));
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Transfers to and from a registry that can be made to fail.
 
+mod refusals;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

@@ -26,6 +26,8 @@ pub(crate) struct Faults {
     pub break_uploads: usize,
     /// Uploads that are taken before all others are broken.
     pub uploads_left: Option<usize>,
+    /// Does not read the bodies of uploads. Their connections stay open.
+    pub stall_uploads: bool,
     /// Answers instead of the real ones: a status, and `Retry-After`.
     pub answers: Vec<(u16, Option<&'static str>)>,
     pub ignore_ranges: bool,
@@ -42,6 +44,16 @@ pub(crate) struct Faults {
     pub token_uses: Option<usize>,
     /// Tags in one page of a list.
     pub page: Option<usize>,
+    /// Replaces these faults when the last entry of `break_downloads` is used, or an upload is broken because of `uploads_left`.
+    pub then: Option<Box<Faults>>,
+}
+
+impl Faults {
+    fn advance(&mut self) {
+        if let Some(next) = self.then.take() {
+            *self = *next;
+        }
+    }
 }
 
 /// Media type and bytes.
@@ -150,22 +162,63 @@ impl State {
         let _ = stream.set_read_timeout(Some(Duration::from_secs(30)));
         let Ok(mut writer) = stream.try_clone() else { return };
         let mut reader = BufReader::new(stream);
-        while let Ok(Some(call)) = read_call(&mut reader) {
+        while let Ok(Some(mut call)) = read_head(&mut reader) {
             let range = call.headers.get("range").map(|range| format!(" {range}")).unwrap_or_default();
             self.log.lock().unwrap().push(format!("{} {}{range}", call.method, call.path));
+            if call.method == "PUT" && call.path.contains("/blobs/uploads/") {
+                self.wait_while(|faults| faults.stall_uploads);
+            }
+            if reader.read_exact(&mut call.body).is_err() {
+                return;
+            }
             let Some((answer, cut)) = self.answer(&call) else { return };
             if write_answer(&mut writer, &call, &answer, cut).is_err() || cut.is_some() {
-                while self.faults.lock().unwrap().stall && !self.is_over.load(Ordering::Relaxed) {
-                    thread::sleep(Duration::from_millis(20));
-                }
+                self.wait_while(|faults| faults.stall);
                 return;
+            }
+        }
+    }
+
+    fn wait_while(&self, stalls: impl Fn(&Faults) -> bool) {
+        while stalls(&self.faults.lock().unwrap()) && !self.is_over.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The number of bytes after which the next download breaks.
+    fn next_cut(&self) -> Option<usize> {
+        let mut faults = self.faults.lock().unwrap();
+        let cut = faults.break_downloads.pop();
+        if cut.is_some() && faults.break_downloads.is_empty() {
+            faults.advance();
+        }
+        cut
+    }
+
+    /// Whether the next upload is stored.
+    fn takes_upload(&self) -> bool {
+        let mut faults = self.faults.lock().unwrap();
+        if faults.break_uploads > 0 {
+            faults.break_uploads -= 1;
+            return false;
+        }
+        let left = faults.uploads_left;
+        match left {
+            None => true,
+            Some(0) => {
+                faults.advance();
+                false
+            }
+            Some(left) => {
+                faults.uploads_left = Some(left - 1);
+                true
             }
         }
     }
 
     /// The answer, and after how many bytes of its body the connection breaks. None closes it at once.
     fn answer(&self, call: &Call) -> Option<(Answer, Option<usize>)> {
-        let mut faults = self.faults.lock().unwrap().clone();
+        let faults = self.faults.lock().unwrap().clone();
         if faults.hang {
             thread::sleep(Duration::from_secs(20));
             return None;
@@ -181,8 +234,8 @@ impl State {
         {
             return Some((refused, None));
         }
-        if let Some((status, retry_after)) = faults.answers.pop() {
-            self.faults.lock().unwrap().answers = faults.answers;
+        let instead = self.faults.lock().unwrap().answers.pop();
+        if let Some((status, retry_after)) = instead {
             let headers = retry_after.map(|value| ("Retry-After", value.to_owned())).into_iter().collect();
             let body = br#"{"errors":[{"code":"TOOMANYREQUESTS","message":"slow down"}]}"#.to_vec();
             return Some((Answer { status, headers, body }, None));
@@ -195,24 +248,15 @@ impl State {
             return Some((self.begin_upload(call, repository, &faults), None));
         }
         if let Some((repository, _)) = rest.split_once("/blobs/uploads/") {
-            if call.method == "PUT" && faults.break_uploads > 0 {
-                self.faults.lock().unwrap().break_uploads -= 1;
+            if call.method == "PUT" && !self.takes_upload() {
                 return None;
-            }
-            if call.method == "PUT"
-                && let Some(left) = faults.uploads_left
-            {
-                self.faults.lock().unwrap().uploads_left = Some(left.checked_sub(1)?);
             }
             return Some((self.end_upload(call, repository), None));
         }
         if let Some((repository, digest)) = rest.split_once("/blobs/") {
             let answer = self.blob(call, repository, digest, &faults);
             let is_get = call.method == "GET" && answer.status < 300;
-            let cut = if is_get { faults.break_downloads.pop() } else { None };
-            if cut.is_some() {
-                self.faults.lock().unwrap().break_downloads = faults.break_downloads;
-            }
+            let cut = if is_get { self.next_cut() } else { None };
             return Some((answer, cut));
         }
         if let Some((repository, name)) = rest.split_once("/manifests/") {
@@ -391,7 +435,8 @@ impl Answer {
     }
 }
 
-fn read_call(reader: &mut impl BufRead) -> io::Result<Option<Call>> {
+/// Reads a request without its body, but allocates the body.
+fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Call>> {
     let mut line = String::new();
     if reader.take(8192).read_line(&mut line)? == 0 {
         return Ok(None);
@@ -411,8 +456,6 @@ fn read_call(reader: &mut impl BufRead) -> io::Result<Option<Call>> {
     }
     let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
     assert!(length <= MAX_BODY);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
     let mut query = BTreeMap::<String, String>::new();
     for (key, value) in url.query_pairs() {
         // A key that is there twice has both values, with a space between them.
@@ -420,7 +463,7 @@ fn read_call(reader: &mut impl BufRead) -> io::Result<Option<Call>> {
         values.push_str(if values.is_empty() { "" } else { " " });
         values.push_str(&value);
     }
-    Ok(Some(Call { method: method.into(), path: url.path().into(), query, headers, body }))
+    Ok(Some(Call { method: method.into(), path: url.path().into(), query, headers, body: vec![0; length] }))
 }
 
 fn write_answer(to: &mut TcpStream, call: &Call, answer: &Answer, cut: Option<usize>) -> io::Result<()> {

@@ -144,6 +144,10 @@ impl PublicKey {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -186,5 +190,39 @@ mod tests {
         // A point that is not on the curve has signed nothing.
         let nowhere = PublicKey { point: [4; 65] };
         assert!(!nowhere.has_signed(b"x", &key.sign(b"x").unwrap()));
+    }
+
+    /// One for all cases: making them takes longer than the cases.
+    static PEM: LazyLock<String> = LazyLock::new(|| SigningKey::generate().unwrap().to_pem());
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_key_or_are_refused(
+            der in prop::collection::vec(any::<u8>(), 0..200),
+            at in any::<prop::sample::Index>(),
+            bit in 0_u8..8,
+        ) {
+            for label in [PRIVATE, PUBLIC, "EC PRIVATE KEY"] {
+                let text = pem::encode(label, &der);
+                prop_assert!(SigningKey::from_pem(&text).is_err() && PublicKey::from_pem(&text).is_err());
+            }
+            let key = SigningKey::from_pem(&PEM).unwrap();
+            let signature = key.sign(b"message").unwrap();
+            // One flipped bit.
+            let mut public = key.public().to_der();
+            let place = at.index(public.len());
+            public[place] ^= 1 << bit;
+            if let Ok(other) = PublicKey::from_pem(&pem::encode(PUBLIC, &public)) {
+                prop_assert!(!other.has_signed(b"message", &signature), "bit {} of byte {}", bit, place);
+                prop_assert_eq!(other.to_der(), public);
+            }
+            let mut private = key.pkcs8.clone();
+            let place = at.index(private.len());
+            private[place] ^= 1 << bit;
+            if let Ok(other) = SigningKey::from_pem(&pem::encode(PRIVATE, &private)) {
+                let signature = other.sign(b"message").unwrap();
+                prop_assert!(other.public().has_signed(b"message", &signature), "bit {} of byte {}", bit, place);
+            }
+        }
     }
 }

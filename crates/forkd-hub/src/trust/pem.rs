@@ -33,6 +33,7 @@ pub(super) fn decode(text: &str) -> Option<(&str, Vec<u8>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn blocks_survive_and_others_are_refused() {
@@ -55,5 +56,22 @@ mod tests {
         }
         assert!(decode(&(good.clone() + &good)).is_none(), "two blocks");
         assert!(decode(&" ".repeat(MAX_PEM + 1)).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_block_or_is_refused(
+            text in "(-----BEGIN )?[A ]{0,4}(-----)?[\\PC\\n]{0,20}(-----END )?[A ]{0,4}(-----)?",
+            label in "[A-Z0-9 ]{1,20}",
+            der in prop::collection::vec(any::<u8>(), 0..400),
+            at in any::<prop::sample::Index>(),
+            letter in any::<char>(),
+        ) {
+            decode(&text);
+            let mut text = encode(&label, &der);
+            prop_assert_eq!(decode(&text), Some((label.as_str(), der)));
+            text.insert(at.index(text.len()), letter);
+            decode(&text);
+        }
     }
 }

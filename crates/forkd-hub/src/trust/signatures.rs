@@ -95,3 +95,66 @@ fn signature_of(layer: &Descriptor) -> Option<Vec<u8>> {
     }
     STANDARD.decode(text).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::manifest::MANIFEST_TYPE;
+
+    /// A manifest as cosign writes it.
+    fn manifest(layers: &[serde_json::Value]) -> String {
+        let config = json!({"mediaType": "x", "digest": Digest::of(b"").to_string(), "size": 0});
+        json!({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": config, "layers": layers})
+            .to_string()
+    }
+
+    fn layer(kind: &str, signature: &str) -> serde_json::Value {
+        let digest = Digest::of(signature.as_bytes()).to_string();
+        json!({"mediaType": kind, "digest": digest, "size": 1, "annotations": {SIGNATURE: signature}})
+    }
+
+    proptest! {
+        #[test]
+        fn listed_are_the_layers_that_can_be_signatures(
+            layers in prop::collection::vec(
+                (any::<bool>(), prop::collection::vec(any::<u8>(), 0..220)),
+                0..MAX_SIGNATURES + 6,
+            ),
+        ) {
+            let described = layers.iter().map(|(is_signature, der)| {
+                layer(if *is_signature { LAYER_TYPE } else { "text/plain" }, &STANDARD.encode(der))
+            });
+            let text = manifest(&described.collect::<Vec<_>>());
+            match listed_signatures(text.as_bytes()) {
+                Ok(listed) => {
+                    prop_assert!(layers.len() <= MAX_SIGNATURES);
+                    // 256 digits of base64 are 192 bytes.
+                    let fits = |(is_signature, der): &(bool, Vec<u8>)| *is_signature && der.len() <= 192;
+                    let expected = layers.into_iter().filter(fits).map(|(_, der)| der);
+                    prop_assert_eq!(listed, expected.collect::<Vec<_>>());
+                }
+                Err(error) => prop_assert!(layers.len() > MAX_SIGNATURES, "{}", error),
+            }
+        }
+
+        #[test]
+        fn any_manifest_lists_signatures_or_is_refused(
+            bytes in any::<Vec<u8>>(),
+            signature in "[A-Za-z0-9+/]{0,12}={0,3}",
+            at in any::<prop::sample::Index>(),
+            byte in any::<u8>(),
+        ) {
+            let _ = listed_signatures(&bytes);
+            let mut text = manifest(&[layer(LAYER_TYPE, &signature)]).into_bytes();
+            for der in listed_signatures(&text).unwrap() {
+                prop_assert_eq!(&STANDARD.encode(der), &signature);
+            }
+            let at = at.index(text.len());
+            text[at] = byte;
+            let _ = listed_signatures(&text);
+        }
+    }
+}

@@ -61,14 +61,14 @@ pub enum Probe {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyResponse {
     pub version: u32,
-    pub state: State,
+    pub state: StartupState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum StartupState {
     /// Nothing is known about the image yet.
     Unconfigured,
     Starting,
@@ -101,6 +101,6 @@ mod tests {
         let config: ConfigRequest = same(include_str!("../../protocol/gen-1/config-request-command.json"));
         assert!(matches!(config.ready.unwrap().probe, Probe::Command(words) if words.len() == 3));
         let ready: ReadyResponse = same(include_str!("../../protocol/gen-1/ready-response.json"));
-        assert_eq!(ready.state, State::Failed);
+        assert_eq!(ready.state, StartupState::Failed);
     }
 }

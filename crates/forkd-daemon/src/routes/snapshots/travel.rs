@@ -113,12 +113,12 @@ pub(super) async fn load(
     let shared = app.clone();
     jobs::answer(&app, place, &headers, move |progress| {
         progress.step("reading the archive");
-        let moving = Moving::new(progress);
         let spool = shared.library.images.scratch()?;
         // What is unpacked is no larger than what is packed.
         let size = file.metadata().map_err(|error| ApiError::internal(&error))?.len();
         let room = shared.engine.take_room(spool.path(), size)?;
-        let layout = Layout::unpack(file, spool.path(), limit, &moving).map_err(refused)?;
+        let unpacking = Unpacking { progress, size, told: AtomicU64::new(0) };
+        let layout = Layout::unpack(file, spool.path(), limit, &unpacking).map_err(refused)?;
         drop(room);
         let choose = |variants: &[Variant]| shared.engine.choose_variant(variants);
         let artifact = layout.open(&choose).map_err(refused)?;
@@ -378,6 +378,26 @@ fn arrive(
 fn described(app: &Shared, caller: &Caller, view: SnapshotView) -> Answer<Made> {
     let described = tokio::runtime::Handle::current().block_on(describe(app, caller, view))?;
     Ok(Made::Snapshot(Box::new(described)))
+}
+
+/// Reports unpacking an archive as details of a job. Transfers are in uncompressed bytes, so this is not one.
+struct Unpacking<'a> {
+    progress: &'a (dyn Progress + Sync),
+    size: u64,
+    told: AtomicU64,
+}
+
+impl forkd_hub::Progress for Unpacking<'_> {
+    fn done(&self, bytes: u64) {
+        let mib = bytes >> 20;
+        if self.told.fetch_max(mib, Ordering::Relaxed) < mib {
+            self.progress.detail(&format!("{mib} of {} MiB", self.size >> 20));
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.progress.is_cancelled()
+    }
 }
 
 /// A transfer as jobs tell of it.

@@ -1,11 +1,12 @@
 """The official code interpreter client drives an agent: state, streams, rich results, errors, contexts, languages.
 
 With the path of a forkd-agent as its argument it starts that one; without, one must answer on the ports 49983 and 49999 of
-localhost. The agent's python3 must have matplotlib and pandas.
+localhost. The agent's python3 must have matplotlib, pandas and Pillow, and no IPython.
 Every function named test_* is a test.
 """
 
 import base64
+import datetime
 import os
 import subprocess
 import sys
@@ -75,6 +76,33 @@ def test_variables_of_a_call():
     assert sandbox.run_code(code).text == "none"
 
 
+def test_indented_code():
+    assert sandbox.run_code("    word = 'in'\n    word").text == "in"
+    code = "\n  \n    def count():\n        for number in range(2):\n            yield number\n    \n    sum(count())\n    "
+    assert sandbox.run_code(code).text == "1"
+    # As in IPython, string literals are dedented too.
+    assert sandbox.run_code('  """\n  a\n    b"""').text == r"\na\n  b"
+    assert sandbox.run_code("\n    !echo one\n    print('two')").logs.stdout == ["one\n", "two\n"]
+    assert sandbox.run_code("\n    %%bash\n    echo three\n").logs.stdout == ["three\n"]
+    error = sandbox.run_code("    good = 1\n      bad = 2").error
+    assert error.name == "IndentationError" and "bad = 2" in error.traceback, error
+    error = sandbox.run_code("\n    def fail():\n        return 1 / 0\n    fail()").error
+    assert "return 1 / 0" in error.traceback, error
+
+
+def test_lists_and_dictionaries_are_json():
+    json = lambda code: sandbox.run_code(code).results[0].json
+    assert json("[1, 2.5, None, True, 'ü', (1, 2), float('nan')]") == [1, 2.5, None, True, "ü", [1, 2], None]
+    assert json("import datetime\n{1: {'a': datetime.date(2020, 1, 2)}, None: []}") == {"1": {"a": "2020-01-02"}, "null": []}
+    assert json("import numpy\n{'a': numpy.arange(3), 'b': numpy.float32(0.1)}") == {"a": [0, 1, 2], "b": 0.1}
+    assert json("display([1])") == [1]
+    for other in ("(1, 2)", "{1}", "'text'", "[object()]", "[2 ** 64]", "loop = []; loop.append(loop); loop"):
+        assert json(other) is None, other
+    large = sandbox.run_code("list(range(10 ** 6))").results[0]
+    assert large.json is None and large.text.endswith("999999]")
+    assert sandbox.run_code("{'a': 1}").results[0].formats() == ["text", "json"]
+
+
 def test_await_and_display():
     assert sandbox.run_code("import asyncio\nawait asyncio.sleep(0.01)\n'awake'").text == "awake"
     code = (
@@ -95,6 +123,9 @@ def test_contexts_are_apart():
     assert sandbox.run_code("name", context=one).text == "one"
     listed = {context.id: context for context in sandbox.list_code_contexts()}
     assert listed[one.id].cwd == "/tmp" and listed[one.id].language == "python"
+    # Default contexts are there before they are used, and the newest is the last one.
+    assert {"python", "javascript"} <= {context.language for context in listed.values()}
+    assert list(listed)[-2:] == [one.id, two.id], listed
     sandbox.restart_code_context(one)
     assert sandbox.run_code("name", context=one).error.name == "NameError"
     sandbox.remove_code_context(one)
@@ -203,8 +234,110 @@ def test_plots_and_tables():
     both = sandbox.run_code("plt.plot([1, 2, 3])\n42")
     assert both.text == "42", both
     assert [bool(result.png) for result in both.results if not result.is_main_result] == [True], both
+    assert both.results[1].formats() == ["text", "png", "chart"]
     table = sandbox.run_code("import pandas\npandas.DataFrame({'a': [1, 2], 'b': ['x', None]})").results[0]
     assert "<table" in table.html and table.data == {"a": [1, 2], "b": ["x", None]}, table.data
+
+
+def chart(code):
+    execution = sandbox.run_code("import datetime, matplotlib, numpy\nimport matplotlib.pyplot as plt\n" + code + "\nplt.show()")
+    assert execution.error is None and execution.logs.stderr == [], execution
+    return execution.results[0].chart
+
+
+def test_charts_of_points():
+    line = chart(
+        "plt.plot([1, 2, float('nan')], [4, 5, 6], label='up'); plt.plot([0, 1, 4])\nplt.axhline(3); plt.grid()\n"
+        "plt.title('Title'); plt.xlabel('Time (s)'); plt.ylabel('Frequency [Hz]'); plt.legend()"
+    )
+    assert (line.type, line.title) == ("line", "Title")
+    assert (line.x_label, line.x_unit, line.y_label, line.y_unit) == ("Time (s)", "s", "Frequency [Hz]", "Hz")
+    assert (line.x_scale, line.y_scale) == ("linear", "linear")
+    assert [(one.label, one.points) for one in line.elements] == [
+        ("up", [(1, 4), (2, 5), (None, 6)]),
+        ("Line 1", [(0, 0), (1, 1), (2, 4)]),
+    ]
+    assert len(line.x_ticks) == len(line.x_tick_labels) > 2 and str(line.x_ticks[2]).startswith(line.x_tick_labels[2])
+    dates = chart("plt.plot([datetime.date(2023, 9, day) for day in (1, 2)], [1, 3])")
+    assert dates.x_scale == "datetime" and dates.elements[0].points[0] == ("2023-09-01", 1)
+    assert datetime.datetime.fromisoformat(dates.x_ticks[0]).year == 2023
+    words = chart("plt.plot([1, 2], ['A', 'B']); plt.xscale('log')")
+    assert (words.x_scale, words.y_scale, words.elements[0].points) == ("log", "categorical", [(1, "A"), (2, "B")])
+    scatter = chart("plt.scatter([1, 2], [3, 5], label='dots'); plt.grid()")
+    assert (scatter.type, scatter.title, scatter.x_label) == ("scatter", None, None)
+    assert [(one.label, one.points) for one in scatter.elements] == [("dots", [(1, 3), (2, 5)])]
+
+
+def test_charts_of_bars_and_pieces():
+    bars = lambda code: [(bar.group, bar.label, bar.value) for bar in chart(code).elements]
+    assert bars("plt.bar(['a', 'b'], [5, 5], label='G')") == [("G", "a", 5), ("G", "b", 5)]
+    assert bars("plt.bar([2020, 2021], [1, 2])") == [("Group 0", "2020", 1), ("Group 0", "2021", 2)]
+    code = "at = numpy.arange(2)\nfor move in (-0.2, 0.2): plt.bar(at + move, [1, 2], 0.4)\nplt.xticks(at, ['a', 'b'])"
+    assert bars(code) == [("Group 0", "a", 1), ("Group 0", "b", 2), ("Group 1", "a", 1), ("Group 1", "b", 2)]
+    lying = chart("plt.barh(['a', 'b'], [1, 2]); plt.xlabel('Size [m]'); plt.ylabel('Name')")
+    assert (lying.type, lying.x_label, lying.y_label, lying.y_unit) == ("bar", "Name", "Size [m]", "m")
+    assert [(bar.label, bar.value) for bar in lying.elements] == [("a", 1), ("b", 2)]
+    pie = chart("plt.pie([90, 10], labels=['No', 'Yes'], autopct='%1.1f%%', startangle=90)")
+    assert pie.type == "pie"
+    assert [(piece.label, piece.angle, piece.radius) for piece in pie.elements] == [("No", 324, 1), ("Yes", 36, 1)]
+
+
+def test_charts_of_boxes():
+    data = "[[85, 90, 78, 92, 88], [95, 89, 76, 91, 84, 87, 60], [75, 82, 88, 79, 86]]"
+    expected = [("A", 78, 85, 88, 90, 92, []), ("B", 76, 80, 87, 90, 95, [60]), ("C", 75, 79, 82, 86, 88, [])]
+    turned = ", **({'orientation': 'horizontal'} if matplotlib.__version_info__ >= (3, 10) else {'vert': False})"
+    for options, horizontal in [("", False), (", notch=True, showmeans=True", False), (turned, True)]:
+        names = "plt.yticks" if horizontal else "plt.xticks"
+        found = chart(f"plt.boxplot({data}, patch_artist=True{options}); {names}([1, 2, 3], 'ABC'); plt.xlabel('x')")
+        assert (found.type, found.y_label if horizontal else found.x_label) == ("box_and_whisker", "x")
+        boxes = [
+            (box.label, box.min, box.first_quartile, box.median, box.third_quartile, box.max, box.outliers)
+            for box in found.elements
+        ]
+        assert boxes == expected, boxes
+
+
+def test_charts_of_other_figures():
+    both = chart("figure, axes = plt.subplots(2); figure.suptitle('Both'); axes[0].plot([1, 2, 4]); axes[1].bar(['a'], [1])")
+    assert (both.type, both.title, [one.type for one in both.elements]) == ("superchart", "Both", ["line", "bar"])
+    unknown = chart("figure, axes = plt.subplots(); axes.add_artist(plt.Circle((0, 0), 1)); plt.title('Circle')")
+    assert (unknown.type, unknown.title, unknown.elements) == ("unknown", "Circle", [])
+    # Figures with too many points, without data or with an error in their data have no chart.
+    for code in ("plt.plot(range(200_000))", "plt.subplots()", "plt.plot([1, 2]); plt.gca().get_title = None"):
+        shown = sandbox.run_code(code + "\nplt.show()")
+        assert (shown.error, shown.results[-1].formats()) == (None, ["text", "png"]), shown
+
+
+def test_display_without_ipython():
+    code = (
+        "import importlib.metadata\nfrom IPython.display import *\nimport IPython\n"
+        "display(HTML('<b>'), Markdown('*m*'), Latex('l'), Math('$x$'), SVG('<?xml?><svg></svg>'), JSON({'a': [1]}))\n"
+        "display({'text/latex': 'raw'}, raw=True); display_html('<i>', raw=True); display(HTML('only'), include=['text/html'])\n"
+        "handle = display(1, display_id=True); handle.update(2); clear_output(wait=True)\n"
+        "display(Image(b'\\x89PNG'), Image(url='http://host/a.png'), Javascript('1'), Pretty('pretty'))\n"
+        "IPython.get_ipython(), any(one.name == 'ipython' for one in importlib.metadata.distributions())"
+    )
+    execution = sandbox.run_code(code)
+    assert execution.error is None and execution.text == "(None, False)", execution
+    html, markdown, latex, math, svg, json, raw, italic, only, one, image, linked, javascript, pretty, _ = execution.results
+    assert (html.html, html.text) == ("<b>", "<IPython.core.display.HTML object>")
+    assert (markdown.markdown, latex.latex, math.latex) == ("*m*", "l", r"$\displaystyle x$")
+    assert (svg.svg, json.json, one.text) == ("<svg></svg>", {"a": [1]}, "1")
+    assert [result.formats() for result in (raw, italic, only)] == [["latex"], ["html"], ["html"]]
+    assert (base64.b64decode(image.png), linked.html) == (b"\x89PNG", '<img src="http://host/a.png"/>')
+    assert (javascript.javascript, pretty.text) == ("1", "pretty")
+    assert sandbox.run_code("from IPython import display as shown\nshown.HTML('x')").results[0].html == "x"
+    assert sandbox.run_code("import IPython.nothing").error.name == "ModuleNotFoundError"
+
+
+def test_images_are_shown():
+    image = "from PIL import Image\nimage = Image.new('RGBA', (4, 4), 'red')\n"
+    for code in ("image.show()", "image.save('/tmp/forkd-test.png')", "image"):
+        results = sandbox.run_code(image + code).results
+        assert [base64.b64decode(one.png)[:4] for one in results] == [b"\x89PNG"], code
+    assert sandbox.run_code(image + "import io; image.save(io.BytesIO(), 'PNG')").results == []
+    assert sandbox.run_code("image.save('/no/such/directory/a.png')").error.name == "FileNotFoundError"
+    assert sandbox.run_code("Image.open('/tmp/forkd-test.png').size").text == "(4, 4)"
 
 
 def answers(seconds):

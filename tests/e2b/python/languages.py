@@ -13,7 +13,7 @@ PATIENCE = 200 * SLOWNESS
 
 
 def main():
-    sandbox = Sandbox.create(TEMPLATE, timeout=3600)
+    sandbox = Sandbox.create(TEMPLATE, timeout=3600, envs={"COLOUR": "red"})
     try:
         r(lambda code, **options: sandbox.run_code(code, language="r", timeout=PATIENCE, **options))
         java(lambda code, **options: sandbox.run_code(code, language="java", timeout=PATIENCE, **options))
@@ -49,8 +49,10 @@ def java(run):
     error = run('int wrong = "text";').error
     assert error.name == "CompilationError" and "incompatible types" in error.value, error
     assert run("record Point(int x) {}\nnew Point(x)").text == "Point[x=6]"
-    assert run('System.getenv("A")', envs={"A": "ü"}).text == "ü"
-    assert run('System.getenv("A")').text == "null"
+    # Variables are properties, too.
+    variables = 'Stream.of("A", "COLOUR").map(name -> System.getenv(name) + "=" + System.getProperty(name)).toList()'
+    assert run(variables, envs={"A": "ü", "COLOUR": "blue"}).text == "[ü=ü, blue=blue]"
+    assert run(variables).text == "[null=null, red=red]"
     assert run("Stream.of(1, 2).map(n -> n * x).collect(Collectors.toList())").text == "[6, 12]"
 
 
@@ -86,6 +88,7 @@ def forked(sandbox):
         numbers = [one.run_code(code, language=language, timeout=PATIENCE).text for one in [sandbox, *sandboxes]]
         assert len(set(numbers)) == 3 and None not in numbers, (language, numbers)
     for one in sandboxes:
+        assert one.run_code('System.getProperty("COLOUR")', language="java", timeout=PATIENCE).text == "red"
         one.kill()
 
 

@@ -16,6 +16,10 @@ model = LinearRegression().fit(frame[['x']], frame['y'])
 Image.fromarray(numpy.zeros((8, 8, 3), 'uint8')).save(io.BytesIO(), 'PNG')
 round(float(model.predict(pandas.DataFrame({'x': [20]}))[0]), 6)
 """
+SETUP = """
+from setuptools import setup
+setup(name={name!r}, version="1", py_modules=[{name!r}], entry_points={{"console_scripts": ["{name}-command = {name}:main"]}})
+"""
 # Kilobytes that programs can still have.
 ROOM = "int(next(line for line in open('/proc/meminfo') if line.startswith('MemAvailable')).split()[1])"
 
@@ -26,6 +30,7 @@ def main():
         python(sandbox)
         typescript(sandbox)
         commands(sandbox)
+        packages(sandbox)
     finally:
         sandbox.kill()
     print("the usual template has what it should have")
@@ -55,6 +60,23 @@ def commands(sandbox):
     lines = ended.stdout.splitlines()
     assert lines[0] == "2" and lines[1].startswith("v24."), ended
     assert sandbox.commands.run("npm prefix --global", timeout=PATIENCE).stdout == "/usr/local\n"
+
+
+def packages(sandbox):
+    """pip installs for `user` and for root, where a running interpreter finds it; and with --user, where a new one does."""
+    for name, user, option in (("greeter", "user", ""), ("root_greeter", "root", ""), ("own_greeter", "user", "--user")):
+        directory = f"/tmp/{name}"
+        sandbox.files.write(f"{directory}/setup.py", SETUP.format(name=name), user=user)
+        sandbox.files.write(f"{directory}/{name}.py", f"def main():\n    print({name!r})\n", user=user)
+        # Nothing is fetched for it.
+        install = f"pip install {option} --no-build-isolation --no-deps --no-index {directory}"
+        sandbox.commands.run(install, user=user, timeout=PATIENCE)
+        # Its command is on the path, too.
+        ran = sandbox.commands.run(f"python -c 'import {name}; {name}.main()' && {name}-command", user=user, timeout=PATIENCE)
+        assert ran.stdout == f"{name}\n{name}\n", ran
+        context = sandbox.create_code_context() if option else None
+        imported = sandbox.run_code(f"import {name}; {name}.main()", context=context, timeout=PATIENCE)
+        assert imported.logs.stdout == [f"{name}\n"], imported
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::job::Job;
 use super::language::Language;
-use super::launch::LaunchError;
+use super::launch::{self, LaunchError};
 use super::message::ForkIdentity;
 use super::place;
 use super::worker::{ForkOutcome, JobId, Order, Worker};
@@ -21,7 +22,10 @@ const MAX_JOBS: usize = 64;
 
 /// Who else can be asked for code.
 #[derive(Debug, Default)]
-pub struct Contexts(Mutex<BTreeMap<String, Context>>);
+pub struct Contexts {
+    table: Mutex<BTreeMap<String, Context>>,
+    entered: AtomicUsize,
+}
 
 /// A handle; its clones are the same context.
 #[derive(Debug, Clone)]
@@ -29,6 +33,8 @@ pub struct Context {
     pub id: String,
     pub language: Language,
     pub directory: PathBuf,
+    /// Its place in a list.
+    place: usize,
     jobs: mpsc::Sender<Job>,
     orders: mpsc::Sender<Order>,
     activity: watch::Receiver<Option<JobId>>,
@@ -75,8 +81,28 @@ impl Contexts {
         self.lock().get(id).cloned().ok_or_else(unknown)
     }
 
+    /// The oldest first.
     pub fn list(&self) -> Vec<Context> {
-        self.lock().values().cloned().collect()
+        let mut contexts: Vec<Context> = self.lock().values().cloned().collect();
+        contexts.sort_by_key(|context| context.place);
+        contexts
+    }
+
+    /// Enters the contexts that E2B's list has before anybody has used them: Python's default one, and JavaScript's where there is
+    /// Node.js.
+    pub async fn enter_defaults(&self, agent: &Arc<Agent>) -> Result<(), ContextError> {
+        for language in Language::LISTED {
+            let is_there = language == Language::DEFAULT
+                || self.find(language.default_context()).is_ok()
+                || place::has_program(agent, launch::program(language)).await?;
+            if is_there {
+                match self.default_of(agent, language).await {
+                    Ok(_) | Err(ContextError::TooMany) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A new context with a driver that runs.
@@ -191,13 +217,20 @@ impl Contexts {
             running,
         );
         tokio::spawn(worker.run());
-        let context = Context { id: id.to_owned(), language, directory, jobs, orders, activity };
+        let place = self.place(id);
+        let context = Context { id: id.to_owned(), language, directory, place, jobs, orders, activity };
         table.insert(id.to_owned(), context.clone());
         Ok(context)
     }
 
+    /// Default contexts that are entered for a list are older than all others.
+    fn place(&self, id: &str) -> usize {
+        let listed = Language::LISTED.iter().position(|language| language.default_context() == id);
+        listed.unwrap_or_else(|| Language::LISTED.len() + self.entered.fetch_add(1, Ordering::Relaxed))
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Context>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -120,8 +120,7 @@ async fn create(State(agent): State<Arc<Agent>>, request: Request) -> Result<Res
 
 async fn list(State(agent): State<Arc<Agent>>, headers: HeaderMap) -> Result<Response, CallError> {
     check_token_if_shown(&agent, &headers)?;
-    // Python's default context is always there to be seen, as E2B's is.
-    agent.contexts.default_of(&agent, Language::DEFAULT).await?;
+    agent.contexts.enter_defaults(&agent).await?;
     let contexts = agent.contexts.list();
     let described: Vec<_> = contexts.iter().map(describe).collect();
     Ok(axum::Json(described).into_response())

@@ -19,6 +19,8 @@ pub struct UnknownLanguage(String);
 
 impl Language {
     pub const DEFAULT: Self = Self::Python;
+    /// Those whose default contexts are in every list.
+    pub const LISTED: [Self; 2] = [Self::Python, Self::JavaScript];
     const ALL: [Self; 6] =
         [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::R, Self::Java];
 

@@ -37,9 +37,13 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const LAST_WORDS: usize = 2000;
 const CHUNK: usize = 4096;
 
-const PYTHON_MODULES: [(&str, &str); 4] = [
+const PYTHON_MODULES: [(&str, &str); 8] = [
     ("forkd_guest", include_str!("drivers/python/guest.py")),
     ("forkd_guest_display", include_str!("drivers/python/display.py")),
+    ("forkd_guest_plain", include_str!("drivers/python/plain.py")),
+    ("forkd_guest_charts", include_str!("drivers/python/charts.py")),
+    ("forkd_guest_ipython", include_str!("drivers/python/ipython.py")),
+    ("forkd_guest_watch", include_str!("drivers/python/watch.py")),
     ("forkd_guest_magics", include_str!("drivers/python/magics.py")),
     ("forkd_guest_driver", include_str!("drivers/python/driver.py")),
 ];
@@ -148,7 +152,7 @@ fn is_node(language: Language) -> bool {
     matches!(language, Language::JavaScript | Language::TypeScript)
 }
 
-fn program(language: Language) -> &'static str {
+pub fn program(language: Language) -> &'static str {
     match language {
         Language::Python => "python3",
         Language::JavaScript | Language::TypeScript => "node",

@@ -45,6 +45,20 @@ pub fn environment(user: &User, settings: &Settings) -> Vec<(OsString, OsString)
     all.into_iter().collect()
 }
 
+/// Whether a driver's program is where it would be looked for.
+pub async fn has_program(agent: &Agent, program: &'static str) -> Result<bool, PlaceError> {
+    let environment = environment(&user(agent).await?, &agent.settings());
+    let path = environment.into_iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+    let found = blocking(move || {
+        std::env::split_paths(&path.unwrap_or_default()).any(|directory| is_program(&directory.join(program)))
+    });
+    Ok(found.await?)
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|data| data.is_file() && data.mode() & 0o111 != 0)
+}
+
 /// The directory that was asked for, which must be one; or the first of the usual ones that is there.
 pub async fn directory(agent: &Agent, wanted: Option<String>) -> Result<PathBuf, PlaceError> {
     let home = user(agent).await?.home;

@@ -45,10 +45,29 @@ fn lines_come_in_the_order_of_the_protocol() {
 #[test]
 fn default_contexts_are_there_before_they_run() {
     let agent = Agent::start();
-    let listed = agent.interpreter.get("/contexts").json();
-    assert_eq!((&listed[0]["id"], &listed[0]["language"]), (&json!("default"), &json!("python")), "{listed}");
+    let made: Vec<Value> = (0..3)
+        .map(|_| agent.interpreter.call("POST", "/contexts", "application/json", b"{}").json()["id"].clone())
+        .collect();
     let lines = run(&agent, &json!({ "code": "echo $((6 * 7))", "context_id": "bash" }));
     assert_eq!(text(&lines, "stdout"), "42\n");
+    // The newest is the last one, as on E2B.
+    let expected = [&[json!("default"), json!("javascript")][..], &made, &[json!("bash")]].concat();
+    assert_eq!(listed(&agent, "id"), expected);
+    let languages = ["python", "javascript", "python", "python", "python", "bash"];
+    assert_eq!(listed(&agent, "language"), languages.map(Value::from));
+    assert_eq!(agent.interpreter.call("DELETE", "/contexts/javascript", "text/plain", b"").status, 204);
+    assert_eq!(listed(&agent, "id"), expected);
+}
+
+#[test]
+fn a_language_that_is_not_there_is_not_listed() {
+    let agent = Agent::start_from("PATH=/nowhere exec \"$@\"");
+    assert_eq!(listed(&agent, "id"), [json!("default")]);
+}
+
+fn listed(agent: &Agent, field: &str) -> Vec<Value> {
+    let contexts = agent.interpreter.get("/contexts").json();
+    contexts.as_array().into_iter().flatten().map(|context| context[field].clone()).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The image of the usual template: Debian's packages, and a Node.js that is newer than Debian's.
+//! The image of the usual template: Debian's packages, with a pip that installs anywhere, and a Node.js that is newer than Debian's.
 
 use std::io;
 
@@ -13,13 +13,27 @@ use crate::copy::written;
 use crate::error::CliError;
 use crate::library;
 
-const IMAGE: &str = "forkd-e2b:latest";
-/// What its Dockerfile begins with.
-const DEBIAN: &str = "forkd-e2b/debian:latest";
-const DEBIAN_NODE: &str = "forkd-e2b/debian-nodejs:latest";
-const DOCKERFILE: &str = include_str!("Dockerfile");
-const PACKAGES: [&str; 15] = [
+/// An image that a Dockerfile makes of Debian's packages.
+struct Recipe {
+    image: &'static str,
+    /// What the Dockerfile begins with.
+    debian: &'static str,
+    dockerfile: &'static str,
+}
+
+const USUAL: Recipe = Recipe {
+    image: "forkd-e2b:latest",
+    debian: "forkd-e2b/debian:latest",
+    dockerfile: include_str!("Dockerfile"),
+};
+const DEBIAN_NODE: Recipe = Recipe {
+    image: "forkd-e2b:debian-node",
+    debian: "forkd-e2b/debian-nodejs:latest",
+    dockerfile: include_str!("Dockerfile.debian-node"),
+};
+const PACKAGES: [&str; 16] = [
     "python3",
+    "python-is-python3",
     "python3-pip",
     "python3-venv",
     "python3-numpy",
@@ -45,29 +59,29 @@ struct NodeError(#[source] ClientError);
 /// Sees to it that there is the image. Returns its name.
 pub fn ensure(daemon: &DaemonOptions, debian_node: bool) -> Result<&'static str, CliError> {
     if debian_node {
-        debian::ensure(daemon, DEBIAN_NODE, &[&PACKAGES[..], &["nodejs"]].concat())?;
-        return Ok(DEBIAN_NODE);
+        debian::ensure(daemon, DEBIAN_NODE.debian, &[&PACKAGES[..], &["nodejs"]].concat())?;
+        return build(daemon, &DEBIAN_NODE);
     }
-    debian::ensure(daemon, DEBIAN, &PACKAGES)?;
-    match add_node(daemon) {
-        Ok(()) => Ok(IMAGE),
-        Err(CliError::Client(error)) => Err(CliError::of_verb_with(NodeError(error), Some(HINT))),
-        Err(error) => Err(error),
-    }
+    debian::ensure(daemon, USUAL.debian, &PACKAGES)?;
+    build(daemon, &USUAL).map_err(|error| match error {
+        CliError::Client(error) => CliError::of_verb_with(NodeError(error), Some(HINT)),
+        error => error,
+    })
 }
 
 /// What an earlier build has made of the same packages is used again.
-fn add_node(daemon: &DaemonOptions) -> Result<(), CliError> {
+fn build(daemon: &DaemonOptions, recipe: &Recipe) -> Result<&'static str, CliError> {
+    let Recipe { image, dockerfile, .. } = *recipe;
     let directory =
         tempfile::tempdir().map_err(|source| CliError::Io("make a temporary directory", source))?;
     let context = Context::open(directory.path())?;
     library::change(daemon, async |client, progress| {
         progress.step("sending the build context");
-        let wanted = BuildImage { name: Some(IMAGE.to_owned()), host_certs: true, ..BuildImage::default() };
-        let files = [("Dockerfile".to_owned(), DOCKERFILE.as_bytes().to_vec())];
+        let wanted = BuildImage { name: Some(image.to_owned()), host_certs: true, ..BuildImage::default() };
+        let files = [("Dockerfile".to_owned(), dockerfile.as_bytes().to_vec())];
         let archive = written(move |pieces| context.write_whole(&files, pieces).map_err(io::Error::other));
         client.build_image(&wanted, archive, |told| progress.told(&told)).await?;
-        Ok(())
+        Ok(image)
     })
 }
 
@@ -76,8 +90,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dockerfile_stands_on_the_packages() {
-        let from = DOCKERFILE.lines().find_map(|line| line.strip_prefix("FROM "));
-        assert_eq!(from, Some(DEBIAN));
+    fn the_dockerfiles_stand_on_the_packages() {
+        for recipe in [USUAL, DEBIAN_NODE] {
+            let from = recipe.dockerfile.lines().find_map(|line| line.strip_prefix("FROM "));
+            assert_eq!(from, Some(recipe.debian));
+        }
+    }
+
+    #[test]
+    fn pip_may_install_in_both() {
+        let divert = |recipe: &Recipe| {
+            recipe.dockerfile.lines().find(|line| line.contains("dpkg-divert")).map(str::to_owned)
+        };
+        assert!(divert(&USUAL).is_some());
+        assert_eq!(divert(&USUAL), divert(&DEBIAN_NODE));
     }
 }

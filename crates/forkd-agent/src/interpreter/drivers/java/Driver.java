@@ -49,6 +49,9 @@ public class Driver {
     private static final FileOutputStream agent = new FileOutputStream(FileDescriptor.in);
     private static final BlockingQueue<String[]> cells = new LinkedBlockingQueue<>();
 
+    /** What the running cell's own variables have outside of it: in the environment and as properties, null where they have nothing. */
+    private static final Map<String, String[]> outside = new HashMap<>();
+
     private static JShell shell;
     private static boolean running;
     private static boolean interrupted;
@@ -56,6 +59,8 @@ public class Driver {
     public static void main(String[] arguments) throws Exception {
         InputStream requests = new BufferedInputStream(new FileInputStream(FileDescriptor.in));
         System.setIn(InputStream.nullInputStream());
+        // On E2B, the sandbox's variables are properties.
+        System.getenv().forEach(System.getProperties()::putIfAbsent);
         shell = JShell.builder().executionEngine("local").build();
         for (String name : IMPORTS) {
             shell.eval("import " + name + ";");
@@ -137,13 +142,8 @@ public class Driver {
     }
 
     private static void run(String code, Map<String, String> variables) {
-        Map<String, String> before = new HashMap<>();
         try {
-            Map<String, String> environment = environment();
-            for (Map.Entry<String, String> variable : variables.entrySet()) {
-                before.put(variable.getKey(), environment.get(variable.getKey()));
-                environment.put(variable.getKey(), variable.getValue());
-            }
+            enter(variables);
             takeInterrupted();
             setRunning(true);
             evaluate(code);
@@ -152,21 +152,55 @@ public class Driver {
             sendError(error.getClass().getName(), String.valueOf(error.getMessage()), error.toString());
         } finally {
             setRunning(false);
-            restore(before);
+            leave();
         }
     }
 
-    private static void restore(Map<String, String> before) {
-        for (Map.Entry<String, String> variable : before.entrySet()) {
-            try {
-                if (variable.getValue() == null) {
-                    environment().remove(variable.getKey());
-                } else {
-                    environment().put(variable.getKey(), variable.getValue());
-                }
-            } catch (ReflectiveOperationException error) {
-                sendProblem(error);
+    private static void enter(Map<String, String> variables) throws ReflectiveOperationException {
+        synchronized (outside) {
+            for (Map.Entry<String, String> variable : variables.entrySet()) {
+                String name = variable.getKey();
+                outside.put(name, new String[] {environment().get(name), System.getProperty(name)});
+                set(name, variable.getValue(), variable.getValue());
             }
+        }
+    }
+
+    private static void leave() {
+        synchronized (outside) {
+            for (Map.Entry<String, String[]> variable : outside.entrySet()) {
+                try {
+                    set(variable.getKey(), variable.getValue()[0], variable.getValue()[1]);
+                } catch (ReflectiveOperationException error) {
+                    sendProblem(error);
+                }
+            }
+            outside.clear();
+        }
+    }
+
+    /** A fork's, which can come while a cell runs. */
+    private static void setOutside(Map<String, String> variables) throws ReflectiveOperationException {
+        synchronized (outside) {
+            for (Map.Entry<String, String> variable : variables.entrySet()) {
+                String value = variable.getValue();
+                if (outside.replace(variable.getKey(), new String[] {value, value}) == null) {
+                    set(variable.getKey(), value, value);
+                }
+            }
+        }
+    }
+
+    private static void set(String name, String value, String property) throws ReflectiveOperationException {
+        if (value == null) {
+            environment().remove(name);
+        } else {
+            environment().put(name, value);
+        }
+        if (property == null) {
+            System.clearProperty(name);
+        } else {
+            System.setProperty(name, property);
         }
     }
 
@@ -276,7 +310,7 @@ public class Driver {
             System.setProperty("forkd.id", decode(words[2]));
             System.setProperty("forkd.index", words[3]);
             System.setProperty("forkd.generation", words[4]);
-            environment().putAll(variables(words, 5));
+            setOutside(variables(words, 5));
             reseed();
         } catch (ReflectiveOperationException | IOException | RuntimeException error) {
             sendProblem(error);

@@ -20,6 +20,8 @@ _METHODS = (
     ("_repr_latex_", "latex"),
     ("_repr_json_", "json"),
     ("_repr_javascript_", "javascript"),
+    ("_repr_e2b_data_", "data"),
+    ("_repr_e2b_chart_", "chart"),
 )
 _TYPES = {
     "text/plain": "text",
@@ -32,27 +34,54 @@ _TYPES = {
     "text/latex": "latex",
     "application/json": "json",
     "application/javascript": "javascript",
+    "e2b/data": "data",
+    "e2b/chart": "chart",
 }
 
 
-def display(*objects, **_ignored):
+def display(*objects, raw=False, include=None, exclude=None, display_id=None, **_ignored):
+    """IPython's function. `raw` objects are dictionaries by MIME type."""
     for value in objects:
-        send(fields(value), False)
+        found = _bounded(_from_types(value)) if raw else fields(value)
+        if include is not None:
+            found = {key: part for key, part in found.items() if key in _names(include)}
+        if exclude is not None:
+            found = {key: part for key, part in found.items() if key not in _names(exclude)}
+        if found:
+            send(found, False)
+    if display_id:
+        import forkd_guest_ipython
+
+        return forkd_guest_ipython.DisplayHandle(None if display_id is True else display_id)
+
+
+def publish_display_data(data, *_metadata, update=False, **_ignored):
+    if not update:
+        display(data, raw=True)
+
+
+def update_display(*_objects, **_ignored):
+    """A result that was sent stays as it is, as on E2B."""
+
+
+def clear_output(*_arguments, **_ignored):
+    """What was printed stays, as on E2B."""
 
 
 def fields(value):
     """The fields of a result. An error in `repr` is the caller's; one in a richer form leaves that form out."""
     found = {}
-    figure = _is_figure(value)
-    if figure:
+    if _is_figure(value):
         found["png"] = _figure_png(value)
+        found["chart"] = _figure_chart(value)
     else:
         _from_bundle(value, found)
+        _from_collection(value, found)
         _from_methods(value, found)
         _from_table(value, found)
     if "text" not in found:
         found["text"] = repr(value)
-    return {key: _bounded(key, part) for key, part in found.items() if part is not None}
+    return _bounded(found)
 
 
 def show_figures():
@@ -89,13 +118,30 @@ def _figure_png(figure):
     return _base64(buffer.getvalue())
 
 
+def _figure_chart(figure):
+    """After the picture: drawing gives the ticks their labels."""
+    import warnings
+
+    try:
+        import forkd_guest_charts
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return forkd_guest_charts.chart(figure)
+    except Exception:
+        return None  # an unusual figure, which is still shown as a picture
+
+
 def _from_bundle(value, found):
     bundle = _call(value, "_repr_mimebundle_")
     if isinstance(bundle, tuple):
         bundle = bundle[0] if bundle else None
-    if not isinstance(bundle, dict):
-        return
-    extra = {}
+    if isinstance(bundle, dict):
+        found.update(_from_types(bundle))
+
+
+def _from_types(bundle):
+    found, extra = {}, {}
     for kind, part in bundle.items():
         key = _TYPES.get(kind)
         if key is None:
@@ -104,6 +150,21 @@ def _from_bundle(value, found):
             found[key] = _plain(key, part)
     if extra:
         found["extra"] = extra
+    return found
+
+
+def _names(types):
+    return [_TYPES.get(kind, "extra") for kind in types]
+
+
+def _from_collection(value, found):
+    if isinstance(value, (list, dict)) and "json" not in found:
+        import forkd_guest_plain
+
+        try:
+            found["json"] = forkd_guest_plain.plain(value)
+        except Exception:
+            pass  # some values have no JSON form, or there are too many
 
 
 def _from_methods(value, found):
@@ -141,19 +202,22 @@ def _call(value, name):
 
 
 def _plain(key, part):
-    if key in ("json", "extra"):
+    if key in ("json", "data", "chart"):
         return part
     if isinstance(part, (bytes, bytearray)):
         return _base64(bytes(part))
     return part if isinstance(part, str) else str(part)
 
 
-def _bounded(key, part):
-    if not isinstance(part, str):
-        return part
-    if key == "text":
-        return cut(part, MAX_FIELD)
-    return part if _size(part) <= MAX_FIELD else None
+def _bounded(found):
+    """Leaves out fields that are too large, and shortens the text. The size of other types is checked with the whole message."""
+    bounded = {}
+    for key, part in found.items():
+        if key == "text":
+            bounded[key] = cut(part, MAX_FIELD)
+        elif part is not None and not (isinstance(part, str) and _size(part) > MAX_FIELD):
+            bounded[key] = part
+    return bounded
 
 
 def cut(text, most):
@@ -179,50 +243,3 @@ def _base64(data):
     import base64
 
     return base64.b64encode(data).decode("ascii")
-
-
-class _Watch:
-    """Waits for matplotlib to be imported, so that nothing of it is loaded for those who do not use it."""
-
-    def __init__(self):
-        self.busy = False
-
-    def find_spec(self, name, path=None, target=None):
-        if name not in ("matplotlib", "matplotlib.pyplot") or self.busy:
-            return None
-        import importlib.util
-
-        self.busy = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.busy = False
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-        prepare = _prepare_matplotlib if name == "matplotlib" else _prepare_pyplot
-
-        def exec_module(module):
-            run(module)
-            prepare(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-def _prepare_matplotlib(module):
-    import os
-
-    if "MPLBACKEND" not in os.environ:
-        module.rcParams["backend"] = "Agg"
-
-
-def _prepare_pyplot(module):
-    def show(*_arguments, **_options):
-        show_figures()
-
-    module.show = show
-
-
-def watch_matplotlib():
-    sys.meta_path.insert(0, _Watch())

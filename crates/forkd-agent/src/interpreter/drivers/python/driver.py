@@ -19,6 +19,7 @@ import types
 import forkd_guest
 import forkd_guest_display as display
 import forkd_guest_magics as magics
+import forkd_guest_watch as watch
 
 # Cells whose lines tracebacks can show. Functions of older ones still work.
 REMEMBERED_CELLS = 1000
@@ -83,7 +84,7 @@ def _prepare():
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     builtins.input = _no_input
     display.send = _send_result
-    display.watch_matplotlib()
+    watch.start()
     signal.signal(signal.SIGINT, _on_interrupt)
     # Sent after a fork while code runs: the fork request itself waits until it has finished, its random numbers must not. What
     # goes wrong (a module that is being imported) is told by that request.
@@ -139,14 +140,19 @@ def _execute(code, name, namespace):
 
 
 def _parse(code, name):
+    flags = ast.PyCF_ONLY_AST | ALLOW_AWAIT
     try:
-        return compile(code, name, "exec", ast.PyCF_ONLY_AST | ALLOW_AWAIT), code
+        return compile(code, name, "exec", flags), code
+    except SyntaxError:
+        code = magics.without_indent(code)
+    try:
+        return compile(code, name, "exec", flags), code
     except SyntaxError:
         translated = magics.translate(code)
         if translated is code:
             linecache.cache[name] = (len(code), None, code.splitlines(True), name)
             raise
-        return compile(translated, name, "exec", ast.PyCF_ONLY_AST | ALLOW_AWAIT), translated
+        return compile(translated, name, "exec", flags), translated
 
 
 def _evaluate(compiled, namespace):
@@ -228,7 +234,7 @@ def _send_result(fields, main):
     _flush()
     message = {"event": "result", "main": main, "fields": fields}
     # What is no JSON, or too much, is left out; the text fits in any case.
-    for optional in [None, "extra", "data", "json"] + [key for key in fields if key != "text"]:
+    for optional in [None, "extra", "data", "json", "chart"] + [key for key in fields if key != "text"]:
         fields.pop(optional, None)
         try:
             if len(_encode(message)) <= MAX_MESSAGE:

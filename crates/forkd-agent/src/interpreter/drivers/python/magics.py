@@ -18,6 +18,16 @@ class MagicError(Exception):
     pass
 
 
+def without_indent(code):
+    """The code without leading blank lines, and without the indentation of its first line. Like IPython, this changes all lines
+    that begin with that indentation, also inside string literals."""
+    lines = code.split("\n")
+    while len(lines) > 1 and not lines[0].strip():
+        del lines[0]
+    indent = lines[0][: len(lines[0]) - len(lines[0].lstrip(" \t"))]
+    return "\n".join(line[len(indent) :] if line.startswith(indent) else line for line in lines)
+
+
 def translate(code):
     """The code with its shortcuts as calls; the same object when there are none."""
     first, _, rest = code.lstrip().partition("\n")

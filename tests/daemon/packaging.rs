@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use forkd_engine::UidRange;
 use forkd_tests::engine::process::Failure;
 use forkd_tests::{binaries, check};
 use rustix::process::{Signal, getgid};
@@ -144,6 +145,20 @@ fn what_is_installed_runs_and_is_removed_again() -> Result<(), Failure> {
 
     package("install", &["--uninstall"], &variables)?;
     assert_eq!(files(&root)?, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn the_package_reserves_the_user_ids_of_vm_processes() -> Result<(), Failure> {
+    let script =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian/postinst"))?;
+    let number = |name: &str| -> Option<u32> {
+        let lines = script.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        lines.and_then(|number| number.parse().ok())
+    };
+    // The id before those of the daemon is that of guests of builds.
+    let UidRange { first, count } = UidRange::default();
+    assert_eq!((number("first"), number("count")), (Some(first - 1), Some(count + 1)));
     Ok(())
 }
 

@@ -33,7 +33,10 @@ const REST: &[Test] = &[
     ("sdk::the_python_client_has_real_guests", sdk::the_python_client_has_real_guests),
     ("sdk::both_clients_carry_out_the_scenarios", sdk::both_clients_carry_out_the_scenarios),
     ("sdk::official_mcp_clients_have_real_guests", sdk::official_mcp_clients_have_real_guests),
-    ("docs::the_quickstart_forks_and_branches", docs::the_quickstart_forks_and_branches),
+    (
+        "docs::the_readme_and_the_quickstart_fork_and_branch",
+        docs::the_readme_and_the_quickstart_fork_and_branch,
+    ),
     ("recipes::python_numpy", recipes::python_numpy),
 ];
 

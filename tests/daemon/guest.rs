@@ -12,10 +12,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use forkd_engine::NewSnapshot;
 use forkd_envd::port;
-use forkd_proto::agent::DIAL_PORT;
+use forkd_proto::agent::{DIAL_PORT, IDENTITY_PORT};
+use forkd_proto::control::Vsock;
 use forkd_tests::binaries;
+use forkd_tests::engine::firecracker::guest::elf;
 use forkd_tests::engine::process::Failure;
+use forkd_tests::fake_agent::{FakeAgents, answer_at};
+use rustix::net::{RecvFlags, recv};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -59,14 +64,59 @@ impl World {
         let agent = Agent::start(self.socket().parent().ok_or("no home")?)?;
         let ports = agent.ports.clone();
         let id = self.played(move |port, client| {
-            let address = ports.iter().find(|(known, _)| *known == port).map(|(_, address)| address.clone());
-            // A test that is over has no agent any more.
-            let Some(inside) = address.and_then(|address| TcpStream::connect(address).ok()) else { return };
-            let _ = inside.set_nodelay(true);
-            join(client, inside);
+            reach(&ports, port, client);
         })?;
         Ok((id, agent))
     }
+
+    /// A world in which every guest, however it was made, is this host with one real agent: what one sandbox sets, all others see.
+    pub fn with_real_agent(
+        options: &[&str],
+        change: impl FnOnce(&World, &mut NewSnapshot) -> Result<(), Failure>,
+    ) -> Result<(World, (FakeAgents, Agent)), Failure> {
+        let mut agents = None;
+        let world = World::made(&elf(100), options, |world, base| {
+            let agent = Agent::start(world.home())?;
+            let ports = agent.ports.clone();
+            let fakes = FakeAgents::played(&world.root(), move |client| {
+                if let Some((port, client)) = greet(client) {
+                    match is_host_call(port, &client) {
+                        true => drop(answer_at(port, client)),
+                        false => reach(&ports, port, client),
+                    }
+                }
+            });
+            agents = Some((fakes, agent));
+            base.shape.devices.vsock = Some(Vsock { cid: 3 });
+            change(world, base)
+        })?;
+        Ok((world, agents.ok_or("no guest was made")?))
+    }
+}
+
+/// Whether a client is the daemon, which gives a guest its identity or its configuration: those would be this host's.
+fn is_host_call(port: u32, client: &UnixStream) -> bool {
+    match port {
+        IDENTITY_PORT => true,
+        ENVD => {
+            // The request stays in the socket.
+            let mut bytes = [0; 256];
+            let seen = recv(client, &mut bytes[..], RecvFlags::PEEK).map_or(0, |(seen, _)| seen);
+            let begun = String::from_utf8_lossy(&bytes[..seen]);
+            let path = begun.split(' ').nth(1).unwrap_or_default();
+            path.starts_with("/forkd/") && !path.starts_with("/forkd/place") && path != "/forkd/pack"
+        }
+        _ => false,
+    }
+}
+
+/// Connects a client to a port of an agent.
+fn reach(ports: &[(u32, String)], port: u32, client: UnixStream) {
+    let address = ports.iter().find(|(known, _)| *known == port).map(|(_, address)| address);
+    // A test that is over has no agent any more.
+    let Some(inside) = address.and_then(|address| TcpStream::connect(address).ok()) else { return };
+    let _ = inside.set_nodelay(true);
+    join(client, inside);
 }
 
 /// What a VM process does with a new connection: the port that it is for.

@@ -32,6 +32,7 @@ mod refusals;
 mod running;
 mod schema;
 mod sdk;
+mod shown;
 mod snapshots;
 mod soak;
 mod templates;

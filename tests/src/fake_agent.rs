@@ -36,6 +36,11 @@ pub struct FakeAgents {
 
 impl FakeAgents {
     pub fn below(root: &Path) -> FakeAgents {
+        FakeAgents::played(root, |client| drop(serve(client)))
+    }
+
+    /// The same with other agents: `serve` gets each connection before anything was said.
+    pub fn played(root: &Path, serve: impl Fn(UnixStream) + Clone + Send + 'static) -> FakeAgents {
         let stopped = Arc::new(AtomicBool::new(false));
         let (root, stop) = (root.to_owned(), Arc::clone(&stopped));
         std::thread::spawn(move || {
@@ -47,7 +52,8 @@ impl FakeAgents {
                         && let Some(listener) = copy(socket)
                     {
                         ours.insert(socket);
-                        std::thread::spawn(move || accept(&listener));
+                        let serve = serve.clone();
+                        std::thread::spawn(move || accept(&listener, serve));
                     }
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -98,11 +104,12 @@ fn copy(socket: u64) -> Option<UnixListener> {
 }
 
 /// The process has made the socket one that does not block.
-fn accept(listener: &UnixListener) -> Result<(), Errno> {
+fn accept(listener: &UnixListener, serve: impl Fn(UnixStream) + Clone + Send + 'static) -> Result<(), Errno> {
     loop {
         rustix::event::poll(&mut [PollFd::new(listener, PollFlags::IN)], None)?;
         // Clients come and go.
         if let Ok((client, _)) = listener.accept() {
+            let serve = serve.clone();
             std::thread::spawn(move || serve(client));
         }
     }
@@ -122,13 +129,19 @@ fn identify(reader: &mut impl BufRead, writer: &mut impl Write) -> io::Result<()
 }
 
 /// Plays the agent to one client.
-pub(crate) fn serve(client: UnixStream) -> io::Result<()> {
+pub(crate) fn serve(mut client: UnixStream) -> io::Result<()> {
+    let mut greeting = String::new();
+    BufReader::new(&client).read_line(&mut greeting)?;
+    client.write_all(b"OK 1\n")?;
+    let port = greeting.trim().strip_prefix("CONNECT ").and_then(|port| port.parse().ok());
+    answer_at(port.unwrap_or_default(), client)
+}
+
+/// Plays the agent to one client that is connected to this port.
+pub fn answer_at(port: u32, client: UnixStream) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
     let mut writer = client;
-    let mut greeting = String::new();
-    reader.read_line(&mut greeting)?;
-    writer.write_all(b"OK 1\n")?;
-    if greeting.trim() == format!("CONNECT {IDENTITY_PORT}") {
+    if port == IDENTITY_PORT {
         return identify(&mut reader, &mut writer);
     }
     while let Some((path, body)) = request(&mut reader)? {

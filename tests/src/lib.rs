@@ -6,6 +6,7 @@ pub mod binaries;
 pub mod cutting_proxy;
 pub mod daemon;
 pub mod docker_registry;
+pub mod documents;
 pub mod engine;
 pub mod fake_agent;
 pub mod held;

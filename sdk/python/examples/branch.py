@@ -7,12 +7,12 @@ with Sandbox.create("numpy") as sandbox:
     sandbox.eval("ideas = ['buy low']")
 
     before = sandbox.branch()
-    print(f"branched: it stood still for {before.info.pause_us} µs")
+    print(f"branched: paused for {before.info.pause_us} µs")
 
     sandbox.commands.run("rm -r /srv/plan.txt")
     sandbox.eval("ideas.append('delete everything')")
 
-    # Another one goes on from the branch, while this one keeps its mistakes …
+    # Another one continues from the branch, while this one keeps its mistakes …
     (other,) = before.fork()
     print("this one: ", sandbox.eval("ideas"), sandbox.files.exists("/srv/plan.txt"))
     print("the other:", other.eval("ideas"), other.files.exists("/srv/plan.txt"))

@@ -494,6 +494,21 @@ def test_events_continue_where_they_were(daemon: fake.Fake, controller: Controll
     assert len(list(controller.events())) == 1
 
 
+@pytest.mark.parametrize("dropped", [lines(), fake.Answer(200, b"", cut=True), fake.Answer(200, b" ", cut=True)])
+def test_events_end_without_any_event(daemon: fake.Fake, controller: Controller, dropped: fake.Answer) -> None:
+    event = {"event": "sandbox_removed", "id": ID, "at_unix_ms": 1, "cursor": "1"}
+    # The last event counts, and not that the daemon has answered.
+    daemon.says(lines(event), dropped, lines(event), dropped)
+    seen: list[models.Event] = []
+    with pytest.raises(errors.ConnectionFailedError):
+        seen.extend(controller.events())
+    assert (len(seen), len(daemon.asked)) == (2, 5)
+    once = Controller(daemon.address, "secret", retries=0)
+    with once, pytest.raises(errors.ConnectionFailedError):
+        list(once.events(after="1"))
+    assert len(daemon.asked) == 6
+
+
 def test_reading_is_repeated_until_the_answer_begins(daemon: fake.Fake, controller: Controller) -> None:
     sandbox = connected(daemon, controller)
     daemon.says(fake.Answer(cut=True), refused(503, "unavailable"), fake.Answer(200, [b"one ", b"two"]))

@@ -1,7 +1,7 @@
 /**
  * Makes the snapshot `numpy` that the other examples begin with: an image, booted once, with numpy imported.
  *
- *   forkd image debian --include python3,python3-numpy,python3-matplotlib --name numpy    makes the image
+ *   forkd image debian --include python3,python3-numpy,python3-matplotlib --tag numpy    makes the image
  */
 
 import { NotFoundError, Snapshot } from "forkd";

@@ -1,5 +1,5 @@
 /**
- * A daemon of one's own, started where there is none: `forkd hold` does it, and this starts `forkd hold`.
+ * A private daemon, started by `forkd hold` if none is running; this module starts `forkd hold`.
  *
  * ```text
  * this process ══ a pipe, closed when this process ends, however it does ══▶ forkd hold ──▶ the daemon, or the machine
@@ -18,7 +18,7 @@ const LONGEST = 65536;
 const YES = ["1", "true", "yes", "on"];
 const NO = ["", "0", "false", "no", "off"];
 
-/** Whether a daemon is to be started if there is none. Where one is named, that one is meant. */
+/** Whether to start a daemon if none is running. If an address is given, no daemon is started. */
 export function wanted(given: boolean | undefined, address: string | undefined): boolean {
   if (named(address)) return false;
   if (given !== undefined) return given;
@@ -29,7 +29,7 @@ export function wanted(given: boolean | undefined, address: string | undefined):
   return YES.includes(text);
 }
 
-/** `forkd hold`, started when it is needed. The daemon ends when nobody has such a process any more. */
+/** `forkd hold`, started when it is needed. The daemon ends with the last such process. */
 export class Helper {
   readonly #token: string | undefined;
   #child: ChildProcess | undefined;
@@ -49,7 +49,7 @@ export class Helper {
     return this.#found;
   }
 
-  /** Nobody listens there. A daemon that needs nobody to hold it may have been stopped, and is looked for again. */
+  /** Called if the daemon does not listen. One that was not held may have been stopped, and is looked for again. */
   lost(): void {
     if (!this.#child) this.#found = undefined;
   }
@@ -111,7 +111,7 @@ export class Helper {
 const helpers = new Map<string, Helper>();
 const VARIABLES = ["FORKD_HOME", "FORKD_SOCKET", "FORKD_MACHINE", "FORKD_BIN", "XDG_DATA_HOME", "HOME"];
 
-/** The one that all controllers have that nobody made by hand. It ends with this process. */
+/** The helper of all controllers that callers have not made. It ends with this process. */
 export function shared(token: string | undefined): Helper {
   const key = JSON.stringify([token, ...VARIABLES.map((name) => process.env[name])]);
   let helper = helpers.get(key);

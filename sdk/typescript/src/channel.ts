@@ -5,7 +5,7 @@ import { ConnectionFailedError, type ForkdError } from "./errors.js";
 import { CONNECT } from "./policy.js";
 import type { Socket } from "./runtime.js";
 
-/** The most that is kept for whoever does not read. A WebSocket of the web's kind cannot be told to wait. */
+/** The most that is kept for a caller that does not read. A browser-style WebSocket cannot be told to wait. */
 const KEPT = 64 << 20;
 
 export class Channel {

@@ -17,14 +17,14 @@ export interface RunCodeOptions extends RequestOptions {
   envs?: Record<string, string> | undefined;
   /** Seconds until it is interrupted [default: 300]; 0 and `null` are a day. */
   timeout?: number | null | undefined;
-  /** Are told output, values and pictures, and the error, as they come. */
+  /** Are called with output, values and pictures, and the error, as they arrive. */
   onStdout?: Handler<string> | undefined;
   onStderr?: Handler<string> | undefined;
   onResult?: Handler<Result> | undefined;
   onError?: Handler<EvalError> | undefined;
 }
 
-/** Runs code, and returns all that came of it. */
+/** Runs code, and returns its values, output and error. */
 export async function runCode(
   controller: Controller,
   sandboxId: string,
@@ -123,7 +123,7 @@ export class Contexts {
     return this.#controller.transport.send(requests.removeContext(this.#id, id(context)), options);
   }
 
-  /** Starts an interpreter anew: its state is gone. */
+  /** Restarts an interpreter: its state is lost. */
   restart(context: string | CodeContext, options?: RequestOptions): Promise<void> {
     return this.#controller.transport.send(requests.restartContext(this.#id, id(context)), options);
   }

@@ -1,4 +1,4 @@
-/** A command that runs, and what it tells. */
+/** A running command and its output. */
 
 import type { RequestOptions } from "./call.js";
 import { LINES, parsedObject } from "./call.js";
@@ -29,7 +29,7 @@ export interface OutputHandlers {
 export type Output = { stdout: string; stderr?: never } | { stderr: string; stdout?: never };
 
 /**
- * A command that runs. Its output is read while its handle is waited for or iterated over. Output that is not read is kept, up to
+ * A running command. Its output is read while its handle is waited for or iterated over. Output that is not read is kept, up to
  * 64 MiB; with more, the connection ends.
  */
 export class CommandHandle implements AsyncDisposable {
@@ -88,7 +88,7 @@ export class CommandHandle implements AsyncDisposable {
     return this.#pid;
   }
 
-  /** What it has printed so far, as far as it was read. */
+  /** Its stdout so far, as far as it was read. */
   get stdout(): string {
     return String(this.#stdout);
   }
@@ -102,12 +102,12 @@ export class CommandHandle implements AsyncDisposable {
     return this.#result?.exitCode;
   }
 
-  /** Follows it to its end. Rejects with `CommandExitError` if it failed, `CommandTimeoutError` if its time was over. */
+  /** Waits until it ends. Rejects with `CommandExitError` if it failed, `CommandTimeoutError` if it exceeded its timeout. */
   async wait(options: RequestOptions & OutputHandlers = {}): Promise<CommandResult> {
     return (await this.ended(options)).checked(this.#limit);
   }
 
-  /** Follows it to its end, whatever its exit code is. */
+  /** Waits until it ends, with any exit code. */
   async ended(options: RequestOptions & OutputHandlers = {}): Promise<CommandResult> {
     this.#handlers.onStdout = options.onStdout ?? this.#handlers.onStdout;
     this.#handlers.onStderr = options.onStderr ?? this.#handlers.onStderr;
@@ -115,17 +115,17 @@ export class CommandHandle implements AsyncDisposable {
     return this.#result;
   }
 
-  /** Its output as it comes. */
+  /** Its output as it arrives. */
   [Symbol.asyncIterator](): AsyncGenerator<Output, void, undefined> {
     return this.output();
   }
 
-  /** Its output as it comes, until `signal` aborts. The command keeps running then, and can still be followed. */
+  /** Its output as it arrives, until `signal` aborts. The command keeps running then, and can still be followed. */
   async *output(options: RequestOptions = {}): AsyncGenerator<Output, void, undefined> {
     while (!this.#result) yield* await this.#read(options.signal);
   }
 
-  /** What it reads next. Waits while the command has more than 1 MiB to read; signals are sent meanwhile. */
+  /** Writes to its stdin. Waits while the command has more than 1 MiB to read; signals are sent meanwhile. */
   async sendStdin(data: string | Uint8Array, options: RequestOptions = {}): Promise<void> {
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
     for (let begin = 0; begin < bytes.byteLength; begin += LARGEST_INPUT) {
@@ -135,12 +135,12 @@ export class CommandHandle implements AsyncDisposable {
     }
   }
 
-  /** It reads the end of its input. */
+  /** Closes its stdin. */
   closeStdin(): void {
     this.#channel.send('"close_stdin"');
   }
 
-  /** Its terminal has another size. */
+  /** Changes the size of its terminal. */
   resize(cols: number, rows: number): void {
     this.#channel.send(JSON.stringify({ resize: { cols, rows } }));
   }
@@ -150,14 +150,14 @@ export class CommandHandle implements AsyncDisposable {
     this.#channel.send(JSON.stringify({ signal }));
   }
 
-  /** Kills it. `false` if it had ended. */
+  /** Kills it. Resolves to `false` if it had ended. */
   kill(): boolean {
     if (this.#result) return false;
     this.sendSignal("SIGKILL");
     return true;
   }
 
-  /** Stops following it. It keeps running until its time is over. */
+  /** Stops following it. It keeps running until its timeout. */
   disconnect(): void {
     this.#channel.close();
   }

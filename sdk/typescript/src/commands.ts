@@ -18,25 +18,25 @@ export interface ProgramOptions extends RequestOptions {
 }
 
 export interface RunOptions extends ProgramOptions {
-  /** Are told the output as it comes. */
+  /** Are called with the output as it arrives. */
   onStdout?: Handler<string> | undefined;
   onStderr?: Handler<string> | undefined;
-  /** What the command reads, or `true` if its handle will send that. */
+  /** The command's input, or `true` if its handle will send it. */
   stdin?: string | boolean | undefined;
   /** Seconds until it is ended [default: 60]; 0 and `null` are a day. */
   timeout?: number | null | undefined;
-  /** With it, the command has a terminal of this size, on which both of its streams are one. */
+  /** With it, the command has a terminal of this size, which merges stdout and stderr. */
   tty?: TerminalSize | undefined;
 }
 
 export interface StartOptions extends ProgramOptions {
-  /** Whether `sendStdin` writes to it; without it, the program reads the end of its input at once. */
+  /** Whether `sendStdin` writes to its stdin; without it, its stdin is at its end from the start. */
   stdin?: boolean | undefined;
   /** Seconds until it is ended [default: unlimited]. */
   timeout?: number | null | undefined;
 }
 
-/** Runs commands in a sandbox. A text is a command of the shell, `/bin/sh`; a list is a program and its arguments. */
+/** Runs commands in a sandbox. A string is a shell command, for `/bin/sh`; a list is a program and its arguments. */
 export class Commands {
   readonly #controller: Controller;
   readonly #id: string;
@@ -78,7 +78,7 @@ export class Commands {
     }
   }
 
-  /** Starts a program that nobody waits for, and returns its process id. `connect` follows it. */
+  /** Starts a program in the background and returns its process id. `connect` attaches to it. */
   async start(command: Command, options: StartOptions = {}): Promise<number> {
     const { stdin, timeout } = options;
     const body = {
@@ -89,12 +89,12 @@ export class Commands {
     return (await this.#controller.transport.send(requests.startProcess(this.#id, body), options)).pid;
   }
 
-  /** The programs that run. */
+  /** Lists the running programs. */
   list(options?: RequestOptions): Promise<Process[]> {
     return this.#controller.transport.send(requests.listProcesses(this.#id), options);
   }
 
-  /** Follows a program that runs. What it printed before is not told. */
+  /** Attaches to a running program. Output from before the call is not repeated. */
   connect(pid: number, options: RequestOptions = {}): Promise<CommandHandle> {
     return CommandHandle.connect(this.#controller, this.#id, pid, options);
   }
@@ -104,7 +104,7 @@ export class Commands {
     return this.#controller.transport.send(requests.signalProcess(this.#id, pid, signal), options);
   }
 
-  /** What a program reads next. */
+  /** Writes to the stdin of a program. */
   async sendStdin(pid: number, data: string | Uint8Array, options?: RequestOptions): Promise<void> {
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
     for (let begin = 0; begin < bytes.byteLength; begin += PIECE) {
@@ -113,12 +113,12 @@ export class Commands {
     }
   }
 
-  /** A program reads the end of its input. */
+  /** Closes the stdin of a program. */
   closeStdin(pid: number, options?: RequestOptions): Promise<void> {
     return this.#controller.transport.send(requests.processStdin(this.#id, pid, true), options, new Uint8Array());
   }
 
-  /** Kills a program and its process group. `false` if there is none with this id. */
+  /** Kills a program and its process group. Resolves to `false` if no program has this id. */
   async kill(pid: number, options?: RequestOptions): Promise<boolean> {
     try {
       await this.sendSignal(pid, "SIGKILL", options);

@@ -13,23 +13,23 @@ import type { Handler } from "./results.js";
 import type { Fetch, Verify } from "./runtime.js";
 import { type Content, rest, Transport } from "./transport.js";
 
-/** Which daemon is asked, and how. */
+/** Which daemon to use, and how. */
 export interface ControllerOptions {
   /** `unix:///path`, `http://host:port` or `https://host:port`. Without it, the daemon is found as the command line finds it. */
   address?: string | undefined;
   /** Without it, the token in FORKD_TOKEN_FILE or FORKD_TOKEN. */
   token?: string | undefined;
-  /** Seconds the daemon may take to answer, where a request has no limit of its own [default: 60]. */
+  /** Seconds the daemon may take to answer, if a request has no limit of its own [default: 60]. */
   timeout?: number | undefined;
-  /** How often a request is repeated that may be [default: 2]. */
+  /** How often a repeatable request is repeated [default: 2]. */
   retries?: number | undefined;
   /** A file of certificates to trust, or `false` to trust all. */
   verify?: Verify | undefined;
   /** Used instead of the runtime's own `fetch`. */
   fetch?: Fetch | undefined;
   /**
-   * Whether the first request starts a private daemon if there is none and no address names one [default: FORKD_AUTOSTART]. It
-   * ends, with all of its sandboxes, when the last client that uses it is closed or gone.
+   * Whether the first request starts a private daemon if none is running and no address is given [default: FORKD_AUTOSTART].
+   * It ends, with all of its sandboxes, when its last client is closed or has exited.
    */
   autostart?: boolean | undefined;
 }
@@ -38,7 +38,7 @@ export interface ControllerOptions {
 export interface ListSandboxes extends RequestOptions {
   state?: models.SandboxState | undefined;
   snapshotTag?: string | undefined;
-  /** One word of metadata, as `key=value`. */
+  /** A filter by metadata, `key=value`. */
   metadata?: string | undefined;
 }
 
@@ -52,9 +52,9 @@ export interface EventOptions extends RequestOptions {
 }
 
 export interface PullSnapshotOptions extends RequestOptions {
-  /** Without it, what its sender calls it. */
+  /** Without it, the name that its sender gave it. */
   tag?: string | undefined;
-  /** Whether this very snapshot is not pulled if it is there under any tag. */
+  /** Whether a snapshot that is already stored under any tag is not pulled. */
   reuse?: boolean | undefined;
   /** A public key in PEM that must have signed it. */
   key?: string | undefined;
@@ -63,11 +63,11 @@ export interface PullSnapshotOptions extends RequestOptions {
 }
 
 export interface PushSnapshotOptions extends RequestOptions {
-  /** A snapshot of a sandbox has the memory of whoever used it, and is pushed only with this. */
+  /** A snapshot of a sandbox contains the memory of its user, and is pushed only with this. */
   yes?: boolean | undefined;
   /** Repositories of the same registry that may have parts of it. */
   mountFrom?: readonly string[] | undefined;
-  /** The name under which the tag names it beside other snapshots. A pull gets the first that fits its host. */
+  /** The name under which it is added to the snapshots of the tag. A pull takes the first that fits its host. */
   variant?: string | undefined;
   credentials?: models.Credentials | undefined;
   onProgress?: Handler<models.LibraryProgress> | undefined;
@@ -77,7 +77,7 @@ export interface ProgressOptions extends RequestOptions {
   onProgress?: Handler<models.LibraryProgress> | undefined;
 }
 
-/** In the options of controllers that nobody made by hand. */
+/** In the options of controllers that callers have not made. */
 const SHARED = Symbol("shared");
 const known = new Map<string, Controller>();
 const VARIABLES = ["ADDRESS", "URL", "SOCKET", "HOME", "MACHINE", "TOKEN", "TOKEN_FILE", "AUTOSTART"].map(
@@ -95,12 +95,12 @@ export class Controller implements AsyncDisposable {
     const { address, token, timeout = USUAL, retries = RETRIES, verify = true, fetch, autostart } = options;
     const isShared = SHARED in options;
     const helper = wanted(autostart, address) ? (isShared ? shared(token) : new Helper(token)) : undefined;
-    // What sandboxes share ends with this process, and not when somebody closes its connections.
+    // The helper that sandboxes share ends with this process, not when a caller closes its connections.
     this.#helper = isShared ? undefined : helper;
     this.transport = new Transport({ address, token, timeout, retries, verify, fetch, helper });
   }
 
-  /** The one that sandboxes and snapshots use when they are given none. */
+  /** The default controller of sandboxes and snapshots. */
   static shared(options: Pick<ControllerOptions, "address" | "token"> = {}): Controller {
     const key = JSON.stringify([options.address, options.token, ...VARIABLES.map((name) => process.env[name])]);
     let controller = known.get(key);
@@ -121,23 +121,23 @@ export class Controller implements AsyncDisposable {
     await this.close();
   }
 
-  /** Ends all connections, and lets go of a daemon that `autostart` has started. The next request makes new ones. */
+  /** Closes all connections, and releases a daemon started by `autostart`. The next request connects again. */
   async close(): Promise<void> {
     await this.transport.close();
     this.#helper?.end();
   }
 
-  /** Whether the daemon takes requests. */
+  /** Whether the daemon accepts requests. */
   health(options?: RequestOptions): Promise<models.Health> {
     return this.transport.send(requests.health(), options);
   }
 
-  /** Who the daemon takes this client to be, and what it may do. */
+  /** The caller's name, scope, project and limits, as the daemon sees them. */
   caller(options?: RequestOptions): Promise<models.Caller> {
     return this.transport.send(requests.caller(), options);
   }
 
-  /** The daemon's version, and its API's. */
+  /** The versions of the daemon and of its API. */
   version(options?: RequestOptions): Promise<models.Version> {
     return this.transport.send(requests.version(), options);
   }
@@ -147,7 +147,7 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.metrics(), options);
   }
 
-  /** The certificate of the daemon's own CA, in PEM: with it, TLS on the daemon's port can be trusted. */
+  /** The certificate of the daemon's own CA, in PEM, for verifying TLS on the daemon's port. */
   ca(options?: RequestOptions): Promise<string> {
     return this.transport.send(requests.ca(), options);
   }
@@ -157,7 +157,7 @@ export class Controller implements AsyncDisposable {
     return (await this.transport.send(requests.problems(), options)).problems;
   }
 
-  /** What a name means: a snapshot's tag comes before a sandbox's id. */
+  /** Whether a name is a snapshot's tag or a sandbox's id; a tag takes precedence. */
   resolveName(name: string, options?: RequestOptions): Promise<models.Named> {
     return this.transport.send(requests.resolveName(name), options);
   }
@@ -165,35 +165,42 @@ export class Controller implements AsyncDisposable {
   /**
    * What happens from now on, or after a cursor, without an end.
    *
-   * When the connection breaks, it is opened again where it was. Events that the daemon no longer has are told as `missed`.
+   * When the connection breaks, it is opened again where it was. Events that the daemon no longer has are told as `missed`. The
+   * iterator fails when the connection has broken, without an event in between, more often than requests are repeated.
    */
   async *events(options: EventOptions = {}): AsyncGenerator<models.Event, void, undefined> {
     const { after, sandbox, snapshot, event, signal } = options;
     let cursor = after;
+    let attempts = 0;
     while (true) {
       const values = { after: cursor, sandbox: many(sandbox), snapshot: many(snapshot), event: many(event) };
-      const answer = await this.transport.open(requests.events(values), { signal });
+      let hasBegun = false;
       try {
+        const answer = await this.transport.openOnce(requests.events(values), { signal });
+        hasBegun = true;
         for await (const line of this.transport.lines(answer)) {
           const told = line as models.Event;
           cursor = told.cursor ?? cursor;
+          attempts = 0;
           yield told;
         }
+        // A daemon without cursors cannot say what was missed.
+        if (cursor === undefined) return;
+        throw new ConnectionFailedError("the daemon ended the stream of events", { hint: "its log may have the reason" });
       } catch (error) {
-        if (cursor === undefined || !(error instanceof ConnectionFailedError)) throw error;
+        attempts += 1;
+        if ((hasBegun && cursor === undefined) || !this.transport.again(attempts, error)) throw error;
       }
-      // A daemon without cursors cannot say what was missed.
-      if (cursor === undefined) return;
-      await rest(pause(1), signal);
+      await rest(pause(attempts), signal);
     }
   }
 
-  /** Forks sandboxes from a snapshot, or straight from a sandbox: all, or none unless `partial` is set. */
+  /** Forks sandboxes from a snapshot or from a sandbox: all of them or, unless `partial` is set, none. */
   createSandboxes(body: models.CreateSandboxes, options?: RequestOptions): Promise<models.CreatedSandboxes> {
     return this.transport.send(requests.createSandboxes(body), options);
   }
 
-  /** All sandboxes, the oldest first; those that ended are there for a while. */
+  /** All sandboxes, the oldest first, including recently ended ones. */
   async listSandboxes(options: ListSandboxes = {}): Promise<models.SandboxInfo[]> {
     const { state, snapshotTag, metadata, signal } = options;
     const sandboxes: models.SandboxInfo[] = [];
@@ -211,7 +218,7 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.getSandbox(id), options);
   }
 
-  /** Ends a sandbox and forgets it. Its branches stay. */
+  /** Ends a sandbox and removes it. Its branches stay. */
   killSandbox(id: string, options?: RequestOptions): Promise<void> {
     return this.transport.send(requests.removeSandbox(id), options);
   }
@@ -222,17 +229,17 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.branchSandbox(id, { ...(tag === undefined ? {} : { tag }), wait }), rest);
   }
 
-  /** Stops a sandbox where it is. */
+  /** Pauses a sandbox. */
   pauseSandbox(id: string, options?: RequestOptions): Promise<models.SandboxInfo> {
     return this.transport.send(requests.pauseSandbox(id), options);
   }
 
-  /** Lets a paused sandbox continue. */
+  /** Resumes a paused sandbox. */
   resumeSandbox(id: string, options?: RequestOptions): Promise<models.SandboxInfo> {
     return this.transport.send(requests.resumeSandbox(id), options);
   }
 
-  /** Takes a sandbox back to one of its own branches. */
+  /** Returns a sandbox to the state of one of its own branches. */
   rollbackSandbox(id: string, tag: string, options?: RequestOptions): Promise<models.SandboxInfo> {
     return this.transport.send(requests.rollbackSandbox(id, tag), options);
   }
@@ -242,37 +249,37 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.setTtl(id, ttlSecs), options);
   }
 
-  /** Changes what a sandbox may reach. */
+  /** Changes which addresses a sandbox may connect to. */
   setSandboxEgress(id: string, egress: models.Egress, options?: RequestOptions): Promise<models.SandboxInfo> {
     return this.transport.send(requests.setEgress(id, egress), options);
   }
 
-  /** Changes how much a sandbox may send and receive: MiB a second, or `null` for the daemon's default. */
+  /** Changes the bandwidth limit of a sandbox, in MiB/s each way; `null` for the daemon's default. */
   setSandboxBandwidth(id: string, bandwidthMib: number | null, options?: RequestOptions): Promise<models.SandboxInfo> {
     return this.transport.send(requests.setBandwidth(id, { bandwidth_mib: bandwidthMib }), options);
   }
 
-  /** What a sandbox uses. */
+  /** The CPU time, memory, disk and network use of a sandbox. */
   sandboxStats(id: string, options?: RequestOptions): Promise<models.SandboxStats> {
     return this.transport.send(requests.stats(id), options);
   }
 
-  /** The last of what a guest printed on its console: so many bytes, or 65536. */
+  /** The last bytes of a guest's console output [default: 65536]. */
   sandboxConsole(id: string, size?: number, options?: RequestOptions): Promise<string> {
     return this.transport.send(requests.sandboxConsole(id, size), options);
   }
 
-  /** Runs a program in a sandbox to its end. */
+  /** Runs a program in a sandbox and waits until it ends. */
   execCommand(id: string, body: models.Exec, options?: RequestOptions): Promise<models.Executed> {
     return this.transport.send(requests.execute(id, body), options);
   }
 
-  /** Runs code in one of a sandbox's interpreters, which keep their state from call to call. */
+  /** Runs code in an interpreter of a sandbox, which keeps its state between calls. */
   evalCode(id: string, body: models.Eval, options?: RequestOptions): Promise<models.Evaluated> {
     return this.transport.send(requests.evaluate(id, body), options);
   }
 
-  /** Whether a sandbox's guest answers, and how long that took. */
+  /** Whether the guest of a sandbox answers, and how long that took. */
   async pingSandbox(id: string, options?: RequestOptions): Promise<{ pong: true; round_trip_us: number }> {
     const begun = performance.now();
     await this.transport.send(requests.fileInfo(id, "/"), options);
@@ -287,7 +294,7 @@ export class Controller implements AsyncDisposable {
     return this.#followed(requests.createSnapshot(body), "snapshot", options);
   }
 
-  /** Makes a snapshot, unless there is one of the same contents, and gives it a name. */
+  /** Makes a snapshot, unless one with the same contents exists, and gives it a name. */
   buildSnapshot(
     body: models.BuildSnapshot,
     options: RequestOptions & { onProgress?: Handler<models.Progress> | undefined } = {},
@@ -304,9 +311,9 @@ export class Controller implements AsyncDisposable {
   }
 
   /**
-   * Removes a snapshot, or another name of one. What was removed, in this order.
+   * Removes a snapshot, or an additional name of one. Resolves to what was removed, in order.
    *
-   * With `cascade`, also the snapshots based on it. One that has other names is removed only with `allNames`.
+   * With `cascade`, also removes the snapshots based on it. A snapshot with other names is removed only with `allNames`.
    */
   async deleteSnapshot(
     tag: string,
@@ -317,32 +324,32 @@ export class Controller implements AsyncDisposable {
     return [...(removed?.removed ?? []), ...(removed?.names ?? [])];
   }
 
-  /** What a snapshot is based on, and what is based on it, with sizes on disk. */
+  /** The chain of snapshots that a snapshot is based on, and those based on it, with sizes on disk. */
   snapshotHistory(tag: string, options?: RequestOptions): Promise<models.SnapshotHistory> {
     return this.transport.send(requests.snapshotHistory(tag), options);
   }
 
-  /** Reads and checks every file of a snapshot and of what it is based on. */
+  /** Reads and verifies every file of a snapshot and of the snapshots it is based on. */
   verifySnapshot(tag: string, options?: RequestOptions): Promise<models.SnapshotVerification> {
     return this.transport.send(requests.verifySnapshot(tag), options);
   }
 
-  /** Removes snapshots that are not needed, the longest unused first; with `dry_run`, only says which. */
+  /** Removes snapshots that no sandbox or snapshot needs, least recently used first; with `dry_run`, only lists them. */
   pruneSnapshots(body: models.PruneSnapshots = {}, options?: RequestOptions): Promise<models.PrunedSnapshots> {
     return this.transport.send(requests.pruneSnapshots(body), options);
   }
 
-  /** Makes a snapshot one that needs no other. */
+  /** Makes a snapshot independent of those it is based on. */
   compactSnapshot(tag: string, options?: RequestOptions): Promise<models.SnapshotInfo> {
     return this.transport.send(requests.compactSnapshot(tag), options);
   }
 
-  /** Whether every project may use a snapshot. */
+  /** Makes a snapshot available to every project, or no longer. */
   publishSnapshot(tag: string, isPublic: boolean, options?: RequestOptions): Promise<models.SnapshotInfo> {
     return this.transport.send(requests.publishSnapshot(tag, { public: isPublic }), options);
   }
 
-  /** The digest of the snapshot that a reference to a registry names now: what is signed. */
+  /** The digest of the snapshot that a registry reference points to: what a signature covers. */
   resolveSnapshot(
     reference: string,
     options: RequestOptions & { credentials?: models.Credentials | undefined } = {},
@@ -356,42 +363,42 @@ export class Controller implements AsyncDisposable {
     return this.transport.send(requests.addSnapshotSignature(body), options);
   }
 
-  /** Gives a snapshot another name; with `force`, also one that another snapshot has. */
+  /** Gives a snapshot another name; with `force`, moves the name from another snapshot. */
   addSnapshotName(tag: string, name: string, options: RequestOptions & { force?: boolean } = {}): Promise<models.SnapshotInfo> {
     const { force = false, signal } = options;
     return this.transport.send(requests.addSnapshotName(tag, name, force), { signal });
   }
 
-  /** Takes a name from a snapshot, which stays. */
+  /** Removes a name of a snapshot; the snapshot stays. */
   removeSnapshotName(tag: string, name: string, options?: RequestOptions): Promise<models.SnapshotInfo | undefined> {
     return this.transport.send(requests.removeSnapshotName(tag, name), options);
   }
 
-  /** A snapshot with all that it is based on, as an archive, in pieces as they come. */
+  /** A snapshot with everything it is based on, as a stream of pieces of an archive. */
   async saveSnapshot(tag: string, options?: RequestOptions): Promise<AsyncGenerator<Uint8Array, void, undefined>> {
     return this.transport.pieces(await this.transport.open(requests.saveSnapshot(tag), options));
   }
 
-  /** Takes in a snapshot from an archive. Without a tag, it is called what it was called where it was saved. */
+  /** Loads a snapshot from an archive. Without a tag, it gets the name under which it was saved. */
   loadSnapshot(archive: Content, options: ProgressOptions & { tag?: string | undefined } = {}): Promise<models.SnapshotInfo> {
     return this.#followed(requests.loadSnapshot(options.tag), "snapshot", options, archive);
   }
 
-  /** Pulls a snapshot from a registry. What a failed pull has fetched is not fetched again. */
+  /** Pulls a snapshot from a registry. Data that a failed pull has stored is not fetched again. */
   pullSnapshot(reference: string, options: PullSnapshotOptions = {}): Promise<models.SnapshotInfo> {
     const { tag, reuse, key, credentials } = options;
     const body = { reference, ...given({ tag, reuse, key, credentials }) };
     return this.#followed(requests.pullSnapshot(body), "snapshot", options);
   }
 
-  /** Pushes a snapshot, with all that it is based on, to a registry. What is there is not sent again. */
+  /** Pushes a snapshot, with everything it is based on, to a registry. Data that the registry has is not sent again. */
   pushSnapshot(tag: string, reference: string, options: PushSnapshotOptions = {}): Promise<models.PushedSnapshot> {
     const { yes, mountFrom, variant, credentials } = options;
     const body = { reference, ...given({ yes, mount_from: mountFrom && [...mountFrom], variant, credentials }) };
     return this.#followed(requests.pushSnapshot(tag, body), "pushed", options);
   }
 
-  /** The tags of a repository of a registry, and what they name. */
+  /** The tags of a repository, with the snapshots they point to. */
   listRepository(
     repository: string,
     options: RequestOptions & { credentials?: models.Credentials | undefined } = {},
@@ -419,7 +426,7 @@ export class Controller implements AsyncDisposable {
     return this.#followed(requests.pullImage(body), "image", options);
   }
 
-  /** Makes a Debian image with these packages, without any registry. */
+  /** Makes a Debian image with these packages, without a registry. */
   debianImage(
     include: readonly string[] = [],
     options: ProgressOptions & { name?: string; suite?: string } = {},
@@ -428,7 +435,7 @@ export class Controller implements AsyncDisposable {
     return this.#followed(requests.debianImage({ include: [...include], ...given({ name, suite }) }), "image", options);
   }
 
-  /** Builds an image from the Dockerfile in a directory, all of which is sent. Each step runs in a guest. */
+  /** Builds an image from the Dockerfile in a directory, which is sent as a whole. Each step runs in a guest. */
   buildImage(
     directory: string,
     options: ProgressOptions & { name?: string; dockerfile?: string; target?: string; noCache?: boolean } = {},
@@ -438,23 +445,23 @@ export class Controller implements AsyncDisposable {
     return this.#followed(call, "image", options, packed(directory));
   }
 
-  /** Takes in an image from an archive, as `docker save` writes it. */
+  /** Imports an image from an archive, as `docker save` writes it. */
   importImage(archive: Content, name: string, options: ProgressOptions & { sizeMib?: number } = {}): Promise<models.ImageInfo> {
     const { sizeMib } = options;
     return this.#followed(requests.importImage({ name, size_mib: sizeMib }), "image", options, archive);
   }
 
-  /** Removes steps that builds have kept, and with `images` the images without a name. */
+  /** Removes cached build steps, and with `images` also unnamed images. */
   pruneImages(body: models.PruneImages = {}, options?: RequestOptions): Promise<models.PrunedImages> {
     return this.transport.send(requests.pruneImages(body), options);
   }
 
-  /** Whether every project may use an image. */
+  /** Makes an image available to every project, or no longer. */
   publishImage(image: string, isPublic: boolean, options?: RequestOptions): Promise<models.ImageInfo> {
     return this.transport.send(requests.publishImage(image, { public: isPublic }), options);
   }
 
-  /** Removes an image, or a name of it. `undefined` if it was removed a moment ago. */
+  /** Removes an image, or a name of it. Resolves to `undefined` if it was removed a moment ago. */
   removeImage(image: string, options?: RequestOptions): Promise<models.RemovedImage | undefined> {
     return this.transport.send(requests.removeImage(image), options);
   }
@@ -463,28 +470,28 @@ export class Controller implements AsyncDisposable {
     return (await this.transport.send(requests.listKernels(), options)).kernels;
   }
 
-  /** Adds a kernel that the daemon's host can get. */
+  /** Adds the kernel of the daemon's host, or of its distribution. */
   addKernel(body: models.AddKernel = {}, options: ProgressOptions = {}): Promise<models.Kernel> {
     return this.#followed(requests.addKernel(body), "kernel", options);
   }
 
-  /** Takes in a kernel from an archive; with `isDefault`, it becomes the default. */
+  /** Imports a kernel from an archive; with `isDefault`, makes it the default. */
   importKernel(archive: Content, options: ProgressOptions & { isDefault?: boolean } = {}): Promise<models.Kernel> {
     return this.#followed(requests.importKernel(options.isDefault ?? false), "kernel", options, archive);
   }
 
-  /** Chooses the default kernel. */
+  /** Sets the default kernel. */
   chooseKernel(kernel: string, options?: RequestOptions): Promise<models.Kernel> {
     return this.transport.send(requests.chooseKernel({ kernel }), options);
   }
 
-  /** Removes a kernel; with `force`, also the default. `undefined` if it was removed a moment ago. */
+  /** Removes a kernel; with `force`, also the default one. Resolves to `undefined` if it was removed a moment ago. */
   removeKernel(kernel: string, options: RequestOptions & { force?: boolean } = {}): Promise<models.Kernel | undefined> {
     const { force = false, signal } = options;
     return this.transport.send(requests.removeKernel(kernel, force), { signal });
   }
 
-  /** The last line of a stream that tells how far something is. */
+  /** The last line of a stream that reports progress. */
   async #followed<T, P>(
     call: Call<T>,
     last: string,

@@ -63,7 +63,7 @@ export class Files {
     return written;
   }
 
-  /** What is in a directory, in the order of names. */
+  /** Lists a directory, sorted by name. */
   async list(path: string, options: ListFilesOptions = {}): Promise<FileInfo[]> {
     const files: FileInfo[] = [];
     for await (const file of this.iterate(path, options)) files.push(file);
@@ -85,12 +85,12 @@ export class Files {
     }
   }
 
-  /** What is known of a file. A link is shown as what it leads to. */
+  /** The metadata of a file. Links are followed. */
   getInfo(path: string, options: FileOptions = {}): Promise<FileInfo> {
     return this.#controller.transport.send(requests.fileInfo(this.#id, path, options.user), options);
   }
 
-  /** Whether there is such a file or directory. */
+  /** Whether a file or directory exists. */
   async exists(path: string, options: FileOptions = {}): Promise<boolean> {
     try {
       await this.getInfo(path, options);
@@ -101,7 +101,7 @@ export class Files {
     }
   }
 
-  /** Makes a directory and those above it. `false` if it was there. */
+  /** Makes a directory and those above it. Resolves to `false` if it exists. */
   async makeDir(path: string, options: FileOptions = {}): Promise<boolean> {
     if (await this.exists(path, options)) return false;
     refuse(await this.#run(["mkdir", "-p", "--", path], options), "the directory cannot be made");

@@ -291,7 +291,7 @@ export interface components {
             host_certs?: boolean;
             /** @description The name or id of an image. */
             image?: string | null;
-            /** @description The name of a kernel [default: the default kernel]. */
+            /** @description The id or version of a kernel [default: the default kernel]. */
             kernel?: string | null;
             /** Format: int64 */
             memory_mib?: number | null;

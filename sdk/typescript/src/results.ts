@@ -3,7 +3,7 @@
 import { CommandExitError, CommandTimeoutError, InvalidArgumentError } from "./errors.js";
 import type { EvalError, Evaluated, Executed } from "./models.js";
 
-/** A text is a command of the shell, `/bin/sh`; a list is a program and its arguments. */
+/** A string is a shell command, for `/bin/sh`; a list is a program and its arguments. */
 export type Command = string | readonly string[];
 
 /** Is told something; what it returns is awaited. */
@@ -51,7 +51,7 @@ export class Text {
     return this.#keep(this.#decoder.decode(data, { stream: true }));
   }
 
-  /** What is left of a character that never was whole. */
+  /** The text of an incomplete character at the end. */
   end(): string {
     return this.#keep(this.#decoder.decode());
   }
@@ -102,7 +102,7 @@ export class Result {
     return this.formats["text/latex"];
   }
 
-  /** The value itself; `undefined` if there is none, or it is not JSON. */
+  /** The value itself; `undefined` if it is missing or not JSON. */
   get json(): unknown {
     try {
       return JSON.parse(this.formats["application/json"] ?? "") as unknown;

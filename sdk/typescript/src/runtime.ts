@@ -45,7 +45,7 @@ export type Verify = boolean | string;
 
 export interface ConnectorOptions {
   verify: Verify;
-  /** Used instead of the runtime's own. It must reach the daemon by itself. */
+  /** Used instead of the runtime's own. It gets no socket and no certificates from this client. */
   fetch?: Fetch | undefined;
 }
 

@@ -17,7 +17,7 @@ import { args, type Command, CommandResult, Execution, type Handler } from "./re
 import { Snapshot } from "./snapshot.js";
 import type { Content } from "./transport.js";
 
-/** Which daemon is asked: a controller, or where it is. */
+/** Which daemon to use: a controller, or its address. */
 export interface DaemonOptions extends Pick<ControllerOptions, "address" | "token"> {
   controller?: Controller | undefined;
 }
@@ -31,7 +31,7 @@ export interface ExecOptions extends ProgramOptions {
   /** Seconds until it is ended [default: 30]; 0 and `null` are a day. */
   timeout?: number | null | undefined;
   stdin?: string | undefined;
-  /** Are told the output as it comes. */
+  /** Are called with the output as it arrives. */
   onStdout?: Handler<string> | undefined;
   onStderr?: Handler<string> | undefined;
   /** Whether a command that fails rejects, with `CommandExitError` or `CommandTimeoutError`. */
@@ -41,7 +41,7 @@ export interface ExecOptions extends ProgramOptions {
 /**
  * A sandbox. `await using` removes it at the end of its scope.
  *
- * `info` is what was known of it when it was last asked. `files` and `commands` are as in E2B's client.
+ * `info` is the state in the daemon's last answer. `files` and `commands` are as in E2B's client.
  */
 export class Sandbox implements AsyncDisposable {
   readonly files: Files;
@@ -69,7 +69,7 @@ export class Sandbox implements AsyncDisposable {
     await this.kill();
   }
 
-  /** A new sandbox of a snapshot: FORKD_TAG, or `base`, if none is named. It expires after `timeout` seconds [default: 300]. */
+  /** Forks a sandbox from a snapshot [default: FORKD_TAG, else `base`]. It expires after `timeout` seconds [default: 300]. */
   static create(options?: CreateOptions): Promise<Sandbox>;
   static create(snapshot: string | Snapshot | undefined, options?: CreateOptions): Promise<Sandbox>;
   static async create(first?: string | Snapshot | CreateOptions, second?: CreateOptions): Promise<Sandbox> {
@@ -83,7 +83,7 @@ export class Sandbox implements AsyncDisposable {
     return new Sandbox(controller, info as SandboxInfo);
   }
 
-  /** A sandbox that exists. A paused one continues; with a `timeout`, it has at least so many seconds from now. */
+  /** Connects to a sandbox, and resumes it if it is paused. With a `timeout`, it lives at least that many seconds. */
   static async connect(
     sandboxId: string,
     options: RequestOptions & DaemonOptions & { timeout?: number | undefined } = {},
@@ -95,18 +95,18 @@ export class Sandbox implements AsyncDisposable {
     return sandbox;
   }
 
-  /** The sandboxes that there are, page by page; those that ended only if they are asked for. */
+  /** Lists sandboxes, page by page. Ended ones are listed only if `state` asks for them. */
   static list(options: SandboxFilter & DaemonOptions = {}): SandboxPaginator {
     return new SandboxPaginator(options.controller ?? Controller.shared(options), options);
   }
 
-  /** What is known of it now. */
+  /** Requests its current state. */
   async getInfo(options?: RequestOptions): Promise<SandboxInfo> {
     this.info = await this.controller.getSandbox(this.id, options);
     return this.info;
   }
 
-  /** Whether it runs: it is neither paused nor gone. */
+  /** Whether it is running: neither paused nor ended. */
   async isRunning(options?: RequestOptions): Promise<boolean> {
     try {
       return (await this.getInfo(options)).state === "running";
@@ -116,7 +116,7 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** Runs a command to its end. A text is one of the shell, a list a program and its arguments. */
+  /** Runs a command and waits until it ends. A string is a shell command, a list a program and its arguments. */
   async exec(command: Command, options: ExecOptions = {}): Promise<CommandResult> {
     const { timeout = 30, stdin, onStdout, onStderr, check = false } = options;
     const timeoutSecs = limit(timeout);
@@ -130,7 +130,10 @@ export class Sandbox implements AsyncDisposable {
     return check ? result.checked(timeoutSecs) : result;
   }
 
-  /** The value of the last expression, as text. Names stay from call to call. Code that fails rejects with `EvaluationError`. */
+  /**
+   * Runs code, and resolves to the value of its last expression as text. Variables are kept between calls. Rejects with
+   * `EvaluationError` if the code fails.
+   */
   async eval(
     code: string,
     options: RequestOptions & { language?: Language | undefined; timeout?: number | null | undefined } = {},
@@ -145,46 +148,46 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /**
-   * Runs code in an interpreter that keeps its state, and returns all that came of it: values, pictures, output, an error.
+   * Runs code in an interpreter that keeps its state, and resolves to its values, pictures, output and error.
    *
-   * Code whose time is over rejects with `EvaluationTimeoutError`, which has all output until then.
+   * Code that exceeds the timeout rejects with `EvaluationTimeoutError`, which has the output until then.
    */
   runCode(code: string, options: RunCodeOptions = {}): Promise<Execution> {
     return runCode(this.controller, this.id, code, options);
   }
 
-  /** A snapshot of it as it is now; it keeps running. With `wait`, the snapshot is on disk when this resolves. */
+  /** Makes a snapshot of it while it keeps running. With `wait`, resolves when the snapshot is on disk. */
   async branch(tag?: string, options: RequestOptions & { wait?: boolean } = {}): Promise<Snapshot> {
     const info = await this.controller.branchSandbox(this.id, tag, { wait: false, ...options });
     return new Snapshot(this.controller, info);
   }
 
-  /** Copies of it as it is now, all of them or none; it keeps running. */
+  /** Forks copies of it, all of them or none, while it keeps running. */
   async fork(n = 1, options: ForkOptions = {}): Promise<Sandbox[]> {
     const children = await forked(this.controller, { from_sandbox: this.id }, n, options);
     return children.map((info) => new Sandbox(this.controller, info));
   }
 
-  /** Stops it where it is. */
+  /** Pauses it: its CPUs stop, its memory stays. */
   async pause(options?: RequestOptions): Promise<SandboxInfo> {
     this.info = await this.controller.pauseSandbox(this.id, options);
     return this.info;
   }
 
-  /** Lets it continue. */
+  /** Resumes it. */
   async resume(options?: RequestOptions): Promise<SandboxInfo> {
     this.info = await this.controller.resumeSandbox(this.id, options);
     return this.info;
   }
 
-  /** Takes it back to one of its own branches. It keeps its id and its time. */
+  /** Returns it to the state of one of its own branches. Its id and its expiry stay the same. */
   async rollback(branch: string | Snapshot, options?: RequestOptions): Promise<SandboxInfo> {
     const tag = typeof branch === "string" ? branch : branch.tag;
     this.info = await this.controller.rollbackSandbox(this.id, tag, options);
     return this.info;
   }
 
-  /** Removes it. `false` if the daemon does not know it; one that was removed minutes ago is still known. */
+  /** Removes it. Resolves to `false` if the daemon does not know it; it knows those removed in the last ten minutes. */
   async kill(options?: RequestOptions): Promise<boolean> {
     try {
       await this.controller.killSandbox(this.id, options);
@@ -195,33 +198,33 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  /** It expires so many seconds from now; with `null`, never. */
+  /** Changes when it expires: seconds from now, or `null` for never. */
   async setTimeout(timeout: number | null, options?: RequestOptions): Promise<void> {
     this.info = await this.controller.setSandboxTtl(this.id, seconds(timeout), options);
   }
 
-  /** It has at least so many seconds from now. */
+  /** Delays its expiry to at least so many seconds from now. */
   async extendTimeout(timeout: number, options?: RequestOptions): Promise<void> {
     const ends = (await this.getInfo(options)).expires_at_unix;
     if (ends !== undefined && ends !== null && ends < Date.now() / 1000 + timeout) await this.setTimeout(timeout, options);
   }
 
-  /** Changes what it may reach, from one packet to the next. */
+  /** Changes which addresses it may connect to, also for open connections. */
   async setEgress(egress: Egress, options?: RequestOptions): Promise<void> {
     this.info = await this.controller.setSandboxEgress(this.id, egress, options);
   }
 
-  /** The last of what its guest printed on its console: so many bytes, or 65536. */
+  /** The last bytes of its console output [default: 65536]. */
   logs(size?: number, options?: RequestOptions): Promise<string> {
     return this.controller.sandboxConsole(this.id, size, options);
   }
 
-  /** What it uses. */
+  /** Its CPU time, memory, disk and network use. */
   stats(options?: RequestOptions): Promise<SandboxStats> {
     return this.controller.sandboxStats(this.id, options);
   }
 
-  /** Where one of its ports is, for programs that show the daemon a token. A daemon behind a socket has no such address. */
+  /** The URL of one of its ports, for clients with a token of the daemon. A daemon on a Unix socket has no such URL. */
   async proxyUrl(port: number, path = "/"): Promise<string> {
     const address = await this.controller.address();
     if (address.socket !== undefined) {
@@ -232,7 +235,7 @@ export class Sandbox implements AsyncDisposable {
     return address.base + requests.proxy(this.id, port, path);
   }
 
-  /** Asks what listens on one of its ports, over HTTP. The answer is the guest's own, with any status. */
+  /** Sends an HTTP request to one of its ports. The answer is the guest's, with any status. */
   async fetch(
     port: number,
     path = "/",

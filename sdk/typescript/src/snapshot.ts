@@ -30,9 +30,9 @@ interface Shared extends RequestOptions {
 
 /** What runs in a guest before it is frozen. */
 export interface Preparation {
-  /** Commands for a shell, run as root before `warmUp`; one that fails ends it. */
+  /** Shell commands, run as root before `warmUp`; if one fails, no snapshot is made. */
   run?: readonly string[] | undefined;
-  /** Code that has run when sandboxes begin; a text is Python. */
+  /** Code that runs before the freeze; a string is Python. */
   warmUp?: string | readonly WarmUp[] | undefined;
   envs?: Record<string, string> | undefined;
 }
@@ -47,11 +47,11 @@ export interface SnapshotContents extends Preparation {
   /** Whether the guest has a network device [default: true]. */
   network?: boolean | undefined;
   kernel?: string | undefined;
-  /** What the guest is shown of the host's CPU [default: host]. A snapshot of a level can be used on every host that has the level. */
+  /** The CPU model of the guest [default: host]: the host's, or a feature level, so that the snapshot runs on other hosts. */
   cpu?: Cpu | undefined;
-  /** Whether the guest sees the certificates and proxy settings of the daemon's host; that needs the scope admin. */
+  /** Whether the guest has the certificates and proxy settings of the daemon's host; that needs the scope admin. */
   hostCerts?: boolean | undefined;
-  /** Whether commands, files and code are those of the user `user`, in /home/user, as E2B's are. */
+  /** Whether commands, files and code belong to the user `user`, in /home/user, as in E2B. */
   e2b?: boolean | undefined;
 }
 
@@ -62,15 +62,15 @@ export interface CreateSnapshotOptions extends Shared, SnapshotContents {
 }
 
 export interface BuildSnapshotOptions extends Shared, SnapshotContents {
-  /** One of `image` and `snapshot`; with a snapshot, only `run`, `warmUp` and `envs`. */
+  /** Either `image` or `snapshot`; with a snapshot, only `run`, `warmUp` and `envs`. */
   image?: string | undefined;
   snapshot?: string | Snapshot | undefined;
-  /** Whether it is made even if there is one. */
+  /** Whether it is made even if one exists. */
   noCache?: boolean | undefined;
   onProgress?: Handler<Progress> | undefined;
 }
 
-/** A frozen guest. `info` is what was known of it when it was last asked. */
+/** A frozen guest. `info` is the state in the daemon's last answer. */
 export class Snapshot {
   constructor(
     readonly controller: Controller,
@@ -89,7 +89,7 @@ export class Snapshot {
   }
 
   /**
-   * The snapshot of an image or of another snapshot with these contents: made once, and found after that.
+   * Makes a snapshot of an image or of another snapshot, or finds the one with the same contents.
    *
    * The name is moved to it from the snapshot that was built under it before, which stays.
    */
@@ -130,7 +130,7 @@ export class Snapshot {
     return (await controller.listSnapshots(options)).map((info) => new Snapshot(controller, info));
   }
 
-  /** Takes in a snapshot that `save` has written: the path of a file, or its content. */
+  /** Loads a snapshot that `save` has written: the path of a file, or its content. */
   static async load(
     archive: string | Exclude<Content, string>,
     tag?: string,
@@ -141,13 +141,13 @@ export class Snapshot {
     return new Snapshot(controller, await controller.loadSnapshot(content, { ...options, tag }));
   }
 
-  /** Pulls a snapshot from a registry. What a failed pull has fetched is not fetched again. */
+  /** Pulls a snapshot from a registry. Data that a failed pull has stored is not fetched again. */
   static async pull(reference: string, tag?: string, options: PullSnapshotOptions & Shared = {}): Promise<Snapshot> {
     const controller = options.controller ?? Controller.shared();
     return new Snapshot(controller, await controller.pullSnapshot(reference, { ...options, tag }));
   }
 
-  /** The tags of a repository of a registry, and what they name. */
+  /** The tags of a repository, with the snapshots they point to. */
   static listRepository(
     repository: string,
     options: Shared & { credentials?: Credentials | undefined } = {},
@@ -155,12 +155,12 @@ export class Snapshot {
     return (options.controller ?? Controller.shared()).listRepository(repository, options);
   }
 
-  /** It and all that it is based on, as an archive, in pieces as they come. */
+  /** It and everything it is based on, as a stream of pieces of an archive. */
   archive(options?: RequestOptions): Promise<AsyncGenerator<Uint8Array, void, undefined>> {
     return this.controller.saveSnapshot(this.tag, options);
   }
 
-  /** Writes it and all that it is based on to a file, which appears when it is whole. */
+  /** Writes it and everything it is based on to a file, which appears when it is complete. */
   async save(path: string, options?: RequestOptions): Promise<void> {
     const part = `${path}.part`;
     try {
@@ -172,24 +172,24 @@ export class Snapshot {
     }
   }
 
-  /** Pushes it, with all that it is based on, to a registry. What is there is not sent again. */
+  /** Pushes it, with everything it is based on, to a registry. Data that the registry has is not sent again. */
   push(reference: string, options?: PushSnapshotOptions): Promise<PushedSnapshot> {
     return this.controller.pushSnapshot(this.tag, reference, options);
   }
 
-  /** What is known of it now. */
+  /** Requests its current state. */
   async refresh(options?: RequestOptions): Promise<SnapshotInfo> {
     this.info = await this.controller.getSnapshot(this.tag, options);
     return this.info;
   }
 
-  /** New sandboxes that begin where this was frozen, all of them or none. */
+  /** Forks `n` sandboxes from it, all of them or none. */
   async fork(n = 1, options: ForkOptions = {}): Promise<Sandbox[]> {
     const children = await forked(this.controller, { snapshot_tag: this.tag }, n, options);
     return children.map((info) => new Sandbox(this.controller, info));
   }
 
-  /** A new snapshot based on this one, in which commands and code have run. */
+  /** Makes a snapshot based on this one, after running commands and code. */
   async derive(
     tag: string,
     options: RequestOptions & Preparation & { wait?: boolean; onProgress?: Handler<Progress> } = {},
@@ -199,38 +199,38 @@ export class Snapshot {
     return new Snapshot(this.controller, await this.controller.createSnapshot(body, { onProgress, signal }));
   }
 
-  /** The snapshots it is based on, from the base up, itself, and those based on it. */
+  /** The chain of snapshots it is based on, itself, and the snapshots based on it. */
   async history(options?: RequestOptions): Promise<SnapshotHistoryEntry[]> {
     return (await this.controller.snapshotHistory(this.tag, options)).snapshots;
   }
 
-  /** Reads and checks every file of it and of what it is based on. */
+  /** Reads and verifies every file of it and of the snapshots it is based on. */
   verify(options?: RequestOptions): Promise<SnapshotVerification> {
     return this.controller.verifySnapshot(this.tag, options);
   }
 
-  /** Makes it one that needs no other. */
+  /** Makes it independent of the snapshots it is based on. */
   async compact(options?: RequestOptions): Promise<SnapshotInfo> {
     this.info = await this.controller.compactSnapshot(this.tag, options);
     return this.info;
   }
 
-  /** Gives it another name; with `force`, also one that another snapshot has. */
+  /** Gives it another name; with `force`, moves the name from another snapshot. */
   async addName(name: string, options?: RequestOptions & { force?: boolean }): Promise<SnapshotInfo> {
     this.info = await this.controller.addSnapshotName(this.tag, name, options);
     return this.info;
   }
 
-  /** Takes a name from it. */
+  /** Removes one of its names. */
   async removeName(name: string, options?: RequestOptions): Promise<SnapshotInfo> {
     this.info = (await this.controller.removeSnapshotName(this.tag, name, options)) ?? (await this.refresh(options));
     return this.info;
   }
 
   /**
-   * Removes it; with `cascade`, also the snapshots based on it. What was removed, in this order.
+   * Removes it; with `cascade`, also the snapshots based on it. Resolves to what was removed, in order.
    *
-   * One that has other names is removed only with `allNames`.
+   * A snapshot with other names is removed only with `allNames`.
    */
   delete(options?: RequestOptions & { cascade?: boolean; allNames?: boolean }): Promise<string[]> {
     return this.controller.deleteSnapshot(this.tag, options);

@@ -43,7 +43,7 @@ export class Transport {
 
   constructor(options: TransportOptions) {
     this.#options = options;
-    // What is named and is no address is refused at once.
+    // An invalid address is refused at once.
     named(options.address);
   }
 
@@ -55,14 +55,14 @@ export class Transport {
   /** What is answered. A request that may be repeated is, if the daemon cannot be reached or says that this will pass. */
   async send<T>(call: Call<T>, options: RequestOptions = {}, content?: Content): Promise<T> {
     return this.#repeated(call.repeatable && content === undefined, options, async () => {
-      const answer = await this.#opened(call, options, content);
+      const answer = await this.openOnce(call, options, content);
       return call.read(await this.body(answer, LARGEST));
     });
   }
 
   /** An answer with a status below 300, of which nothing is read yet. It is repeated until the answer begins. */
   async open(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
-    return this.#repeated(call.repeatable && content === undefined, options, () => this.#opened(call, options, content));
+    return this.#repeated(call.repeatable && content === undefined, options, () => this.openOnce(call, options, content));
   }
 
   /** An answer with any status, of which nothing is read yet. */
@@ -106,7 +106,7 @@ export class Transport {
     return whole;
   }
 
-  /** The body of an answer as it comes. Whoever stops reading ends the connection. */
+  /** The body of an answer as it arrives. A caller that stops reading ends the connection. */
   async *pieces(answer: Answer): AsyncGenerator<Uint8Array, void, undefined> {
     const { response, watch } = answer;
     const reader = response.body?.getReader();
@@ -148,7 +148,12 @@ export class Transport {
 
   /** An answer in lines. It is not repeated: what makes something and tells how far it is would begin again. */
   async stream(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
-    return this.#opened({ ...call, accept: LINES }, options, content);
+    return this.openOnce({ ...call, accept: LINES }, options, content);
+  }
+
+  /** Whether a request is repeated that may be, and that has failed so often. */
+  again(attempts: number, error: unknown): boolean {
+    return attempts <= this.#options.retries && mayPass(error);
   }
 
   /** A WebSocket at a path of the API, which is not open yet. */
@@ -164,7 +169,8 @@ export class Transport {
     await (await daemon?.catch(() => undefined))?.connector.close();
   }
 
-  async #opened(call: Call<unknown>, options: RequestOptions, content?: Content): Promise<Answer> {
+  /** An answer with a status below 300, of which nothing is read yet. The request is sent once. */
+  async openOnce(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
     const answer = await this.exchange(call, options, content);
     const { response, requestId } = answer;
     if (response.status < 300) return answer;
@@ -173,12 +179,11 @@ export class Transport {
   }
 
   async #repeated<T>(isRepeatable: boolean, options: RequestOptions, attempt: () => Promise<T>): Promise<T> {
-    const most = isRepeatable ? this.#options.retries : 0;
     for (let attempts = 1; ; attempts++) {
       try {
         return await attempt();
       } catch (error) {
-        if (attempts > most || !mayPass(error)) throw error;
+        if (!isRepeatable || !this.again(attempts, error)) throw error;
       }
       await rest(pause(attempts), options.signal);
     }
@@ -187,7 +192,7 @@ export class Transport {
   async #found(): Promise<Daemon> {
     const { helper } = this.#options;
     if (helper) {
-      // A daemon that is gone with whoever held it is started again.
+      // A daemon that has ended with the process that held it is started again.
       const found = await helper.find();
       const daemon = await this.#daemon?.catch(() => undefined);
       if (daemon && String(daemon.address) !== String(found.address)) await this.close();
@@ -258,7 +263,7 @@ export class Watch {
     }
   }
 
-  /** The answer has begun, and whoever reads it may take any time. Its caller can still end it. */
+  /** The answer has begun, and its reader may take any time. Its caller can still end it. */
   release(): void {
     clearTimeout(this.#timer);
   }
@@ -315,7 +320,7 @@ export async function rest(milliseconds: number, signal: AbortSignal | undefined
   }
 }
 
-/** Waits for something that goes on for others when this caller wants no more of it. */
+/** Waits for work that continues for other callers when this one aborts. */
 async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (!signal) return work;
   let stop: (() => void) | undefined;

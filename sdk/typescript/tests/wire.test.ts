@@ -529,6 +529,25 @@ test("events continue where they were", async (t) => {
   assert.equal(count, 1);
 });
 
+test("events end without any event", async (t) => {
+  const [daemon, controller] = await connected(t);
+  const event = lines({ event: "sandbox_removed", id: ID, at_unix_ms: 1, cursor: "1" });
+  for (const dropped of [lines(), { body: " ", cut: true }]) {
+    // The last event counts, and not that the daemon has answered.
+    daemon.asked.length = 0;
+    daemon.says(event, dropped, event, dropped);
+    let seen = 0;
+    await assert.rejects(async () => {
+      for await (const told of controller.events()) seen += told.at_unix_ms;
+    }, forkd.ConnectionFailedError);
+    assert.deepEqual([seen, daemon.asked.length], [2, 5]);
+  }
+  const once = new Controller({ address: daemon.address, token: "secret", retries: 0 });
+  t.after(() => once.close());
+  await assert.rejects(once.events({ after: "1" }).next(), forkd.ConnectionFailedError);
+  assert.equal(daemon.asked.length, 6);
+});
+
 test("what was removed a moment ago is removed", async (t) => {
   const [daemon, sandbox, controller] = await sandboxOf(t);
   daemon.says({ status: 204 });

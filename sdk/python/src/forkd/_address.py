@@ -123,7 +123,7 @@ def _home() -> Path:
 
 
 def _listens(path: str) -> bool:
-    """Whether somebody does. A socket that this user may not use is somebody's, and no reason to look elsewhere."""
+    """Whether a daemon listens. A socket that this user may not open belongs to one, and is no reason to look elsewhere."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

@@ -1,4 +1,4 @@
-"""A daemon of one's own, started where there is none: `forkd hold` does it, and this starts `forkd hold`.
+"""A private daemon, started by `forkd hold` if none is running; this module starts `forkd hold`.
 
 ```text
 this process ══ a pipe, closed when this process ends, however it does ══▶ forkd hold ──▶ the daemon, or the machine
@@ -37,7 +37,7 @@ _VARIABLES = [f"FORKD_{name}" for name in ("HOME", "SOCKET", "MACHINE", "BIN")] 
 
 
 def wanted(given: Optional[bool], address: Optional[str]) -> bool:
-    """Whether a daemon is to be started if there is none. Where one is named, that one is meant."""
+    """Whether to start a daemon if none is running. If an address is given, no daemon is started."""
     if _address.named(address) is not None:
         return False
     if given is not None:
@@ -49,7 +49,7 @@ def wanted(given: Optional[bool], address: Optional[str]) -> bool:
 
 
 class Helper:
-    """`forkd hold`, started when it is needed. The daemon ends when nobody has such a process any more."""
+    """`forkd hold`, started when it is needed. The daemon ends with the last such process."""
 
     def __init__(self, token: Optional[str] = None) -> None:
         self._token = token
@@ -61,7 +61,7 @@ class Helper:
 
     @property
     def found(self) -> Optional[Found]:
-        """Where the daemon is, while it is held or needs nobody to hold it."""
+        """Where the daemon is, while it is held or runs without being held."""
         process = self._process
         return None if process is not None and process.poll() is not None else self._found
 
@@ -75,8 +75,8 @@ class Helper:
             return found
 
     def lost(self) -> None:
-        """Nobody listens there. A daemon that needs nobody to hold it may have been stopped, and is looked for again."""
-        # Without the lock: whoever starts one has it for long.
+        """Called if the daemon does not listen. One that was not held may have been stopped, and is looked for again."""
+        # Without the lock: a thread that starts a daemon keeps it for long.
         if self._process is None:
             self._found = None
 
@@ -132,7 +132,7 @@ _shared_lock = threading.Lock()
 
 
 def shared(token: Optional[str] = None) -> Helper:
-    """The one that all controllers have that nobody made by hand. It ends with this process."""
+    """The helper of all controllers that callers have not made. It ends with this process."""
     key = (os.getpid(), token, *(os.environ.get(name) for name in _VARIABLES))
     with _shared_lock:
         return _shared.setdefault(key, Helper(token))

@@ -42,7 +42,7 @@ class SandboxNames:
 
     @property
     def end_at(self) -> Optional[datetime]:
-        """When it will be ended by itself; `None` for never."""
+        """When it expires; `None` for never."""
         expires = _sandbox(self).expires_at_unix
         return None if expires is None else _moment(expires)
 

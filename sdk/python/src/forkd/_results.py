@@ -74,7 +74,7 @@ class Text:
         return part
 
     def end(self) -> str:
-        """What is left of a character that was never whole."""
+        """The text of an incomplete character at the end."""
         part = self._decoder.decode(b"", True)
         self._parts.append(part)
         return part
@@ -141,7 +141,7 @@ class Result:
 
     @property
     def json(self) -> Any:
-        """The value itself; `None` if there is none, or it is not JSON."""
+        """The value itself; `None` if it is missing or not JSON."""
         try:
             return json.loads(self.formats["application/json"])
         except (KeyError, ValueError):

@@ -6,7 +6,7 @@ ForkdError ─┬─ ConnectionFailedError   no daemon answers, or the connectio
             │                          ├─ CommandTimeoutError   a command took too long
             │                          └─ GuestTimeoutError     so did something else in the sandbox: code, for one
             ├─ ProtocolError           the answer is not one of forkd's
-            ├─ InvalidArgumentError    the request makes no sense
+            ├─ InvalidArgumentError    the request is invalid
             ├─ AuthenticationError     no token, or an unknown one
             ├─ ForbiddenError          the token does not allow this
             ├─ NotFoundError           there is no such thing ◀─┐
@@ -14,10 +14,10 @@ ForkdError ─┬─ ConnectionFailedError   no daemon answers, or the connectio
             │                          └─ NotEnoughSpaceError   the sandbox's disk is full
             ├─ ConflictError           the name is taken, or the state does not allow it
             ├─ CapacityError           too many, or no memory or disk left on the host
-            ├─ BuildError              an image cannot be built as it is written
-            ├─ GuestError              what runs in the sandbox gave no answer that can be used
+            ├─ BuildError              an image or snapshot cannot be built
+            ├─ GuestError              the guest gave no usable answer
             ├─ UpstreamError           a registry or a mirror failed
-            ├─ ServerError             the daemon's fault, or it is about to end
+            ├─ ServerError             the daemon failed, is starting or is stopping
             ├─ CommandExitError        a command has failed
             └─ EvaluationError         code has failed
 ```
@@ -112,7 +112,7 @@ class ProtocolError(ForkdError):
 
 
 class InvalidArgumentError(ForkdError):
-    """The request makes no sense to the daemon."""
+    """The request is invalid."""
 
 
 class AuthenticationError(ForkdError):
@@ -128,7 +128,7 @@ class NotFoundError(ForkdError):
 
 
 class FileError(ForkdError):
-    """A file of a sandbox is not what it would have to be, or its user may not do this."""
+    """A file of a sandbox is of the wrong kind, or its user may not do this."""
 
 
 class SandboxFileNotFoundError(FileError, NotFoundError):
@@ -148,11 +148,11 @@ class CapacityError(ForkdError):
 
 
 class BuildError(ForkdError):
-    """What was to be built cannot be, as it is written, or a command of it failed."""
+    """An image or snapshot cannot be built, or a command of the build failed."""
 
 
 class GuestError(ForkdError):
-    """What runs in the sandbox gave no answer that can be used."""
+    """The guest gave no usable answer."""
 
 
 class GuestTimeoutError(GuestError, TimedOutError):
@@ -160,11 +160,11 @@ class GuestTimeoutError(GuestError, TimedOutError):
 
 
 class UpstreamError(ForkdError):
-    """A registry or a mirror gave no answer that can be used."""
+    """A registry or a mirror gave no usable answer."""
 
 
 class ServerError(ForkdError):
-    """The daemon's own fault, or it is about to end, or not ready yet."""
+    """The daemon failed, is starting or is stopping."""
 
 
 class CommandExitError(ForkdError):

@@ -489,7 +489,7 @@ class CreateSnapshot(Model):
     """The name or id of an image."""
 
     kernel: Optional[str] = None
-    """The name of a kernel [default: the default kernel]."""
+    """The id or version of a kernel [default: the default kernel]."""
 
     memory_mib: Optional[int] = None
 

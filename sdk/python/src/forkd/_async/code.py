@@ -24,7 +24,7 @@ async def run_code(
     on_result: Optional[io.Handler[Result]],
     on_error: Optional[io.Handler[ExecutionError]],
 ) -> Execution:
-    """Runs code, and returns all that came of it."""
+    """Runs code, and returns its values, output and error."""
     transport = controller.transport
     call = _api.evaluate(sandbox_id, body)
     response = await transport.open(call.streamed())
@@ -114,7 +114,7 @@ class AsyncContexts:
         await self._transport.send(_api.remove_context(self._id, identity(context)))
 
     async def restart(self, context: Union[str, models.CodeContext]) -> None:
-        """Starts an interpreter anew: its state is gone."""
+        """Restarts an interpreter: its state is lost."""
         await self._transport.send(_api.restart_context(self._id, identity(context)))
 
     async def interrupt(self, context: Union[str, models.CodeContext], *, grace: int = 5) -> bool:

@@ -85,9 +85,9 @@ class AsyncCommands:
         """Runs a command.
 
         In the foreground, returns when it has ended, and raises CommandExitError if it has failed; `on_stdout` and `on_stderr`
-        are told its output as it comes. In the background, returns a handle as soon as it runs. `stdin` is what it reads, or
+        are called with its output as it arrives. In the background, returns a handle at once. `stdin` is its input, or
         `True` if the handle will send that. A `timeout` of 0 or `None` is a day. With `tty`, the command has a terminal of this
-        size, on which both of its streams are one.
+        size, which merges stdout and stderr.
         """
         body = models.ExecStart(
             args=arguments(cmd),
@@ -119,9 +119,9 @@ class AsyncCommands:
         stdin: bool = False,
         timeout: Optional[float] = None,
     ) -> int:
-        """Starts a program that nobody waits for, and returns its process id. Without a `timeout`, its time is unlimited.
+        """Starts a program in the background and returns its process id. Without a `timeout`, its time is unlimited.
 
-        With `stdin`, `send_stdin` writes to it; without, it reads the end of its input at once.
+        With `stdin`, `send_stdin` writes to its stdin; without, its stdin is at its end from the start.
         """
         body = models.StartProcess(
             args=arguments(cmd),
@@ -134,33 +134,33 @@ class AsyncCommands:
         return (await self._controller.transport.send(_api.start_process(self._id, body))).pid
 
     async def list(self) -> builtins.list[models.Process]:
-        """The programs that run."""
+        """Lists the running programs."""
         return await self._controller.transport.send(_api.list_processes(self._id))
 
     async def connect(self, pid: int) -> AsyncCommandHandle:
-        """Follows a program that runs. What it printed before is not told."""
+        """Attaches to a running program. Output from before the call is not repeated."""
         socket = await self._controller.transport.websocket(_api.connect_process(self._id, pid))
         handle = AsyncCommandHandle(socket, 0, has_window=True)
         handle.pid = pid
         return handle
 
     async def send_signal(self, pid: int, signal: models.Signal) -> None:
-        """A signal to a program and its process group."""
+        """Sends a signal to a program and its process group."""
         await self._controller.transport.send(_api.signal_process(self._id, pid, signal))
 
     async def send_stdin(self, pid: int, data: Union[str, bytes]) -> None:
-        """What a program reads next."""
+        """Writes to the stdin of a program."""
         data = data.encode() if isinstance(data, str) else data
         for begin in range(0, len(data), _LARGEST_INPUT):
             piece = data[begin : begin + _LARGEST_INPUT]
             await self._controller.transport.send(_api.process_stdin(self._id, pid), piece)
 
     async def close_stdin(self, pid: int) -> None:
-        """A program reads the end of its input."""
+        """Closes the stdin of a program."""
         await self._controller.transport.send(_api.process_stdin(self._id, pid, close=True), b"")
 
     async def kill(self, pid: int) -> bool:
-        """Kills a program and its process group. `False` if there is none with this id."""
+        """Kills a program and its process group. Returns `False` if no program has this id."""
         try:
             await self.send_signal(pid, "SIGKILL")
         except NotFoundError:
@@ -169,7 +169,7 @@ class AsyncCommands:
 
 
 class AsyncCommandHandle:
-    """A command that runs. Its output is read while somebody waits for it or iterates over it."""
+    """A running command. Its output is read while a caller waits for it or iterates over it."""
 
     def __init__(self, socket: io.WebSocket, limit: int, *, has_window: bool) -> None:
         self._socket = socket
@@ -181,7 +181,7 @@ class AsyncCommandHandle:
         self._over = False
         # Bytes that were sent and that the program has not taken; nothing if the daemon does not report it.
         self._unread: Optional[int] = 0 if has_window else None
-        # One at a time may receive, and those who wait for something hear of it from that one.
+        # One task at a time receives, and notifies the others.
         self._receiving = False
         self._changed = io.Condition()
         self._on_stdout: Optional[io.Handler[str]] = None
@@ -215,29 +215,29 @@ class AsyncCommandHandle:
 
     @property
     def stdout(self) -> str:
-        """What it has printed so far."""
+        """Its stdout so far."""
         return str(self._stdout)
 
     @property
     def stderr(self) -> str:
-        """What it has complained so far."""
+        """Its stderr so far."""
         return str(self._stderr)
 
     @property
     def exit_code(self) -> Optional[int]:
-        """Nothing as long as it is not known to have ended."""
+        """`None` until the command is known to have ended."""
         return None if self._result is None else self._result.exit_code
 
     async def wait(
         self, on_stdout: Optional[io.Handler[str]] = None, on_stderr: Optional[io.Handler[str]] = None
     ) -> CommandResult:
-        """Follows it to its end. Raises CommandExitError if it has failed, CommandTimeoutError if its time was over."""
+        """Waits until it ends. Raises CommandExitError if it failed, CommandTimeoutError if it exceeded its timeout."""
         return (await self.ended(on_stdout, on_stderr)).checked(self._limit)
 
     async def ended(
         self, on_stdout: Optional[io.Handler[str]] = None, on_stderr: Optional[io.Handler[str]] = None
     ) -> CommandResult:
-        """Follows it to its end, whatever that is."""
+        """Waits until it ends, with any exit code."""
         self._on_stdout = on_stdout or self._on_stdout
         self._on_stderr = on_stderr or self._on_stderr
         while self._result is None:
@@ -245,14 +245,14 @@ class AsyncCommandHandle:
         return self._result
 
     async def __aiter__(self) -> AsyncIterator[tuple[Optional[str], Optional[str]]]:
-        """What it prints and what it complains, as it comes: in each pair, one is `None`."""
+        """Its stdout and stderr, as they arrive: in each pair, one of the two is `None`."""
         while self._result is None:
             told = await self._read()
             if told is not None:
                 yield told
 
     async def send_stdin(self, data: Union[str, bytes]) -> None:
-        """What it reads next. Waits while the command has more than 1 MiB to read; signals are sent meanwhile."""
+        """Writes to its stdin. Waits while the command has more than 1 MiB to read; signals are sent meanwhile."""
         data = data.encode() if isinstance(data, str) else data
         for begin in range(0, len(data), _LARGEST_INPUT):
             piece = data[begin : begin + _LARGEST_INPUT]
@@ -260,26 +260,26 @@ class AsyncCommandHandle:
             await self._send(piece)
 
     async def close_stdin(self) -> None:
-        """It reads the end of its input."""
+        """Closes its stdin."""
         await self._send('"close_stdin"')
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Its terminal has another size."""
+        """Changes the size of its terminal."""
         await self._send(json.dumps({"resize": {"cols": cols, "rows": rows}}))
 
     async def send_signal(self, signal: models.Signal) -> None:
-        """A signal to it and its process group."""
+        """Sends a signal to it and its process group."""
         await self._send(json.dumps({"signal": signal}))
 
     async def kill(self) -> bool:
-        """Kills it. `False` if it had ended."""
+        """Kills it. Returns `False` if it had ended."""
         if self._result is not None:
             return False
         await self.send_signal("SIGKILL")
         return True
 
     async def disconnect(self) -> None:
-        """Nobody follows it any more. It goes on until its time is over."""
+        """Stops following it. It keeps running until its timeout."""
         await self._socket.close()
 
     async def _send(self, message: Union[str, bytes]) -> None:
@@ -289,7 +289,7 @@ class AsyncCommandHandle:
             raise ConnectionFailedError("the connection to the program is over") from error
 
     async def _read(self) -> Optional[tuple[Optional[str], Optional[str]]]:
-        """What comes next, with those told who want to know; nothing if it is the end."""
+        """Reads the next output and calls its handlers; `None` at the end."""
         event = await self._next()
         if isinstance(event, tuple):
             stream, data = event
@@ -310,7 +310,7 @@ class AsyncCommandHandle:
         return None
 
     async def _next(self) -> Union[models.ExecEvent, tuple[int, bytes]]:
-        """A message of the daemon's: an event, or output."""
+        """The daemon's next message: an event, or output."""
         await self._until(lambda: len(self._messages) > 0)
         event = self._messages.popleft()
         if isinstance(event, models.ExecEvent) and event.error is not None:
@@ -320,7 +320,7 @@ class AsyncCommandHandle:
         return event
 
     def _reserve(self, size: int) -> bool:
-        """Whether so much may be sent now; it counts as sent then."""
+        """Whether `size` bytes may be sent now; if so, counts them as sent."""
         if self._unread is not None and not self._over:
             if self._unread + size > _WINDOW:
                 return False
@@ -328,7 +328,7 @@ class AsyncCommandHandle:
         return True
 
     async def _until(self, reached: Callable[[], bool]) -> None:
-        """Receives messages until something is so, or waits while another does."""
+        """Receives messages until a condition holds, or waits while another task receives."""
         while True:
             async with self._changed:
                 while not (done := reached()) and self._receiving:
@@ -363,7 +363,7 @@ class AsyncCommandHandle:
 async def follow(
     lines: AsyncLines, on_stdout: Optional[io.Handler[str]], on_stderr: Optional[io.Handler[str]]
 ) -> CommandResult:
-    """A program whose output comes in lines, to its end."""
+    """Follows a program, whose output arrives as lines, to its end."""
     streams = {"stdout": (Text(), on_stdout), "stderr": (Text(), on_stderr)}
     try:
         while True:

@@ -12,7 +12,7 @@ from .._model import M, Model
 from .._pack import packed
 from .._policy import RETRIES, USUAL
 from .._wire import Verify
-from ..errors import ConnectionFailedError, ProtocolError, from_body
+from ..errors import ConnectionFailedError, ForkdError, ProtocolError, from_body
 from . import io
 from .transport import AsyncLines, AsyncTransport
 
@@ -22,13 +22,13 @@ BranchMode = Literal["full", "diff", "live"]
 class AsyncController:
     """A daemon.
 
-    Without an address, it is the one that FORKD_ADDRESS or FORKD_URL names, else this host's own, else the machine's; without
-    a token, the one in FORKD_TOKEN_FILE or FORKD_TOKEN is shown. `timeout` is how long the daemon may take to answer, where a
-    request has no limit of its own. `retries` is how often a request is repeated that may be. `verify` is a file of
-    certificates to trust, or `False` to trust all.
+    Without an address, uses the one of FORKD_ADDRESS or FORKD_URL, else this host's daemon, else the machine's; without a
+    token, the one in FORKD_TOKEN_FILE or FORKD_TOKEN. `timeout` is how long the daemon may take to answer, if a request has no
+    limit of its own. `retries` is how often a repeatable request is repeated. `verify` is a file of certificates to trust, or
+    `False` to trust all.
 
-    With `autostart`, or FORKD_AUTOSTART=1, a private daemon is started by the first request if there is none and no address
-    names one. It ends, with all of its sandboxes, when the last client that uses it is closed or gone.
+    With `autostart`, or FORKD_AUTOSTART=1, the first request starts a private daemon if none is running and no address is
+    given. It ends, with all of its sandboxes, when its last client is closed or has exited.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AsyncController:
 
     @classmethod
     def shared(cls, address: Optional[str] = None, token: Optional[str] = None) -> AsyncController:
-        """The one that sandboxes and snapshots use when they are given none."""
+        """The default controller of sandboxes and snapshots."""
         if _autostart.wanted(None, address):
             helper = _autostart.shared(token)
             return io.shared(helper, lambda: cls._with(helper))
@@ -55,7 +55,7 @@ class AsyncController:
 
     @classmethod
     def _with(cls, helper: _autostart.Helper) -> AsyncController:
-        """One that does not end the helper when it is closed: others use it, too."""
+        """A controller that does not stop the helper when it is closed, since others use it, too."""
         made = cls.__new__(cls)
         made._helper = None
         made.transport = AsyncTransport(helper, USUAL, True, RETRIES)
@@ -73,29 +73,29 @@ class AsyncController:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends all connections, and lets go of a daemon that `autostart` has started. The next request makes new ones."""
+        """Closes all connections, and releases a daemon started by `autostart`. The next request connects again."""
         await self.transport.aclose()
         if self._helper is not None:
             await io.aside(_autostart.Helper.end, self._helper)
 
     async def health(self) -> models.Health:
-        """Whether the daemon is well."""
+        """Whether the daemon accepts requests."""
         return await self.transport.send(_api.health())
 
     async def version(self) -> models.Version:
-        """The daemon's version, and its API's."""
+        """The versions of the daemon and of its API."""
         return await self.transport.send(_api.version())
 
     async def caller(self) -> models.Caller:
-        """Who the daemon takes this client to be, and what it may do."""
+        """The caller's name, scope, project and limits, as the daemon sees them."""
         return await self.transport.send(_api.caller())
 
     async def problems(self) -> list[models.Problem]:
-        """Files of the daemon's that it cannot read, and why. It leaves them alone and tries again every minute."""
+        """Files that the daemon cannot read, with reasons. It does not change them, and tries again every minute."""
         return (await self.transport.send(_api.problems())).problems
 
     async def resolve_name(self, name: str) -> models.Named:
-        """What a name means: a snapshot's tag comes before a sandbox's id."""
+        """Whether a name is a snapshot's tag or a sandbox's id; a tag takes precedence."""
         return await self.transport.send(_api.resolve_name(name))
 
     async def metrics(self) -> str:
@@ -103,7 +103,7 @@ class AsyncController:
         return await self.transport.send(_api.metrics())
 
     async def ca(self) -> str:
-        """The certificate of the daemon's own CA, in PEM: with it, TLS on the daemon's port can be trusted."""
+        """The certificate of the daemon's own CA, in PEM, for verifying TLS on the daemon's port."""
         return await self.transport.send(_api.ca())
 
     async def events(
@@ -117,32 +117,38 @@ class AsyncController:
         """What happens from now on, or after the `cursor` of an event, without an end.
 
         `sandbox`, `snapshot` and `event` (the kind) pick events; one must pass all that are given. When the connection breaks,
-        it is opened again where it was. Events that the daemon no longer has are told as `missed`.
+        it is opened again where it was. Events that the daemon no longer has are told as `missed`. The iterator fails when the
+        connection has broken, without an event in between, more often than requests are repeated.
         """
         picked = [[words] if isinstance(words, str) else list(words) for words in (sandbox, snapshot, event)]
+        attempts = 0
         while True:
             call = _api.events(after, *picked)
-            lines = AsyncLines(self.transport, await self.transport.begin(call))
+            lines = None
             try:
+                lines = AsyncLines(self.transport, await self.transport.open(call))
                 while True:
                     line = await lines.next()
                     if line is None:
                         break
                     told = call.read(line)
-                    after = told.cursor or after
+                    after, attempts = told.cursor or after, 0
                     yield told
-            except ConnectionFailedError:
+                # A daemon without cursors cannot say what was missed.
                 if after is None:
+                    return
+                raise ConnectionFailedError("the daemon ended the stream of events", hint="its log may have the reason")
+            except ForkdError as error:
+                attempts += 1
+                if (lines is not None and after is None) or not self.transport.again(call, None, attempts, error):
                     raise
             finally:
-                await lines.aclose()
-            # A daemon without cursors cannot say what was missed.
-            if after is None:
-                return
-            await io.sleep(_policy.pause(1))
+                if lines is not None:
+                    await lines.aclose()
+            await io.sleep(_policy.pause(attempts))
 
     async def create_sandboxes(self, body: models.CreateSandboxes) -> models.CreatedSandboxes:
-        """Forks sandboxes from a snapshot, or straight from a sandbox: all, or none unless `partial` is set."""
+        """Forks sandboxes from a snapshot or from a sandbox: all of them or, unless `partial` is set, none."""
         return await self.transport.send(_api.create_sandboxes(body))
 
     async def spawn_sandboxes(
@@ -162,8 +168,8 @@ class AsyncController:
     ) -> list[models.SandboxInfo]:
         """Forks sandboxes from a snapshot.
 
-        `per_child_netns`, `prewarm`, `live_fork` and `hugepages` are taken for the sake of programs that have them: every
-        sandbox has a network of its own and is forked from a live parent, and huge pages are the host's business.
+        `per_child_netns`, `prewarm`, `live_fork` and `hugepages` are accepted for compatibility and have no effect: every
+        sandbox has its own network and is forked from a live parent, and huge pages are configured on the host.
         """
         limits = None if memory_limit_mib is None else models.Limits(memory_mib=memory_limit_mib)
         body = models.CreateSandboxes(
@@ -180,7 +186,7 @@ class AsyncController:
     async def list_sandboxes(
         self, *, state: Optional[str] = None, snapshot_tag: Optional[str] = None, metadata: Optional[str] = None
     ) -> list[models.SandboxInfo]:
-        """All sandboxes, the oldest first; those that have ended are there for a while. `metadata` is as `key=value`."""
+        """All sandboxes, the oldest first, including recently ended ones. `metadata` is a filter `key=value`."""
         sandboxes: list[models.SandboxInfo] = []
         after = None
         while True:
@@ -195,7 +201,7 @@ class AsyncController:
         return await self.transport.send(_api.get_sandbox(sandbox_id))
 
     async def kill_sandbox(self, sandbox_id: str) -> None:
-        """Ends a sandbox and forgets it. Its branches stay."""
+        """Ends a sandbox and removes it. Its branches stay."""
         await self.transport.send(_api.remove_sandbox(sandbox_id))
 
     async def branch_sandbox(
@@ -207,45 +213,44 @@ class AsyncController:
         mode: Optional[BranchMode] = None,
         wait: bool = True,
     ) -> models.SnapshotInfo:
-        """Makes a snapshot of a sandbox, which goes on.
+        """Makes a snapshot of a sandbox, which keeps running.
 
-        `wait` is whether the snapshot is on disk when this returns; it can be forked from at once. `diff`, `measure_diff` and
-        `mode` are taken for the sake of programs that have them: there is only one way, which copies nothing while the sandbox
-        stands still.
+        With `wait`, returns when the snapshot is on disk; it can be forked at once. `diff`, `measure_diff` and `mode` are
+        accepted for compatibility and have no effect: there is one mode, which copies no memory while the sandbox is paused.
         """
         return await self.transport.send(_api.branch_sandbox(sandbox_id, models.BranchSandbox(tag=tag, wait=wait)))
 
     async def pause_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
-        """Stops a sandbox where it is."""
+        """Pauses a sandbox."""
         return await self.transport.send(_api.pause_sandbox(sandbox_id))
 
     async def resume_sandbox(self, sandbox_id: str) -> models.SandboxInfo:
-        """Lets a sandbox go on."""
+        """Resumes a paused sandbox."""
         return await self.transport.send(_api.resume_sandbox(sandbox_id))
 
     async def rollback_sandbox(self, sandbox_id: str, tag: str) -> models.SandboxInfo:
-        """Takes a sandbox back to one of its own branches."""
+        """Returns a sandbox to the state of one of its own branches."""
         return await self.transport.send(_api.rollback_sandbox(sandbox_id, tag))
 
     async def set_sandbox_ttl(self, sandbox_id: str, ttl_secs: Optional[int]) -> models.SandboxInfo:
-        """Changes when a sandbox is ended by itself: seconds from now, or `None` for never."""
+        """Changes when a sandbox expires: seconds from now, or `None` for never."""
         return await self.transport.send(_api.set_ttl(sandbox_id, ttl_secs))
 
     async def set_sandbox_egress(self, sandbox_id: str, egress: models.Egress) -> models.SandboxInfo:
-        """Changes what a sandbox may reach."""
+        """Changes which addresses a sandbox may connect to."""
         return await self.transport.send(_api.set_egress(sandbox_id, egress))
 
     async def set_sandbox_bandwidth(self, sandbox_id: str, bandwidth_mib: Optional[int]) -> models.SandboxInfo:
-        """Changes how much a sandbox may send and receive: MiB a second, or `None` for the daemon's default."""
+        """Changes the bandwidth limit of a sandbox, in MiB/s each way; `None` for the daemon's default."""
         body = models.SetBandwidth(bandwidth_mib=bandwidth_mib)
         return await self.transport.send(_api.set_bandwidth(sandbox_id, body))
 
     async def sandbox_stats(self, sandbox_id: str) -> models.SandboxStats:
-        """What a sandbox uses."""
+        """The CPU time, memory, disk and network use of a sandbox."""
         return await self.transport.send(_api.stats(sandbox_id))
 
     async def sandbox_console(self, sandbox_id: str, size: Optional[int] = None) -> str:
-        """The last of what a guest has printed on its console."""
+        """The end of the console output of a guest."""
         return await self.transport.send(_api.console(sandbox_id, size))
 
     async def exec_command(
@@ -259,7 +264,7 @@ class AsyncController:
         user: Optional[str] = None,
         stdin: Optional[str] = None,
     ) -> models.Executed:
-        """Runs a program in a sandbox to its end."""
+        """Runs a program in a sandbox and waits until it ends."""
         body = models.Exec(args=list(args), cwd=cwd, env=env or {}, stdin=stdin, timeout_secs=timeout_secs, user=user)
         return await self.transport.send(_api.execute(sandbox_id, body))
 
@@ -273,12 +278,12 @@ class AsyncController:
         env: Optional[dict[str, str]] = None,
         timeout_secs: int = 30,
     ) -> models.Evaluated:
-        """Runs code in one of a sandbox's interpreters, which keep their state from call to call."""
+        """Runs code in an interpreter of a sandbox, which keeps its state between calls."""
         body = models.Eval(code=code, context=context, env=env or {}, language=language, timeout_secs=timeout_secs)
         return await self.transport.send(_api.evaluate(sandbox_id, body))
 
     async def ping_sandbox(self, sandbox_id: str) -> dict[str, Any]:
-        """Whether a sandbox's guest answers, and how long that took."""
+        """Whether the guest of a sandbox answers, and how long that took."""
         begun = time.monotonic()
         await self.transport.send(_api.file_info(sandbox_id, "/", None))
         return {"pong": True, "round_trip_us": round((time.monotonic() - begun) * 1e6)}
@@ -293,7 +298,7 @@ class AsyncController:
     async def build_snapshot(
         self, body: models.BuildSnapshot, on_progress: Optional[io.Handler[models.Progress]] = None
     ) -> models.BuiltSnapshot:
-        """Makes a snapshot, unless there is one of the same contents, and gives it a name."""
+        """Makes a snapshot, unless one with the same contents exists, and gives it a name."""
         last = await self._followed(_api.build_snapshot(body), models.Progress, on_progress)
         return last.built or _nothing()
 
@@ -306,19 +311,19 @@ class AsyncController:
         return await self.transport.send(_api.get_snapshot(tag))
 
     async def delete_snapshot(self, tag: str, *, cascade: bool = False, all_names: bool = False) -> list[str]:
-        """Removes a snapshot, or another name of one. What was removed, in this order.
+        """Removes a snapshot, or an additional name of one. Returns what was removed, in order.
 
-        With `cascade`, also the snapshots based on it. One that has other names is removed only with `all_names`.
+        With `cascade`, also removes the snapshots based on it. A snapshot with other names is removed only with `all_names`.
         """
         removed = await self.transport.send(_api.remove_snapshot(tag, cascade, all_names))
         return [] if removed is None else [*removed.removed, *removed.names]
 
     async def snapshot_history(self, tag: str) -> models.SnapshotHistory:
-        """What a snapshot is based on, and what is based on it, with sizes on disk."""
+        """The chain of snapshots that a snapshot is based on, and those based on it, with sizes on disk."""
         return await self.transport.send(_api.snapshot_history(tag))
 
     async def verify_snapshot(self, tag: str) -> models.SnapshotVerification:
-        """Reads and checks every file of a snapshot and of what it is based on."""
+        """Reads and verifies every file of a snapshot and of the snapshots it is based on."""
         return await self.transport.send(_api.verify_snapshot(tag))
 
     async def prune_snapshots(
@@ -330,9 +335,9 @@ class AsyncController:
         project: Optional[str] = None,
         dry_run: bool = False,
     ) -> models.PrunedSnapshots:
-        """Removes snapshots that nobody needs, the longest unused first; with `dry_run`, only says which.
+        """Removes snapshots that no sandbox or snapshot needs, least recently used first; with `dry_run`, only lists them.
 
-        Those that somebody has named go only with `named`, and with `unused_seconds` or `keep_mib`.
+        Snapshots with a chosen name are removed only with `named`, and with `unused_seconds` or `keep_mib`.
         """
         body = models.PruneSnapshots(
             unused_seconds=unused_seconds, keep_mib=keep_mib, named=named, project=project, dry_run=dry_run
@@ -340,17 +345,17 @@ class AsyncController:
         return await self.transport.send(_api.prune_snapshots(body))
 
     async def publish_snapshot(self, tag: str, public: bool = True) -> models.SnapshotInfo:
-        """Sets whether every project may use a snapshot."""
+        """Makes a snapshot available to every project, or no longer."""
         return await self.transport.send(_api.publish_snapshot(tag, models.Publish(public=public)))
 
     async def compact_snapshot(self, tag: str) -> models.SnapshotInfo:
-        """Makes a snapshot one that needs no other."""
+        """Makes a snapshot independent of those it is based on."""
         return await self.transport.send(_api.compact_snapshot(tag))
 
     async def resolve_snapshot(
         self, reference: str, *, credentials: Optional[models.Credentials] = None
     ) -> models.ResolvedSnapshot:
-        """The digest of the snapshot that a reference to a registry names now: what is signed."""
+        """The digest of the snapshot that a registry reference points to: what a signature covers."""
         body = models.ResolveSnapshot(reference=reference, credentials=credentials)
         return await self.transport.send(_api.resolve_snapshot(body))
 
@@ -374,15 +379,15 @@ class AsyncController:
         return await self.transport.send(_api.add_snapshot_signature(body))
 
     async def add_snapshot_name(self, tag: str, name: str, *, force: bool = False) -> models.SnapshotInfo:
-        """Gives a snapshot another name; with `force`, also one that another snapshot has."""
+        """Gives a snapshot another name; with `force`, moves the name from another snapshot."""
         return await self.transport.send(_api.add_snapshot_name(tag, name, force))
 
     async def remove_snapshot_name(self, tag: str, name: str) -> models.SnapshotInfo:
-        """Takes a name from a snapshot, which stays."""
+        """Removes a name of a snapshot; the snapshot stays."""
         return await self.transport.send(_api.remove_snapshot_name(tag, name)) or await self.get_snapshot(tag)
 
     async def save_snapshot(self, tag: str) -> AsyncIterator[bytes]:
-        """A snapshot with all that it is based on, as an archive, in pieces as they come."""
+        """A snapshot with everything it is based on, as a stream of pieces of an archive."""
         response = await self.transport.begin(_api.save_snapshot(tag))
         return self.transport.pieces(response)
 
@@ -393,9 +398,9 @@ class AsyncController:
         tag: Optional[str] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.SnapshotInfo:
-        """Takes in a snapshot from an archive: a file that is open, or pieces as they come.
+        """Loads a snapshot from an archive: an open file, or an iterator of pieces.
 
-        Without a tag, it is called what it was called where it was saved.
+        Without a tag, it gets the name under which it was saved.
         """
         last = await self._followed(_api.load_snapshot(tag), models.LibraryProgress, on_progress, archive)
         return last.snapshot or _nothing()
@@ -410,10 +415,10 @@ class AsyncController:
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.SnapshotInfo:
-        """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
+        """Pulls a snapshot from a registry. Data that a failed pull has stored is not fetched again.
 
-        Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
-        under any tag; if it is not, it is called after the reference and its digest. `key` is a public key in PEM that must
+        Without a tag, it keeps the name that its sender gave it. With `reuse`, a snapshot that is already stored under any
+        tag is not pulled; a pulled one is named after the reference and its digest. `key` is a public key in PEM that must
         have signed it.
         """
         body = models.PullSnapshot(reference=reference, tag=tag, reuse=reuse, key=key, credentials=credentials)
@@ -431,11 +436,11 @@ class AsyncController:
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.PushedSnapshot:
-        """Pushes a snapshot, with all that it is based on, to a registry. What is there is not sent again.
+        """Pushes a snapshot, with everything it is based on, to a registry. Data that the registry has is not sent again.
 
-        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. `mount_from` are
-        repositories of the same registry that may have parts of it. With `variant`, the tag then names it beside the other
-        snapshots that it names, as the one with this name; a pull gets the first that fits its host.
+        A snapshot of a sandbox contains the memory of its user, and is pushed only with `yes`. `mount_from` are repositories
+        of the same registry that may have parts of it. With `variant`, it is added under this name to the snapshots of the
+        tag; a pull takes the first that fits its host.
         """
         body = models.PushSnapshot(
             reference=reference, yes=yes, mount_from=list(mount_from), variant=variant, credentials=credentials
@@ -446,7 +451,7 @@ class AsyncController:
     async def list_repository(
         self, repository: str, *, credentials: Optional[models.Credentials] = None
     ) -> models.RepositoryTags:
-        """The tags of a repository of a registry, and what they name."""
+        """The tags of a repository, with the snapshots they point to."""
         body = models.ListRepository(repository=repository, credentials=credentials)
         return await self.transport.send(_api.list_repository(body))
 
@@ -480,7 +485,7 @@ class AsyncController:
         suite: str = "bookworm",
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.ImageInfo:
-        """Makes a Debian image with these packages, without any registry."""
+        """Makes a Debian image with these packages, without a registry."""
         body = models.DebianImage(include=list(include), name=name, suite=suite)
         last = await self._followed(_api.debian_image(body), models.LibraryProgress, on_progress)
         return last.image or _nothing()
@@ -495,7 +500,7 @@ class AsyncController:
         no_cache: bool = False,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.ImageInfo:
-        """Builds an image from the Dockerfile in a directory, all of which is sent. Each step runs in a guest."""
+        """Builds an image from the Dockerfile in a directory, which is sent as a whole. Each step runs in a guest."""
         call = _api.build_image({"name": name, "dockerfile": dockerfile, "target": target, "no_cache": no_cache or None})
         with await io.aside(packed, directory) as archive:
             last = await self._followed(call, models.LibraryProgress, on_progress, archive)
@@ -509,20 +514,20 @@ class AsyncController:
         size_mib: Optional[int] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.ImageInfo:
-        """Takes in an image from an archive, as `docker save` writes it: a file that is open, or pieces as they come."""
+        """Imports an image from an archive, as `docker save` writes it: an open file, or an iterator of pieces."""
         last = await self._followed(_api.import_image(name, size_mib), models.LibraryProgress, on_progress, archive)
         return last.image or _nothing()
 
     async def prune_images(self, *, keep_mib: Optional[int] = None, images: bool = False) -> models.PrunedImages:
-        """Removes steps that builds have kept, but for `keep_mib` of those used last; with `images`, also unnamed images."""
+        """Removes cached build steps, except the last used `keep_mib`; with `images`, also removes unnamed images."""
         return await self.transport.send(_api.prune_images(models.PruneImages(images=images, keep_mib=keep_mib)))
 
     async def publish_image(self, image: str, public: bool = True) -> models.ImageInfo:
-        """Sets whether every project may use an image."""
+        """Makes an image available to every project, or no longer."""
         return await self.transport.send(_api.publish_image(image, models.Publish(public=public)))
 
     async def remove_image(self, image: str) -> Optional[models.RemovedImage]:
-        """Removes an image, or a name of it. `None` if it was removed a moment ago."""
+        """Removes an image, or a name of it. Returns `None` if it was removed a moment ago."""
         return await self.transport.send(_api.remove_image(image))
 
     async def list_kernels(self) -> list[models.Kernel]:
@@ -537,7 +542,7 @@ class AsyncController:
         default: bool = False,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.Kernel:
-        """Adds a kernel that the daemon's host can get; with `default`, it becomes the default."""
+        """Adds the kernel of the daemon's host, or of its distribution; with `default`, makes it the default."""
         body = models.AddKernel(default=default, source=source, version=version)
         last = await self._followed(_api.add_kernel(body), models.LibraryProgress, on_progress)
         return last.kernel or _nothing()
@@ -549,20 +554,20 @@ class AsyncController:
         default: bool = False,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.Kernel:
-        """Takes in a kernel from an archive: a file that is open, or pieces as they come. With `default`, it becomes that."""
+        """Imports a kernel from an archive: an open file, or an iterator of pieces. With `default`, makes it the default."""
         last = await self._followed(_api.import_kernel(default), models.LibraryProgress, on_progress, archive)
         return last.kernel or _nothing()
 
     async def choose_kernel(self, kernel: str) -> models.Kernel:
-        """Chooses the default kernel, by its name or the beginning of it."""
+        """Sets the default kernel, by its id or version, or a prefix of one."""
         return await self.transport.send(_api.choose_kernel(models.ChooseKernel(kernel=kernel)))
 
     async def remove_kernel(self, kernel: str, *, force: bool = False) -> Optional[models.Kernel]:
-        """Removes a kernel; with `force`, also the default. `None` if it was removed a moment ago."""
+        """Removes a kernel; with `force`, also the default one. Returns `None` if it was removed a moment ago."""
         return await self.transport.send(_api.remove_kernel(kernel, force))
 
     async def _followed(self, call: Call[Any], kind: type[M], handler: Optional[io.Handler[M]], content: Any = None) -> M:
-        """The last line of what is told while something is made."""
+        """Reports progress, and returns the last line of a stream."""
         lines = await self.transport.lines(call, content)
         try:
             while True:

@@ -63,7 +63,7 @@ class AsyncFiles:
     async def list(
         self, path: str, *, user: Optional[str] = None, limit: Optional[int] = None, after: Optional[str] = None
     ) -> builtins.list[models.FileInfo]:
-        """What is in a directory, in the order of names: at most `limit`, and only those after a name."""
+        """Lists a directory, sorted by name: at most `limit` files, and only those after a name."""
         files: builtins.list[models.FileInfo] = []
         while limit is None or len(files) < limit:
             size = None if limit is None else min(limit - len(files), _PAGE)
@@ -75,11 +75,11 @@ class AsyncFiles:
         return files[:limit]
 
     async def get_info(self, path: str, *, user: Optional[str] = None) -> models.FileInfo:
-        """What is known of a file. A link is shown as what it leads to."""
+        """The metadata of a file. Links are followed."""
         return await self._transport.send(_api.file_info(self._id, path, user))
 
     async def exists(self, path: str, *, user: Optional[str] = None) -> bool:
-        """Whether there is such a file or directory."""
+        """Whether a file or directory exists."""
         try:
             await self.get_info(path, user=user)
         except NotFoundError as error:
@@ -89,7 +89,7 @@ class AsyncFiles:
         return True
 
     async def make_dir(self, path: str, *, user: Optional[str] = None) -> bool:
-        """Makes a directory and those above it. `False` if it was there."""
+        """Makes a directory and those above it. Returns `False` if it exists."""
         if await self.exists(path, user=user):
             return False
         made = await self._controller.exec_command(self._id, ["mkdir", "-p", "--", path], user=user)

@@ -28,7 +28,7 @@ _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, Any]] = 
 
 
 async def tell(handler: Optional[Handler[T]], value: T) -> None:
-    """Tells somebody, if there is anybody."""
+    """Calls a handler, if there is one, and waits for it."""
     if handler is not None:
         answer = handler(value)
         if inspect.isawaitable(answer):
@@ -36,7 +36,7 @@ async def tell(handler: Optional[Handler[T]], value: T) -> None:
 
 
 async def aside(function: Callable[[A], T], argument: A) -> T:
-    """Does something that would hold up everybody."""
+    """Runs a blocking function in a thread."""
     return await asyncio.get_running_loop().run_in_executor(None, function, argument)
 
 

@@ -10,7 +10,7 @@ from .controller import AsyncController
 
 
 class AsyncSandboxPaginator:
-    """Sandboxes, the oldest first. Iterate over it, or take `next_items()` as long as it `has_next`."""
+    """Sandboxes, the oldest first. Iterate over it, or call `next_items()` while `has_next` is true."""
 
     def __init__(
         self,

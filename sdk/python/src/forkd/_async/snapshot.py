@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSnapshot:
-    """A frozen guest. `info` is what was known of it when it was last asked."""
+    """A frozen guest. `info` is the state in the daemon's last answer."""
 
     def __init__(self, controller: AsyncController, info: models.SnapshotInfo) -> None:
         self.controller = controller
@@ -58,13 +58,13 @@ class AsyncSnapshot:
     ) -> AsyncSnapshot:
         """Boots an image, runs commands and code in it, and freezes it.
 
-        `run` are commands for a shell, run as root before `warm_up`; one that fails ends it. `warm_up` is code that has run
-        when sandboxes begin: a text is Python. `on_progress` is told each step and what it prints. `wait` is whether the
-        snapshot is on disk when this returns; it can be forked from before that.
+        `run` are shell commands, run as root before `warm_up`; if one fails, no snapshot is made. `warm_up` is code that runs
+        before the freeze; a string is Python. `on_progress` is called with each step and its output. With `wait`, returns when
+        the snapshot is on disk; it can be forked before that.
 
-        `cpu` is what the guest is shown of the host's CPU: a snapshot of a level can be used on every host that has the level.
-        With `host_certs`, the guest sees the certificates and proxy settings of the daemon's host; that needs the scope admin.
-        With `e2b`, commands, files and code are those of the user `user`, in /home/user, as E2B's are.
+        `cpu` is the CPU model of the guest: the host's, or a feature level, so that the snapshot runs on other hosts. With
+        `host_certs`, the guest has the certificates and proxy settings of the daemon's host; that needs the scope admin.
+        With `e2b`, commands, files and code belong to the user `user`, in /home/user, as in E2B.
         """
         body = models.CreateSnapshot(
             image=image,
@@ -111,11 +111,11 @@ class AsyncSnapshot:
         on_progress: Optional[io.Handler[models.Progress]] = None,
         controller: Optional[AsyncController] = None,
     ) -> AsyncSnapshot:
-        """The snapshot of an image or of another snapshot with these contents: made once, and found after that.
+        """Makes a snapshot of an image or of another snapshot, or finds the one with the same contents.
 
-        One of `image` and `snapshot`; the other arguments are those of `create`, and with a snapshot only `run`, `warm_up`
+        Give either `image` or `snapshot`; the other arguments are those of `create`, and with a snapshot only `run`, `warm_up`
         and `envs`. The name is moved to it from the snapshot that was built under it before, which stays. With `no_cache`,
-        it is made even if there is one.
+        it is made even if one exists.
         """
         contents = models.CreateSnapshot(
             image=image,
@@ -150,7 +150,7 @@ class AsyncSnapshot:
         wait: bool = True,
         controller: Optional[AsyncController] = None,
     ) -> AsyncSnapshot:
-        """Makes a snapshot of a sandbox, which goes on."""
+        """Makes a snapshot of a sandbox, which keeps running."""
         if not isinstance(sandbox, str):
             return await sandbox.branch(tag, wait=wait)
         controller = controller or AsyncController.shared()
@@ -177,7 +177,7 @@ class AsyncSnapshot:
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
         controller: Optional[AsyncController] = None,
     ) -> AsyncSnapshot:
-        """Takes in a snapshot that `save` has written: the path of a file, a file that is open, or pieces as they come."""
+        """Loads a snapshot that `save` has written: the path of a file, an open file, or an iterator of pieces."""
         controller = controller or AsyncController.shared()
         if not isinstance(archive, (str, os.PathLike)):
             return cls(controller, await controller.load_snapshot(archive, tag=tag, on_progress=on_progress))
@@ -196,10 +196,10 @@ class AsyncSnapshot:
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
         controller: Optional[AsyncController] = None,
     ) -> AsyncSnapshot:
-        """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
+        """Pulls a snapshot from a registry. Data that a failed pull has stored is not fetched again.
 
-        Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
-        under any tag; if it is not, it is called after the reference and its digest. `key` is a public key in PEM that must
+        Without a tag, it keeps the name that its sender gave it. With `reuse`, a snapshot that is already stored under any
+        tag is not pulled; a pulled one is named after the reference and its digest. `key` is a public key in PEM that must
         have signed it.
         """
         controller = controller or AsyncController.shared()
@@ -216,16 +216,16 @@ class AsyncSnapshot:
         credentials: Optional[models.Credentials] = None,
         controller: Optional[AsyncController] = None,
     ) -> models.RepositoryTags:
-        """The tags of a repository of a registry, and what they name."""
+        """The tags of a repository, with the snapshots they point to."""
         controller = controller or AsyncController.shared()
         return await controller.list_repository(repository, credentials=credentials)
 
     async def archive(self) -> AsyncIterator[bytes]:
-        """It and all that it is based on, as an archive, in pieces as they come."""
+        """It and everything it is based on, as a stream of pieces of an archive."""
         return await self.controller.save_snapshot(self.tag)
 
     async def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes it and all that it is based on to a file, which appears when it is whole."""
+        """Writes it and everything it is based on to a file, which appears when it is complete."""
         part = f"{os.fspath(path)}.part"
         try:
             with await io.aside(_writable, part) as file:
@@ -247,10 +247,10 @@ class AsyncSnapshot:
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.PushedSnapshot:
-        """Pushes it, with all that it is based on, to a registry. What is there is not sent again.
+        """Pushes it, with everything it is based on, to a registry. Data that the registry has is not sent again.
 
-        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. With
-        `variant`, the tag names several snapshots, and a pull gets the first that fits its host.
+        A snapshot of a sandbox contains the memory of its user, and is pushed only with `yes`. With `variant`, it is added
+        under this name to the snapshots of the tag; a pull takes the first that fits its host.
         """
         return await self.controller.push_snapshot(
             self.tag,
@@ -263,7 +263,7 @@ class AsyncSnapshot:
         )
 
     async def refresh(self) -> models.SnapshotInfo:
-        """What is known of it now."""
+        """Requests its current state."""
         self.info = await self.controller.get_snapshot(self.tag)
         return self.info
 
@@ -279,7 +279,7 @@ class AsyncSnapshot:
         on_expiry: Optional[models.OnExpiry] = None,
         wake_on_traffic: bool = False,
     ) -> builtins.list[AsyncSandbox]:
-        """New sandboxes that begin where this was frozen, all of them or none."""
+        """Forks `n` sandboxes from it, all of them or none."""
         from .sandbox import AsyncSandbox
 
         made = await forked(
@@ -306,39 +306,39 @@ class AsyncSnapshot:
         wait: bool = True,
         on_progress: Optional[io.Handler[models.Progress]] = None,
     ) -> AsyncSnapshot:
-        """A new snapshot based on this one, in which commands and code have run; the arguments are those of `create`."""
+        """Makes a snapshot based on this one, after running commands and code; the arguments are those of `create`."""
         body = models.CreateSnapshot(
             snapshot=self.tag, tag=tag, run=list(run), warm_up=_codes(warm_up), env=envs or {}, wait=wait
         )
         return type(self)(self.controller, await self.controller.create_snapshot(body, on_progress))
 
     async def history(self) -> builtins.list[models.SnapshotHistoryEntry]:
-        """The snapshots it is based on, from the base up, itself, and those based on it."""
+        """The chain of snapshots it is based on, itself, and the snapshots based on it."""
         return (await self.controller.snapshot_history(self.tag)).snapshots
 
     async def verify(self) -> models.SnapshotVerification:
-        """Reads and checks every file of it and of what it is based on."""
+        """Reads and verifies every file of it and of the snapshots it is based on."""
         return await self.controller.verify_snapshot(self.tag)
 
     async def compact(self) -> models.SnapshotInfo:
-        """Makes it one that needs no other."""
+        """Makes it independent of the snapshots it is based on."""
         self.info = await self.controller.compact_snapshot(self.tag)
         return self.info
 
     async def add_name(self, name: str, *, force: bool = False) -> models.SnapshotInfo:
-        """Gives it another name; with `force`, also one that another snapshot has."""
+        """Gives it another name; with `force`, moves the name from another snapshot."""
         self.info = await self.controller.add_snapshot_name(self.tag, name, force=force)
         return self.info
 
     async def remove_name(self, name: str) -> models.SnapshotInfo:
-        """Takes a name from it."""
+        """Removes one of its names."""
         self.info = await self.controller.remove_snapshot_name(self.tag, name)
         return self.info
 
     async def delete(self, *, cascade: bool = False, all_names: bool = False) -> builtins.list[str]:
-        """Removes it; with `cascade`, also the snapshots based on it. What was removed, in this order.
+        """Removes it; with `cascade`, also the snapshots based on it. Returns what was removed, in order.
 
-        One that has other names is removed only with `all_names`.
+        A snapshot with other names is removed only with `all_names`.
         """
         return await self.controller.delete_snapshot(self.tag, cascade=cascade, all_names=all_names)
 

@@ -26,7 +26,7 @@ def run_code(
     on_result: Optional[io.Handler[Result]],
     on_error: Optional[io.Handler[ExecutionError]],
 ) -> Execution:
-    """Runs code, and returns all that came of it."""
+    """Runs code, and returns its values, output and error."""
     transport = controller.transport
     call = _api.evaluate(sandbox_id, body)
     response = transport.open(call.streamed())
@@ -116,7 +116,7 @@ class Contexts:
         self._transport.send(_api.remove_context(self._id, identity(context)))
 
     def restart(self, context: Union[str, models.CodeContext]) -> None:
-        """Starts an interpreter anew: its state is gone."""
+        """Restarts an interpreter: its state is lost."""
         self._transport.send(_api.restart_context(self._id, identity(context)))
 
     def interrupt(self, context: Union[str, models.CodeContext], *, grace: int = 5) -> bool:

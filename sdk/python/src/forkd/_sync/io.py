@@ -29,13 +29,13 @@ _shared: dict[Any, Any] = {}
 
 
 def tell(handler: Optional[Handler[T]], value: T) -> None:
-    """Tells somebody, if there is anybody."""
+    """Calls a handler, if there is one."""
     if handler is not None:
         handler(value)
 
 
 def aside(function: Callable[[A], T], argument: A) -> T:
-    """Does something that holds up nobody else."""
+    """Calls a function; the asynchronous client does so in a thread."""
     return function(argument)
 
 

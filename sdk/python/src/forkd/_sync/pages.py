@@ -12,7 +12,7 @@ from .controller import Controller
 
 
 class SandboxPaginator:
-    """Sandboxes, the oldest first. Iterate over it, or take `next_items()` as long as it `has_next`."""
+    """Sandboxes, the oldest first. Iterate over it, or call `next_items()` while `has_next` is true."""
 
     def __init__(
         self,

@@ -30,9 +30,9 @@ S = TypeVar("S", bound="Sandbox")
 
 
 class Sandbox:
-    """A sandbox. As a context manager, it is gone at the end.
+    """A sandbox. As a context manager, it is removed at the end.
 
-    `info` is what was known of it when it was last asked. `files` and `commands` are as E2B's client has them.
+    `info` is the state in the daemon's last answer. `files` and `commands` are as in E2B's client.
     """
 
     def __init__(self, controller: Controller, info: models.SandboxInfo) -> None:
@@ -80,9 +80,9 @@ class Sandbox:
         token: Optional[str] = None,
         controller: Optional[Controller] = None,
     ) -> S:
-        """A new sandbox of a snapshot: FORKD_TAG, or `base`, if none is named. `template` is E2B's word for it.
+        """Forks a sandbox from a snapshot [default: FORKD_TAG, else `base`]. `template` is E2B's word for a snapshot.
 
-        It expires after `timeout` seconds; with `None`, never. It is removed then, or paused if `on_expiry` is `pause`. With
+        It expires after `timeout` seconds; with `None`, never. It is then removed, or paused if `on_expiry` is `pause`. With
         `wake_on_traffic`, requests to a paused sandbox resume it for another `timeout`.
         """
         named = snapshot or template or os.environ.get("FORKD_TAG") or "base"
@@ -113,7 +113,7 @@ class Sandbox:
         token: Optional[str] = None,
         controller: Optional[Controller] = None,
     ) -> S:
-        """A sandbox that is there. One that is paused goes on; with a `timeout`, it has at least so many seconds from now."""
+        """Connects to a sandbox, and resumes it if it is paused. With a `timeout`, it lives at least that many seconds."""
         controller = controller or Controller.shared(address, token)
         sandbox = cls(controller, controller.get_sandbox(sandbox_id))
         if sandbox.info.state == "paused":
@@ -134,17 +134,17 @@ class Sandbox:
         token: Optional[str] = None,
         controller: Optional[Controller] = None,
     ) -> SandboxPaginator:
-        """The sandboxes that are there, page by page: those that have ended only if they are asked for."""
+        """Lists sandboxes, page by page. Ended ones are listed only if `state` asks for them."""
         controller = controller or Controller.shared(address, token)
         return SandboxPaginator(controller, state, metadata or {}, snapshot, limit)
 
     def get_info(self) -> models.SandboxInfo:
-        """What is known of it now."""
+        """Requests its current state."""
         self.info = self.controller.get_sandbox(self.id)
         return self.info
 
     def is_running(self) -> bool:
-        """Whether it runs: it is neither paused nor gone."""
+        """Whether it is running: neither paused nor ended."""
         try:
             return (self.get_info()).state == "running"
         except NotFoundError:
@@ -163,10 +163,10 @@ class Sandbox:
         on_stderr: Optional[io.Handler[str]] = None,
         check: bool = False,
     ) -> CommandResult:
-        """Runs a command to its end. A text is one of the shell, a list a program and its arguments.
+        """Runs a command and waits until it ends. A string is a shell command, a list a program and its arguments.
 
-        `on_stdout` and `on_stderr` are told its output as it comes. A `timeout` of 0 or `None` is a day. With `check`, one
-        that fails raises CommandExitError, and one whose time is over CommandTimeoutError.
+        `on_stdout` and `on_stderr` are called with its output as it arrives. A `timeout` of 0 or `None` is a day. With
+        `check`, raises CommandExitError if it fails, and CommandTimeoutError if it exceeds the timeout.
         """
         body = models.Exec(
             args=arguments(command),
@@ -184,9 +184,9 @@ class Sandbox:
         return result.checked(body.timeout_secs) if check else result
 
     def eval(self, code: str, *, language: models.Language = "python", timeout: Optional[float] = 30) -> Optional[str]:
-        """The value of the last expression, as text. Names stay from call to call.
+        """Runs code, and returns the value of its last expression as text. Variables are kept between calls.
 
-        Code that fails raises EvaluationError, code whose time is over EvaluationTimeoutError.
+        Raises EvaluationError if the code fails, and EvaluationTimeoutError if it exceeds the timeout.
         """
         evaluated = self.controller.eval_code(self.id, code, language=language, timeout_secs=limit(timeout))
         error = evaluated.error
@@ -209,10 +209,10 @@ class Sandbox:
         on_result: Optional[io.Handler[Result]] = None,
         on_error: Optional[io.Handler[ExecutionError]] = None,
     ) -> Execution:
-        """Runs code in an interpreter that keeps its state, and returns all it has come to: values, pictures, output, an error.
+        """Runs code in an interpreter that keeps its state, and returns its values, pictures, output and error.
 
-        `on_stdout`, `on_stderr`, `on_result` and `on_error` are told each as it comes. Code whose time is over raises
-        EvaluationTimeoutError, which has all output until then.
+        `on_stdout`, `on_stderr`, `on_result` and `on_error` are called with each as it arrives. Code that exceeds the timeout
+        raises EvaluationTimeoutError, which has the output until then.
         """
         body = models.Eval(
             code=code,
@@ -224,7 +224,7 @@ class Sandbox:
         return run_code(self.controller, self.id, body, on_stdout, on_stderr, on_result, on_error)
 
     def branch(self, tag: Optional[str] = None, *, wait: bool = False) -> Snapshot:
-        """A snapshot of it as it is now; it goes on. With `wait`, the snapshot is on disk when this returns."""
+        """Makes a snapshot of it while it keeps running. With `wait`, returns when the snapshot is on disk."""
         info = self.controller.branch_sandbox(self.id, tag, wait=wait)
         return Snapshot(self.controller, info)
 
@@ -240,7 +240,7 @@ class Sandbox:
         on_expiry: Optional[models.OnExpiry] = None,
         wake_on_traffic: bool = False,
     ) -> builtins.list[Sandbox]:
-        """Copies of it as it is now, all of them or none; it goes on."""
+        """Forks `n` copies of it, all of them or none, while it keeps running."""
         made = forked(
             self.controller,
             n,
@@ -256,23 +256,23 @@ class Sandbox:
         return [Sandbox(self.controller, info) for info in made]
 
     def pause(self) -> models.SandboxInfo:
-        """Stops it where it is."""
+        """Pauses it: its CPUs stop, its memory stays."""
         self.info = self.controller.pause_sandbox(self.id)
         return self.info
 
     def resume(self) -> models.SandboxInfo:
-        """Lets it go on."""
+        """Resumes it."""
         self.info = self.controller.resume_sandbox(self.id)
         return self.info
 
     def rollback(self, branch: Union[str, Snapshot]) -> models.SandboxInfo:
-        """Takes it back to one of its own branches. It keeps its id and its time."""
+        """Returns it to the state of one of its own branches. Its id and its expiry stay the same."""
         tag = branch if isinstance(branch, str) else branch.tag
         self.info = self.controller.rollback_sandbox(self.id, tag)
         return self.info
 
     def kill(self) -> bool:
-        """Removes it. `False` if the daemon does not know it; one that was removed minutes ago is still known."""
+        """Removes it. Returns `False` if the daemon does not know it; it knows those removed in the last ten minutes."""
         try:
             self.controller.kill_sandbox(self.id)
         except NotFoundError:
@@ -280,29 +280,29 @@ class Sandbox:
         return True
 
     def set_timeout(self, timeout: Optional[float]) -> None:
-        """It is ended by itself so many seconds from now; with `None`, never."""
+        """Changes when it expires: seconds from now, or `None` for never."""
         self.info = self.controller.set_sandbox_ttl(self.id, seconds(timeout))
 
     def extend_timeout(self, timeout: float) -> None:
-        """It has at least so many seconds from now."""
+        """Delays its expiry to at least so many seconds from now."""
         ends = (self.get_info()).expires_at_unix
         if ends is not None and ends < time.time() + timeout:
             self.set_timeout(timeout)
 
     def set_egress(self, egress: models.Egress) -> None:
-        """Changes what it may reach, from one packet to the next."""
+        """Changes which addresses it may connect to, also for open connections."""
         self.info = self.controller.set_sandbox_egress(self.id, egress)
 
     def logs(self, size: Optional[int] = None) -> str:
-        """The last of what its guest has printed on its console: so many bytes, or 65536."""
+        """The last bytes of its console output [default: 65536]."""
         return self.controller.sandbox_console(self.id, size)
 
     def stats(self) -> models.SandboxStats:
-        """What it uses."""
+        """Its CPU time, memory, disk and network use."""
         return self.controller.sandbox_stats(self.id)
 
     def proxy_url(self, port: int, path: str = "/") -> str:
-        """Where one of its ports is, for those who show the daemon a token. A daemon behind a socket has no such address."""
+        """The URL of one of its ports, for clients with a token of the daemon. A daemon on a Unix socket has no such URL."""
         address = self.controller.transport.address
         if address.socket is not None:
             raise InvalidArgumentError(
@@ -320,7 +320,7 @@ class Sandbox:
         headers: Optional[dict[str, str]] = None,
         timeout: Optional[float] = None,
     ) -> httpx.Response:
-        """Asks what listens on one of its ports, over HTTP. The answer is the guest's own, with any status."""
+        """Sends an HTTP request to one of its ports. The answer is the guest's, with any status."""
         call: Call[None] = Call(
             method,
             _api.proxy(self.id, port, path),

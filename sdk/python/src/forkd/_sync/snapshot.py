@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A frozen guest. `info` is what was known of it when it was last asked."""
+    """A frozen guest. `info` is the state in the daemon's last answer."""
 
     def __init__(self, controller: Controller, info: models.SnapshotInfo) -> None:
         self.controller = controller
@@ -60,13 +60,13 @@ class Snapshot:
     ) -> Snapshot:
         """Boots an image, runs commands and code in it, and freezes it.
 
-        `run` are commands for a shell, run as root before `warm_up`; one that fails ends it. `warm_up` is code that has run
-        when sandboxes begin: a text is Python. `on_progress` is told each step and what it prints. `wait` is whether the
-        snapshot is on disk when this returns; it can be forked from before that.
+        `run` are shell commands, run as root before `warm_up`; if one fails, no snapshot is made. `warm_up` is code that runs
+        before the freeze; a string is Python. `on_progress` is called with each step and its output. With `wait`, returns when
+        the snapshot is on disk; it can be forked before that.
 
-        `cpu` is what the guest is shown of the host's CPU: a snapshot of a level can be used on every host that has the level.
-        With `host_certs`, the guest sees the certificates and proxy settings of the daemon's host; that needs the scope admin.
-        With `e2b`, commands, files and code are those of the user `user`, in /home/user, as E2B's are.
+        `cpu` is the CPU model of the guest: the host's, or a feature level, so that the snapshot runs on other hosts. With
+        `host_certs`, the guest has the certificates and proxy settings of the daemon's host; that needs the scope admin.
+        With `e2b`, commands, files and code belong to the user `user`, in /home/user, as in E2B.
         """
         body = models.CreateSnapshot(
             image=image,
@@ -113,11 +113,11 @@ class Snapshot:
         on_progress: Optional[io.Handler[models.Progress]] = None,
         controller: Optional[Controller] = None,
     ) -> Snapshot:
-        """The snapshot of an image or of another snapshot with these contents: made once, and found after that.
+        """Makes a snapshot of an image or of another snapshot, or finds the one with the same contents.
 
-        One of `image` and `snapshot`; the other arguments are those of `create`, and with a snapshot only `run`, `warm_up`
+        Give either `image` or `snapshot`; the other arguments are those of `create`, and with a snapshot only `run`, `warm_up`
         and `envs`. The name is moved to it from the snapshot that was built under it before, which stays. With `no_cache`,
-        it is made even if there is one.
+        it is made even if one exists.
         """
         contents = models.CreateSnapshot(
             image=image,
@@ -152,7 +152,7 @@ class Snapshot:
         wait: bool = True,
         controller: Optional[Controller] = None,
     ) -> Snapshot:
-        """Makes a snapshot of a sandbox, which goes on."""
+        """Makes a snapshot of a sandbox, which keeps running."""
         if not isinstance(sandbox, str):
             return sandbox.branch(tag, wait=wait)
         controller = controller or Controller.shared()
@@ -179,7 +179,7 @@ class Snapshot:
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
         controller: Optional[Controller] = None,
     ) -> Snapshot:
-        """Takes in a snapshot that `save` has written: the path of a file, a file that is open, or pieces as they come."""
+        """Loads a snapshot that `save` has written: the path of a file, an open file, or an iterator of pieces."""
         controller = controller or Controller.shared()
         if not isinstance(archive, (str, os.PathLike)):
             return cls(controller, controller.load_snapshot(archive, tag=tag, on_progress=on_progress))
@@ -198,10 +198,10 @@ class Snapshot:
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
         controller: Optional[Controller] = None,
     ) -> Snapshot:
-        """Pulls a snapshot from a registry. What came of a pull that failed is not fetched again.
+        """Pulls a snapshot from a registry. Data that a failed pull has stored is not fetched again.
 
-        Without a tag, it is called what its sender calls it. With `reuse`, this very snapshot is not pulled if it is there
-        under any tag; if it is not, it is called after the reference and its digest. `key` is a public key in PEM that must
+        Without a tag, it keeps the name that its sender gave it. With `reuse`, a snapshot that is already stored under any
+        tag is not pulled; a pulled one is named after the reference and its digest. `key` is a public key in PEM that must
         have signed it.
         """
         controller = controller or Controller.shared()
@@ -218,16 +218,16 @@ class Snapshot:
         credentials: Optional[models.Credentials] = None,
         controller: Optional[Controller] = None,
     ) -> models.RepositoryTags:
-        """The tags of a repository of a registry, and what they name."""
+        """The tags of a repository, with the snapshots they point to."""
         controller = controller or Controller.shared()
         return controller.list_repository(repository, credentials=credentials)
 
     def archive(self) -> Iterator[bytes]:
-        """It and all that it is based on, as an archive, in pieces as they come."""
+        """It and everything it is based on, as a stream of pieces of an archive."""
         return self.controller.save_snapshot(self.tag)
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes it and all that it is based on to a file, which appears when it is whole."""
+        """Writes it and everything it is based on to a file, which appears when it is complete."""
         part = f"{os.fspath(path)}.part"
         try:
             with io.aside(_writable, part) as file:
@@ -249,10 +249,10 @@ class Snapshot:
         credentials: Optional[models.Credentials] = None,
         on_progress: Optional[io.Handler[models.LibraryProgress]] = None,
     ) -> models.PushedSnapshot:
-        """Pushes it, with all that it is based on, to a registry. What is there is not sent again.
+        """Pushes it, with everything it is based on, to a registry. Data that the registry has is not sent again.
 
-        A snapshot of a sandbox has the memory of whoever used it, and is pushed only with `yes`. With
-        `variant`, the tag names several snapshots, and a pull gets the first that fits its host.
+        A snapshot of a sandbox contains the memory of its user, and is pushed only with `yes`. With `variant`, it is added
+        under this name to the snapshots of the tag; a pull takes the first that fits its host.
         """
         return self.controller.push_snapshot(
             self.tag,
@@ -265,7 +265,7 @@ class Snapshot:
         )
 
     def refresh(self) -> models.SnapshotInfo:
-        """What is known of it now."""
+        """Requests its current state."""
         self.info = self.controller.get_snapshot(self.tag)
         return self.info
 
@@ -281,7 +281,7 @@ class Snapshot:
         on_expiry: Optional[models.OnExpiry] = None,
         wake_on_traffic: bool = False,
     ) -> builtins.list[Sandbox]:
-        """New sandboxes that begin where this was frozen, all of them or none."""
+        """Forks `n` sandboxes from it, all of them or none."""
         from .sandbox import Sandbox
 
         made = forked(
@@ -308,39 +308,39 @@ class Snapshot:
         wait: bool = True,
         on_progress: Optional[io.Handler[models.Progress]] = None,
     ) -> Snapshot:
-        """A new snapshot based on this one, in which commands and code have run; the arguments are those of `create`."""
+        """Makes a snapshot based on this one, after running commands and code; the arguments are those of `create`."""
         body = models.CreateSnapshot(
             snapshot=self.tag, tag=tag, run=list(run), warm_up=_codes(warm_up), env=envs or {}, wait=wait
         )
         return type(self)(self.controller, self.controller.create_snapshot(body, on_progress))
 
     def history(self) -> builtins.list[models.SnapshotHistoryEntry]:
-        """The snapshots it is based on, from the base up, itself, and those based on it."""
+        """The chain of snapshots it is based on, itself, and the snapshots based on it."""
         return (self.controller.snapshot_history(self.tag)).snapshots
 
     def verify(self) -> models.SnapshotVerification:
-        """Reads and checks every file of it and of what it is based on."""
+        """Reads and verifies every file of it and of the snapshots it is based on."""
         return self.controller.verify_snapshot(self.tag)
 
     def compact(self) -> models.SnapshotInfo:
-        """Makes it one that needs no other."""
+        """Makes it independent of the snapshots it is based on."""
         self.info = self.controller.compact_snapshot(self.tag)
         return self.info
 
     def add_name(self, name: str, *, force: bool = False) -> models.SnapshotInfo:
-        """Gives it another name; with `force`, also one that another snapshot has."""
+        """Gives it another name; with `force`, moves the name from another snapshot."""
         self.info = self.controller.add_snapshot_name(self.tag, name, force=force)
         return self.info
 
     def remove_name(self, name: str) -> models.SnapshotInfo:
-        """Takes a name from it."""
+        """Removes one of its names."""
         self.info = self.controller.remove_snapshot_name(self.tag, name)
         return self.info
 
     def delete(self, *, cascade: bool = False, all_names: bool = False) -> builtins.list[str]:
-        """Removes it; with `cascade`, also the snapshots based on it. What was removed, in this order.
+        """Removes it; with `cascade`, also the snapshots based on it. Returns what was removed, in order.
 
-        One that has other names is removed only with `all_names`.
+        A snapshot with other names is removed only with `all_names`.
         """
         return self.controller.delete_snapshot(self.tag, cascade=cascade, all_names=all_names)
 

@@ -53,7 +53,7 @@ class Transport:
         _wire.warn_if_open(address, token)
 
     def _ready(self) -> Address:
-        """Where the daemon is; it is started again if it is gone with whoever held it."""
+        """Where the daemon is; it is started again if it has ended with the process that held it."""
         if self._helper is not None:
             found = self._helper.found
             if found is None:
@@ -72,7 +72,7 @@ class Transport:
                 return call.read(self.body(response, _wire.LARGEST))
             except ForkdError as error:
                 attempts += 1
-                if not self._again(call, content, attempts, error):
+                if not self.again(call, content, attempts, error):
                     raise
             io.sleep(_policy.pause(attempts))
 
@@ -84,11 +84,11 @@ class Transport:
                 return self.open(call)
             except ForkdError as error:
                 attempts += 1
-                if not self._again(call, None, attempts, error):
+                if not self.again(call, None, attempts, error):
                     raise
             io.sleep(_policy.pause(attempts))
 
-    def _again(self, call: Call[Any], content: Any, attempts: int, error: ForkdError) -> bool:
+    def again(self, call: Call[Any], content: Any, attempts: int, error: ForkdError) -> bool:
         """Whether a request is repeated that has failed so often."""
         return call.repeatable and content is None and attempts <= self.retries and _policy.may_pass(error)
 
@@ -189,5 +189,5 @@ class Lines:
         return line
 
     def close(self) -> None:
-        """Nobody reads on."""
+        """Closes the connection of an answer that is not read to its end."""
         self._response.close()

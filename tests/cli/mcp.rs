@@ -158,6 +158,11 @@ forkd: HOME/.cursor/mcp.json has another entry "forkd"; replace it with --force,
     for (client, path, section) in [
         ("claude-code", ".claude.json", "mcpServers"),
         ("claude-desktop", ".config/Claude/claude_desktop_config.json", "mcpServers"),
+        (
+            "cline",
+            ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+            "mcpServers",
+        ),
         ("gemini-cli", ".gemini/settings.json", "mcpServers"),
         ("vscode", ".config/Code/User/mcp.json", "servers"),
         ("windsurf", ".codeium/windsurf/mcp_config.json", "mcpServers"),

@@ -4,20 +4,40 @@ use std::time::Duration;
 
 use forkd_tests::engine::process::Failure;
 use forkd_tests::tiny_library::fill;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Mcp, open_daemon};
 use crate::world::World;
+
+const TOOLS: [&str; 11] = [
+    "list_snapshots",
+    "spawn_sandboxes",
+    "branch_sandbox",
+    "create_snapshot",
+    "wait_for_text",
+    "list_sandboxes",
+    "get_sandbox",
+    "kill_sandbox",
+    "exec_command",
+    "eval_code",
+    "ping_sandbox",
+];
 
 #[test]
 fn the_references_tools_are_offered_by_name() -> Result<(), Failure> {
     let (world, _agents, address) = open_daemon(&["--mcp-tools", "reference"])?;
     let mcp = Mcp::open(&address, None)?;
-    assert_eq!(mcp.tools()?.len(), 11);
+    assert_eq!(mcp.tools()?, TOOLS);
+    assert_eq!(mcp.data("list_sandboxes", json!({}))?["result"], json!([]));
     assert_eq!(mcp.data("list_snapshots", json!({}))?["result"][0]["tag"], "base");
     let spawned =
         mcp.data("spawn_sandboxes", json!({ "snapshot_tag": "base", "n": 2, "per_child_netns": true }))?;
     let id = spawned["result"][0]["id"].as_str().ok_or("no id")?.to_owned();
+    let ids = |list: &Value| -> Vec<Value> {
+        list["result"].as_array().into_iter().flatten().map(|sandbox| sandbox["id"].clone()).collect()
+    };
+    let (spawned, listed) = (ids(&spawned), ids(&mcp.data("list_sandboxes", json!({}))?));
+    assert!(listed.len() == 2 && spawned.iter().all(|id| listed.contains(id)), "{listed:?} {spawned:?}");
     let ran = mcp.data("exec_command", json!({ "sandbox_id": id, "args": ["fail", "5"] }))?;
     assert_eq!(ran, json!({ "stdout": "it is\nbroken\n", "stderr": "", "exit_code": 5 }));
     assert_eq!(mcp.data("eval_code", json!({ "sandbox_id": id, "code": "fail" }))?["exit_code"], 0);

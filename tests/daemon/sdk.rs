@@ -77,7 +77,7 @@ fn the_typescript_package_works_in_every_runtime() -> Result<(), Failure> {
     let runtimes = binaries::directory().with_file_name("npm-runtimes").join("node_modules/.bin");
     for runtime in ["bun", "deno"] {
         let run = Command::new(TYPESCRIPT)
-            .args(["./test", "wire", "daemon"])
+            .args(["./test", "address", "autostart", "wire", "socket", "daemon"])
             .env("FORKD_TEST_RUNTIME", runtimes.join(runtime))
             .env("FORKD_TEST_DAEMON", format!("unix://{}", world.socket().display()))
             .env("FORKD_TEST_SANDBOX", &id)

@@ -142,7 +142,7 @@ pub struct CreateSnapshot {
     /// the other fields, only `env`, `run`, `warm_up` and `wait` can be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// The name of a kernel [default: the default kernel].
+    /// The id or version of a kernel [default: the default kernel].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,7 @@ use std::time::SystemTime;
 use forkd_engine::agent::{Agent, AgentError};
 use forkd_engine::boot::DiskPlan;
 use forkd_engine::exec::{self, ExecError, Program};
-use forkd_engine::small::{self, Entry};
+use forkd_engine::small::{self, TarEntry};
 use forkd_engine::transfer::{self, Pack, Piece, Place};
 use forkd_engine::{host_environment, trust};
 use forkd_envd::Exit;
@@ -87,10 +87,10 @@ pub enum RunError {
 #[derive(Clone)]
 pub struct Disk {
     base: PathBuf,
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<BuildDiskState>>,
 }
 
-struct State {
+struct BuildDiskState {
     ground: Ground,
     default_user: String,
     /// What the last guest has written, until it is kept; then it is part of the ground.
@@ -106,7 +106,7 @@ struct Live {
 }
 
 impl Disk {
-    fn new(base: PathBuf, state: State) -> Disk {
+    fn new(base: PathBuf, state: BuildDiskState) -> Disk {
         Disk { base, state: Rc::new(RefCell::new(state)) }
     }
 
@@ -228,7 +228,8 @@ impl<'a> GuestRunner<'a> {
         let live = self.enter(disk)?;
         act(self, live.guest.agent())?;
         let ground = disk.state.borrow().ground.clone();
-        let state = State { ground, default_user: disk.default_user(), fresh: None, live: Some(live) };
+        let state =
+            BuildDiskState { ground, default_user: disk.default_user(), fresh: None, live: Some(live) };
         Ok(Disk::new(disk.base.clone(), state))
     }
 
@@ -241,11 +242,11 @@ impl<'a> GuestRunner<'a> {
         let default_user = default_user(&Config::default(), &String::from_utf8_lossy(&passwd));
         guest.finish(&self.wait)?;
         let ground = disk.state.borrow().ground.clone();
-        let state = State { ground, default_user, fresh: Some(draft), live: None };
+        let state = BuildDiskState { ground, default_user, fresh: Some(draft), live: None };
         Ok(Disk::new(disk.base.clone(), state))
     }
 
-    fn place_small(&self, agent: &Agent, entries: &[Entry<'_>]) -> Result<(), RunError> {
+    fn place_small(&self, agent: &Agent, entries: &[TarEntry<'_>]) -> Result<(), RunError> {
         self.wait.until(small::place(agent, entries))?.map_err(placing)
     }
 
@@ -289,7 +290,7 @@ impl<'a> GuestRunner<'a> {
             env = host_environment::environment(host, &env);
         }
         // A base image may name a directory that it does not have.
-        self.place_small(agent, &[Entry::Directory(&step.workdir)])?;
+        self.place_small(agent, &[TarEntry::Directory(&step.workdir)])?;
         if let Some(user) = &step.user {
             let init = InitRequest { default_user: Some(user.clone()), ..InitRequest::default() };
             self.wait.until(agent.post::<Value>(INIT, &init, CALL))??;
@@ -375,7 +376,7 @@ impl Runner for GuestRunner<'_> {
 
     fn base(&mut self, base: &Base) -> Result<(Disk, Config, Digest), RunError> {
         let image = self.image(base)?;
-        let state = State {
+        let state = BuildDiskState {
             ground: Ground::of(&image),
             default_user: image.metadata.default_user.clone(),
             fresh: None,
@@ -408,7 +409,7 @@ impl Runner for GuestRunner<'_> {
         let image = image.ok_or_else(|| ImageError::Unknown(step.ground.image.to_string()))?;
         let mut ground = step.ground;
         ground.steps.push(step.name);
-        let state = State { ground, default_user: step.default_user, fresh: None, live: None };
+        let state = BuildDiskState { ground, default_user: step.default_user, fresh: None, live: None };
         let disk = Disk::new(image.base(), state);
         self.made.insert(key, disk.clone());
         Ok(Some(disk))
@@ -486,7 +487,7 @@ impl Runner for GuestRunner<'_> {
 
     fn make_directory(&mut self, disk: Disk, path: &str, owner: Option<&str>) -> Result<Disk, RunError> {
         self.place(&disk, |runner, agent| {
-            let directory = [Entry::Directory(path)];
+            let directory = [TarEntry::Directory(path)];
             runner.wait.until(small::place_for(agent, &directory, owner))?.map_err(placing)
         })
     }

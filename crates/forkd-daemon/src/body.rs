@@ -29,11 +29,11 @@ pub(crate) struct BoundedBody {
     body: Body,
     left: u64,
     bounds: Bounds,
-    state: Arc<State>,
+    state: Arc<BodyState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BodyState {
     /// When the guest last asked for more.
     asked: Mutex<Instant>,
     /// What the client has done wrong. The guest's own answer to it says less.
@@ -54,7 +54,7 @@ where
     if body.size_hint().lower() > bounds.bytes {
         return Err(too_large(bounds.bytes));
     }
-    let state = Arc::new(State { asked: Mutex::new(Instant::now()), wrong: Mutex::default() });
+    let state = Arc::new(BodyState { asked: Mutex::new(Instant::now()), wrong: Mutex::default() });
     let mut work = pin!(work(BoundedBody { body, left: bounds.bytes, bounds, state: Arc::clone(&state) }));
     loop {
         tokio::select! {

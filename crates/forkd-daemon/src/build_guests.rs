@@ -40,7 +40,7 @@ impl BuildGuests for EngineGuests {
             kernels: self.library.kernels.clone(),
             program: self.engine.program().into(),
             agent: self.library.agent.clone(),
-            directory: self.engine.passing(),
+            directory: self.engine.temporary(),
             vcpus: shape.vcpus,
             memory_bytes: shape.memory_bytes,
             network: shape.network,

@@ -2,7 +2,7 @@
 
 use forkd_api::event::{DropReason, What};
 use forkd_api::sandbox::{Egress, EgressMode};
-use forkd_net::{Cidr, Dropped, Entry, Exceptions, Policy, Reason};
+use forkd_net::{Cidr, Dropped, EgressEntry, Exceptions, Policy, Reason};
 
 use crate::error::Answer;
 use crate::routes::checks::malformed;
@@ -28,7 +28,7 @@ pub fn convert(wanted: Egress) -> Answer<forkd_net::Egress> {
     Ok(policy.egress)
 }
 
-fn entries(allow: &[String]) -> Answer<Vec<Entry>> {
+fn entries(allow: &[String]) -> Answer<Vec<EgressEntry>> {
     let entry = |text: &String| text.parse().map_err(|error| malformed(format!("egress.allow: {error}")));
     allow.iter().map(entry).collect()
 }

@@ -25,14 +25,14 @@ pub struct EventLog {
 
 #[derive(Debug, Default)]
 struct Kept {
-    events: VecDeque<Arc<Entry>>,
+    events: VecDeque<Arc<EventEntry>>,
     /// The number of the first of them.
     first: u64,
 }
 
 /// An event and its project. An event without a known project concerns all.
 #[derive(Debug)]
-pub struct Entry {
+pub struct EventEntry {
     pub project: Option<Project>,
     pub event: Event,
 }
@@ -59,7 +59,7 @@ impl EventLog {
         let mut kept = self.lock();
         let number = kept.first + kept.events.len() as u64;
         let event = self.event(Position(number + 1), what);
-        kept.events.push_back(Arc::new(Entry { project, event }));
+        kept.events.push_back(Arc::new(EventEntry { project, event }));
         if kept.events.len() > KEPT {
             kept.events.pop_front();
             kept.first += 1;
@@ -98,7 +98,7 @@ impl EventLog {
     }
 
     /// What is at a position; waits for it. How many events before it are not kept any more, if any.
-    pub async fn next(&self, position: &mut Position) -> Result<Arc<Entry>, u64> {
+    pub async fn next(&self, position: &mut Position) -> Result<Arc<EventEntry>, u64> {
         loop {
             {
                 let kept = self.lock();

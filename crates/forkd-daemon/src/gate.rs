@@ -53,7 +53,7 @@ pub(crate) async fn gate(State(app): State<Shared>, mut request: Request, next: 
     let mut response = match plane {
         // Sandboxes have tokens of their own.
         Plane::Data(aim) => {
-            record.goes_on_to(&aim);
+            record.forward_to(&aim);
             trace.scope(data_plane(&app, aim, request)).instrument(span.clone()).await
         }
         plane => {
@@ -173,8 +173,8 @@ impl Record {
         Record { app: app.clone(), begun: Instant::now(), line, finished: false }
     }
 
-    /// Whose token, if any, is found out later.
-    fn goes_on_to(&mut self, aim: &Aim) {
+    /// Names the port that the request is forwarded to. Its token is checked later.
+    fn forward_to(&mut self, aim: &Aim) {
         if let Aim::Port { id, port, .. } = aim {
             self.line.who = format!("port:{port}");
             self.line.sandboxes = vec![id.clone()];

@@ -75,14 +75,14 @@ pub struct Idempotency {
 
 #[derive(Debug, Default)]
 struct Memory {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, RequestEntry>,
     /// The keys of the answers, the oldest first.
     order: VecDeque<Key>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RequestEntry {
     fingerprint: Fingerprint,
     state: Progress,
 }
@@ -197,7 +197,7 @@ fn turn(app: &Shared, key: &Key, fingerprint: Fingerprint) -> Result<Turn, ApiEr
         return Err(ApiError::new(ErrorCode::TooMany, "too many requests with idempotency keys are running"));
     }
     let (alive, running) = watch::channel(());
-    memory.entries.insert(key.clone(), Entry { fingerprint, state: Progress::Running(running) });
+    memory.entries.insert(key.clone(), RequestEntry { fingerprint, state: Progress::Running(running) });
     Ok(Turn::First(Running { app: Arc::clone(app), key: key.clone(), _alive: alive, answered: false }))
 }
 
@@ -276,14 +276,16 @@ impl Memory {
     fn forget(&mut self, bounds: Bounds) {
         while let Some(key) = self.order.front() {
             let old = match self.entries.get(key) {
-                Some(Entry { state: Progress::Answered { at, .. }, .. }) => at.elapsed() > bounds.age,
+                Some(RequestEntry { state: Progress::Answered { at, .. }, .. }) => at.elapsed() > bounds.age,
                 _ => true,
             };
             if !old && self.order.len() <= bounds.count && self.bytes <= bounds.bytes {
                 return;
             }
             let Some(key) = self.order.pop_front() else { return };
-            if let Some(Entry { state: Progress::Answered { answer, .. }, .. }) = self.entries.remove(&key) {
+            if let Some(RequestEntry { state: Progress::Answered { answer, .. }, .. }) =
+                self.entries.remove(&key)
+            {
                 self.bytes -= size(&key, &answer);
             }
         }
@@ -293,5 +295,5 @@ impl Memory {
 /// About what an answer takes in memory.
 fn size(key: &Key, answer: &Kept) -> usize {
     let headers: usize = answer.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-    2 * (key.0.len() + key.1.len()) + headers + answer.body.len() + size_of::<Entry>()
+    2 * (key.0.len() + key.1.len()) + headers + answer.body.len() + size_of::<RequestEntry>()
 }

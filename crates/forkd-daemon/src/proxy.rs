@@ -1,4 +1,4 @@
-//! Requests that go on to a port of a guest, and its answers.
+//! Forwards requests to a port of a guest, and its answers back.
 //!
 //! ```text
 //!   client ── HTTP ──▶ daemon ── HTTP, over vsock ──▶ whatever listens on the port

@@ -74,10 +74,10 @@ struct Stream {
     body: Body,
     framing: Framing,
     sandbox: SandboxHandle,
-    state: State,
+    state: StreamState,
 }
 
-enum State {
+enum StreamState {
     Passing,
     /// It has broken off, and it is being found out why.
     Asking(axum::Error, Pin<Box<dyn Future<Output = Option<String>> + Send>>),
@@ -88,7 +88,7 @@ enum State {
 pub(super) fn with_last_words(response: Response, path: &str, sandbox: &SandboxHandle) -> Response {
     let Some(framing) = Framing::of(&response, path) else { return response };
     let sandbox = sandbox.clone();
-    response.map(|body| Body::new(Stream { body, framing, sandbox, state: State::Passing }))
+    response.map(|body| Body::new(Stream { body, framing, sandbox, state: StreamState::Passing }))
 }
 
 impl http_body::Body for Stream {
@@ -100,30 +100,30 @@ impl http_body::Body for Stream {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         loop {
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Over => return Poll::Ready(None),
-                State::Passing => match Pin::new(&mut self.body).poll_frame(context) {
+            match std::mem::replace(&mut self.state, StreamState::Over) {
+                StreamState::Over => return Poll::Ready(None),
+                StreamState::Passing => match Pin::new(&mut self.body).poll_frame(context) {
                     Poll::Pending => {
-                        self.state = State::Passing;
+                        self.state = StreamState::Passing;
                         return Poll::Pending;
                     }
                     Poll::Ready(Some(Err(error))) if self.framing.is_between() => {
                         let sandbox = self.sandbox.clone();
                         let asking = Box::pin(async move { sandbox.end_after_failure().await });
-                        self.state = State::Asking(error, asking);
+                        self.state = StreamState::Asking(error, asking);
                     }
                     Poll::Ready(Some(Ok(frame))) => {
                         if let Some(bytes) = frame.data_ref() {
                             self.framing.pass(bytes);
                         }
-                        self.state = State::Passing;
+                        self.state = StreamState::Passing;
                         return Poll::Ready(Some(Ok(frame)));
                     }
                     Poll::Ready(other) => return Poll::Ready(other),
                 },
-                State::Asking(error, mut asking) => {
+                StreamState::Asking(error, mut asking) => {
                     let Poll::Ready(reason) = asking.as_mut().poll(context) else {
-                        self.state = State::Asking(error, asking);
+                        self.state = StreamState::Asking(error, asking);
                         return Poll::Pending;
                     };
                     let Some(reason) = reason else { return Poll::Ready(Some(Err(error))) };

@@ -1,4 +1,4 @@
-//! How long sandboxes live, and when they stand still.
+//! Expiry, pause and resume of sandboxes.
 
 use std::time::Duration;
 

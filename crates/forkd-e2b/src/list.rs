@@ -1,4 +1,4 @@
-//! Sandboxes are listed by pages: those that run and those that stand still.
+//! Lists running and paused sandboxes, page by page.
 
 use axum::Extension;
 use axum::extract::State;
@@ -20,7 +20,7 @@ const RUNNING: HeaderName = HeaderName::from_static("x-total-running");
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Wanted {
+pub(super) struct ListQuery {
     metadata: Option<String>,
     /// `running`, `paused`, or both with a comma.
     state: Option<String>,
@@ -37,7 +37,7 @@ type Place = (u64, String);
 pub(super) async fn list(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<ListQuery>,
 ) -> Answer<Response> {
     answer(app.sandboxes(&caller), &wanted)
 }
@@ -46,16 +46,16 @@ pub(super) async fn list(
 pub(super) async fn list_running(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<ListQuery>,
 ) -> Answer<Response> {
     let mut views = app.sandboxes(&caller);
     views.retain(|view| view.state == SandboxState::Running);
-    let wanted = Wanted { state: None, next_token: None, ..wanted };
+    let wanted = ListQuery { state: None, next_token: None, ..wanted };
     let (views, _) = page(views, &wanted, usize::MAX)?;
     Ok(Json(views.iter().map(ListedSandbox::of).collect::<Vec<_>>()).into_response())
 }
 
-fn answer(views: Vec<SandboxView>, wanted: &Wanted) -> Answer<Response> {
+fn answer(views: Vec<SandboxView>, wanted: &ListQuery) -> Answer<Response> {
     let limit = paging::limit(wanted.limit)?;
     let running = views.iter().filter(|view| view.state == SandboxState::Running).count();
     let (views, next) = page(views, wanted, limit)?;
@@ -68,7 +68,7 @@ fn answer(views: Vec<SandboxView>, wanted: &Wanted) -> Answer<Response> {
 /// twice or left out when sandboxes come and go in between.
 fn page(
     mut views: Vec<SandboxView>,
-    wanted: &Wanted,
+    wanted: &ListQuery,
     limit: usize,
 ) -> Answer<(Vec<SandboxView>, Option<String>)> {
     let states: Vec<&str> =

@@ -78,7 +78,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Extension(Sandboxes(vec![sandbox.sandbox_id.clone()])), Json(sandbox)))
 }
 
-fn order(app: &App, caller: &Caller, new: &Wanted, snapshot: &SnapshotHandle) -> NewSandboxes {
+fn order(app: &App, caller: &Caller, new: &SandboxRequest, snapshot: &SnapshotHandle) -> NewSandboxes {
     let view = snapshot.view();
     // A guest without a network is as isolated as can be.
     let nothing = view.record.shape.devices.net.is_none() && new.egress == Some(forkd_net::Egress::Deny);
@@ -103,7 +103,7 @@ fn order(app: &App, caller: &Caller, new: &Wanted, snapshot: &SnapshotHandle) ->
 
 /// What a body asks for.
 #[derive(Debug)]
-struct Wanted {
+struct SandboxRequest {
     about: About,
     timeout: u64,
     auto_pause: bool,
@@ -113,7 +113,7 @@ struct Wanted {
     egress: Option<forkd_net::Egress>,
 }
 
-fn convert(wanted: NewSandbox) -> Answer<Wanted> {
+fn convert(wanted: NewSandbox) -> Answer<SandboxRequest> {
     if wanted.template_id.is_empty() {
         return Err(malformed("templateID is missing"));
     }
@@ -141,7 +141,7 @@ fn convert(wanted: NewSandbox) -> Answer<Wanted> {
     let auto_pause = wanted.auto_pause.unwrap_or(false);
     let auto_resume = wanted.auto_resume.is_some_and(|resume| resume.enabled);
     let timeout = time("timeout", wanted.timeout, TIMEOUT)?;
-    Ok(Wanted { about, timeout, auto_pause, auto_resume, metadata, env, egress })
+    Ok(SandboxRequest { about, timeout, auto_pause, auto_resume, metadata, env, egress })
 }
 
 pub(super) async fn get(
@@ -184,7 +184,7 @@ pub(super) async fn set_network(
 mod tests {
     use super::*;
 
-    fn convert_json(json: &str) -> Answer<Wanted> {
+    fn convert_json(json: &str) -> Answer<SandboxRequest> {
         convert(serde_json::from_str(json).unwrap())
     }
 

@@ -8,7 +8,7 @@ use forkd_image::images::Metadata;
 use forkd_image::recipe;
 use forkd_proto::agent::VERSION;
 use forkd_proto::agent::account::Account;
-use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, Start, State};
+use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, ReadyResponse, Start, StartupState};
 use serde_json::Value;
 
 use crate::agent::{Agent, AgentError};
@@ -180,12 +180,12 @@ async fn wait_until_ready(agent: &Agent, limit: Duration) -> Result<(), AgentErr
         let path = format!("/forkd/ready?wait_ms={WAIT_MS}");
         let answer: ReadyResponse = agent.get(&path, CALL + Duration::from_millis(WAIT_MS)).await?;
         match answer.state {
-            State::Ready => return Ok(()),
-            State::Failed => return Err(AgentError::NotReady(answer.detail.unwrap_or_default())),
-            State::Unconfigured | State::Starting if begun.elapsed() > limit => {
+            StartupState::Ready => return Ok(()),
+            StartupState::Failed => return Err(AgentError::NotReady(answer.detail.unwrap_or_default())),
+            StartupState::Unconfigured | StartupState::Starting if begun.elapsed() > limit => {
                 return Err(AgentError::Timeout(limit));
             }
-            State::Unconfigured | State::Starting => {}
+            StartupState::Unconfigured | StartupState::Starting => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use forkd_image::host_environment::HostEnvironment;
 
 use crate::agent::{Agent, AgentError};
-use crate::small::{self, Entry};
+use crate::small::{self, TarEntry};
 
 const BUNDLE: &str = "/run/forkd/ca-certificates.crt";
 const APT: &str = "/run/forkd/apt.conf";
@@ -26,7 +26,8 @@ const VARIABLES: [&str; 8] = [
 /// Paths the files of `/run`.
 pub async fn place(agent: &Agent, host: &HostEnvironment) -> Result<(), AgentError> {
     let files = files(host);
-    let entries: Vec<Entry<'_>> = files.iter().map(|(path, content)| Entry::File(path, content)).collect();
+    let entries: Vec<TarEntry<'_>> =
+        files.iter().map(|(path, content)| TarEntry::File(path, content)).collect();
     small::place(agent, &entries).await
 }
 

@@ -84,7 +84,7 @@ pub use snapshot::history::{HistoryEntry, SnapshotKind};
 pub use snapshot::make::{NewSnapshot, Step, Steps};
 pub use snapshot::prune::{Fate, Prunable, Prune};
 pub use snapshot::remove::Removal;
-pub use snapshot::travel::arrival::{Destination, Origin};
+pub use snapshot::travel::arrival::{Destination, Origin, received_prefetch};
 pub use snapshot::travel::departure::Departure;
 pub use snapshot::travel::user_memory::UserMemory;
 pub use snapshot::travel::{TravelError, snapshot_digest};

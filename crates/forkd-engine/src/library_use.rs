@@ -6,7 +6,7 @@ use forkd_image::digest::Digest;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::limits::admission::Wanted;
+use crate::limits::admission::AdmissionRequest;
 use crate::limits::owner::{Claim, Holding, Owner};
 
 impl Engine {
@@ -15,9 +15,9 @@ impl Engine {
         &self.shared.program
     }
 
-    /// Where guests that are no sandboxes have their sockets: removed when the next daemon starts.
-    pub fn passing(&self) -> PathBuf {
-        self.shared.paths.passing()
+    /// Directory for the sockets of guests that are not sandboxes. Removed when the next daemon starts.
+    pub fn temporary(&self) -> PathBuf {
+        self.shared.paths.temporary()
     }
 
     /// Whether this host and the owner's limits have room for a guest that is not a sandbox. It counts as one until the claim
@@ -30,7 +30,7 @@ impl Engine {
     ) -> Result<Claim, EngineError> {
         let wanted = Holding { sandboxes: 1, memory_bytes, vcpus: vcpus.into(), ..Holding::default() };
         let claim = self.shared.claim(owner, wanted).await?;
-        self.shared.admit(Wanted { sandboxes: 0, memory_bytes }, None).await?;
+        self.shared.admit(AdmissionRequest { sandboxes: 0, memory_bytes }, None).await?;
         Ok(claim)
     }
 

@@ -67,9 +67,9 @@ impl Paths {
         ] {
             fs::create_dir_all(&directory).map_err(PathError::at("create", &directory))?;
         }
-        match fs::remove_dir_all(paths.passing()) {
+        match fs::remove_dir_all(paths.temporary()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(PathError::at("remove", &paths.passing())(error));
+                return Err(PathError::at("remove", &paths.temporary())(error));
             }
             _ => {}
         }
@@ -118,8 +118,8 @@ impl Paths {
         self.sandboxes().join(id.as_str())
     }
 
-    /// What was left of a daemon that was killed is removed when the next one starts.
-    pub fn passing(&self) -> PathBuf {
+    /// Guests that end with the daemon. Those of a killed daemon are removed when the next one starts.
+    pub fn temporary(&self) -> PathBuf {
         self.run.join("passing")
     }
 
@@ -149,10 +149,10 @@ mod tests {
         let id: SandboxId = "iabc".parse().unwrap();
         let paths = Paths::new(root.path()).unwrap();
         fs::create_dir(paths.sandbox(&id)).unwrap();
-        fs::create_dir_all(paths.passing().join("guest")).unwrap();
+        fs::create_dir_all(paths.temporary().join("guest")).unwrap();
         let again = Paths::new(root.path()).unwrap();
         assert!(again.sandbox(&id).is_dir());
-        assert!(!old.exists() && !again.passing().exists());
+        assert!(!old.exists() && !again.temporary().exists());
         assert_eq!(fs::read_dir(root.path().join("run")).unwrap().count(), 1);
     }
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Handles by name. A name can be reserved before there is anything to have it.
 pub struct Registry<K, V> {
-    entries: Arc<Mutex<BTreeMap<K, Entry<V>>>>,
+    entries: Arc<Mutex<BTreeMap<K, RegistryEntry<V>>>>,
 }
 
-enum Entry<V> {
+enum RegistryEntry<V> {
     Reserved,
     There(V),
 }
@@ -17,7 +17,7 @@ enum Entry<V> {
 /// A reserved name. It is free again with this value, unless it was filled.
 pub struct Reservation<K: Ord + Clone, V> {
     name: K,
-    entries: Arc<Mutex<BTreeMap<K, Entry<V>>>>,
+    entries: Arc<Mutex<BTreeMap<K, RegistryEntry<V>>>>,
 }
 
 impl<K, V> Default for Registry<K, V> {
@@ -32,7 +32,9 @@ impl<K, V> fmt::Debug for Registry<K, V> {
     }
 }
 
-fn lock<K, V>(entries: &Mutex<BTreeMap<K, Entry<V>>>) -> MutexGuard<'_, BTreeMap<K, Entry<V>>> {
+fn lock<K, V>(
+    entries: &Mutex<BTreeMap<K, RegistryEntry<V>>>,
+) -> MutexGuard<'_, BTreeMap<K, RegistryEntry<V>>> {
     // A panic while holding the lock leaves the map in order.
     entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -40,15 +42,15 @@ fn lock<K, V>(entries: &Mutex<BTreeMap<K, Entry<V>>>) -> MutexGuard<'_, BTreeMap
 impl<K: Ord + Clone, V: Clone> Registry<K, V> {
     pub fn get(&self, name: &K) -> Option<V> {
         match lock(&self.entries).get(name)? {
-            Entry::There(value) => Some(value.clone()),
-            Entry::Reserved => None,
+            RegistryEntry::There(value) => Some(value.clone()),
+            RegistryEntry::Reserved => None,
         }
     }
 
     pub fn all(&self) -> Vec<V> {
-        let there = |entry: &Entry<V>| match entry {
-            Entry::There(value) => Some(value.clone()),
-            Entry::Reserved => None,
+        let there = |entry: &RegistryEntry<V>| match entry {
+            RegistryEntry::There(value) => Some(value.clone()),
+            RegistryEntry::Reserved => None,
         };
         lock(&self.entries).values().filter_map(there).collect()
     }
@@ -69,7 +71,7 @@ impl<K: Ord + Clone, V: Clone> Registry<K, V> {
         if entries.contains_key(name) {
             return None;
         }
-        entries.insert(name.clone(), Entry::Reserved);
+        entries.insert(name.clone(), RegistryEntry::Reserved);
         Some(Reservation { name: name.clone(), entries: Arc::clone(&self.entries) })
     }
 
@@ -82,7 +84,7 @@ impl<K: Ord + Clone, V: Clone> Registry<K, V> {
             return Err(present);
         }
         let reserve = |name: K| {
-            entries.insert(name.clone(), Entry::Reserved);
+            entries.insert(name.clone(), RegistryEntry::Reserved);
             Reservation { name, entries: Arc::clone(&self.entries) }
         };
         Ok(names.into_iter().map(reserve).collect())
@@ -99,7 +101,7 @@ impl<K: Ord + Clone, V> Reservation<K, V> {
     }
 
     pub fn fill(self, value: V) {
-        lock(&self.entries).insert(self.name.clone(), Entry::There(value));
+        lock(&self.entries).insert(self.name.clone(), RegistryEntry::There(value));
     }
 }
 
@@ -112,7 +114,7 @@ impl<K: Ord + Clone + fmt::Debug, V> fmt::Debug for Reservation<K, V> {
 impl<K: Ord + Clone, V> Drop for Reservation<K, V> {
     fn drop(&mut self) {
         let mut entries = lock(&self.entries);
-        if matches!(entries.get(&self.name), Some(Entry::Reserved)) {
+        if matches!(entries.get(&self.name), Some(RegistryEntry::Reserved)) {
             entries.remove(&self.name);
         }
     }

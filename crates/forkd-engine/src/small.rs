@@ -10,7 +10,7 @@ use crate::transfer::{self, Piece, Place};
 
 /// One entry of a small archive.
 #[derive(Debug)]
-pub enum Entry<'a> {
+pub enum TarEntry<'a> {
     Directory(&'a str),
     File(&'a str, &'a [u8]),
     /// A file as it was packed, with another content.
@@ -18,13 +18,13 @@ pub enum Entry<'a> {
 }
 
 /// An archive in memory, all of it root's.
-pub fn archive(entries: &[Entry<'_>]) -> io::Result<Bytes> {
+pub fn archive(entries: &[TarEntry<'_>]) -> io::Result<Bytes> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {
         let (mut header, path, content) = match entry {
-            Entry::Directory(path) => (header(tar::EntryType::Directory, 0o755), path, &[][..]),
-            Entry::File(path, content) => (header(tar::EntryType::Regular, 0o644), path, *content),
-            Entry::Changed(header, path, content) => ((*header).clone(), path, *content),
+            TarEntry::Directory(path) => (header(tar::EntryType::Directory, 0o755), path, &[][..]),
+            TarEntry::File(path, content) => (header(tar::EntryType::Regular, 0o644), path, *content),
+            TarEntry::Changed(header, path, content) => ((*header).clone(), path, *content),
         };
         header.set_size(content.len() as u64);
         let path = path.trim_matches('/');
@@ -44,12 +44,16 @@ fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
 }
 
 /// Places them. Paths are absolute.
-pub async fn place(agent: &Agent, entries: &[Entry<'_>]) -> Result<(), AgentError> {
+pub async fn place(agent: &Agent, entries: &[TarEntry<'_>]) -> Result<(), AgentError> {
     place_for(agent, entries, None).await
 }
 
 /// The same, for users other than root.
-pub async fn place_for(agent: &Agent, entries: &[Entry<'_>], owner: Option<&str>) -> Result<(), AgentError> {
+pub async fn place_for(
+    agent: &Agent,
+    entries: &[TarEntry<'_>],
+    owner: Option<&str>,
+) -> Result<(), AgentError> {
     let archive = archive(entries).map_err(|error| AgentError::Answer(error.into()))?;
     let (sender, receiver) = mpsc::channel::<Piece>(1);
     let send = async move {

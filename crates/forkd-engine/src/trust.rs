@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
 use crate::agent::{Agent, AgentError};
-use crate::small::{self, Entry};
+use crate::small::{self, TarEntry};
 use crate::transfer::{self, Pack, Piece};
 
 /// Where Debian, Ubuntu, Alpine and their kind have it.
@@ -36,7 +36,7 @@ pub async fn add(agent: &Agent, certificates: &[u8]) -> Result<Option<Added>, Ag
     let Some(original) = find(agent).await? else { return Ok(None) };
     let block = [BEGIN, certificates, b"\n"].concat();
     let content = [&original.content[..], &block].concat();
-    small::place(agent, &[Entry::Changed(&original.header, FILE, &content)]).await?;
+    small::place(agent, &[TarEntry::Changed(&original.header, FILE, &content)]).await?;
     Ok(Some(Added { original, block }))
 }
 
@@ -46,7 +46,7 @@ pub async fn take_out(agent: &Agent, added: &Added) -> Result<(), AgentError> {
     let Some(content) = without(&found.content, &added.block) else { return Ok(()) };
     // A file that was not changed gets its time back as well.
     let header = if content == added.original.content { &added.original.header } else { &found.header };
-    small::place(agent, &[Entry::Changed(header, FILE, &content)]).await
+    small::place(agent, &[TarEntry::Changed(header, FILE, &content)]).await
 }
 
 /// The content without a block that is in it.
@@ -109,12 +109,12 @@ mod tests {
 
     #[test]
     fn only_a_file_is_one() {
-        let bytes = small::archive(&[Entry::File(FILE, b"pem")]).unwrap();
+        let bytes = small::archive(&[TarEntry::File(FILE, b"pem")]).unwrap();
         let found = first_file(bytes).unwrap();
         assert_eq!(found.content, b"pem");
-        let changed = small::archive(&[Entry::Changed(&found.header, FILE, b"longer")]).unwrap();
+        let changed = small::archive(&[TarEntry::Changed(&found.header, FILE, b"longer")]).unwrap();
         assert_eq!(first_file(changed).unwrap().content, b"longer");
-        assert!(first_file(small::archive(&[Entry::Directory("/etc")]).unwrap()).is_none());
+        assert!(first_file(small::archive(&[TarEntry::Directory("/etc")]).unwrap()).is_none());
         assert!(first_file(Bytes::from_static(b"garbage")).is_none());
     }
 }

@@ -59,7 +59,7 @@ pub use name::{Name, NameError};
 pub use qemu::Accelerator;
 pub use rm::{RmError, rm};
 pub use start::{StartError, StartOptions, Started, start};
-pub use status::{MachineStatus, NotRunning, State, list};
+pub use status::{MachineState, MachineStatus, NotRunning, list};
 pub use stop::{StopError, Stopped, stop};
 
 /// Where a machine sees its host's kernels and images, and forkd itself.

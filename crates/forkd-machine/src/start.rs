@@ -24,7 +24,7 @@ use crate::qemu::{self, Accelerator};
 use crate::qmp::{self, Qmp, QmpError};
 use crate::run_state::{Ports, RunState, Share};
 use crate::ssh::{self, SshError};
-use crate::status::{self, State};
+use crate::status::{self, MachineState};
 
 /// A boot takes 8 s on an idle host; this is for a busy one.
 const READY_LIMIT: Duration = Duration::from_secs(90);
@@ -107,7 +107,7 @@ pub fn start(
     let already = Started { already: true, attempts: 0, ready_ms: 0 };
     let inspection = status::inspect(directory)?;
     match (inspection.state, inspection.run) {
-        (State::Running, Some(run)) => {
+        (MachineState::Running, Some(run)) => {
             if Share::of(&options.binaries).ok().as_ref() != Some(&run.binaries) {
                 progress.warn(&format!(
                     "the machine was started with the binaries in {}; stop and start it to change that",
@@ -116,7 +116,7 @@ pub fn start(
             }
             Ok(already)
         }
-        (State::Starting, Some(run)) => {
+        (MachineState::Starting, Some(run)) => {
             progress.step("continuing an interrupted start");
             let process = run.process;
             match await_ready(machine, run, Instant::now()) {
@@ -127,14 +127,16 @@ pub fn start(
                 }
             }
         }
-        (State::Paused, Some(run)) => {
+        (MachineState::Paused, Some(run)) => {
             disk::require(directory, DISK_HEADROOM, "continuing")?;
             Qmp::connect(directory, status::PULSE_LIMIT)?.execute("cont", serde_json::json!({}))?;
             await_ready(machine, run, Instant::now()).map_err(Failure::into_error)?;
             Ok(already)
         }
-        (State::Unresponsive, _) => Err(StartError::Unresponsive(machine.name.clone())),
-        (State::Stopped | State::Crashed, _) | (_, None) => boot(home, machine, options, progress),
+        (MachineState::Unresponsive, _) => Err(StartError::Unresponsive(machine.name.clone())),
+        (MachineState::Stopped | MachineState::Crashed, _) | (_, None) => {
+            boot(home, machine, options, progress)
+        }
     }
 }
 

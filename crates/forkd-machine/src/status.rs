@@ -20,7 +20,7 @@ pub(crate) const PULSE_LIMIT: Duration = Duration::from_secs(5);
 /// See the picture in the crate's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum MachineState {
     Stopped,
     Starting,
     Running,
@@ -32,25 +32,27 @@ pub enum State {
     Crashed,
 }
 
-impl State {
+impl MachineState {
     pub fn name(self) -> &'static str {
         match self {
-            State::Stopped => "stopped",
-            State::Starting => "starting",
-            State::Running => "running",
-            State::Unresponsive => "unresponsive",
-            State::Paused => "paused",
-            State::Crashed => "crashed",
+            MachineState::Stopped => "stopped",
+            MachineState::Starting => "starting",
+            MachineState::Running => "running",
+            MachineState::Unresponsive => "unresponsive",
+            MachineState::Paused => "paused",
+            MachineState::Crashed => "crashed",
         }
     }
 
     /// What a user can do about it, where there is something.
     pub fn hint(self) -> Option<&'static str> {
         match self {
-            State::Stopped | State::Starting | State::Running => None,
-            State::Unresponsive => Some("end it with: forkd machine stop --force"),
-            State::Paused => Some("the host's disk is full: free some space, then: forkd machine start"),
-            State::Crashed => Some("see: forkd machine logs; then: forkd machine start"),
+            MachineState::Stopped | MachineState::Starting | MachineState::Running => None,
+            MachineState::Unresponsive => Some("end it with: forkd machine stop --force"),
+            MachineState::Paused => {
+                Some("the host's disk is full: free some space, then: forkd machine start")
+            }
+            MachineState::Crashed => Some("see: forkd machine logs; then: forkd machine start"),
         }
     }
 }
@@ -59,7 +61,7 @@ impl State {
 #[derive(Debug, Serialize)]
 pub struct MachineStatus {
     pub name: Name,
-    pub state: State,
+    pub state: MachineState,
     pub cpus: u32,
     pub memory_mib: u64,
     pub disk_mib: u64,
@@ -86,7 +88,7 @@ pub struct MachineStatus {
 /// What is known about a machine's process.
 #[derive(Debug)]
 pub(crate) struct Inspection {
-    pub state: State,
+    pub state: MachineState,
     pub run: Option<RunState>,
     pub pulse: Option<Pulse>,
 }
@@ -94,22 +96,22 @@ pub(crate) struct Inspection {
 /// Looks at the process, the heartbeat and QEMU, in that order, as far as it takes to know.
 pub(crate) fn inspect(directory: &Path) -> Result<Inspection, FileError> {
     let Some(run) = RunState::read(directory)? else {
-        return Ok(Inspection { state: State::Stopped, run: None, pulse: None });
+        return Ok(Inspection { state: MachineState::Stopped, run: None, pulse: None });
     };
     let found = |state, pulse| Ok(Inspection { state, run: Some(run.clone()), pulse });
     if !run.process.is_alive() {
-        return found(State::Crashed, None);
+        return found(MachineState::Crashed, None);
     }
     match control::ping(directory, PULSE_LIMIT) {
-        Ok(pulse) if run.ready => return found(State::Running, Some(pulse)),
-        _ if !run.ready => return found(State::Starting, None),
+        Ok(pulse) if run.ready => return found(MachineState::Running, Some(pulse)),
+        _ if !run.ready => return found(MachineState::Starting, None),
         _ => {}
     }
     // QEMU may have ended during the wait for the heartbeat.
     let state = match qemu_status(directory).as_deref() {
-        _ if !run.process.is_alive() => State::Crashed,
-        Some("io-error" | "paused") => State::Paused,
-        _ => State::Unresponsive,
+        _ if !run.process.is_alive() => MachineState::Crashed,
+        Some("io-error" | "paused") => MachineState::Paused,
+        _ => MachineState::Unresponsive,
     };
     found(state, None)
 }
@@ -125,7 +127,7 @@ impl Machine {
     pub fn status(&self) -> Result<MachineStatus, FileError> {
         let Inspection { state, run, pulse } = inspect(self.directory())?;
         // The process of a crashed machine has ended, and its id may belong to another process.
-        let run = run.filter(|_| state != State::Crashed);
+        let run = run.filter(|_| state != MachineState::Crashed);
         let ports = run.as_ref().and_then(|run| run.ports);
         let disk_used = self.disk_used().map_err(FileError::at("look at", &self.file("disk.qcow2")))?;
         Ok(MachineStatus {
@@ -183,13 +185,13 @@ impl Machine {
     pub(crate) fn ports(&self) -> Result<Ports, NotRunning> {
         let run = RunState::read(self.directory())?;
         let state = match &run {
-            None => State::Stopped,
-            Some(run) if !run.process.is_alive() => State::Crashed,
-            Some(run) if !run.ready => State::Starting,
-            Some(_) => State::Running,
+            None => MachineState::Stopped,
+            Some(run) if !run.process.is_alive() => MachineState::Crashed,
+            Some(run) if !run.ready => MachineState::Starting,
+            Some(_) => MachineState::Running,
         };
         match (state, run.and_then(|run| run.ports)) {
-            (State::Running, Some(ports)) => Ok(ports),
+            (MachineState::Running, Some(ports)) => Ok(ports),
             _ => Err(NotRunning::State { name: self.name.clone(), state: state.name() }),
         }
     }

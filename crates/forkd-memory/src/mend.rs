@@ -9,7 +9,7 @@
 use std::mem;
 
 use crate::mapping::{self, HUGE_PAGE};
-use crate::pagemap::{Entry, PAGE, Pagemap};
+use crate::pagemap::{PAGE, Pagemap, PagemapEntry};
 use crate::ram::{GuestRam, RamRegion};
 
 /// Huge pages that are looked at in one step, which takes a few milliseconds at most.
@@ -60,7 +60,7 @@ impl Mender {
     fn is_own(&self, address: usize) -> bool {
         [1, HUGE_PAGE as u64 / PAGE].into_iter().all(|pages| {
             let entries = self.pagemap.read(address as u64, pages);
-            entries.is_ok_and(|entries| entries.into_iter().all(Entry::is_own))
+            entries.is_ok_and(|entries| entries.into_iter().all(PagemapEntry::is_own))
         })
     }
 }

@@ -19,7 +19,7 @@ pub struct Pagemap(File);
 
 /// What is known of one page.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry(u64);
+pub(crate) struct PagemapEntry(u64);
 
 impl Pagemap {
     /// `file` is `/proc/PID/pagemap` of the process whose memory is looked at. A process that is forked from that one has
@@ -29,16 +29,16 @@ impl Pagemap {
     }
 
     /// The entries of `count` pages from an address on.
-    pub(crate) fn read(&self, address: u64, count: u64) -> io::Result<Vec<Entry>> {
+    pub(crate) fn read(&self, address: u64, count: u64) -> io::Result<Vec<PagemapEntry>> {
         let bytes = usize::try_from(count * BYTES).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut entries = vec![0; bytes];
         self.0.read_exact_at(&mut entries, address / PAGE * BYTES)?;
         let (entries, _) = entries.as_chunks::<8>();
-        Ok(entries.iter().map(|entry| Entry(u64::from_ne_bytes(*entry))).collect())
+        Ok(entries.iter().map(|entry| PagemapEntry(u64::from_ne_bytes(*entry))).collect())
     }
 }
 
-impl Entry {
+impl PagemapEntry {
     /// In memory, or swapped out.
     pub fn is_populated(self) -> bool {
         self.0 & (PRESENT | SWAPPED) != 0

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::pagemap::{Entry, PAGE, Pagemap};
+use crate::pagemap::{PAGE, Pagemap, PagemapEntry};
 use crate::ram::GuestRam;
 
 /// Pages looked at together: 32 MiB of memory, which is whole huge pages.
@@ -22,7 +22,7 @@ impl GuestRam {
         self.batches().into_iter().flat_map(move |Batch { page, address, count }| {
             let entries = pagemap.and_then(|pagemap| pagemap.read(address, count).ok());
             let there = match entries {
-                Some(entries) => entries.into_iter().map(Entry::is_populated).collect(),
+                Some(entries) => entries.into_iter().map(PagemapEntry::is_populated).collect(),
                 None => vec![true; usize::try_from(count).unwrap_or_default()],
             };
             runs(&there).map(|run| page + run.start..page + run.end).collect::<Vec<_>>()

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::mapping;
-use crate::pagemap::{Entry, PAGE, Pagemap};
+use crate::pagemap::{PAGE, Pagemap, PagemapEntry};
 use crate::populated::{Batch, runs};
 use crate::ram::{GuestRam, RamRegion};
 
@@ -50,7 +50,8 @@ impl GuestRam {
     pub fn own(&self, pagemap: &Pagemap) -> io::Result<Vec<Range<u64>>> {
         let mut all = Vec::new();
         for Batch { page, address, count } in self.batches() {
-            let own: Vec<bool> = pagemap.read(address, count)?.into_iter().map(Entry::is_own).collect();
+            let own: Vec<bool> =
+                pagemap.read(address, count)?.into_iter().map(PagemapEntry::is_own).collect();
             all.extend(runs(&own).map(|run| page + run.start..page + run.end));
         }
         Ok(all)

@@ -45,7 +45,7 @@ pub use lease::{Access, Counters, Lease, Tenancy};
 pub use name::{NameError, NamePattern};
 pub use nft::Counter;
 pub use plan::Slot;
-pub use policy::{Egress, Entry, Exceptions, Policy, PolicyError, Ports, Target};
+pub use policy::{Egress, EgressEntry, Exceptions, Policy, PolicyError, Ports, Target};
 pub use pool::{Hold, Network, Others, Pool, PoolSettings, PoolStats, Recovered};
 pub use resolver::{Resolver, Upstream};
 pub use transient::TransientLease;

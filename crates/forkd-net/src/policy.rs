@@ -24,7 +24,7 @@ pub enum Egress {
     #[default]
     Allow,
     /// To what is listed.
-    List(Vec<Entry>),
+    List(Vec<EgressEntry>),
     /// To the internet, as with `Allow`, without these networks.
     Except(Exceptions),
 }
@@ -36,12 +36,12 @@ pub struct Exceptions {
     pub deny: Vec<Cidr>,
     /// Wins over `deny`, and opens nothing else: no private network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<Entry>,
+    pub allow: Vec<EgressEntry>,
 }
 
 /// One line of an allow-list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct EgressEntry {
     pub to: Target,
     /// Of TCP and UDP. Without any, every port and every protocol.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -91,7 +91,7 @@ pub struct Policy {
 
 impl Egress {
     /// What is allowed by a list. Names among it are opened by their places in it.
-    fn entries(&self) -> &[Entry] {
+    fn entries(&self) -> &[EgressEntry] {
         match self {
             Egress::Deny | Egress::Allow => &[],
             Egress::List(entries) => entries,
@@ -138,7 +138,7 @@ impl Policy {
     /// unless the list has that network too.
     pub fn may_open(&self, address: IpAddr) -> bool {
         let listed =
-            |entry: &Entry| matches!(&entry.to, Target::Network(network) if network.contains(address));
+            |entry: &EgressEntry| matches!(&entry.to, Target::Network(network) if network.contains(address));
         match &self.egress {
             Egress::List(entries) => is_internet(address) || entries.iter().any(listed),
             _ => is_internet(address),
@@ -198,10 +198,10 @@ impl FromStr for Target {
 }
 
 /// A target, and behind a colon its ports: `example.com:443`, `10.0.0.0/8:80,8000-8100`, `[2001:db8::/32]:443`.
-impl FromStr for Entry {
+impl FromStr for EgressEntry {
     type Err = PolicyError;
 
-    fn from_str(text: &str) -> Result<Entry, PolicyError> {
+    fn from_str(text: &str) -> Result<EgressEntry, PolicyError> {
         let (to, ports) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((to, "")) => (to, None),
             Some((to, rest)) => {
@@ -215,11 +215,11 @@ impl FromStr for Entry {
             },
         };
         let ports = ports.map(|ports| ports.split(',').map(str::parse).collect::<Result<_, _>>());
-        Ok(Entry { to: to.parse()?, ports: ports.transpose()?.unwrap_or_default() })
+        Ok(EgressEntry { to: to.parse()?, ports: ports.transpose()?.unwrap_or_default() })
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for EgressEntry {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.ports.is_empty() {
             return self.to.fmt(formatter);
@@ -403,7 +403,7 @@ mod tests {
             ("[2001:db8::/32]:443", "2001:db8::/32", vec![ports(443, 443)]),
             ("[2001:db8::1]", "2001:db8::1", vec![]),
         ] {
-            assert_eq!(text.parse(), Ok(Entry { to: to.parse().unwrap(), ports: expected }), "{text}");
+            assert_eq!(text.parse(), Ok(EgressEntry { to: to.parse().unwrap(), ports: expected }), "{text}");
         }
         for wrong in [
             "",
@@ -415,16 +415,16 @@ mod tests {
             "[",
             "[]:1",
         ] {
-            assert!(wrong.parse::<Entry>().is_err(), "{wrong}");
+            assert!(wrong.parse::<EgressEntry>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn lists_have_an_end() {
-        let entry = Entry { to: "1.2.3.4".parse().unwrap(), ports: Vec::new() };
+        let entry = EgressEntry { to: "1.2.3.4".parse().unwrap(), ports: Vec::new() };
         let long = Policy { egress: Egress::List(vec![entry.clone(); MAX_ENTRIES + 1]), bandwidth: None };
         assert_eq!(long.check(), Err(PolicyError::Entries(MAX_ENTRIES + 1)));
-        let wide = Entry { ports: vec![Ports { first: 1, last: 1 }; MAX_PORTS + 1], ..entry.clone() };
+        let wide = EgressEntry { ports: vec![Ports { first: 1, last: 1 }; MAX_PORTS + 1], ..entry.clone() };
         let wide = Policy { egress: Egress::List(vec![wide]), bandwidth: None };
         assert_eq!(wide.check(), Err(PolicyError::TooManyPorts(MAX_PORTS + 1)));
         let except = |deny, allow| {
@@ -450,14 +450,14 @@ mod tests {
             ports in proptest::collection::vec((1..60_000u16, 0..9u16), 0..4),
         ) {
             let ports = ports.into_iter().map(|(first, length)| Ports { first, last: first + length }).collect();
-            let entry = Entry { to: to.parse().unwrap(), ports };
-            prop_assert_eq!(entry.to_string().parse::<Entry>().unwrap(), entry);
+            let entry = EgressEntry { to: to.parse().unwrap(), ports };
+            prop_assert_eq!(entry.to_string().parse::<EgressEntry>().unwrap(), entry);
         }
 
         #[test]
         fn no_entry_panics(text in "[a-z0-9.:,/*\\[\\]-]{0,60}") {
-            if let Ok(entry) = text.parse::<Entry>() {
-                prop_assert_eq!(entry.to_string().parse::<Entry>().unwrap(), entry);
+            if let Ok(entry) = text.parse::<EgressEntry>() {
+                prop_assert_eq!(entry.to_string().parse::<EgressEntry>().unwrap(), entry);
             }
         }
 

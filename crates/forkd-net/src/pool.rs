@@ -136,7 +136,7 @@ const ENDING: Duration = Duration::from_secs(5);
 struct Shared {
     host: Arc<Host>,
     settings: PoolSettings,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// There may be work.
     work: Notify,
     /// The worker has found nothing to do.
@@ -146,7 +146,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     queue: Queue<Network>,
     stats: PoolStats,
     busy: bool,
@@ -209,7 +209,7 @@ impl Pool {
         }
         let free = Slot::sandboxes().filter(|slot| !slots.contains(slot)).collect();
         let queue = Queue::new(free, doomed);
-        let state = Mutex::new(State { queue, stats: PoolStats::default(), busy: true, stopping: false });
+        let state = Mutex::new(PoolState { queue, stats: PoolStats::default(), busy: true, stopping: false });
         let shared = Arc::new(Shared {
             host,
             settings,
@@ -324,7 +324,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

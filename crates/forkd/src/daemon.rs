@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forkd_client::{Address, Client, Secret};
 use forkd_host::{home, kvm};
-use forkd_machine::{DaemonAddress, Home, InitOptions, Machine, Name, OpenError, StartOptions, State};
+use forkd_machine::{DaemonAddress, Home, InitOptions, Machine, MachineState, Name, OpenError, StartOptions};
 use forkd_proto::probe::{KvmFinding, ProbeReport};
 use tokio::time::timeout;
 
@@ -256,7 +256,7 @@ pub fn token_of_machine(options: &DaemonOptions, address: &Address) -> Result<Op
 /// Whether there is the machine and it runs, or does anything but stand still.
 pub fn machine_runs(options: &DaemonOptions) -> Result<bool, CliError> {
     match Machine::open(&Home::new(home::directory()?), &options.machine) {
-        Ok(machine) => Ok(!matches!(machine.status()?.state, State::Stopped | State::Crashed)),
+        Ok(machine) => Ok(!matches!(machine.status()?.state, MachineState::Stopped | MachineState::Crashed)),
         Err(OpenError::NoMachine(_)) => Ok(false),
         Err(error) => Err(error.into()),
     }

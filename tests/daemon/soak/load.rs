@@ -27,17 +27,17 @@ pub struct Load<'a> {
     pub most: u64,
 }
 
-/// Whether the daemon has answered.
-enum Told {
+/// What came of a request.
+enum Reply {
     Done(Answer),
     /// Refused, and nothing has happened.
     Refused,
-    /// It is gone.
+    /// The daemon was killed.
     Nothing,
 }
 
-/// Whether there is somebody to go on asking.
-type GoOn = bool;
+/// Whether the daemon still answers.
+type Continue = bool;
 
 impl Load<'_> {
     pub fn run(mut self) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn one(&mut self) -> Result<GoOn, Failure> {
+    fn one(&mut self) -> Result<Continue, Failure> {
         let (sandboxes, snapshots) = {
             let model = self.model();
             (model.sandboxes.len(), model.snapshots.len())
@@ -68,15 +68,15 @@ impl Load<'_> {
         self.model.lock().expect("no client panics with it")
     }
 
-    /// Asks. Answers that nobody should get are failures of the test.
-    fn tell(&self, request: &str, body: Option<Value>) -> Result<Told, Failure> {
+    /// Sends a request. An unexpected answer is a failure of the test.
+    fn send(&self, request: &str, body: Option<Value>) -> Result<Reply, Failure> {
         match client::send(self.socket, request, "", body.as_ref()) {
             // The end of an answer that the daemon did not live to write is missing.
-            Ok(answer) if self.killed.load(Ordering::SeqCst) && answer.is_cut() => Ok(Told::Nothing),
-            Ok(answer) if answer.status < 300 => Ok(Told::Done(answer)),
-            Ok(answer) if [404, 409].contains(&answer.status) => Ok(Told::Refused),
+            Ok(answer) if self.killed.load(Ordering::SeqCst) && answer.is_cut() => Ok(Reply::Nothing),
+            Ok(answer) if answer.status < 300 => Ok(Reply::Done(answer)),
+            Ok(answer) if [404, 409].contains(&answer.status) => Ok(Reply::Refused),
             Ok(answer) => Err(format!("{request} gets {answer:?}").into()),
-            Err(_) if self.killed.load(Ordering::SeqCst) => Ok(Told::Nothing),
+            Err(_) if self.killed.load(Ordering::SeqCst) => Ok(Reply::Nothing),
             Err(error) => Err(format!("{request}: {error}").into()),
         }
     }
@@ -97,12 +97,12 @@ impl Load<'_> {
         self.model().sandboxes.insert(id, sandbox);
     }
 
-    pub fn create(&mut self) -> Result<GoOn, Failure> {
+    pub fn create(&mut self) -> Result<Continue, Failure> {
         let snapshots: Vec<_> =
             self.model().snapshots.iter().map(|(tag, keeps)| (tag.clone(), *keeps)).collect();
         let Some((tag, keeps)) = self.random.choose(snapshots) else { return Ok(true) };
         let count = 1 + self.random.below(self.most);
-        self.fork(json!({ "snapshot_tag": tag }), usize::try_from(count)?, keeps).map(|told| told.is_some())
+        self.fork(json!({ "snapshot_tag": tag }), usize::try_from(count)?, keeps).map(|reply| reply.is_some())
     }
 
     /// Forks, and says whether the daemon has answered, and made them.
@@ -110,13 +110,13 @@ impl Load<'_> {
         let operation = self.model().number().to_string();
         body["n"] = json!(count);
         body["metadata"] = json!({ "operation": operation });
-        match self.tell("POST /v1/sandboxes", Some(body))? {
-            Told::Refused => Ok(Some(false)),
-            Told::Nothing => {
+        match self.send("POST /v1/sandboxes", Some(body))? {
+            Reply::Refused => Ok(Some(false)),
+            Reply::Nothing => {
                 self.model().creations.insert(operation, Creation { count, keeps });
                 Ok(None)
             }
-            Told::Done(answer) => {
+            Reply::Done(answer) => {
                 let created: CreatedSandboxes = answer.parsed(201)?;
                 if created.sandboxes.len() != count || !created.failures.is_empty() {
                     return Err(format!("{count} were asked for: {created:?}").into());
@@ -131,34 +131,34 @@ impl Load<'_> {
     }
 
     /// Branches a sandbox, which goes on.
-    pub fn branch(&mut self) -> Result<GoOn, Failure> {
+    pub fn branch(&mut self) -> Result<Continue, Failure> {
         let Some((id, mut sandbox)) = self.take(|_| true) else { return Ok(true) };
         let tag = format!("b{}", self.model().number());
         let body = json!({ "tag": tag, "wait": self.random.below(2) == 0 });
-        let told = self.tell(&format!("POST /v1/sandboxes/{id}/branch"), Some(body))?;
-        let go_on = match told {
-            Told::Done(_) => {
+        let reply = self.send(&format!("POST /v1/sandboxes/{id}/branch"), Some(body))?;
+        let continues = match reply {
+            Reply::Done(_) => {
                 self.model().snapshots.insert(tag.clone(), sandbox.keeps);
                 sandbox.branches.push(tag);
                 true
             }
-            Told::Refused => return Err(format!("{id} cannot be branched").into()),
-            Told::Nothing => {
+            Reply::Refused => return Err(format!("{id} cannot be branched").into()),
+            Reply::Nothing => {
                 self.model().branches.insert(tag.clone(), sandbox.keeps);
                 sandbox.doubt = Some(Doubt::Branched(tag));
                 false
             }
         };
         self.give_back(id, sandbox);
-        Ok(go_on)
+        Ok(continues)
     }
 
     /// Forks straight from a sandbox.
-    fn copy(&mut self) -> Result<GoOn, Failure> {
+    fn copy(&mut self) -> Result<Continue, Failure> {
         let Some((id, mut sandbox)) = self.take(|_| true) else { return Ok(true) };
         let count = usize::try_from(1 + self.random.below(3))?;
-        let told = self.fork(json!({ "from_sandbox": id }), count, sandbox.keeps)?;
-        let go_on = match told {
+        let reply = self.fork(json!({ "from_sandbox": id }), count, sandbox.keeps)?;
+        let continues = match reply {
             // The branch that they were made of has gone.
             Some(true) => true,
             Some(false) => return Err(format!("{id} cannot be copied").into()),
@@ -168,56 +168,58 @@ impl Load<'_> {
             }
         };
         self.give_back(id, sandbox);
-        Ok(go_on)
+        Ok(continues)
     }
 
-    pub fn roll_back(&mut self) -> Result<GoOn, Failure> {
+    pub fn roll_back(&mut self) -> Result<Continue, Failure> {
         let Some((id, mut sandbox)) = self.take(|sandbox| !sandbox.branches.is_empty()) else {
             return Ok(true);
         };
         let tag = self.random.choose(sandbox.branches.clone()).ok_or("no branch")?;
         // It may have been removed.
         let keeps = self.model().snapshots.get(&tag).copied();
-        let told = self.tell(&format!("POST /v1/sandboxes/{id}/rollback"), Some(json!({ "tag": tag })))?;
-        let go_on = match (told, keeps) {
-            (Told::Done(answer), Some(keeps)) => {
+        let reply = self.send(&format!("POST /v1/sandboxes/{id}/rollback"), Some(json!({ "tag": tag })))?;
+        let continues = match (reply, keeps) {
+            (Reply::Done(answer), Some(keeps)) => {
                 let shown: forkd_api::sandbox::Sandbox = answer.parsed(200)?;
                 sandbox.pid = shown.pid.ok_or("no pid")?;
                 sandbox.keeps = keeps;
                 sandbox.back_to(&tag);
                 true
             }
-            (Told::Done(_), None) => return Err(format!("{id} went back to {tag}, which was removed").into()),
-            (Told::Refused, _) => true,
-            (Told::Nothing, _) => {
+            (Reply::Done(_), None) => {
+                return Err(format!("{id} went back to {tag}, which was removed").into());
+            }
+            (Reply::Refused, _) => true,
+            (Reply::Nothing, _) => {
                 sandbox.doubt = Some(Doubt::RolledBack(tag, keeps));
                 false
             }
         };
         self.give_back(id, sandbox);
-        Ok(go_on)
+        Ok(continues)
     }
 
-    fn pause_or_resume(&mut self) -> Result<GoOn, Failure> {
+    fn pause_or_resume(&mut self) -> Result<Continue, Failure> {
         let Some((id, mut sandbox)) = self.take(|_| true) else { return Ok(true) };
         let verb = if sandbox.paused { "resume" } else { "pause" };
-        let go_on = match self.tell(&format!("POST /v1/sandboxes/{id}/{verb}"), None)? {
-            Told::Done(_) => {
+        let continues = match self.send(&format!("POST /v1/sandboxes/{id}/{verb}"), None)? {
+            Reply::Done(_) => {
                 sandbox.paused = !sandbox.paused;
                 true
             }
-            Told::Refused => return Err(format!("{id} cannot {verb}").into()),
-            Told::Nothing => {
+            Reply::Refused => return Err(format!("{id} cannot {verb}").into()),
+            Reply::Nothing => {
                 sandbox.doubt = Some(Doubt::Changed);
                 false
             }
         };
         self.give_back(id, sandbox);
-        Ok(go_on)
+        Ok(continues)
     }
 
     /// Gives a guest something to keep, without the daemon.
-    pub fn keep(&mut self) -> Result<GoOn, Failure> {
+    pub fn keep(&mut self) -> Result<Continue, Failure> {
         let Some((id, mut sandbox)) = self.take(|sandbox| !sandbox.paused) else {
             // There is nothing to do: others are at it.
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -229,15 +231,15 @@ impl Load<'_> {
         Ok(!self.killed.load(Ordering::SeqCst))
     }
 
-    pub fn remove(&mut self) -> Result<GoOn, Failure> {
+    pub fn remove(&mut self) -> Result<Continue, Failure> {
         let Some((id, mut sandbox)) = self.take(|_| true) else { return Ok(true) };
-        match self.tell(&format!("DELETE /v1/sandboxes/{id}"), None)? {
-            Told::Done(_) => {
+        match self.send(&format!("DELETE /v1/sandboxes/{id}"), None)? {
+            Reply::Done(_) => {
                 self.model().sandboxes.remove(&id);
                 Ok(true)
             }
-            Told::Refused => Err(format!("{id} cannot be removed").into()),
-            Told::Nothing => {
+            Reply::Refused => Err(format!("{id} cannot be removed").into()),
+            Reply::Nothing => {
                 sandbox.doubt = Some(Doubt::Removed);
                 self.give_back(id, sandbox);
                 Ok(false)
@@ -245,16 +247,16 @@ impl Load<'_> {
         }
     }
 
-    pub fn remove_snapshot(&mut self) -> Result<GoOn, Failure> {
+    pub fn remove_snapshot(&mut self) -> Result<Continue, Failure> {
         let others: Vec<_> = self.model().snapshots.keys().filter(|tag| *tag != "base").cloned().collect();
         let Some(tag) = self.random.choose(others) else { return Ok(true) };
-        match self.tell(&format!("DELETE /v1/snapshots/{tag}"), None)? {
-            Told::Done(_) => {
+        match self.send(&format!("DELETE /v1/snapshots/{tag}"), None)? {
+            Reply::Done(_) => {
                 self.model().snapshots.remove(&tag);
                 Ok(true)
             }
-            Told::Refused => Ok(true),
-            Told::Nothing => {
+            Reply::Refused => Ok(true),
+            Reply::Nothing => {
                 self.model().removals.push(tag);
                 Ok(false)
             }

@@ -60,14 +60,14 @@ async fn stop_processes() {
 
 async fn all_gone() {
     let mut pause = FIRST_LOOK;
-    while somebody_is_left() {
+    while processes_remain() {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_LOOK);
     }
 }
 
 /// kill(2) cannot be asked: to it, the kernel's own threads are processes like others.
-fn somebody_is_left() -> bool {
+fn processes_remain() -> bool {
     let Ok(entries) = fs::read_dir("/proc") else { return false };
     entries
         .flatten()
@@ -100,6 +100,6 @@ mod tests {
         assert!(!runs_programs("nonsense"));
         let own = fs::read_to_string("/proc/self/stat").unwrap();
         assert!(runs_programs(&own), "{own}");
-        assert!(somebody_is_left());
+        assert!(processes_remain());
     }
 }

@@ -20,7 +20,7 @@ use axum::Router;
 use axum::routing::{get, post};
 use tokio::sync::watch;
 
-use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, State};
+use forkd_proto::agent::startup::{ConfigRequest, Probe, Ready, StartupState};
 
 use crate::account;
 use crate::agent::Agent;
@@ -33,7 +33,7 @@ pub struct Startup {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Status {
-    state: State,
+    state: StartupState,
     detail: Option<String>,
     /// What was configured, so that asking twice for the same is no error.
     config: Option<Arc<ConfigRequest>>,
@@ -51,7 +51,7 @@ enum StartupError {
 
 impl Default for Startup {
     fn default() -> Self {
-        let status = Status { state: State::Unconfigured, detail: None, config: None };
+        let status = Status { state: StartupState::Unconfigured, detail: None, config: None };
         Self { status: watch::Sender::new(status) }
     }
 }
@@ -64,7 +64,8 @@ impl Startup {
     /// Waits while the guest starts, for at most `limit`.
     async fn wait(&self, limit: Duration) -> Status {
         let mut status = self.status.subscribe();
-        let ended = status.wait_for(|status| matches!(status.state, State::Ready | State::Failed));
+        let ended =
+            status.wait_for(|status| matches!(status.state, StartupState::Ready | StartupState::Failed));
         // Time is over, or it has ended: either way, what it is now.
         let _ = tokio::time::timeout(limit, ended).await;
         self.status.borrow().clone()
@@ -72,8 +73,8 @@ impl Startup {
 
     fn end(&self, result: Result<(), String>) {
         self.status.send_modify(|status| match result {
-            Ok(()) => status.state = State::Ready,
-            Err(detail) => (status.state, status.detail) = (State::Failed, Some(detail)),
+            Ok(()) => status.state = StartupState::Ready,
+            Err(detail) => (status.state, status.detail) = (StartupState::Failed, Some(detail)),
         });
     }
 }
@@ -88,7 +89,7 @@ fn configure(agent: &Arc<Agent>, config: ConfigRequest) -> Result<(), StartupErr
         let fresh = status.config.is_none();
         if fresh {
             status.config = Some(Arc::clone(&config));
-            status.state = State::Starting;
+            status.state = StartupState::Starting;
         }
         fresh
     });
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn nothing_to_start_is_ready() {
-        assert_eq!(outcome(config(None, None, 0)).state, State::Ready);
+        assert_eq!(outcome(config(None, None, 0)).state, StartupState::Ready);
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         let mark = directory.path().join("mark");
         let start = format!("sleep 0.3; echo $WORD $PWD > {}; exec sleep 5", mark.display());
         let status = outcome(config(Some(&start), command(format!("test -s {}", mark.display())), 20_000));
-        assert_eq!(status.state, State::Ready, "{status:?}");
+        assert_eq!(status.state, StartupState::Ready, "{status:?}");
         assert_eq!(std::fs::read_to_string(mark).unwrap(), "hi /tmp\n");
     }
 
@@ -198,10 +199,10 @@ mod tests {
     fn a_port_is_ready_when_somebody_listens() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(outcome(config(None, Some(Probe::Port(port)), 5000)).state, State::Ready);
+        assert_eq!(outcome(config(None, Some(Probe::Port(port)), 5000)).state, StartupState::Ready);
         drop(listener);
         let status = outcome(config(None, Some(Probe::Port(port)), 100));
-        assert_eq!(status.state, State::Failed);
+        assert_eq!(status.state, StartupState::Failed);
         assert!(status.detail.unwrap().contains("0.1 s"));
     }
 

@@ -14,12 +14,12 @@ const MAX_GROUPS: usize = 65_536;
 /// Both files, read once for one question.
 #[derive(Debug, Default)]
 pub struct Users {
-    users: Vec<Entry>,
+    users: Vec<PasswdEntry>,
     groups: Vec<Group>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PasswdEntry {
     name: String,
     uid: u32,
     gid: u32,
@@ -110,7 +110,7 @@ impl Users {
         self.group(group).or_else(|| group.parse().ok())
     }
 
-    fn complete(&self, entry: &Entry) -> User {
+    fn complete(&self, entry: &PasswdEntry) -> User {
         let mut groups = vec![entry.gid];
         for group in self.groups.iter().filter(|group| group.members.contains(&entry.name)) {
             if groups.len() < MAX_GROUPS && !groups.contains(&group.gid) {
@@ -136,12 +136,12 @@ fn contents(path: &Path) -> String {
 }
 
 /// `name:password:uid:gid:comment:home:shell`
-fn user_line(line: &str) -> Option<Entry> {
+fn user_line(line: &str) -> Option<PasswdEntry> {
     let mut fields = line.split(':');
     let name = fields.next().filter(|name| !name.is_empty() && !name.starts_with('#'))?;
     let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
     let home = fields.nth(1).filter(|home| home.starts_with('/')).unwrap_or("/");
-    Some(Entry { name: name.to_owned(), uid, gid, home: home.into() })
+    Some(PasswdEntry { name: name.to_owned(), uid, gid, home: home.into() })
 }
 
 /// `name:password:gid:member,member`

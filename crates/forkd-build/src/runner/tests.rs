@@ -139,11 +139,11 @@ fn respond(path: &str, body: &[u8], log: &Log) -> (&'static str, Vec<u8>) {
         "/forkd/pack" if String::from_utf8_lossy(body).contains(TRUST) => {
             let log = log.lock().unwrap();
             let content = log.iter().rev().find_map(|line| line.strip_prefix("trust ")).unwrap_or("own\n");
-            ("200 OK", small::archive(&[Entry::File(TRUST, content.as_bytes())]).unwrap().to_vec())
+            ("200 OK", small::archive(&[TarEntry::File(TRUST, content.as_bytes())]).unwrap().to_vec())
         }
         "/forkd/pack" => {
             note(log, "pack".into());
-            ("200 OK", small::archive(&[Entry::File("/packed", b"x")]).unwrap().to_vec())
+            ("200 OK", small::archive(&[TarEntry::File("/packed", b"x")]).unwrap().to_vec())
         }
         "/forkd/place" if path.contains("owner=nobody") => {
             ("400 Bad Request", br#"{"code":400,"message":"there is no user 'nobody'"}"#.to_vec())

@@ -74,7 +74,7 @@ pub enum Damage {
 
 /// A token as it is kept.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
+pub struct TokenEntry {
     #[serde(flatten)]
     pub token: Token,
     pub sha256: Fingerprint,
@@ -83,14 +83,14 @@ pub struct Entry {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Content {
     version: u32,
-    pub tokens: Vec<Entry>,
+    pub tokens: Vec<TokenEntry>,
     /// Those with limits. There are others: a token's project need not be here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub projects: Vec<Limited>,
 }
 
 impl Content {
-    fn add(&mut self, entry: Entry) -> Result<(), TokenError> {
+    fn add(&mut self, entry: TokenEntry) -> Result<(), TokenError> {
         if self.tokens.len() >= MAX_TOKENS {
             return Err(TokenError::TooMany);
         }
@@ -103,7 +103,7 @@ impl Content {
 #[derive(Debug, Default)]
 pub struct Version {
     pub stamp: Option<Stamp>,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TokenEntry>,
     pub projects: Vec<Limited>,
     _file: Option<File>,
 }
@@ -111,7 +111,7 @@ pub struct Version {
 impl Version {
     /// Whether the same secrets are good for the same things in both.
     pub fn has_same_tokens(&self, other: &Version) -> bool {
-        let same = |(one, two): (&Entry, &Entry)| {
+        let same = |(one, two): (&TokenEntry, &TokenEntry)| {
             let unused = |token: &Token| Token { last_used_at_unix: None, ..token.clone() };
             unused(&one.token) == unused(&two.token) && one.sha256.matches(&two.sha256)
         };
@@ -182,7 +182,7 @@ impl TokenFile {
             if content.tokens.iter().any(|entry| entry.token.name == name) {
                 return Err(TokenError::NameTaken(name.to_owned()));
             }
-            content.add(Entry { token: token.clone(), sha256: secret.fingerprint() })
+            content.add(TokenEntry { token: token.clone(), sha256: secret.fingerprint() })
         })?;
         Ok((token, secret))
     }
@@ -206,7 +206,7 @@ impl TokenFile {
                     token.last_used_at_unix = old.token.last_used_at_unix;
                 }
             }
-            content.add(Entry { token: token.clone(), sha256 })
+            content.add(TokenEntry { token: token.clone(), sha256 })
         })?;
         Ok(token)
     }
@@ -281,7 +281,7 @@ fn parse(text: &[u8]) -> Result<Content, Damage> {
         return Err(Damage::TooMany);
     }
     let mut names = std::collections::BTreeSet::new();
-    for Entry { token, .. } in &content.tokens {
+    for TokenEntry { token, .. } in &content.tokens {
         if !is_name(&token.name) {
             return Err(Damage::Name(token.name.clone()));
         }
@@ -463,7 +463,7 @@ mod tests {
             names in proptest::collection::btree_set("[a-zA-Z0-9._-]{1,64}", 0..20),
             place: prop::sample::Index,
         ) {
-            let entries: Vec<Entry> = names.iter().map(|name| Entry {
+            let entries: Vec<TokenEntry> = names.iter().map(|name| TokenEntry {
                 token: Token {
                     name: name.clone(),
                     scope: Scope::Admin,

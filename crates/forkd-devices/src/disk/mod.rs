@@ -12,7 +12,7 @@
 //!
 //! A block of 4 KiB is absent in a layer (`.`: look below), holds data (`D`) or is zero (`Z`: discarded or zeroed, so that
 //! the parent's data does not shine through). [`LayeredDisk::freeze_top`] makes the top layer a frozen one under a new, empty
-//! top; both sides of a branch go on from there, each with a top of its own. [`merge`] makes one layer of several, so that a disk
+//! top; both sides of a branch continue from there, each with its own top. [`merge`] makes one layer of several, so that a disk
 //! that is branched again and again does not get deeper and deeper.
 //!
 //! Only descriptors come in here, no paths. `header` has the format of a layer file.

@@ -395,7 +395,7 @@ struct Shown {
     build_id: String,
     status: Status,
     logs: Vec<String>,
-    log_entries: Vec<record::Entry>,
+    log_entries: Vec<record::LogEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Value>,
 }

@@ -42,7 +42,7 @@ pub(super) struct Build {
     pub vcpus: Option<u8>,
     pub memory_mib: Option<u64>,
     pub status: Status,
-    pub lines: Vec<Entry>,
+    pub lines: Vec<LogEntry>,
     /// Why it failed.
     pub reason: Option<String>,
 }
@@ -67,7 +67,7 @@ pub(super) enum Status {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     timestamp: String,
     level: &'static str,
     pub message: String,
@@ -126,7 +126,7 @@ impl Builds {
         if let Some(build) = memory.builds.get_mut(id).filter(|build| build.lines.len() < MOST_LINES) {
             let end = line.floor_char_boundary(MAX_LINE);
             let message = line[..end].to_owned();
-            build.lines.push(Entry { timestamp: audit::timestamp(), level, message });
+            build.lines.push(LogEntry { timestamp: audit::timestamp(), level, message });
         }
     }
 }

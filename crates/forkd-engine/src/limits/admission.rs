@@ -27,7 +27,7 @@ pub struct Present {
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AdmissionRequest {
     pub sandboxes: u64,
     /// Of each.
     pub memory_bytes: u64,
@@ -56,7 +56,7 @@ const MIB: u64 = 1 << 20;
 
 /// Decides. Children share their memory with their parent and only pay for what they write, which cannot be known before;
 /// one that would not fit if it wrote to all of its memory is refused, since no later refusal could help it.
-pub fn admit(wanted: Wanted, present: Present, limits: Limits) -> Result<(), Refusal> {
+pub fn admit(wanted: AdmissionRequest, present: Present, limits: Limits) -> Result<(), Refusal> {
     if present.sandboxes.saturating_add(wanted.sandboxes) > limits.sandboxes {
         return Err(Refusal::Sandboxes {
             wanted: wanted.sandboxes,
@@ -95,14 +95,14 @@ mod tests {
         Limits { sandboxes: 10, memory_bytes: 100 * MIB, zygote_bytes: 0, free_disk_bytes: 5 * MIB };
     const PRESENT: Present =
         Present { sandboxes: 4, available_memory_bytes: 80 * MIB, free_disk_bytes: 6 * MIB };
-    const WANTED: Wanted = Wanted { sandboxes: 6, memory_bytes: 80 * MIB };
+    const WANTED: AdmissionRequest = AdmissionRequest { sandboxes: 6, memory_bytes: 80 * MIB };
 
     #[test]
     fn each_limit_is_exact_and_has_its_own_refusal() {
         assert_eq!(admit(WANTED, PRESENT, LIMITS), Ok(()));
-        let more = Wanted { sandboxes: 7, ..WANTED };
+        let more = AdmissionRequest { sandboxes: 7, ..WANTED };
         assert_eq!(admit(more, PRESENT, LIMITS), Err(Refusal::Sandboxes { wanted: 7, present: 4, most: 10 }));
-        let larger = Wanted { memory_bytes: 81 * MIB, ..WANTED };
+        let larger = AdmissionRequest { memory_bytes: 81 * MIB, ..WANTED };
         let refused = Err(Refusal::Memory { wanted_mib: 81, available_mib: 80 });
         assert_eq!(admit(larger, PRESENT, LIMITS), refused);
         let small = Limits { memory_bytes: 50 * MIB, ..LIMITS };
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(admit(WANTED, PRESENT, small), refused);
         let full = Present { free_disk_bytes: 4 * MIB, ..PRESENT };
         assert_eq!(admit(WANTED, full, LIMITS), Err(Refusal::Disk { free_mib: 4, kept_mib: 5 }));
-        let huge = Wanted { sandboxes: u64::MAX, ..WANTED };
+        let huge = AdmissionRequest { sandboxes: u64::MAX, ..WANTED };
         assert!(admit(huge, PRESENT, LIMITS).is_err());
     }
 

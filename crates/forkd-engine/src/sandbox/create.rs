@@ -19,7 +19,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::fault;
 use crate::ids::SandboxId;
-use crate::limits::admission::{self, Present, Refusal, Wanted};
+use crate::limits::admission::{self, AdmissionRequest, Present, Refusal};
 use crate::limits::owner::{self, Claim, Holding, Owner};
 use crate::limits::quota::WantedLimits;
 use crate::limits::usage::{Usage, files_of, own_layers};
@@ -199,7 +199,7 @@ impl Engine {
             }
         }
         self.shared.networks.admit(&new.network, &shape.devices)?;
-        let wanted = Wanted { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
+        let wanted = AdmissionRequest { sandboxes: new.count.into(), memory_bytes: shape.memory_bytes };
         self.shared.admit(wanted, snapshot).await
     }
 
@@ -298,7 +298,11 @@ impl Shared {
     }
 
     /// Whether there is room, also if snapshots other than the one that is wanted have to give up their processes for it.
-    pub(crate) async fn admit(&self, wanted: Wanted, snapshot: Option<&Tag>) -> Result<(), EngineError> {
+    pub(crate) async fn admit(
+        &self,
+        wanted: AdmissionRequest,
+        snapshot: Option<&Tag>,
+    ) -> Result<(), EngineError> {
         let present = self.present()?;
         let refused = match admission::admit(wanted, present, self.limits) {
             Ok(()) => return Ok(()),

@@ -22,7 +22,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::EngineError;
 use crate::identity;
 use crate::ids::SandboxId;
-use crate::limits::admission::Wanted;
+use crate::limits::admission::AdmissionRequest;
 use crate::limits::owner::{Holding, Owner};
 use crate::limits::quota::WantedLimits;
 use crate::network::NetworkOrder;
@@ -84,7 +84,7 @@ impl Engine {
         };
         let network = NetworkOrder::default();
         shared.networks.admit(&network, &record.shape.devices)?;
-        let wanted = Wanted { sandboxes: 0, memory_bytes: record.shape.memory_bytes };
+        let wanted = AdmissionRequest { sandboxes: 0, memory_bytes: record.shape.memory_bytes };
         shared.admit(wanted, Some(&record.tag)).await?;
         step(steps, "fork").await;
         let (source, env) = (new.source.clone(), new.env.clone());

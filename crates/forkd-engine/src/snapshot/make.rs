@@ -24,7 +24,7 @@ use crate::engine::{Engine, Shared, unix_ms};
 use crate::error::EngineError;
 use crate::identity;
 use crate::ids::LayerId;
-use crate::limits::admission::Wanted;
+use crate::limits::admission::AdmissionRequest;
 use crate::limits::owner::{Holding, Owner};
 use crate::limits::quota::of_tag;
 use crate::network::NetworkOrder;
@@ -88,7 +88,7 @@ impl Engine {
             None => None,
         };
         shared.networks.admit(&NetworkOrder::default(), &new.shape.devices)?;
-        shared.admit(Wanted { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
+        shared.admit(AdmissionRequest { sandboxes: 0, memory_bytes: new.shape.memory_bytes }, None).await?;
         let directory = shared.paths.zygote(&new.tag);
         in_place(|| fs::create_dir(&directory)).map_err(PathError::at("create", &directory))?;
         let mut making = Making {

@@ -29,7 +29,7 @@ use crate::error::EngineError;
 use crate::eval::{Code, eval};
 use crate::fault;
 use crate::ids::SandboxId;
-use crate::limits::admission::{self, Wanted};
+use crate::limits::admission::{self, AdmissionRequest};
 use crate::limits::quota::WantedLimits;
 use crate::network::NetworkOrder;
 use crate::record::ZygoteRecord;
@@ -217,7 +217,7 @@ pub(super) async fn quiet(shared: &Shared, at_most: Duration) {
 async fn child_of(shared: &Arc<Shared>, zygote: &Zygote) -> Result<Forked, EngineError> {
     let record = &zygote.record;
     // No other snapshot gives up its process for this one.
-    let wanted = Wanted { sandboxes: 1, memory_bytes: record.shape.memory_bytes };
+    let wanted = AdmissionRequest { sandboxes: 1, memory_bytes: record.shape.memory_bytes };
     admission::admit(wanted, shared.present()?, shared.limits)?;
     let snapshot = shared.snapshots.get(&record.tag).ok_or(EngineError::Removed)?;
     let id = SandboxId::random().map_err(EngineError::io("get random numbers"))?;

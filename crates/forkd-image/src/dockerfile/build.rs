@@ -108,13 +108,13 @@ enum From<D> {
 }
 
 /// What is known while a stage is read.
-struct State {
+struct StageState {
     config: Config,
     arguments: Variables,
     key: Digest,
 }
 
-impl State {
+impl StageState {
     /// What words see: `ENV` wins over `ARG`.
     fn variables(&self) -> Variables {
         let mut variables = self.arguments.clone();
@@ -183,12 +183,12 @@ where
                 let disk = disk.ok_or_else(|| {
                     wrong(stage.line, "the stage that it is based on is missing from the build cache")
                 })?;
-                (disk, State { config, arguments: Variables::new(), key })
+                (disk, StageState { config, arguments: Variables::new(), key })
             }
             None => {
                 let base = self.runner.base(&Base::parse(&from)).map_err(failed(stage.line))?;
                 let key = Hasher::new("forkd build 1").part(base.2.hex().as_bytes()).finish();
-                (base.0, State { config: base.1, arguments: Variables::new(), key })
+                (base.0, StageState { config: base.1, arguments: Variables::new(), key })
             }
         };
         let mut state = state;
@@ -258,7 +258,7 @@ where
         &mut self,
         line: &Line,
         stage: usize,
-        state: &mut State,
+        state: &mut StageState,
     ) -> Result<Option<Action<R::Disk>>, BuildError<R::Error>> {
         let number = line.line;
         let variables = state.variables();
@@ -329,7 +329,7 @@ where
         copy: &Copy,
         line: usize,
         stage: usize,
-        state: &mut State,
+        state: &mut StageState,
     ) -> Result<Action<R::Disk>, BuildError<R::Error>> {
         let variables = state.variables();
         let words = |texts: &[String]| {
@@ -380,7 +380,7 @@ where
     }
 
     /// `ARG NAME`, `ARG NAME=default`: what the user gave, else the default, else what was declared before `FROM`.
-    fn argument(&self, text: &str, state: &mut State, line: usize) -> Result<(), BuildError<R::Error>> {
+    fn argument(&self, text: &str, state: &mut StageState, line: usize) -> Result<(), BuildError<R::Error>> {
         let declared = split(text, &state.variables(), self.dockerfile.escape);
         for declared in declared.map_err(|source| BuildError::Word { line, source })? {
             let (name, default) = match declared.split_once('=') {

@@ -96,13 +96,13 @@ pub(crate) fn definitions() -> &'static [Definition] {
                 "Run code or a command",
                 "Run code (Python, JavaScript, TypeScript, Bash, or R and Java where the image has them, in an interpreter that \
                  keeps its variables between calls) or a shell command in a sandbox, and return its output, pictures and the sandbox's id. Without `sandbox`, a new \
-                 sandbox is made; pass the id that is returned to go on in it.",
+                 sandbox is made; pass the returned id to continue in it.",
                 code,
             ),
             Definition::reading::<files::Read>(
                 "read",
                 "Read a file",
-                "Read a text file or a picture of a sandbox, at most 16 KiB at once; `offset` reads on. Also reads the rest of \
+                "Read a text file or a picture of a sandbox, at most 16 KiB at once; `offset` is where to start. Also reads the rest of \
                  long outputs: path forkd://output/...",
             ),
             Definition::changing::<files::Write>(
@@ -124,7 +124,7 @@ pub(crate) fn definitions() -> &'static [Definition] {
                 "Fork sandboxes and run a command in each",
                 "Make copies of a sandbox or of a snapshot, with all of its memory, files and running programs, and run a \
                  command or code in each at the same time, for example to try several solutions. FORK_INDEX is 0, 1, 2... in \
-                 the environment of the copies. Returns a table of the results; the original goes on unchanged.",
+                 the environment of the copies. Returns a table of the results; the original keeps running unchanged.",
                 Effect { open_world: true, ..Effect::default() },
             )
             .answers::<fork::Forked>(),

@@ -170,10 +170,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{Egress, Entry};
+    use crate::policy::{Egress, EgressEntry};
 
     fn list(targets: &[&str]) -> Policy {
-        let entries = targets.iter().map(|to| Entry { to: to.parse().unwrap(), ports: Vec::new() });
+        let entries = targets.iter().map(|to| EgressEntry { to: to.parse().unwrap(), ports: Vec::new() });
         Policy { egress: Egress::List(entries.collect()), bandwidth: None }
     }
 

@@ -20,7 +20,7 @@ use crate::drops::{GROUP, LOGGED_BYTES, Reason};
 use crate::nft::{Base, Comparison, Expression, Family, Hook, Priority, Rule, SetKey, Transaction};
 use crate::nft::{ESTABLISHED, ICMP, ICMP6, INVALID, RELATED, TCP, UDP};
 use crate::plan::{GATEWAY4, GATEWAY6, GUEST_LINK_LOCAL, GUEST_MAC, GUEST4, GUEST6, TAP, UPLINK};
-use crate::policy::{Egress, Entry, Exceptions, Policy, Target};
+use crate::policy::{Egress, EgressEntry, Exceptions, Policy, Target};
 
 /// Counters, by table.
 pub const SENT: &str = "sent";
@@ -259,7 +259,12 @@ fn without_networks(
     })
 }
 
-fn with_entry(mut transaction: Transaction, index: usize, entry: &Entry, generation: u32) -> Transaction {
+fn with_entry(
+    mut transaction: Transaction,
+    index: usize,
+    entry: &EgressEntry,
+    generation: u32,
+) -> Transaction {
     let targets = match &entry.to {
         Target::Network(network) => vec![Rule::new().to_network(network.network(), network.prefix())],
         Target::Name(_) => {

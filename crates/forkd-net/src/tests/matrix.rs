@@ -9,7 +9,7 @@ use super::in_namespaces;
 use super::world::{ELSEWHERE, Guest, HOST4, HOST6, OTHER_PORT, PORT, Reached, World, line};
 use crate::plan::{GATEWAY4, GATEWAY6, Slot};
 use crate::rules::ranges::is_internet;
-use crate::{Egress, Entry, Exceptions, Lease, Policy};
+use crate::{Egress, EgressEntry, Exceptions, Lease, Policy};
 
 fn slot(number: u16) -> Slot {
     Slot::try_from(number).unwrap()
@@ -20,7 +20,7 @@ fn policy(egress: Egress) -> Policy {
 }
 
 fn list(entries: &[(&str, &[&str])]) -> Policy {
-    let entries = entries.iter().map(|(to, ports)| Entry {
+    let entries = entries.iter().map(|(to, ports)| EgressEntry {
         to: to.parse().unwrap(),
         ports: ports.iter().map(|ports| ports.parse().unwrap()).collect(),
     });

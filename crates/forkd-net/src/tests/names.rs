@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use super::in_namespaces;
 use super::world::{Guest, OTHER_PORT, PORT, Reached, World};
 use crate::plan::{GATEWAY4, Slot};
-use crate::{Egress, Entry, Exceptions, Lease, Notice, Policy, Reason, Upstream};
+use crate::{Egress, EgressEntry, Exceptions, Lease, Notice, Policy, Reason, Upstream};
 
 /// A resolver with a few names, at a port of the host's loopback.
 pub(super) fn upstream() -> SocketAddr {
@@ -99,7 +99,7 @@ fn addresses(message: &Message) -> Vec<IpAddr> {
 }
 
 pub(super) fn policy(entries: &[(&str, &[&str])]) -> Policy {
-    let entry = |(to, ports): &(&str, &[&str])| Entry {
+    let entry = |(to, ports): &(&str, &[&str])| EgressEntry {
         to: to.parse().unwrap(),
         ports: ports.iter().map(|ports| ports.parse().unwrap()).collect(),
     };

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use super::remove::{remove, remove_lower};
 use super::tree::{Failure, Tree, is_directory};
-use super::{ArchiveError, Entry, EntryPath, Kind, Limits, Problem, Used, read_entries, shown};
+use super::{ArchiveEntry, ArchiveError, EntryPath, Kind, Limits, Problem, Used, read_entries, shown};
 use crate::progress::Progress;
 
 const WHITEOUT: &[u8] = b".wh.";
@@ -58,7 +58,7 @@ pub fn apply(
 
 fn place(
     tree: &mut Tree,
-    entry: &Entry,
+    entry: &ArchiveEntry,
     content: &mut dyn Read,
     whiteouts: Whiteouts,
     limits: &Limits,

@@ -27,7 +27,7 @@ pub use apply::{Whiteouts, apply};
 pub use compression::{Bounded, Compression, decompressed};
 pub use content::exactly;
 pub use path::EntryPath;
-pub use reader::{Entry, Kind, read_entries};
+pub use reader::{ArchiveEntry, Kind, read_entries};
 pub use tree::{Contents, Tree};
 
 use std::io::{self, Read};

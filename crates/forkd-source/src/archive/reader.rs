@@ -14,7 +14,7 @@ const LAST_SECOND: i64 = 0x3_7fff_ffff;
 
 /// One file of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ArchiveEntry {
     pub path: EntryPath,
     pub kind: Kind,
     /// Permissions with setuid, setgid and sticky.
@@ -59,7 +59,7 @@ pub fn read_entries(
     archive: impl Read,
     limits: &Limits,
     used: &mut Used,
-    mut each: impl FnMut(Entry, &mut dyn Read) -> Result<(), ArchiveError>,
+    mut each: impl FnMut(ArchiveEntry, &mut dyn Read) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
     let mut archive = tar::Archive::new(archive);
     let mut last = String::new();
@@ -141,7 +141,7 @@ fn typed(
     header: &tar::Header,
     said: Extensions,
     limits: &Limits,
-) -> Result<(Entry, Vec<u8>), (Problem, Vec<u8>)> {
+) -> Result<(ArchiveEntry, Vec<u8>), (Problem, Vec<u8>)> {
     let until_nul = |mut name: Vec<u8>| {
         // GNU's long names end with a NUL, which is not part of them.
         if name.last() == Some(&0) {
@@ -197,7 +197,7 @@ fn typed(
     let path = EntryPath::parse(&name, limits.path).map_err(|problem| (problem, name.clone()))?;
     let kind = kind(header, &name, link, size, limits).map_err(|problem| (problem, name.clone()))?;
     let mtime = (mtime.0.clamp(0, LAST_SECOND), if mtime.0 < 0 { 0 } else { mtime.1 });
-    Ok((Entry { path, kind, mode, uid, gid, mtime, xattrs }, name))
+    Ok((ArchiveEntry { path, kind, mode, uid, gid, mtime, xattrs }, name))
 }
 
 /// A field of a header. Some writers leave those empty that are zero.

@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Entry, EntryPath, Limits, Problem};
+use super::{ArchiveEntry, EntryPath, Limits, Problem};
 
 /// What is known of a directory, by its inode number.
 #[derive(Debug, Clone, Copy)]
@@ -214,7 +214,7 @@ impl Tree {
         &mut self,
         parent: BorrowedFd<'_>,
         name: &OsStr,
-        entry: &Entry,
+        entry: &ArchiveEntry,
         is_link: bool,
     ) -> Result<(), Failure> {
         let owner = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));

@@ -9,7 +9,7 @@ use forkd_proto::control::{Branch, Descriptor, Event, Refusal, RefusalCode, Repl
 
 use super::clone::Side;
 use super::mending::Mending;
-use super::{Done, Process, State, clone_with, failed, last_words};
+use super::{Done, Process, ProcessState, clone_with, failed, last_words};
 use crate::vm::devices::Descriptors;
 use crate::vm::live::{FrozenVm, LiveVm};
 
@@ -29,7 +29,7 @@ impl Process {
             Ok((state, devices, disk_layers)) => {
                 vm.take_notices().into_iter().for_each(|event| self.control.say(event));
                 self.mending = None;
-                self.state = State::Zygote(FrozenVm::new(vm.end(), state, devices));
+                self.state = ProcessState::Zygote(FrozenVm::new(vm.end(), state, devices));
                 Ok(Done::Reply(Reply::Frozen { disk_layers }, Vec::new()))
             }
             Err(error) => {
@@ -74,7 +74,7 @@ impl Process {
                     Ok(devices) => {
                         let prefault = vm.prefault();
                         let frozen = FrozenVm::new(vm.forget(), state, devices);
-                        self.state = State::Zygote(FrozenVm { prefault, ..frozen });
+                        self.state = ProcessState::Zygote(FrozenVm { prefault, ..frozen });
                     }
                     Err(error) => {
                         self.say_failed(Stage::Freeze, &error);
@@ -109,9 +109,9 @@ impl Process {
     pub(super) fn put_back(&mut self, vm: LiveVm, was_running: bool) {
         self.state = if was_running {
             vm.run();
-            State::Running(vm)
+            ProcessState::Running(vm)
         } else {
-            State::Paused(vm)
+            ProcessState::Paused(vm)
         };
     }
 }

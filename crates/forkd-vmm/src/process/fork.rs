@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use forkd_proto::control::{Descriptor, Event, Fork, Refusal, RefusalCode, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, Standing, State, clone_with, last_words};
+use super::{Done, Process, ProcessState, Standing, clone_with, last_words};
 use crate::vm::devices::Descriptors;
 use crate::vm::live::{FrozenVm, LiveVm};
 
@@ -19,18 +19,18 @@ impl Process {
     ) -> Result<Done, Refusal> {
         forkd_proto::passes!();
         if request.uid.is_some() && !matches!(self.standing, Ok(Standing::Trusted)) {
-            self.state = State::Zygote(frozen);
+            self.state = ProcessState::Zygote(frozen);
             let message = "a guest has run here: its children have its user id".into();
             return Err(Refusal { code: RefusalCode::Failed, message });
         }
         match clone_with(&mut descriptors, request.cgroup) {
             Ok((control, Side::Child)) => Ok(self.begin(&frozen, control, request, descriptors)),
             Ok((_, Side::Parent { pid, pidfd })) => {
-                self.state = State::Zygote(frozen);
+                self.state = ProcessState::Zygote(frozen);
                 Ok(Done::Reply(Reply::Forked { pid }, vec![pidfd]))
             }
             Err(refusal) => {
-                self.state = State::Zygote(frozen);
+                self.state = ProcessState::Zygote(frozen);
                 Err(refusal)
             }
         }
@@ -69,7 +69,7 @@ impl Process {
                     super::hand_over::take_place(&predecessor);
                 }
                 vm.run();
-                self.state = State::Running(vm);
+                self.state = ProcessState::Running(vm);
                 self.control.say(Event::Running);
                 Done::Silent
             }

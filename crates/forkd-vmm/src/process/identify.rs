@@ -9,7 +9,7 @@ use forkd_devices::disk::LayerStack;
 use forkd_proto::control::{Refusal, Reply};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use super::{Done, Process, State, failed};
+use super::{Done, Process, ProcessState, failed};
 
 impl Process {
     pub(super) fn identify(&self) -> Result<Done, Refusal> {
@@ -22,9 +22,9 @@ impl Process {
     fn disks(&self) -> io::Result<Vec<Vec<u64>>> {
         let inode = |file: &File| Ok(file.metadata()?.ino());
         match &self.state {
-            State::Empty => Ok(Vec::new()),
-            State::Running(vm) | State::Paused(vm) => vm.disk_files(inode),
-            State::Zygote(frozen) => {
+            ProcessState::Empty => Ok(Vec::new()),
+            ProcessState::Running(vm) | ProcessState::Paused(vm) => vm.disk_files(inode),
+            ProcessState::Zygote(frozen) => {
                 let of_disk = |layers: &LayerStack| layers.layer_files().map(inode).collect();
                 frozen.devices.layers.iter().map(of_disk).collect()
             }

@@ -119,7 +119,8 @@ pub fn run(options: Options) -> Result<(), ControlError> {
     });
     let standing = jail.map(|()| Standing::Trusted);
     let (mending, pagemap) = (None, None);
-    let mut process = Process { control, kvm, standing, state: State::Empty, mending, cold: false, pagemap };
+    let mut process =
+        Process { control, kvm, standing, state: ProcessState::Empty, mending, cold: false, pagemap };
     loop {
         match process.step() {
             Ok(Next::Again) => {}
@@ -157,29 +158,29 @@ enum Standing {
 
 /// What the process is, with what it has.
 #[expect(clippy::large_enum_variant, reason = "a process has one of these")]
-enum State {
+enum ProcessState {
     Empty,
     Running(LiveVm),
     Paused(LiveVm),
     Zygote(FrozenVm),
 }
 
-impl State {
+impl ProcessState {
     fn name(&self) -> StateName {
         match self {
-            State::Empty => StateName::Empty,
-            State::Running(_) => StateName::Running,
-            State::Paused(_) => StateName::Paused,
-            State::Zygote(_) => StateName::Zygote,
+            ProcessState::Empty => StateName::Empty,
+            ProcessState::Running(_) => StateName::Running,
+            ProcessState::Paused(_) => StateName::Paused,
+            ProcessState::Zygote(_) => StateName::Zygote,
         }
     }
 
     /// The stage that the process is at between two commands.
     fn stage(&self) -> Stage {
         match self {
-            State::Empty => Stage::Empty,
-            State::Running(_) | State::Paused(_) => Stage::Run,
-            State::Zygote(_) => Stage::Zygote,
+            ProcessState::Empty => Stage::Empty,
+            ProcessState::Running(_) | ProcessState::Paused(_) => Stage::Run,
+            ProcessState::Zygote(_) => Stage::Zygote,
         }
     }
 }
@@ -190,7 +191,7 @@ struct Process {
     standing: Result<Standing, JailError>,
     /// Opened when the process began, and inherited by those that are forked from it.
     kvm: Result<Arc<Kvm>, KvmError>,
-    state: State,
+    state: ProcessState,
     /// Of a VM that has been branched.
     mending: Option<Mending>,
     /// Whether the VM has been branched, and has not got back what it uses first.
@@ -219,7 +220,7 @@ impl Process {
     fn step(&mut self) -> Result<Next, ChannelError> {
         let control = self.control.readable().ok_or(ChannelError::Closed)?;
         let mut events = vec![PollFd::from_borrowed_fd(control, PollFlags::IN)];
-        if let State::Running(vm) | State::Paused(vm) = &self.state {
+        if let ProcessState::Running(vm) | ProcessState::Paused(vm) = &self.state {
             events.push(PollFd::new(&vm.ready, PollFlags::IN));
         }
         let wait = match self.cold {
@@ -292,7 +293,7 @@ impl Process {
 
     /// Sends events, up to the end of the VM.
     fn report(&mut self) -> Next {
-        let (State::Running(vm) | State::Paused(vm)) = &self.state else { return Next::Again };
+        let (ProcessState::Running(vm) | ProcessState::Paused(vm)) = &self.state else { return Next::Again };
         for event in vm.take_notices() {
             let ended = matches!(event, Event::Exited { .. });
             self.control.say(event);
@@ -308,7 +309,7 @@ impl Process {
         forkd_proto::passes!();
         let done = Ok(Done::Reply(Reply::Done, Vec::new()));
         // Taken out, so that a verb can consume it; every arm puts a state back.
-        let state = std::mem::replace(&mut self.state, State::Empty);
+        let state = std::mem::replace(&mut self.state, ProcessState::Empty);
         match (state, request.command) {
             (state, Command::Stats) => {
                 self.state = state;
@@ -324,29 +325,36 @@ impl Process {
                 self.state = state;
                 self.identify()
             }
-            (State::Empty, Command::Boot(boot)) => self.boot(&boot, descriptors),
-            (State::Empty, Command::Load(load)) => self.load(&load, descriptors),
-            (State::Running(vm), Command::Pause) => {
+            (ProcessState::Empty, Command::Boot(boot)) => self.boot(&boot, descriptors),
+            (ProcessState::Empty, Command::Load(load)) => self.load(&load, descriptors),
+            (ProcessState::Running(vm), Command::Pause) => {
                 vm.pause();
-                self.state = State::Paused(vm);
+                self.state = ProcessState::Paused(vm);
                 done
             }
-            (State::Paused(vm), Command::Resume) => {
+            (ProcessState::Paused(vm), Command::Resume) => {
                 vm.run();
-                self.state = State::Running(vm);
+                self.state = ProcessState::Running(vm);
                 done
             }
-            (State::Running(vm), Command::Freeze) => self.freeze(vm, true),
-            (State::Paused(vm), Command::Freeze) => self.freeze(vm, false),
-            (State::Running(vm), Command::Branch(branch)) => self.branch(vm, true, &branch, descriptors),
-            (State::Paused(vm), Command::Branch(branch)) => self.branch(vm, false, &branch, descriptors),
-            (state @ (State::Running(_) | State::Paused(_) | State::Zygote(_)), Command::SettleDisk) => {
+            (ProcessState::Running(vm), Command::Freeze) => self.freeze(vm, true),
+            (ProcessState::Paused(vm), Command::Freeze) => self.freeze(vm, false),
+            (ProcessState::Running(vm), Command::Branch(branch)) => {
+                self.branch(vm, true, &branch, descriptors)
+            }
+            (ProcessState::Paused(vm), Command::Branch(branch)) => {
+                self.branch(vm, false, &branch, descriptors)
+            }
+            (
+                state @ (ProcessState::Running(_) | ProcessState::Paused(_) | ProcessState::Zygote(_)),
+                Command::SettleDisk,
+            ) => {
                 self.state = state;
                 self.settle_disks().map_err(|error| failed(&error))?;
                 done
             }
             (
-                state @ (State::Running(_) | State::Paused(_) | State::Zygote(_)),
+                state @ (ProcessState::Running(_) | ProcessState::Paused(_) | ProcessState::Zygote(_)),
                 Command::ReplaceLayers { disk, first, count },
             ) => {
                 self.state = state;
@@ -355,12 +363,18 @@ impl Process {
                 self.replace_layers(disk.into(), layers, file.into()).map_err(|error| failed(&error))?;
                 done
             }
-            (State::Running(vm), Command::HandOver) => self.hand_over(vm, true, request.id, descriptors),
-            (State::Paused(vm), Command::HandOver) => self.hand_over(vm, false, request.id, descriptors),
-            (State::Zygote(frozen), Command::Fork(fork)) => self.fork(frozen, &fork, descriptors),
-            (State::Zygote(frozen), Command::Persist(persist)) => self.persist(frozen, &persist, descriptors),
-            (State::Zygote(frozen), Command::Prefault(pages)) => self.expect(frozen, pages),
-            (state @ (State::Running(_) | State::Paused(_)), Command::OwnPages) => {
+            (ProcessState::Running(vm), Command::HandOver) => {
+                self.hand_over(vm, true, request.id, descriptors)
+            }
+            (ProcessState::Paused(vm), Command::HandOver) => {
+                self.hand_over(vm, false, request.id, descriptors)
+            }
+            (ProcessState::Zygote(frozen), Command::Fork(fork)) => self.fork(frozen, &fork, descriptors),
+            (ProcessState::Zygote(frozen), Command::Persist(persist)) => {
+                self.persist(frozen, &persist, descriptors)
+            }
+            (ProcessState::Zygote(frozen), Command::Prefault(pages)) => self.expect(frozen, pages),
+            (state @ (ProcessState::Running(_) | ProcessState::Paused(_)), Command::OwnPages) => {
                 self.state = state;
                 self.own_pages()
             }
@@ -392,9 +406,9 @@ impl Process {
     /// Makes the files of the disks' frozen layers complete.
     fn settle_disks(&self) -> Result<(), VmError> {
         match &self.state {
-            State::Empty => Ok(()),
-            State::Running(vm) | State::Paused(vm) => vm.settle_disks(),
-            State::Zygote(frozen) => {
+            ProcessState::Empty => Ok(()),
+            ProcessState::Running(vm) | ProcessState::Paused(vm) => vm.settle_disks(),
+            ProcessState::Zygote(frozen) => {
                 frozen.devices.layers.iter().try_for_each(LayerStack::complete).map_err(VmError::Disk)
             }
         }
@@ -404,9 +418,9 @@ impl Process {
     fn replace_layers(&mut self, disk: usize, layers: Range<usize>, file: File) -> Result<(), VmError> {
         let layer = Layer::open(file).map_err(StackError::from).map_err(DeviceError::from)?;
         match &mut self.state {
-            State::Empty => Ok(()),
-            State::Running(vm) | State::Paused(vm) => vm.replace_layers(disk, layers, layer),
-            State::Zygote(frozen) => {
+            ProcessState::Empty => Ok(()),
+            ProcessState::Running(vm) | ProcessState::Paused(vm) => vm.replace_layers(disk, layers, layer),
+            ProcessState::Zygote(frozen) => {
                 let stack = frozen.devices.layers.get_mut(disk).ok_or(DeviceError::NoDisk(disk))?;
                 Ok(stack.replace(layers, layer).map_err(DeviceError::from)?)
             }
@@ -415,13 +429,15 @@ impl Process {
 
     fn stats(&self) -> Stats {
         let (vcpus, memory_bytes, exits) = match &self.state {
-            State::Empty => (0, 0, 0),
-            State::Running(vm) | State::Paused(vm) => (vm.vcpu_count(), vm.ram.layout().size(), vm.exits()),
-            State::Zygote(frozen) => (frozen.state.vcpus.len(), frozen.ram.layout().size(), 0),
+            ProcessState::Empty => (0, 0, 0),
+            ProcessState::Running(vm) | ProcessState::Paused(vm) => {
+                (vm.vcpu_count(), vm.ram.layout().size(), vm.exits())
+            }
+            ProcessState::Zygote(frozen) => (frozen.state.vcpus.len(), frozen.ram.layout().size(), 0),
         };
         let kvm = match &self.state {
-            State::Running(vm) | State::Paused(vm) => vm.counts(),
-            State::Empty | State::Zygote(_) => None,
+            ProcessState::Running(vm) | ProcessState::Paused(vm) => vm.counts(),
+            ProcessState::Empty | ProcessState::Zygote(_) => None,
         };
         let (state, vcpus) = (self.state.name(), u8::try_from(vcpus).unwrap_or(u8::MAX));
         Stats { state, vcpus, memory_bytes, exits, kvm }
@@ -433,7 +449,7 @@ impl Process {
         let kvm = self.kvm.as_ref().map_err(|error| failed(error))?;
         let vm = boot::boot(kvm, request, &mut descriptors).map_err(|error| failed(&error))?;
         vm.run();
-        self.state = State::Running(vm);
+        self.state = ProcessState::Running(vm);
         Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 
@@ -442,7 +458,7 @@ impl Process {
         self.standing.as_ref().map_err(|error| failed(error))?;
         let kvm = self.kvm.as_ref().map_err(|error| failed(error))?;
         let frozen = load::load(kvm, request, &mut descriptors).map_err(|error| failed(&error))?;
-        self.state = State::Zygote(frozen);
+        self.state = ProcessState::Zygote(frozen);
         Ok(Done::Reply(Reply::Done, Vec::new()))
     }
 

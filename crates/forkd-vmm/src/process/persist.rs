@@ -7,7 +7,7 @@ use forkd_memory::Pagemap;
 use forkd_proto::control::{Event, Persist, Refusal, Reply, Stage};
 
 use super::clone::Side;
-use super::{Done, Process, State, clone_with, last_words};
+use super::{Done, Process, ProcessState, clone_with, last_words};
 use crate::snapshot::persist::persist;
 use crate::vm::devices::Descriptors;
 use crate::vm::live::FrozenVm;
@@ -28,11 +28,11 @@ impl Process {
                 Ok(Done::Over)
             }
             Ok((_, Side::Parent { pid, pidfd })) => {
-                self.state = State::Zygote(frozen);
+                self.state = ProcessState::Zygote(frozen);
                 Ok(Done::Reply(Reply::Forked { pid }, vec![pidfd]))
             }
             Err(refusal) => {
-                self.state = State::Zygote(frozen);
+                self.state = ProcessState::Zygote(frozen);
                 Err(refusal)
             }
         }

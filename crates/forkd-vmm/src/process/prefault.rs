@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forkd_proto::control::{self, Refusal, RefusalCode, Reply};
 use forkd_proto::page_runs::PageRuns;
 
-use super::{Done, Process, State, failed};
+use super::{Done, Process, ProcessState, failed};
 use crate::vm::live::FrozenVm;
 use crate::vm::prefault::Prefault;
 
@@ -15,7 +15,7 @@ impl Process {
     pub(super) fn expect(&mut self, mut frozen: FrozenVm, pages: control::Prefault) -> Result<Done, Refusal> {
         let told = Prefault::new(self.kvm.as_deref().ok(), &frozen.ram, pages);
         let told = told.map(|prefault| frozen.prefault = Arc::new(prefault));
-        self.state = State::Zygote(frozen);
+        self.state = ProcessState::Zygote(frozen);
         told.map_err(|error| failed(&error))?;
         Ok(Done::Reply(Reply::Done, Vec::new()))
     }
@@ -23,12 +23,12 @@ impl Process {
     /// Copies and maps the first-used pages of a VM again after a branch. The guest keeps running during the copy, and is paused only
     /// while KVM maps them.
     pub(super) fn warm_again(&self) {
-        let (State::Running(vm) | State::Paused(vm)) = &self.state else { return };
+        let (ProcessState::Running(vm) | ProcessState::Paused(vm)) = &self.state else { return };
         vm.copy_ahead();
         if !vm.maps_ahead() {
             return;
         }
-        let is_running = matches!(self.state, State::Running(_));
+        let is_running = matches!(self.state, ProcessState::Running(_));
         if is_running {
             vm.pause();
         }
@@ -40,7 +40,7 @@ impl Process {
 
     /// The pages that the VM has alone. A guest that runs meanwhile may get more.
     pub(super) fn own_pages(&self) -> Result<Done, Refusal> {
-        let (State::Running(vm) | State::Paused(vm)) = &self.state else {
+        let (ProcessState::Running(vm) | ProcessState::Paused(vm)) = &self.state else {
             return Ok(Done::Reply(Reply::OwnPages(PageRuns::default()), Vec::new()));
         };
         let Some(pagemap) = self.own_pagemap() else {

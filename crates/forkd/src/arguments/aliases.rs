@@ -39,6 +39,13 @@ fn parsed(line: &str) -> String {
     format!("{:?}", super::Arguments::from_arg_matches(&matches).unwrap())
 }
 
+/// `forkd run` removes its sandbox unless --keep is given.
+#[test]
+fn the_option_rm_of_docker_run_is_accepted() {
+    parsed("forkd run --rm a -- b");
+    assert!(command().try_get_matches_from(["forkd", "run", "--rm", "--keep", "a"]).is_err());
+}
+
 #[test]
 fn spellings_of_an_option_mean_the_same() {
     for (usual, other) in SAME {

@@ -19,6 +19,9 @@ pub struct RunOptions {
     /// Keep the sandbox when the command ends.
     #[arg(long)]
     pub keep: bool,
+    /// Accepted as of `docker run`. The sandbox is removed in any case, without --keep.
+    #[arg(long, hide = true, conflicts_with = "keep")]
+    pub rm: bool,
     /// Pull the image from a registry if it is missing.
     #[arg(long)]
     pub pull: bool,

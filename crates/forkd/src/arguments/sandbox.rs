@@ -43,7 +43,7 @@ pub struct Given {
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
     /// Attach metadata, which lists can be filtered by.
-    #[arg(long, alias = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    #[arg(long, visible_alias = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub metadata: Vec<(String, String)>,
     #[command(flatten)]
     pub egress: EgressArguments,
@@ -223,7 +223,7 @@ pub struct SandboxLsOptions {
     #[arg(long, value_name = "TAG")]
     pub snapshot: Option<String>,
     /// List only sandboxes with this metadata.
-    #[arg(long, alias = "label", value_name = "KEY=VALUE")]
+    #[arg(long, visible_alias = "label", value_name = "KEY=VALUE")]
     pub metadata: Option<String>,
     /// Print ids only.
     #[arg(long, short, conflicts_with = "json")]
@@ -329,7 +329,7 @@ pub struct WaitOptions {
 pub struct PortForwardOptions {
     /// The sandbox's id.
     pub sandbox: String,
-    /// TCP ports: of the sandbox, or a local one and that of the sandbox (8080:80). `:80` takes any free local port.
+    /// PORT of the sandbox, or LOCAL:PORT (8080:80). An empty LOCAL (:80) takes any free port.
     #[arg(value_name = "[LOCAL:]PORT", required = true, value_parser = crate::commands::port_forward::parse)]
     pub ports: Vec<Forward>,
     /// The local address to listen on.

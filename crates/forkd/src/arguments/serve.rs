@@ -58,8 +58,8 @@ pub struct ServeOptions {
     /// Disk space to keep free.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
-    /// Networks of sandboxes, which need root: `auto` sets them up if possible, and otherwise refuses sandboxes that want one;
-    /// `required` fails to start if it cannot set them up.
+    /// Networks of sandboxes, which need root. `auto`: set up networks if possible, otherwise refuse sandboxes that need one;
+    /// `required`: exit if networks cannot be set up.
     #[arg(long, value_enum, default_value = "auto", env = "FORKD_NETWORK")]
     pub network: NetworkArgument,
     /// Number of networks to prepare in advance [default: 128; 16 if emulated].

@@ -27,6 +27,13 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Help", &["completions", "man", "help"]),
 ];
 
+/// Examples of the most common commands, for the help without a command; the tests parse each.
+const FIRST: &[&str] = &[
+    "forkd run python-numpy -- python3 -c 'import numpy; print(numpy.__version__)'",
+    "forkd snapshot python-numpy --tag warm --warm-up 'python=import numpy'",
+    "forkd fork warm -n 10",
+];
+
 /// Examples by command; the tests parse each.
 pub(crate) const EXAMPLES: &[(&str, &[&str])] = &[
     ("run", &["forkd run python-numpy -- python3 -c 'import numpy; print(numpy.__version__)'"]),
@@ -63,19 +70,22 @@ pub(crate) const EXAMPLES: &[(&str, &[&str])] = &[
 pub fn command() -> Command {
     let mut root = completed(Arguments::command());
     for (path, lines) in EXAMPLES {
-        root = at(root, &path.split(' ').collect::<Vec<_>>(), &|command| {
-            let header = command.get_styles().get_header();
-            let mut text = format!("{header}Examples:{header:#}");
-            for line in *lines {
-                write!(text, "\n  {line}").unwrap_or_default();
-            }
-            command.after_help(StyledStr::from(text))
-        });
+        root = at(root, &path.split(' ').collect::<Vec<_>>(), &|command| with_examples(command, lines));
     }
+    let root = with_examples(root, FIRST);
     let groups = groups(&root);
     root.help_template(StyledStr::from(format!(
-        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\n{{tab}}forkd COMMAND --help shows the options of a command. Commands that print data take --json.\n\n{{options}}"
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\n{{tab}}forkd COMMAND --help shows the options of a command. Commands that print data take --json.\n\n{{options}}{{after-help}}"
     )))
+}
+
+fn with_examples(command: Command, lines: &[&str]) -> Command {
+    let header = command.get_styles().get_header();
+    let mut text = format!("{header}Examples:{header:#}");
+    for line in lines {
+        write!(text, "\n  {line}").unwrap_or_default();
+    }
+    command.after_help(StyledStr::from(text))
 }
 
 /// Changes the command below another one. mut_subcommand() would move it behind the others.
@@ -97,12 +107,18 @@ fn groups(root: &Command) -> String {
     for (title, names) in GROUPS {
         writeln!(text, "{header}{title}:{header:#}").unwrap_or_default();
         for name in *names {
-            let about = match root.find_subcommand(name).and_then(Command::get_about) {
+            let command = root.find_subcommand(name);
+            let about = match command.and_then(Command::get_about) {
                 Some(about) => about.to_string(),
                 // clap adds it later.
                 None => "Print this message or the help of the given command".to_owned(),
             };
-            writeln!(text, "  {literal}{name:<13}{literal:#} {about}").unwrap_or_default();
+            let aliases: Vec<_> = command.into_iter().flat_map(Command::get_visible_aliases).collect();
+            let aliases = match aliases.is_empty() {
+                true => String::new(),
+                false => format!(" [alias: {}]", aliases.join(", ")),
+            };
+            writeln!(text, "  {literal}{name:<13}{literal:#} {about}{aliases}").unwrap_or_default();
         }
         text.push('\n');
     }
@@ -152,12 +168,25 @@ mod tests {
 
     #[test]
     fn examples_are_accepted() {
-        for line in EXAMPLES.iter().flat_map(|(_, lines)| lines.iter()) {
+        for line in EXAMPLES.iter().flat_map(|(_, lines)| lines.iter()).chain(FIRST) {
             let words = shlex::split(line).unwrap();
             if let Err(error) = command().try_get_matches_from(words) {
                 panic!("{line}: {error}");
             }
         }
+    }
+
+    #[test]
+    fn the_help_has_aliases_and_examples() {
+        let help = command().render_help().to_string();
+        let line = |name: &str| help.lines().find(|line| line.trim_start().starts_with(name));
+        assert!(line("kill ").unwrap().ends_with(" [alias: rm]"), "{help}");
+        assert!(line("ls ").unwrap().ends_with(" [alias: ps]"), "{help}");
+        assert!(help.contains("\n\nExamples:\n  forkd run "), "{help}");
+        let root = command();
+        let mut arguments = root.find_subcommand("fork").unwrap().get_arguments();
+        let metadata = arguments.find(|argument| argument.get_id() == "metadata").unwrap();
+        assert_eq!(metadata.get_visible_aliases(), Some(vec!["label"]));
     }
 
     #[test]

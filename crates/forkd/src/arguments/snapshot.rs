@@ -149,13 +149,14 @@ pub struct SnapshotShape {
     /// Disk size: what each sandbox may write [default: the image's recipe, else 4G].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk: Option<u64>,
-    /// CPU model of the guest: the host's, or a feature level, which lets the snapshot run on other hosts [default: host].
+    /// CPU model of the guest: the host's own, or a feature level (x86-64-v2, x86-64-v3) so that the snapshot runs on other hosts
+    /// [default: host].
     #[arg(long, value_name = "MODEL", value_parser = cpu_parser())]
     pub cpu: Option<Cpu>,
     /// Make a guest without a network device. Commands, files and ports work through the daemon.
     #[arg(long)]
     pub no_network: bool,
-    /// The kernel's name [default: see forkd kernel default].
+    /// The kernel's id or version [default: see forkd kernel default].
     #[arg(long)]
     pub kernel: Option<String>,
 }

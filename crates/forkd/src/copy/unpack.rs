@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use forkd_source::archive::{ArchiveError, Entry, Kind, Limits, Used, read_entries};
+use forkd_source::archive::{ArchiveEntry, ArchiveError, Kind, Limits, Used, read_entries};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, linkat, mkdirat, openat, openat2, symlinkat};
 use rustix::io::Errno;
 
@@ -61,7 +61,7 @@ fn plain(mode: u32) -> u32 {
     mode & 0o777
 }
 
-fn make(root: &OwnedFd, entry: &Entry, content: &mut dyn Read) -> io::Result<()> {
+fn make(root: &OwnedFd, entry: &ArchiveEntry, content: &mut dyn Read) -> io::Result<()> {
     let path = entry.path.as_path();
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
     let above = make_directories(root, above)?;

@@ -131,6 +131,9 @@ fn meaning(argument: &Arg) -> String {
     if !defaults.is_empty() && !argument.is_hide_default_value_set() && argument.get_action().takes_values() {
         write!(text, " [default: {}]", defaults.join(" ")).unwrap();
     }
+    for alias in argument.get_visible_aliases().unwrap_or_default() {
+        write!(text, " [alias: `--{alias}`]").unwrap();
+    }
     if let Some(variable) = argument.get_env() {
         write!(text, " [env: {}]", variable.to_string_lossy()).unwrap();
     }

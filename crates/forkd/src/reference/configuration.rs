@@ -132,14 +132,14 @@ const IMAGE: &[Row] = &[
 const SNAPSHOT: &[Row] = &[
     (
         "from",
-        "what it is based on: another `[snapshot.NAME]` or `[image.NAME]`, else an image, else a snapshot; `image:NAME`, `snapshot:NAME` and `template:code-interpreter-v1` mean just that",
+        "base: a `[snapshot.X]` or `[image.X]` of this file, else an image, else a snapshot. The prefixes `image:`, `snapshot:`, `template:` select one kind",
     ),
     ("run", "an array of commands, run as root with `sh -c`"),
     ("warm_up", "an array of `LANGUAGE=CODE` or `LANGUAGE=@FILE`"),
     ("env", "a table: variables added to the environment of the guest and of its sandboxes"),
     (
         "kernel",
-        "the guest kernel, by id [default: the library's default]. This key and those below are for snapshots of images",
+        "the guest kernel, by id or version [default: the library's default]. This key and those below are for snapshots of images",
     ),
     ("vcpus", "number of vCPUs, 1 to 32"),
     ("memory", "guest memory: MiB, or text with a unit"),

@@ -15,7 +15,7 @@ use forkd_envd::files::FileQuery;
 use forkd_envd::signature::Operation;
 use rustix::fs::OFlags;
 
-use super::range::{self, Wanted};
+use super::range::{self, FileRange};
 use super::{access, body};
 use crate::agent::Agent;
 use crate::envd::rest::RestError;
@@ -93,13 +93,13 @@ fn answer(opened: Opened, headers: &HeaderMap) -> io::Result<Response> {
     // A request for a part of an unchanged file (If-Range) gets all of it: nothing here proves it unchanged.
     let asked = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
     let mut response = match range::parse(asked.and_then(|value| value.to_str().ok()), size) {
-        Wanted::Outside => {
+        FileRange::Outside => {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
             response.headers_mut().insert(header::CONTENT_RANGE, value(&format!("bytes */{size}")));
             return Ok(response);
         }
-        Wanted::Part { start, length } => {
+        FileRange::Part { start, length } => {
             file.seek(SeekFrom::Start(start))?;
             let mut response = sized(file, length);
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -109,12 +109,12 @@ fn answer(opened: Opened, headers: &HeaderMap) -> io::Result<Response> {
                 .insert(header::CONTENT_RANGE, value(&format!("bytes {start}-{end}/{size}")));
             response
         }
-        Wanted::Whole if size >= WORTH_COMPRESSING && accepts_gzip(headers) => {
+        FileRange::Whole if size >= WORTH_COMPRESSING && accepts_gzip(headers) => {
             let mut response = Response::new(body::gzip(file, size));
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             response
         }
-        Wanted::Whole => sized(file, size),
+        FileRange::Whole => sized(file, size),
     };
     let fields = response.headers_mut();
     fields.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));

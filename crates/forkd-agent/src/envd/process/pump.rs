@@ -31,7 +31,7 @@ impl Pump {
     /// Runs as a task of its own.
     pub async fn run(mut self, agent: Arc<Agent>, process: Arc<Process>) {
         let exit = self.until_exit(&process).await;
-        self.what_is_left(&process).await;
+        self.drain(&process).await;
         agent.processes.ended(&process, exit);
         process.subscribers.end(exit);
         // A process that still writes to the pipe must not die of it. Beside that: a writer may be stuck in an input that another process
@@ -54,7 +54,8 @@ impl Pump {
         }
     }
 
-    async fn what_is_left(&mut self, process: &Process) {
+    /// Publishes the output that the process has left in its pipes.
+    async fn drain(&mut self, process: &Process) {
         let latest = Instant::now() + AFTER_EXIT;
         let mut taken = 0;
         while !self.is_silent() && (taken < LEFT_BEHIND || Instant::now() < latest) {

@@ -17,18 +17,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Subscribers {
     pid: u32,
-    state: Mutex<State>,
+    state: Mutex<SubscribersState>,
 }
 
 #[derive(Debug)]
-enum State {
+enum SubscribersState {
     Open(Vec<Sender>),
     Ended(Exit),
 }
 
 impl Subscribers {
     pub fn new(pid: u32) -> Self {
-        Self { pid, state: Mutex::new(State::Open(Vec::new())) }
+        Self { pid, state: Mutex::new(SubscribersState::Open(Vec::new())) }
     }
 
     /// Adds a listener, whose stream begins with the start event. After the end it gets just that.
@@ -37,21 +37,21 @@ impl Subscribers {
             return;
         }
         let exit = match &mut *self.lock() {
-            State::Open(senders) => {
+            SubscribersState::Open(senders) => {
                 // A silent process would never notice who has gone.
                 senders.retain(|sender| !sender.is_closed());
                 senders.push(sender);
                 return;
             }
-            State::Ended(exit) => *exit,
+            SubscribersState::Ended(exit) => *exit,
         };
         last(sender, exit).await;
     }
 
     pub fn is_empty(&self) -> bool {
         match &*self.lock() {
-            State::Open(senders) => senders.is_empty(),
-            State::Ended(_) => true,
+            SubscribersState::Open(senders) => senders.is_empty(),
+            SubscribersState::Ended(_) => true,
         }
     }
 
@@ -59,8 +59,8 @@ impl Subscribers {
     pub async fn publish(&self, envelope: &Bytes) {
         // Out of the lock while waiting; who comes in the meantime begins with the next message.
         let senders = match &mut *self.lock() {
-            State::Open(senders) => std::mem::take(senders),
-            State::Ended(_) => return,
+            SubscribersState::Open(senders) => std::mem::take(senders),
+            SubscribersState::Ended(_) => return,
         };
         let mut kept = Vec::with_capacity(senders.len());
         // One patience for all of them: several who do not read delay the process no longer than one.
@@ -72,22 +72,22 @@ impl Subscribers {
                 Err(Stall::Slow) => sender.finish(Err(too_slow())),
             }
         }
-        if let State::Open(newcomers) = &mut *self.lock() {
+        if let SubscribersState::Open(newcomers) = &mut *self.lock() {
             newcomers.append(&mut kept);
         }
     }
 
     /// Tells all how the process ended. Later ones are told when they come.
     pub fn end(&self, exit: Exit) {
-        let before = std::mem::replace(&mut *self.lock(), State::Ended(exit));
-        let State::Open(senders) = before else { return };
+        let before = std::mem::replace(&mut *self.lock(), SubscribersState::Ended(exit));
+        let SubscribersState::Open(senders) = before else { return };
         for sender in senders {
             // Each in a task of its own: the last output of a process does not wait for other clients.
             tokio::spawn(last(sender, exit));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SubscribersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,7 +168,7 @@ mod tests {
             let (sender, _stream) = stream();
             subscribers.add(sender).await;
         }
-        assert!(matches!(&*subscribers.lock(), State::Open(senders) if senders.len() == 1));
+        assert!(matches!(&*subscribers.lock(), SubscribersState::Open(senders) if senders.len() == 1));
     }
 
     #[tokio::test(start_paused = true)]

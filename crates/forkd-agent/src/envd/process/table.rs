@@ -74,10 +74,12 @@ impl Processes {
     /// A running process.
     pub fn running(&self, selector: &Selector) -> Result<Arc<Process>, ConnectError> {
         let inner = self.lock();
-        let wanted = Wanted::new(selector)?;
+        let wanted = ProcessSelector::new(selector)?;
         let found = match wanted {
-            Wanted::Pid(pid) => inner.running.get(&pid),
-            Wanted::Tag(tag) => inner.running.values().find(|process| process.tag.as_deref() == Some(tag)),
+            ProcessSelector::Pid(pid) => inner.running.get(&pid),
+            ProcessSelector::Tag(tag) => {
+                inner.running.values().find(|process| process.tag.as_deref() == Some(tag))
+            }
         };
         found.cloned().ok_or_else(|| wanted.missing())
     }
@@ -88,7 +90,7 @@ impl Processes {
             Ok(process) => return Ok(Recent::Running(process)),
             Err(missing) => missing,
         };
-        let wanted = Wanted::new(selector)?;
+        let wanted = ProcessSelector::new(selector)?;
         let mut inner = self.lock();
         inner.forget();
         let found = inner.ended.iter().rev().find(|ended| wanted.is(ended)).cloned();
@@ -118,12 +120,12 @@ impl Inner {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Wanted<'a> {
+enum ProcessSelector<'a> {
     Pid(u32),
     Tag(&'a str),
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ProcessSelector<'a> {
     fn new(selector: &'a Selector) -> Result<Self, ConnectError> {
         match (selector.pid, selector.tag.as_deref()) {
             (Some(pid), _) => Ok(Self::Pid(pid.0)),

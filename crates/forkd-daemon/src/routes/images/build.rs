@@ -80,7 +80,7 @@ pub(super) async fn build(
 
 /// A build as it is asked for, checked.
 #[derive(Debug)]
-struct Wanted {
+struct BuildRequest {
     name: Option<Name>,
     dockerfile: String,
     apart: Option<String>,
@@ -91,7 +91,7 @@ struct Wanted {
     shape: GuestShape,
 }
 
-fn convert(wanted: BuildImage) -> Answer<Wanted> {
+fn convert(wanted: BuildImage) -> Answer<BuildRequest> {
     let dockerfile = wanted.dockerfile.unwrap_or_else(|| DOCKERFILE.to_owned());
     for (name, path) in [("dockerfile", Some(&dockerfile)), ("apart", wanted.apart.as_ref())] {
         if path.is_some_and(|path| path.is_empty() || path.len() > MAX_PATH || path.contains('\0')) {
@@ -106,7 +106,7 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
         _ => Err(malformed("invalid build_arg: expected NAME=VALUE")),
     };
     let memory_mib = wanted.memory_mib.unwrap_or(MEMORY_MIB);
-    Ok(Wanted {
+    Ok(BuildRequest {
         name: make::name(wanted.name)?,
         dockerfile,
         apart: wanted.apart,
@@ -122,11 +122,17 @@ fn convert(wanted: BuildImage) -> Answer<Wanted> {
     })
 }
 
-fn make(app: &App, caller: &Caller, wanted: Wanted, archive: File, progress: &dyn Progress) -> Answer<Made> {
+fn make(
+    app: &App,
+    caller: &Caller,
+    wanted: BuildRequest,
+    archive: File,
+    progress: &dyn Progress,
+) -> Answer<Made> {
     app.admit_image()?;
     let library = app.library.directory();
     let cache = BuildCache::new(&library);
-    let Wanted { dockerfile, apart, .. } = &wanted;
+    let BuildRequest { dockerfile, apart, .. } = &wanted;
     let unpacked =
         UnpackedContext::new(&cache, archive, dockerfile, apart.as_deref(), &CONTEXT_LIMITS, progress)?;
     let host = wanted.host_certs.then(HostEnvironment::collect).transpose().map_err(|error| {

@@ -25,14 +25,14 @@ pub(super) enum Typed {
 /// What waits, and who waits for what. Each of the three tasks is the only one that waits for its notification.
 #[derive(Debug, Default)]
 pub(super) struct Stdin {
-    state: Mutex<State>,
+    state: Mutex<StdinState>,
     arrived: Notify,
     room: Notify,
     progress: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StdinState {
     waiting: VecDeque<Waiting>,
     /// Bytes that have arrived and are not taken: those that wait, and those that are being written.
     held: usize,
@@ -139,7 +139,7 @@ impl Stdin {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StdinState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

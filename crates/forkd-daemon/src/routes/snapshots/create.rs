@@ -84,8 +84,8 @@ pub(super) async fn create(
     let wait = wanted.wait;
     let how = if wanted.tag.is_some() { How::New } else { How::OnceByContents };
     let wanted = match wanted.snapshot {
-        Some(_) => Wanted::Derived(Box::new(derive::convert(&app, &caller, wanted)?)),
-        None => Wanted::Booted(Box::new(convert(wanted)?), how),
+        Some(_) => SnapshotRequest::Derived(Box::new(derive::convert(&app, &caller, wanted)?)),
+        None => SnapshotRequest::Booted(Box::new(convert(wanted)?), how),
     };
     let work = app.clone();
     let making = move |told| async move { make_wanted(&work, &caller, wanted, wait, told).await };
@@ -132,7 +132,7 @@ where
 }
 
 /// What is asked for.
-enum Wanted {
+enum SnapshotRequest {
     Booted(Box<Recipe>, How),
     Derived(Box<Derivation>),
 }
@@ -140,13 +140,13 @@ enum Wanted {
 async fn make_wanted(
     app: &Shared,
     caller: &Caller,
-    wanted: Wanted,
+    wanted: SnapshotRequest,
     wait: bool,
     told: ProgressSender,
 ) -> Answer<Snapshot> {
     match wanted {
-        Wanted::Booted(recipe, how) => make(app, caller, *recipe, how, wait, told).await,
-        Wanted::Derived(wanted) => derive::make(app, caller, *wanted, wait, told).await,
+        SnapshotRequest::Booted(recipe, how) => make(app, caller, *recipe, how, wait, told).await,
+        SnapshotRequest::Derived(wanted) => derive::make(app, caller, *wanted, wait, told).await,
     }
 }
 

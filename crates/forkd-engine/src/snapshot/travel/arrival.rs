@@ -508,7 +508,7 @@ impl<'a> Arrival<'a> {
     /// Keeps what children use first.
     fn prefetch(&self, stage: &Stage, link: &Link) -> Option<Prefault> {
         let partial = self.open(Role::Prefetch, &stage.name(), None).ok()?;
-        let list: Prefault = serde_json::from_slice(&read(&partial).ok()?).ok()?;
+        let list = received_prefetch(&read(&partial).ok()?)?;
         // One that names memory which the snapshot does not have is not used: whoever reads it looks.
         let _ = self.shared.store.keep_prefault(&link.tag, &link.digest, &list);
         Some(list)
@@ -652,6 +652,11 @@ impl<'a> Arrival<'a> {
         // Layers that snapshots named which are gone now are removed by the next sweep. The list of the snapshots goes after them.
         drop(self.arriving);
     }
+}
+
+/// Parses the prefetch list of an artifact. `None` if it is invalid.
+pub fn received_prefetch(bytes: &[u8]) -> Option<Prefault> {
+    serde_json::from_slice(bytes).ok()
 }
 
 /// The contents of a small stream.

@@ -73,7 +73,7 @@ impl<D: VirtioDevice> Slot<D> {
 
 /// A descriptor that a device waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WatchedFd {
     pub fd: RawFd,
     pub token: u32,
     pub readable: bool,
@@ -81,7 +81,7 @@ pub struct Wanted {
 }
 
 /// What a device waits for, with the descriptor while it is certainly open.
-pub type OpenWanted<'a> = (Wanted, BorrowedFd<'a>);
+pub type OpenWatchedFd<'a> = (WatchedFd, BorrowedFd<'a>);
 
 /// A slot of any device.
 pub trait AnySlot: Sync {
@@ -96,7 +96,7 @@ pub trait AnySlot: Sync {
     /// What the driver did wrong, if the device has stopped because of it.
     fn fault(&self) -> Option<String>;
     /// Calls `update` with what the device waits for now. The descriptors are open during the call.
-    fn with_wanted(&self, update: &mut dyn FnMut(&[OpenWanted<'_>]));
+    fn with_wanted(&self, update: &mut dyn FnMut(&[OpenWatchedFd<'_>]));
 }
 
 impl<D: VirtioDevice> AnySlot for Slot<D> {
@@ -145,14 +145,14 @@ impl<D: VirtioDevice> AnySlot for Slot<D> {
         self.lock().fault().map(ToString::to_string)
     }
 
-    fn with_wanted(&self, update: &mut dyn FnMut(&[OpenWanted<'_>])) {
+    fn with_wanted(&self, update: &mut dyn FnMut(&[OpenWatchedFd<'_>])) {
         let transport = self.lock();
         let wanted: Vec<_> = transport
             .host_events()
             .into_iter()
             .map(|event| {
                 let (token, readable, writable) = (event.token, event.readable, event.writable);
-                (Wanted { fd: event.fd.as_raw_fd(), token, readable, writable }, event.fd)
+                (WatchedFd { fd: event.fd.as_raw_fd(), token, readable, writable }, event.fd)
             })
             .collect();
         update(&wanted);

@@ -8,7 +8,7 @@ use forkd_proto::control::Event;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::slot::{AnySlot, Wanted};
+use super::slot::{AnySlot, WatchedFd};
 use super::{DeviceError, Devices, event};
 use crate::vm::notices::Notices;
 
@@ -64,7 +64,7 @@ pub struct Worker {
     /// It has run before.
     has_begun: bool,
     /// Which descriptors of the host epoll watches for which device.
-    watched: HashMap<(u32, u32), Wanted>,
+    watched: HashMap<(u32, u32), WatchedFd>,
 }
 
 impl Devices {
@@ -204,7 +204,7 @@ impl Devices {
     }
 
     /// A device that waits for nothing on a descriptor keeps it open, and epoll would report its errors for ever.
-    fn unwatch(&self, before: &Wanted) {
+    fn unwatch(&self, before: &WatchedFd) {
         if let Some(fd) = event::still_open(before.fd) {
             // It may have been closed, and with that has left epoll.
             let _ = epoll::delete(&self.epoll, fd);

@@ -239,7 +239,7 @@ fn picture(demo: &Demo) -> String {
     }
     bars.push(bar(format!("{n} forks, every VM runs"), children.restored_ms));
     bars.push(bar(format!("{n} forks, every agent has answered"), children.ready_here_ms));
-    bars.push(bar(format!("{n} forks, every result is here"), children.output_ms));
+    bars.push(bar(format!("{n} forks, every result has arrived"), children.output_ms));
     let place = if demo.emulated { "in the machine (emulated CPU)" } else { "on KVM" };
     let below = format!("Python with numpy, {} MiB each, {place}, forkd {}", demo.memory_mib, demo.version);
     chart::render(&format!("{n} sandboxes from one warm parent"), &below, &bars)

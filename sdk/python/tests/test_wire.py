@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import socket
+import stat
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -284,6 +285,15 @@ def test_a_snapshot_goes_through_a_file(daemon: fake.Fake, controller: Controlle
     assert (asked.line, asked.headers["accept"]) == ("GET /v1/snapshots/base/archive", "application/x-tar")
     assert path.read_bytes() == b"one two"
     assert b"".join(snapshot.archive()) == b"one two"
+    # It has the memory of a guest: it is for its owner, whatever was left under its names before.
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    (tmp_path / "other").write_bytes(b"other")
+    Path(f"{path}.part").symlink_to(tmp_path / "other")
+    snapshot.save(path)
+    assert (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) == (0o600, b"one two")
+    assert (tmp_path / "other").read_bytes() == b"other"
+    (tmp_path / "other").unlink()
     # What breaks off leaves what was there.
     daemon.says(fake.Answer(200, b"three", cut=True))
     with pytest.raises(forkd.ConnectionFailedError):

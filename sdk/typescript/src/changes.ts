@@ -2,24 +2,28 @@
 
 /** Wakes all that wait. */
 export class Changes {
-  #waiting: (() => void)[] = [];
+  #waiting = new Set<() => void>();
 
   /** Resolves at the next `wake`. */
   next(signal?: AbortSignal): Promise<void> {
     return new Promise((resolve, reject) => {
       signal?.throwIfAborted();
-      const abort = () => reject(signal?.reason);
-      signal?.addEventListener("abort", abort, { once: true });
-      this.#waiting.push(() => {
+      const woken = () => {
         signal?.removeEventListener("abort", abort);
         resolve();
-      });
+      };
+      const abort = () => {
+        this.#waiting.delete(woken);
+        reject(signal?.reason);
+      };
+      signal?.addEventListener("abort", abort, { once: true });
+      this.#waiting.add(woken);
     });
   }
 
   wake(): void {
     const waiting = this.#waiting;
-    this.#waiting = [];
+    this.#waiting = new Set();
     for (const resolve of waiting) resolve();
   }
 }

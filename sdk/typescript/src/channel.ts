@@ -71,6 +71,7 @@ export class Channel {
 
   /** The next message; `undefined` at the end. */
   async receive(signal?: AbortSignal): Promise<string | Uint8Array | undefined> {
+    signal?.throwIfAborted();
     while (this.#messages.length === 0) {
       if (this.#isClosed) return undefined;
       await this.#changes.next(signal);

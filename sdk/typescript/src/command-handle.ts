@@ -54,19 +54,20 @@ export class CommandHandle implements AsyncDisposable {
     channel.onEnd = () => this.#finished();
   }
 
-  /** @internal Starts a program. */
+  /** @internal Starts a program. Without `stdin`, the handle's caller sends its stdin and closes it. */
   static async start(
     controller: Controller,
     sandboxId: string,
     body: ExecStart,
-    isOpen: boolean,
+    stdin: string | undefined,
     options: RequestOptions & OutputHandlers,
   ): Promise<CommandHandle> {
     const channel = await open(controller, sandboxId, requests.interact(sandboxId), options);
     const handle = new CommandHandle(channel, body.timeout_secs ?? 0, options, body.stdin_window ?? false);
     channel.send(JSON.stringify(body));
-    if (!isOpen) channel.send('"close_stdin"');
-    await handle.#begun();
+    // A program that takes none of it may end all the same.
+    if (stdin !== undefined) handle.#feed(stdin).catch(() => undefined);
+    await handle.#begun(options.signal);
     return handle;
   }
 
@@ -109,6 +110,7 @@ export class CommandHandle implements AsyncDisposable {
 
   /** Waits until it ends, with any exit code. */
   async ended(options: RequestOptions & OutputHandlers = {}): Promise<CommandResult> {
+    options.signal?.throwIfAborted();
     this.#handlers.onStdout = options.onStdout ?? this.#handlers.onStdout;
     this.#handlers.onStderr = options.onStderr ?? this.#handlers.onStderr;
     while (!this.#result) await this.#read(options.signal);
@@ -122,11 +124,13 @@ export class CommandHandle implements AsyncDisposable {
 
   /** Its output as it arrives, until `signal` aborts. The command keeps running then, and can still be followed. */
   async *output(options: RequestOptions = {}): AsyncGenerator<Output, void, undefined> {
+    options.signal?.throwIfAborted();
     while (!this.#result) yield* await this.#read(options.signal);
   }
 
   /** Writes to its stdin. Waits while the command has more than 1 MiB to read; signals are sent meanwhile. */
   async sendStdin(data: string | Uint8Array, options: RequestOptions = {}): Promise<void> {
+    options.signal?.throwIfAborted();
     const bytes = typeof data === "string" ? new TextEncoder().encode(data) : data;
     for (let begin = 0; begin < bytes.byteLength; begin += LARGEST_INPUT) {
       const piece = bytes.subarray(begin, begin + LARGEST_INPUT);
@@ -136,24 +140,25 @@ export class CommandHandle implements AsyncDisposable {
   }
 
   /** Closes its stdin. */
-  closeStdin(): void {
-    this.#channel.send('"close_stdin"');
+  async closeStdin(options: RequestOptions = {}): Promise<void> {
+    this.#say("close_stdin", options);
   }
 
   /** Changes the size of its terminal. */
-  resize(cols: number, rows: number): void {
-    this.#channel.send(JSON.stringify({ resize: { cols, rows } }));
+  async resize(cols: number, rows: number, options: RequestOptions = {}): Promise<void> {
+    this.#say({ resize: { cols, rows } }, options);
   }
 
   /** Sends a signal to it and its process group. */
-  sendSignal(signal: Signal): void {
-    this.#channel.send(JSON.stringify({ signal }));
+  async sendSignal(signal: Signal, options: RequestOptions = {}): Promise<void> {
+    this.#say({ signal }, options);
   }
 
   /** Kills it. Resolves to `false` if it had ended. */
-  kill(): boolean {
+  async kill(options: RequestOptions = {}): Promise<boolean> {
+    options.signal?.throwIfAborted();
     if (this.#result) return false;
-    this.sendSignal("SIGKILL");
+    await this.sendSignal("SIGKILL", options);
     return true;
   }
 
@@ -166,13 +171,28 @@ export class CommandHandle implements AsyncDisposable {
     this.disconnect();
   }
 
-  async #begun(): Promise<void> {
-    const event = await this.#next();
-    if (event instanceof Uint8Array || !isObject(event["started"])) {
+  async #begun(signal: AbortSignal | undefined): Promise<void> {
+    try {
+      const event = await this.#next(signal);
+      if (event instanceof Uint8Array || !isObject(event["started"])) {
+        throw new ProtocolError("the daemon did not say that the program runs");
+      }
+      this.#pid = Number(event["started"]["pid"]);
+    } catch (error) {
       this.disconnect();
-      throw new ProtocolError("the daemon did not say that the program runs");
+      throw error;
     }
-    this.#pid = Number(event["started"]["pid"]);
+  }
+
+  /** Sends its whole stdin. It is not in the first message, which has a largest size as all have. */
+  async #feed(stdin: string): Promise<void> {
+    await this.sendStdin(stdin);
+    await this.closeStdin();
+  }
+
+  #say(message: unknown, options: RequestOptions): void {
+    options.signal?.throwIfAborted();
+    this.#channel.send(JSON.stringify(message));
   }
 
   /** Output of the next message, with the handlers told. */
@@ -270,7 +290,7 @@ export async function follow(transport: Transport, answer: Answer, handlers: Out
 /** A WebSocket that is open. A refusal has no reason in a WebSocket, so the same is asked over HTTP. */
 async function open(controller: Controller, sandboxId: string, path: string, options: RequestOptions): Promise<Channel> {
   const { transport } = controller;
-  const channel = new Channel(await transport.websocket(path));
+  const channel = new Channel(await transport.websocket(path, options));
   try {
     await channel.opened(options.signal);
     return channel;

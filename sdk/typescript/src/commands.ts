@@ -57,19 +57,21 @@ export class Commands {
   async run(command: Command, options: RunOptions & { background?: boolean } = {}): Promise<CommandResult | CommandHandle> {
     const { background = false, timeout = 60, tty, stdin } = options;
     const isOpen = background && stdin === true;
+    const text = typeof stdin === "string" ? stdin : "";
     const body: ExecStart = {
       args: args(command),
       timeout_secs: limit(timeout),
       ...program(options),
-      ...given({ tty, stdin: typeof stdin === "string" ? stdin : undefined }),
-      ...(isOpen ? { stdin_window: true } : {}),
+      ...given({ tty }),
     };
     if (!background && !tty) {
       const { transport } = this.#controller;
-      const answer = await transport.stream(requests.execute(this.#id, { ...body, timeout_secs: limit(timeout) }), options);
+      const exec = { ...body, timeout_secs: limit(timeout), ...(text ? { stdin: text } : {}) };
+      const answer = await transport.stream(requests.execute(this.#id, exec), options);
       return (await follow(transport, answer, options)).checked(limit(timeout));
     }
-    const handle = await CommandHandle.start(this.#controller, this.#id, body, isOpen, options);
+    if (isOpen || text) body.stdin_window = true;
+    const handle = await CommandHandle.start(this.#controller, this.#id, body, isOpen ? undefined : text, options);
     if (background) return handle;
     try {
       return await handle.wait(options);

@@ -113,8 +113,8 @@ export class Controller implements AsyncDisposable {
   }
 
   /** Where the daemon is. */
-  address(): Promise<Address> {
-    return this.transport.address();
+  address(options?: RequestOptions): Promise<Address> {
+    return this.transport.address(options);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -5,7 +5,8 @@ import type { Controller } from "./controller.js";
 import type { SandboxInfo, SandboxState } from "./models.js";
 import * as requests from "./requests.js";
 
-export interface SandboxFilter {
+/** The signal ends an iteration. */
+export interface SandboxFilter extends RequestOptions {
   /** Without it, all that have not ended. */
   state?: SandboxState | undefined;
   metadata?: Record<string, string> | undefined;
@@ -47,7 +48,9 @@ export class SandboxPaginator implements AsyncIterable<SandboxInfo> {
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<SandboxInfo, void, undefined> {
-    while (this.hasNext) yield* await this.nextItems();
+    const { signal } = this.#filter;
+    signal?.throwIfAborted();
+    while (this.hasNext) yield* await this.nextItems({ signal });
   }
 
   #isWanted(info: SandboxInfo): boolean {

@@ -3,7 +3,7 @@
  *
  * ```text
  *         a Unix socket                    certificates              WebSocket
- * Node    undici's Agent                   undici's Agent            undici's, else the global one (Node 22)
+ * Node    undici's Pool                    undici's Pool             undici's, else the global one (Node 22)
  * Bun     the option `unix` of fetch       the option `tls`          ws+unix://
  * Deno    Deno.createHttpClient            Deno.createHttpClient     the option `client`
  * ```
@@ -37,7 +37,10 @@ type SocketClass = new (url: string, options: object) => Socket;
 export interface Connector {
   fetch: Fetch;
   websocket: (path: string, headers: Record<string, string>) => Socket;
+  /** Ends all connections. */
   close: () => Promise<void>;
+  /** Ends those of no request, and the others with their requests. No new ones may follow. */
+  retire: () => Promise<void>;
 }
 
 /** `true` for the certificates of the system, a path of a file of certificates to trust as well, `false` to trust all. */
@@ -71,7 +74,8 @@ async function node(address: Address, trusted: Certificates, options: ConnectorO
   const undici = await import("undici").catch(() => undefined);
   if (undici) {
     const { ca, trustAll } = trusted;
-    const dispatcher = new undici.Agent({
+    // An Agent that is to close forgets its connections, and could not end them any more.
+    const dispatcher = new undici.Pool(address.base, {
       // Time limits are the transport's.
       headersTimeout: 0,
       bodyTimeout: 0,
@@ -88,6 +92,7 @@ async function node(address: Address, trusted: Certificates, options: ConnectorO
       fetch: (url, init) => send(url, { ...init, dispatcher }),
       websocket: (path, headers) => new WebSocket(websocketUrl(address, path), { headers, dispatcher }),
       close: () => dispatcher.destroy(),
+      retire: () => dispatcher.close(),
     };
   }
   if (!options.fetch && address.socket !== undefined) {
@@ -104,6 +109,7 @@ async function node(address: Address, trusted: Certificates, options: ConnectorO
     fetch: (url, init) => fetch(url, init),
     websocket: (path, headers) => global(address, path, { headers }),
     close: done,
+    retire: done,
   };
 }
 
@@ -120,6 +126,7 @@ function bun(address: Address, trusted: Certificates): Connector {
         ? global(address, path, { headers, ...tls })
         : global(address, path, { headers }, `ws+unix://${unix}:${path}`),
     close: done,
+    retire: done,
   };
 }
 
@@ -137,6 +144,8 @@ function deno(address: Address, trusted: Certificates): Connector {
     fetch: (url, init) => fetch(url, { ...init, client } as unknown as RequestInit),
     websocket: (path, headers) => global(address, path, { headers, client }),
     close: async () => client?.close(),
+    // Requests in flight have the client, too.
+    retire: async () => client?.close(),
   };
 }
 

@@ -225,8 +225,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** The URL of one of its ports, for clients with a token of the daemon. A daemon on a Unix socket has no such URL. */
-  async proxyUrl(port: number, path = "/"): Promise<string> {
-    const address = await this.controller.address();
+  async proxyUrl(port: number, path = "/", options?: RequestOptions): Promise<string> {
+    const address = await this.controller.address(options);
     if (address.socket !== undefined) {
       throw new InvalidArgumentError(`the daemon is at ${address}, which no URL leads to`, {
         hint: "fetch() asks a port over the socket",

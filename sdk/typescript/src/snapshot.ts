@@ -160,11 +160,17 @@ export class Snapshot {
     return this.controller.saveSnapshot(this.tag, options);
   }
 
-  /** Writes it and everything it is based on to a file, which appears when it is complete. */
+  /**
+   * Writes it and everything it is based on to a file, which appears when it is complete. Only its owner can read the file: it has
+   * the memory of the guest.
+   */
   async save(path: string, options?: RequestOptions): Promise<void> {
+    options?.signal?.throwIfAborted();
     const part = `${path}.part`;
+    // What was left there may be anybody's, or a link.
+    await rm(part, { force: true });
     try {
-      await pipeline(await this.archive(options), createWriteStream(part));
+      await pipeline(await this.archive(options), createWriteStream(part, { flags: "wx", mode: 0o600 }));
       await rename(part, path);
     } catch (error) {
       await rm(part, { force: true });

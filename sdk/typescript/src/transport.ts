@@ -28,6 +28,7 @@ export type Content =
 export interface Answer {
   response: Response;
   requestId: string | undefined;
+  address: Address;
   watch: Watch;
 }
 
@@ -39,6 +40,10 @@ interface Daemon extends Found {
 export class Transport {
   readonly #options: TransportOptions;
   #daemon: Promise<Daemon> | undefined;
+  /** What `#daemon` has found. */
+  #known: Daemon | undefined;
+  /** Connections for no new requests, and with some in flight. */
+  readonly #retired = new Set<Connector>();
   #hasWarned = false;
 
   constructor(options: TransportOptions) {
@@ -48,8 +53,8 @@ export class Transport {
   }
 
   /** Where the daemon is. */
-  async address(): Promise<Address> {
-    return (await this.#found()).address;
+  async address(options: RequestOptions = {}): Promise<Address> {
+    return (await unlessAborted(this.#found(), options.signal)).address;
   }
 
   /** What is answered. A request that may be repeated is, if the daemon cannot be reached or says that this will pass. */
@@ -80,11 +85,12 @@ export class Transport {
       if (body !== undefined) init.body = body;
       if (body instanceof ReadableStream) init.duplex = "half";
       const response = await daemon.connector.fetch(daemon.address.base + call.path, init);
-      watch.restart();
-      return { response, requestId: response.headers.get("x-request-id") ?? undefined, watch };
+      watch.pause();
+      const requestId = response.headers.get("x-request-id") ?? undefined;
+      return { response, requestId, address: daemon.address, watch };
     } catch (cause) {
       watch.stop();
-      throw watch.failure(cause, daemon.address, () => this.#forget(), false);
+      throw watch.failure(cause, daemon.address, () => this.#forget(daemon), false);
     }
   }
 
@@ -107,23 +113,21 @@ export class Transport {
   }
 
   /** The body of an answer as it arrives. A caller that stops reading ends the connection. */
-  async *pieces(answer: Answer): AsyncGenerator<Uint8Array, void, undefined> {
-    const { response, watch } = answer;
+  pieces(answer: Answer): AsyncGenerator<Uint8Array, void, undefined> {
+    const { response, address, watch } = answer;
     const reader = response.body?.getReader();
-    try {
-      while (reader) {
-        const { done, value } = (await reader.read()) as { done: boolean; value: Uint8Array };
-        if (done) return;
-        watch.restart();
-        yield value;
-        watch.restart();
-      }
-    } catch (cause) {
-      throw watch.failure(cause, await this.address(), () => undefined, true);
-    } finally {
+    const end = async () => {
       watch.stop();
       await reader?.cancel().catch(() => undefined);
-    }
+    };
+    const pieces = read(reader, address, watch, end);
+    // A generator that nobody has read from does nothing at its end, and one that waits for a piece ends after it.
+    const finish = pieces.return.bind(pieces);
+    pieces.return = async (value) => {
+      await end();
+      return finish(value);
+    };
+    return pieces;
   }
 
   /** The lines of an answer as they come, each an object of JSON. */
@@ -157,16 +161,18 @@ export class Transport {
   }
 
   /** A WebSocket at a path of the API, which is not open yet. */
-  async websocket(path: string): Promise<Socket> {
-    const daemon = await this.#found();
+  async websocket(path: string, options: RequestOptions): Promise<Socket> {
+    const daemon = await unlessAborted(this.#found(), options.signal);
     return daemon.connector.websocket(path, this.#headers(daemon));
   }
 
   /** Ends all connections. The next request makes new ones. */
   async close(): Promise<void> {
     const daemon = this.#daemon;
-    this.#daemon = undefined;
-    await (await daemon?.catch(() => undefined))?.connector.close();
+    this.#daemon = this.#known = undefined;
+    const found = await daemon?.catch(() => undefined);
+    const connectors = [...this.#retired, ...(found ? [found.connector] : [])];
+    await Promise.all(connectors.map((connector) => connector.close()));
   }
 
   /** An answer with a status below 300, of which nothing is read yet. The request is sent once. */
@@ -194,16 +200,20 @@ export class Transport {
     if (helper) {
       // A daemon that has ended with the process that held it is started again.
       const found = await helper.find();
-      const daemon = await this.#daemon?.catch(() => undefined);
-      if (daemon && String(daemon.address) !== String(found.address)) await this.close();
+      if (this.#known && String(this.#known.address) !== String(found.address)) this.#retire(this.#known);
     }
     if (!this.#daemon) {
       const looking = this.#look();
       this.#daemon = looking;
-      // What was not found is looked for again.
-      looking.catch(() => {
-        if (this.#daemon === looking) this.#daemon = undefined;
-      });
+      looking.then(
+        (daemon) => {
+          if (this.#daemon === looking) this.#known = daemon;
+        },
+        () => {
+          // What was not found is looked for again.
+          if (this.#daemon === looking) this.#daemon = undefined;
+        },
+      );
     }
     return this.#daemon;
   }
@@ -219,9 +229,17 @@ export class Transport {
   }
 
   /** A daemon that no name led to, and that is gone, is looked for again: another may have come up. */
-  #forget(): void {
+  #forget(daemon: Daemon): void {
     this.#options.helper?.lost();
-    if (!named(this.#options.address)) void this.close();
+    if (!named(this.#options.address) && this.#known === daemon) this.#retire(daemon);
+  }
+
+  /** New requests look for a daemon again. Those in flight may still end well. */
+  #retire({ connector }: Daemon): void {
+    this.#daemon = this.#known = undefined;
+    this.#retired.add(connector);
+    const done = () => this.#retired.delete(connector);
+    connector.retire().then(done, done);
   }
 
   #headers(daemon: Daemon): Record<string, string> {
@@ -238,6 +256,7 @@ export class Watch {
   readonly #abort = () => this.#controller.abort(this.#outer?.reason);
   #timer: NodeJS.Timeout | undefined;
   #isOver = false;
+  #isReleased = false;
 
   constructor(seconds: number, outer?: AbortSignal) {
     outer?.throwIfAborted();
@@ -251,9 +270,11 @@ export class Watch {
     return this.#controller.signal;
   }
 
-  /** Something has happened. */
+  /** Something has happened, and the next thing is waited for. */
   restart(): void {
     clearTimeout(this.#timer);
+    // What is sent may still come when the answer is there.
+    if (this.#isReleased) return;
     // A timer of more than 2^31 ms would be over at once.
     if (this.#seconds * 1000 < 2 ** 31) {
       this.#timer = setTimeout(() => {
@@ -263,14 +284,20 @@ export class Watch {
     }
   }
 
-  /** The answer has begun, and its reader may take any time. Its caller can still end it. */
-  release(): void {
+  /** Nothing is waited for: its caller may take any time, and can still end it. */
+  pause(): void {
     clearTimeout(this.#timer);
+  }
+
+  /** The same for good. */
+  release(): void {
+    this.#isReleased = true;
+    this.pause();
   }
 
   /** The request has ended. */
   stop(): void {
-    clearTimeout(this.#timer);
+    this.release();
     this.#outer?.removeEventListener("abort", this.#abort);
   }
 
@@ -317,6 +344,28 @@ export async function rest(milliseconds: number, signal: AbortSignal | undefined
     await sleep(milliseconds, undefined, signal ? { signal } : {});
   } catch (error) {
     throw signal?.aborted ? signal.reason : error;
+  }
+}
+
+/** A body piece by piece. Its time runs only while a piece is waited for. */
+async function* read(
+  reader: ReadableStreamDefaultReader<Uint8Array> | undefined,
+  address: Address,
+  watch: Watch,
+  end: () => Promise<void>,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  try {
+    while (reader) {
+      watch.restart();
+      const { done, value } = (await reader.read()) as { done: boolean; value: Uint8Array };
+      watch.pause();
+      if (done) return;
+      yield value;
+    }
+  } catch (cause) {
+    throw watch.failure(cause, address, () => undefined, true);
+  } finally {
+    await end();
   }
 }
 

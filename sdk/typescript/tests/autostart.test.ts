@@ -10,7 +10,7 @@ import process from "node:process";
 import { test, type TestContext } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
-import { Controller, type ControllerOptions, Sandbox } from "forkd";
+import { Controller, type ControllerOptions, Sandbox, type SandboxInfo } from "forkd";
 import { shared } from "../src/autostart.js";
 import { ConnectionFailedError, InvalidArgumentError, ProtocolError } from "../src/errors.js";
 import { answer, clean, CREATED, Fake, SANDBOX } from "./fake.js";
@@ -129,6 +129,21 @@ test("a helper that is gone is started again", async (t) => {
   await controller.health();
 });
 
+test("an answer that breaks is told as such, and starts nothing", async (t) => {
+  const [script, daemon] = await prepared(t);
+  await using controller = new Controller({ autostart: true, retries: 0 });
+  const sandbox = new Sandbox(controller, SANDBOX as unknown as SandboxInfo);
+  daemon.says({ body: ["piece"], cut: true });
+  const pieces = await sandbox.files.read("/f", "stream");
+  process.kill(script.pid, "SIGKILL");
+  await script.write("echo nothing");
+  await sleep(200);
+  await assert.rejects(async () => {
+    for await (const piece of pieces) assert.equal(Buffer.from(piece).toString(), "piece");
+  }, /connection to the daemon broke/);
+  assert.equal(script.notes.length, 1);
+});
+
 test("what it says instead", async (t) => {
   const [script] = await prepared(t);
   await script.says({ error: "there is no KVM", hint: "get one" });
@@ -190,6 +205,15 @@ ${rest}`;
   await writeFile(file, text);
   return "Deno" in globalThis ? ["run", "--allow-all", "--quiet", file] : [file];
 }
+
+test("a stream that is given up keeps no process alive", async (t) => {
+  const [script, daemon] = await prepared(t);
+  daemon.says(answer({ ok: true }), answer(SANDBOX), { body: ["piece"], last: new Promise(() => undefined) });
+  const rest = `const { Sandbox } = await import(${JSON.stringify(new URL("../src/index.js", import.meta.url).href)});
+const { files } = await Sandbox.connect("x", { controller: new Controller({ address: "${daemon.address}" }) });
+await (await files.read("f", "stream")).return();`;
+  await promisify(execFile)(process.execPath, await client(script.directory, rest), { timeout: 30_000 });
+});
 
 test("it keeps no process alive, and ends with it", async (t) => {
   const [script] = await prepared(t);

@@ -191,15 +191,15 @@ test("commands in the background", { skip: skipAgent }, async () => {
   assert.ok(handle.pid > 0);
   await handle.sendStdin("it\n");
   await handle.sendStdin(Buffer.alloc(3_000_000, "x"));
-  handle.closeStdin();
+  await handle.closeStdin();
   assert.equal((await handle.wait()).stdout.length, 7 + 3_000_000);
   const endless = await box.commands.run(["sleep", "60"], { background: true });
-  assert.equal(endless.kill(), true);
+  assert.equal(await endless.kill(), true);
   assert.equal((await endless.ended()).exitCode, 137);
   const stubborn = await box.commands.run("exec sleep 60", { background: true, stdin: true });
   const sending = stubborn.sendStdin(Buffer.alloc(8_000_000)).catch(() => undefined);
   await sleep(300);
-  stubborn.kill();
+  await stubborn.kill();
   assert.equal((await stubborn.ended()).exitCode, 137);
   await sending;
   const shell = await box.commands.run(["/bin/sh"], { background: true, stdin: true, tty: { cols: 90, rows: 30 } });
@@ -209,7 +209,7 @@ test("commands in the background", { skip: skipAgent }, async () => {
     heard += stdout ?? "";
     if (heard.includes("30 90")) break;
   }
-  shell.resize(100, 40);
+  await shell.resize(100, 40);
   await shell.sendStdin("go\n");
   assert.match((await shell.wait()).stdout, /40 100/);
 });

@@ -47,6 +47,8 @@ export interface Answer {
   cut?: boolean;
   /** Nothing is said, for ever. */
   silent?: boolean;
+  /** The last piece of the body, when it is known. */
+  last?: Promise<string>;
 }
 
 export function answer(value: unknown, status = 200): Answer {
@@ -89,8 +91,10 @@ export class Fake {
         const whole = Array.isArray(given.body) ? undefined : Buffer.from(given.body ?? "");
         const length = whole ? { "content-length": String(whole.length + (given.cut ? 9 : 0)) } : {};
         response.writeHead(given.status ?? 200, { ...given.headers, ...(given.status === 204 ? {} : length) });
+        if (given.last) response.flushHeaders();
         for (const piece of whole ? [whole] : (given.body ?? [])) response.write(piece);
         if (given.cut) setTimeout(() => request.socket.destroy(), 20);
+        else if (given.last) void given.last.then((last) => response.end(last));
         else response.end();
       });
     });
@@ -113,6 +117,11 @@ export class Fake {
     const last = this.asked.at(-1);
     if (!last) throw new Error("nothing was asked");
     return last;
+  }
+
+  /** How many connections there are. */
+  get connections(): number {
+    return this.#sockets.size;
   }
 
   async listen(where: string | number = 0): Promise<void> {

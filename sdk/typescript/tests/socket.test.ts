@@ -65,10 +65,10 @@ for (const isUnix of [false, true]) {
     assert.equal(handle.pid, 7);
     await handle.sendStdin("héllo ");
     await handle.sendStdin(Buffer.alloc(3_000_000, "x"));
-    handle.closeStdin();
+    await handle.closeStdin();
     const result = await handle.wait();
     assert.equal(result.stdout.length, 6 + 3_000_000);
-    assert.equal(handle.kill(), false);
+    assert.equal(await handle.kill(), false);
   });
 }
 
@@ -87,6 +87,38 @@ test("output in order, and its end", async (t) => {
   assert.deepEqual(told, [{ stdout: "a" }, { stderr: "b" }, { stdout: "€" }]);
   assert.equal(handle.exitCode, 3);
   await assert.rejects(handle.wait(), { name: "CommandExitError", exitCode: 3, stderr: "b" });
+});
+
+test("a long stdin goes in messages of its own", async (t) => {
+  const [daemon, sandbox] = await sandboxAt(t, false);
+  let first: string | undefined;
+  daemon.onSocket = (peer) => {
+    cat(peer);
+    const { onMessage } = peer;
+    first = undefined;
+    peer.onMessage = (message) => {
+      first ??= String(message);
+      assert.ok(message.length <= 256 << 10);
+      onMessage(message);
+    };
+  };
+  const tty = { cols: 80, rows: 24 };
+  for (const stdin of ["", "short", `é${"x".repeat((3 << 20) + 5)}`]) {
+    assert.equal((await sandbox.commands.run("cat", { tty, stdin })).stdout, stdin);
+    assert.ok(!("stdin" in (JSON.parse(first ?? "") as object)));
+    const handle = await sandbox.commands.run("cat", { background: true, stdin });
+    assert.equal((await handle.wait()).stdout, stdin);
+  }
+  // A program that reads none of it may end.
+  daemon.onSocket = (peer) => {
+    peer.onMessage = (message) => {
+      if (typeof message === "string") return message.includes("args") ? peer.send({ started: { pid: 7 } }) : undefined;
+      peer.send(exited(0));
+      peer.socket.end(Buffer.from([0x88, 0]));
+    };
+  };
+  const handle = await sandbox.commands.run("true", { background: true, stdin: "x".repeat(8 << 20) });
+  assert.equal((await handle.wait()).exitCode, 0);
 });
 
 for (const isConnected of [false, true]) {
@@ -109,7 +141,7 @@ for (const isConnected of [false, true]) {
     const other = handle.sendStdin("x".repeat(200_000), { signal: ending.signal });
     ending.abort(new Error("enough"));
     await assert.rejects(other, /enough/);
-    assert.equal(handle.kill(), true);
+    assert.equal(await handle.kill(), true);
     assert.equal((await handle.ended()).exitCode, 137);
     await sending;
   });
@@ -138,6 +170,21 @@ test("output until a signal aborts", async (t) => {
   assert.deepEqual(told, [{ stdout: "a" }]);
   end();
   assert.equal((await handle.wait()).stdout, "ab");
+});
+
+test("a signal is heard in the midst of output", async (t) => {
+  const [daemon, sandbox] = await sandboxAt(t, false);
+  daemon.onSocket = (peer) => {
+    peer.send({ started: { pid: 7 } });
+    for (let pieces = 0; pieces < 100; pieces++) peer.send(out("a"));
+    peer.send(exited(0));
+  };
+  const handle = await sandbox.commands.run("x", { background: true });
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  const ending = new AbortController();
+  await assert.rejects(handle.wait({ signal: ending.signal, onStdout: () => ending.abort(new Error("enough")) }), /enough/);
+  assert.equal(handle.stdout, "a");
+  assert.equal((await handle.wait()).stdout.length, 100);
 });
 
 test("connections that fail", async (t) => {

@@ -1,13 +1,15 @@
 /** What is sent, and what becomes of answers. */
 
 import assert from "node:assert/strict";
-import { mkdtemp, readdir, readFile, writeFile } from "node:fs/promises";
+import { chmod, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type TestContext, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import * as forkd from "forkd";
 import { Controller, Sandbox, Snapshot } from "forkd";
-import { answer, CREATED, connected, type Fake, ID, lines, refused, SANDBOX, SNAPSHOT } from "./fake.js";
+import { Watch } from "../src/transport.js";
+import { answer, CREATED, clean, connected, Fake, ID, lines, refused, SANDBOX, SNAPSHOT } from "./fake.js";
 
 async function sandboxOf(test: TestContext): Promise<[Fake, Sandbox, Controller]> {
   const [daemon, controller] = await connected(test);
@@ -154,6 +156,107 @@ test("no daemon, and one that says nothing", async (t) => {
   }
 });
 
+/** A promise, and what fulfills it. */
+function later(): [Promise<string>, (value: string) => void] {
+  let fulfill: (value: string) => void = () => undefined;
+  return [new Promise((resolve) => (fulfill = resolve)), fulfill];
+}
+
+async function until(holds: () => boolean): Promise<void> {
+  for (let tries = 0; !holds(); tries++) {
+    assert.ok(tries < 500, "not in time");
+    await sleep(10);
+  }
+}
+
+test("a connection that breaks leaves the others alone", async (t) => {
+  const home = await mkdtemp(join(tmpdir(), "forkd-"));
+  clean(t, { FORKD_HOME: home });
+  const daemon = new Fake();
+  await daemon.listen(join(home, "forkd.sock"));
+  t.after(() => daemon.close());
+  // A daemon that no name leads to is looked for again when it cannot be reached.
+  const controller = new Controller({ timeout: 5, retries: 0 });
+  t.after(() => controller.close());
+  const [begun, end] = later();
+  const [notBegun, begin] = later();
+  daemon.says(
+    { body: ['{"ok":'], last: begun },
+    (asked) => (asked.line.includes("version") ? { cut: true } : { silent: true }),
+    { body: [], last: notBegun },
+    { cut: true },
+    answer({ ok: true }),
+  );
+  const first = controller.health();
+  await until(() => daemon.asked.length === 1);
+  await assert.rejects(controller.version(), forkd.ConnectionFailedError);
+  const second = controller.health();
+  await until(() => daemon.asked.length === 3);
+  await assert.rejects(controller.version(), forkd.ConnectionFailedError);
+  assert.ok((await controller.health()).ok);
+  end("true}");
+  begin('{"ok":true}');
+  assert.ok((await first).ok && (await second).ok);
+
+  // Those of before end with the client, too.
+  daemon.says({ body: ['{"ok":'], last: new Promise(() => undefined) }, { cut: true });
+  daemon.asked.length = 0;
+  const endless = controller.health();
+  await until(() => daemon.asked.length === 1);
+  await assert.rejects(controller.version(), forkd.ConnectionFailedError);
+  const ended = assert.rejects(endless, forkd.ConnectionFailedError);
+  await controller.close();
+  await ended;
+});
+
+test("a reader may take its time, and stop", async (t) => {
+  const [daemon, controller] = await connected(t, { timeout: 0.3, retries: 0 });
+  const sandbox = new Sandbox(controller, SANDBOX as unknown as forkd.SandboxInfo);
+  const [last, end] = later();
+  daemon.says({ body: ["one"], last });
+  const slow = await sandbox.files.read("f", "stream");
+  const next = async () => Buffer.from((await slow.next()).value ?? []).toString();
+  await sleep(500);
+  assert.equal(await next(), "one");
+  await sleep(500);
+  end("two");
+  assert.equal(await next(), "two");
+  assert.equal((await slow.next()).done, true);
+  // The daemon may not.
+  daemon.says({ body: ["one"], last: new Promise(() => undefined) });
+  const silent = await sandbox.files.read("f", "stream");
+  await silent.next();
+  await assert.rejects(silent.next(), forkd.RequestTimeoutError);
+});
+
+test("an answer that is not read ends its connection", async (t) => {
+  const [daemon, controller] = await connected(t, { timeout: 60 });
+  const sandbox = new Sandbox(controller, SANDBOX as unknown as forkd.SandboxInfo);
+  daemon.says({ body: ["one"], last: new Promise(() => undefined) });
+  const unread = await sandbox.files.read("f", "stream");
+  assert.equal(daemon.connections, 1);
+  await unread.return();
+  await until(() => daemon.connections === 0);
+  assert.equal((await unread.next()).done, true);
+  // Also while it waits for the next piece.
+  const waiting = await sandbox.files.read("f", "stream");
+  await waiting.next();
+  const next = waiting.next();
+  await waiting.return();
+  assert.equal((await next).done, true);
+  await until(() => daemon.connections === 0);
+});
+
+test("what comes after a request's end does not start its time again", async () => {
+  for (const end of ["stop", "release"] as const) {
+    const watch = new Watch(0.02);
+    watch[end]();
+    watch.restart();
+    await sleep(60);
+    assert.equal(watch.signal.aborted, false, end);
+  }
+});
+
 test("a signal ends what it was given to", async (t) => {
   const [daemon, sandbox, controller] = await sandboxOf(t);
   daemon.says({ silent: true });
@@ -286,6 +389,16 @@ test("a snapshot goes through a file", async (t) => {
   assert.deepEqual([daemon.last.line, daemon.last.headers.accept], ["GET /v1/snapshots/base/archive", "application/x-tar"]);
   assert.equal(await readFile(path, "utf8"), "one two");
   assert.equal(await joined(await snapshot.archive()), "one two");
+  // It has the memory of a guest: it is for its owner, whatever was left under its names before.
+  const mode = async () => (await stat(path)).mode & 0o777;
+  assert.equal(await mode(), 0o600);
+  const other = join(directory, "other");
+  await writeFile(other, "other");
+  await chmod(path, 0o644);
+  await symlink(other, `${path}.part`);
+  await snapshot.save(path);
+  assert.deepEqual([await mode(), await readFile(path, "utf8"), await readFile(other, "utf8")], [0o600, "one two", "other"]);
+  await rm(other);
   // A transfer that breaks leaves what was there.
   daemon.says({ body: "three", cut: true });
   await assert.rejects(snapshot.save(path), forkd.ConnectionFailedError);

@@ -6,7 +6,7 @@ import base64
 import builtins
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Callable, Literal, Optional, Union, overload
 
@@ -27,6 +27,7 @@ _STDERR = 2
 _LARGEST_INPUT = 256 << 10
 # What a client may send before the program has taken any of it. The daemon listens for signals meanwhile.
 _WINDOW = 1 << 20
+_CLOSE_STDIN = '"close_stdin"'
 
 
 class AsyncCommands:
@@ -86,21 +87,24 @@ class AsyncCommands:
 
         In the foreground, returns when it has ended, and raises CommandExitError if it has failed; `on_stdout` and `on_stderr`
         are called with its output as it arrives. In the background, returns a handle at once. `stdin` is its input, or
-        `True` if the handle will send that. A `timeout` of 0 or `None` is a day. With `tty`, the command has a terminal of this
-        size, which merges stdout and stderr.
+        `True` if the handle will send that; of a text, 1 MiB is sent at once, and the rest while the handle is waited for or
+        iterated over. A `timeout` of 0 or `None` is a day. With `tty`, the command has a terminal of this size, which merges
+        stdout and stderr.
         """
+        is_open = background and stdin is True
+        text = stdin if isinstance(stdin, str) else ""
         body = models.ExecStart(
             args=arguments(cmd),
             cwd=cwd,
             env=envs or {},
-            stdin=stdin if isinstance(stdin, str) else None,
-            stdin_window=background and stdin is True,
+            stdin_window=is_open or text != "",
             timeout_secs=limit(timeout),
             tty=tty,
             user=user,
         )
+        # The text is not in the first message, which has a largest size as all have.
         handle = await AsyncCommandHandle.start(
-            self._controller, self._id, body, on_stdout, on_stderr, open_stdin=background and stdin is True
+            self._controller, self._id, body, on_stdout, on_stderr, stdin=None if is_open else text.encode()
         )
         if background:
             return handle
@@ -150,9 +154,7 @@ class AsyncCommands:
 
     async def send_stdin(self, pid: int, data: Union[str, bytes]) -> None:
         """Writes to the stdin of a program."""
-        data = data.encode() if isinstance(data, str) else data
-        for begin in range(0, len(data), _LARGEST_INPUT):
-            piece = data[begin : begin + _LARGEST_INPUT]
+        for piece in _pieces(data.encode() if isinstance(data, str) else data):
             await self._controller.transport.send(_api.process_stdin(self._id, pid), piece)
 
     async def close_stdin(self, pid: int) -> None:
@@ -181,6 +183,8 @@ class AsyncCommandHandle:
         self._over = False
         # Bytes that were sent and that the program has not taken; nothing if the daemon does not report it.
         self._unread: Optional[int] = 0 if has_window else None
+        # What is left of the stdin that it was started with.
+        self._pending: deque[Union[str, bytes]] = deque()
         # One task at a time receives, and notifies the others.
         self._receiving = False
         self._changed = io.Condition()
@@ -197,15 +201,17 @@ class AsyncCommandHandle:
         on_stdout: Optional[io.Handler[str]] = None,
         on_stderr: Optional[io.Handler[str]] = None,
         *,
-        open_stdin: bool = False,
+        stdin: Optional[bytes] = None,
     ) -> AsyncCommandHandle:
-        """Starts a program."""
+        """Starts a program. Without `stdin`, the handle's caller sends its stdin and closes it."""
         socket = await controller.transport.websocket(_api.interact(sandbox_id))
         handle = cls(socket, body.timeout_secs or 0, has_window=body.stdin_window)
         handle._on_stdout, handle._on_stderr = on_stdout, on_stderr
         await handle._send(json.dumps(body.to_json()))
-        if not open_stdin:
-            await handle._send('"close_stdin"')
+        if stdin is not None:
+            handle._pending.extend(_pieces(stdin))
+            handle._pending.append(_CLOSE_STDIN)
+            await handle._feed()
         started = await handle._next()
         if not isinstance(started, models.ExecEvent) or started.started is None:
             await handle.disconnect()
@@ -253,15 +259,13 @@ class AsyncCommandHandle:
 
     async def send_stdin(self, data: Union[str, bytes]) -> None:
         """Writes to its stdin. Waits while the command has more than 1 MiB to read; signals are sent meanwhile."""
-        data = data.encode() if isinstance(data, str) else data
-        for begin in range(0, len(data), _LARGEST_INPUT):
-            piece = data[begin : begin + _LARGEST_INPUT]
+        for piece in _pieces(data.encode() if isinstance(data, str) else data):
             await self._until(partial(self._reserve, len(piece)))
             await self._send(piece)
 
     async def close_stdin(self) -> None:
         """Closes its stdin."""
-        await self._send('"close_stdin"')
+        await self._send(_CLOSE_STDIN)
 
     async def resize(self, cols: int, rows: int) -> None:
         """Changes the size of its terminal."""
@@ -327,6 +331,20 @@ class AsyncCommandHandle:
             self._unread += size
         return True
 
+    async def _feed(self) -> None:
+        """Sends what there is room for of the stdin that it was started with."""
+        while self._pending and not self._over:
+            piece = self._pending[0]
+            async with self._changed:
+                if isinstance(piece, bytes) and not self._reserve(len(piece)):
+                    return
+            self._pending.popleft()
+            try:
+                await self._send(piece)
+            except ConnectionFailedError:
+                # The daemon's last message says why, and is still to be received.
+                self._pending.clear()
+
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Receives messages until a condition holds, or waits while another task receives."""
         while True:
@@ -355,6 +373,7 @@ class AsyncCommandHandle:
         if event.stdin_taken is not None:
             async with self._changed:
                 self._unread = max(0, (self._unread or 0) - event.stdin_taken.bytes)
+            await self._feed()
             return
         self._over = event.exited is not None or event.error is not None
         self._messages.append(event)
@@ -387,6 +406,11 @@ async def follow(
 
 def _error(event: models.ExecEvent, request_id: Optional[str]) -> ForkdError:
     return from_body(event.error.to_json() if event.error is not None else {}, request_id=request_id)
+
+
+def _pieces(data: bytes) -> Iterable[bytes]:
+    """Stdin in pieces that a message may have."""
+    return (data[begin : begin + _LARGEST_INPUT] for begin in range(0, len(data), _LARGEST_INPUT))
 
 
 def _bytes(text: str) -> bytes:

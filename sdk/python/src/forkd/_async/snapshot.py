@@ -225,10 +225,13 @@ class AsyncSnapshot:
         return await self.controller.save_snapshot(self.tag)
 
     async def save(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes it and everything it is based on to a file, which appears when it is complete."""
+        """Writes it and everything it is based on to a file, which appears when it is complete. Only its owner can read the
+        file: it has the memory of the guest.
+        """
         part = f"{os.fspath(path)}.part"
+        file = await io.aside(_private, part)
         try:
-            with await io.aside(_writable, part) as file:
+            with file:
                 async for piece in await self.archive():
                     await io.aside(file.write, piece)
             os.replace(part, path)
@@ -347,8 +350,12 @@ def _readable(path: Union[str, os.PathLike[str]]) -> IO[bytes]:
     return open(path, "rb")
 
 
-def _writable(path: str) -> IO[bytes]:
-    return open(path, "wb")
+def _private(path: str) -> IO[bytes]:
+    """A new file that only its owner can read."""
+    # What was left there may be anybody's, or a link.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _codes(warm_up: Union[str, Sequence[models.WarmUp]]) -> builtins.list[models.WarmUp]:

@@ -72,7 +72,7 @@ pub fn read_answers(bytes: &[u8]) -> [bool; 5] {
         return [tags.is_ok(), token.is_some(), false, false, false];
     };
     let challenge = Challenge::parse(text);
-    if let Some(url) = challenge.as_ref().and_then(|challenge| challenge.address("team/child", "base")) {
+    if let Some(url) = challenge.as_ref().and_then(|challenge| challenge.address("team/child", true, Some("base"))) {
         // Whatever the challenge contains, the token is for these two repositories.
         let scopes = "scope=repository%3Ateam%2Fchild%3Apull%2Cpush&scope=repository%3Abase%3Apull";
         assert!(url.query().is_some_and(|query| query.ends_with(scopes)));

@@ -451,6 +451,10 @@ pub struct PushSnapshot {
     /// name. A pull of the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
+    /// With `variant`: a public key in PEM (ECDSA P-256). If what the reference names already is not signed with it, nothing is pushed.
+    /// For those who will sign the reference with this key, and with it the variants of others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variants_key: Option<String>,
     /// Confirms the push of a snapshot that contains the memory of a sandbox's users: a snapshot of a sandbox, or one based on it.
     #[serde(default)]
     pub yes: bool,

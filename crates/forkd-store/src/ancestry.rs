@@ -27,14 +27,29 @@ impl Store {
         tag: &Tag,
         all_states: bool,
     ) -> Result<Vec<SnapshotFiles>, ChainError> {
-        let mut files = Vec::new();
-        for ancestor in ancestry(self, tag)? {
+        Ok(self.open_ancestry_with(tag, all_states)?.into_iter().map(|(_, files)| files).collect())
+    }
+
+    /// The snapshots that `tag` stands on, the base first and itself last, each with its files. What happens to the names later does not
+    /// matter to them.
+    pub fn open_ancestry(&self, tag: &Tag) -> Result<Vec<(Stored, SnapshotFiles)>, ChainError> {
+        self.open_ancestry_with(tag, true)
+    }
+
+    fn open_ancestry_with(
+        &self,
+        tag: &Tag,
+        all_states: bool,
+    ) -> Result<Vec<(Stored, SnapshotFiles)>, ChainError> {
+        let mut opened = Vec::new();
+        for Ancestor { stored, directory } in ancestry(self, tag)? {
             // The head comes first here.
-            let with_state = all_states || files.is_empty();
-            files.push(ancestor.directory.files(ancestor.stored.manifest(), with_state)?);
+            let with_state = all_states || opened.is_empty();
+            let files = directory.files(stored.manifest(), with_state)?;
+            opened.push((stored, files));
         }
-        files.reverse();
-        Ok(files)
+        opened.reverse();
+        Ok(opened)
     }
 
     /// The snapshots that `tag` stands on, itself first and the base last.

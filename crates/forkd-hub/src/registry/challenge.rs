@@ -29,15 +29,18 @@ impl Challenge {
         Some(Challenge { realm: parameter("realm")?, service: parameter("service") })
     }
 
-    /// Where to get a token that may push to one repository and read another.
-    pub fn address(&self, target: &str, source: &str) -> Option<Url> {
+    /// Where to get a token for a repository that may also read another one, from which a blob is mounted.
+    pub fn address(&self, repository: &str, is_push: bool, mounts: Option<&str>) -> Option<Url> {
         let mut url: Url = self.realm.parse().ok()?;
         let mut query = url.query_pairs_mut();
         if let Some(service) = &self.service {
             query.append_pair("service", service);
         }
-        query.append_pair("scope", &format!("repository:{target}:pull,push"));
-        query.append_pair("scope", &format!("repository:{source}:pull"));
+        let actions = if is_push { "pull,push" } else { "pull" };
+        query.append_pair("scope", &format!("repository:{repository}:{actions}"));
+        if let Some(source) = mounts {
+            query.append_pair("scope", &format!("repository:{source}:pull"));
+        }
         drop(query);
         Some(url)
     }
@@ -60,13 +63,16 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn tokens_for_a_mount_have_both_scopes() {
+    fn tokens_are_for_what_the_request_needs() {
         let text =
             r#"Basic realm="x", Bearer realm="https://auth.example/token?a=b",service="registry.example""#;
-        let url = Challenge::parse(text).unwrap().address("team/child", "base").unwrap();
-        let expected = "https://auth.example/token?a=b&service=registry.example\
-             &scope=repository%3Ateam%2Fchild%3Apull%2Cpush&scope=repository%3Abase%3Apull";
-        assert_eq!(url.as_str(), expected);
+        let challenge = Challenge::parse(text).unwrap();
+        let pull = "https://auth.example/token?a=b&service=registry.example&scope=repository%3Ateam%2Fchild%3Apull";
+        let mount = format!("{pull}%2Cpush&scope=repository%3Abase%3Apull");
+        let address = |is_push, mounts| challenge.address("team/child", is_push, mounts).unwrap();
+        assert_eq!(address(false, None).as_str(), pull);
+        assert_eq!(address(true, None).as_str(), format!("{pull}%2Cpush"));
+        assert_eq!(address(true, Some("base")).as_str(), mount);
     }
 
     #[test]
@@ -76,7 +82,7 @@ mod tests {
             assert_eq!(Challenge::parse(text), None, "{text}");
         }
         let nowhere = Challenge { realm: "/token".into(), service: None };
-        assert_eq!(nowhere.address("a", "b"), None);
+        assert_eq!(nowhere.address("a", false, None), None);
     }
 
     #[test]
@@ -104,7 +110,7 @@ mod tests {
             prop_assert_eq!(Challenge::parse(&header), Some(expected));
             // Whatever the challenge contains, the token is for these two repositories.
             header.insert(at.index(header.len()), letter);
-            if let Some(url) = Challenge::parse(&header).and_then(|challenge| challenge.address("a/b", "c")) {
+            if let Some(url) = Challenge::parse(&header).and_then(|challenge| challenge.address("a/b", true, Some("c"))) {
                 let scopes = "scope=repository%3Aa%2Fb%3Apull%2Cpush&scope=repository%3Ac%3Apull";
                 prop_assert!(url.query().is_some_and(|query| query.ends_with(scopes)), "{}", url);
             }

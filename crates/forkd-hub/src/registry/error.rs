@@ -3,8 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use oci_client::errors::OciDistributionError;
-
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     #[error(
@@ -19,8 +17,6 @@ pub enum RegistryError {
     Connection { request: String, source: reqwest::Error },
     #[error("{request}: the registry sent nothing for {seconds} s")]
     Stalled { request: String, seconds: u64 },
-    #[error("cannot authenticate to {registry}")]
-    Authentication { registry: String, source: Box<OciDistributionError> },
     #[error(
         "{request}: the registry wants other credentials; log in to it, or check that the user may do this"
     )]
@@ -47,9 +43,6 @@ impl RegistryError {
             RegistryError::Connection { source, .. } => !source.is_builder() && !source.is_redirect(),
             RegistryError::Stalled { .. } => true,
             RegistryError::Status { code, .. } => matches!(code, 408 | 429 | 500 | 502 | 503 | 504),
-            RegistryError::Authentication { source, .. } => {
-                matches!(**source, OciDistributionError::RequestError(_))
-            }
             _ => false,
         }
     }

@@ -20,6 +20,7 @@ use crate::pack::PackError;
 use crate::progress::{Progress, Tracker};
 use crate::role::ARTIFACT_TYPE;
 use crate::table::Blob;
+use crate::trust::{PublicKey, VerifyError, verify};
 use crate::workers::Workers;
 
 /// Characters of a variant's name.
@@ -48,6 +49,10 @@ pub enum PushError {
     NotASnapshot { reference: String, source: ManifestError },
     #[error("{reference} lists {MAX_VARIANTS} variants already, which is the most")]
     TooManyVariants { reference: String },
+    #[error(
+        "cannot add a variant to {reference}: what it names now must be signed with the same key; check it, and sign it first"
+    )]
+    NotSigned { reference: String, source: VerifyError },
     #[error("cannot describe the variants")]
     Index(#[source] ManifestError),
     #[error("cancelled")]
@@ -62,6 +67,8 @@ pub struct PushOptions {
     /// Adds the snapshot to those that the tag names, under this name, in the place of the one that has the name. Without it, the tag
     /// names this snapshot alone. If two add a variant at the same moment, one is lost: registries have no compare-and-swap for tags.
     pub variant: Option<String>,
+    /// What the tag names already must be signed with this key for a variant to be added: whoever signs the tag then signs that, too.
+    pub variants_key: Option<PublicKey>,
 }
 
 /// What a push did.
@@ -116,6 +123,10 @@ impl Repository {
         if let Some(name) = options.variant.as_ref().filter(|name| !is_variant(name)) {
             return Err(PushError::VariantName { name: name.chars().take(100).collect() });
         }
+        if options.variant.is_some() {
+            // Before gigabytes are sent. What the tag names then is checked again.
+            self.variants(tag, options.variants_key.as_ref()).await?;
+        }
         let prepared = Prepared::new(snapshot)?;
         let push = Push {
             repository: self,
@@ -145,7 +156,10 @@ impl Repository {
                 stored.map_err(failed("the tag"))?;
                 documents.manifest_digest
             }
-            Some(name) => self.add_variant(tag, name, &documents.manifest, snapshot.annotations).await?,
+            Some(name) => {
+                let listed = self.variants(tag, options.variants_key.as_ref()).await?;
+                self.add_variant(tag, listed, name, &documents.manifest, snapshot.annotations).await?
+            }
         };
         let [sent, mounted, present] = push.counts.map(AtomicU64::into_inner);
         Ok(Pushed {
@@ -158,10 +172,26 @@ impl Repository {
         })
     }
 
+    /// What the tag names, as an index lists it. With a key, all of it is signed with that.
+    async fn variants(&self, tag: &str, key: Option<&PublicKey>) -> Result<Vec<Descriptor>, PushError> {
+        let bytes = match self.get_manifest(tag, MAX_MANIFEST).await {
+            Ok(bytes) => bytes,
+            Err(RegistryError::NotFound { .. }) => return Ok(Vec::new()),
+            Err(source) => return Err(PushError::Registry { what: "the index".into(), source }),
+        };
+        let listed = self.listed(&bytes)?;
+        if let Some(key) = key {
+            let signed = verify::find(self, Digest::of(&bytes), std::slice::from_ref(key)).await;
+            signed.map_err(|source| PushError::NotSigned { reference: self.reference(), source })?;
+        }
+        Ok(listed)
+    }
+
     /// Sets the tag to an index of what it names and of this manifest. Returns the index's digest.
     async fn add_variant(
         &self,
         tag: &str,
+        mut listed: Vec<Descriptor>,
         name: &str,
         manifest: &[u8],
         annotations: &Annotations,
@@ -170,11 +200,6 @@ impl Repository {
         let mut annotations = annotations.clone();
         annotations.insert(VARIANT.to_owned(), name.to_owned());
         let variant = entry(manifest, annotations);
-        let mut listed = match self.get_manifest(tag, MAX_MANIFEST).await {
-            Ok(bytes) => self.listed(&bytes)?,
-            Err(RegistryError::NotFound { .. }) => Vec::new(),
-            Err(source) => return Err(failed(source)),
-        };
         let is_same = |entry: &Descriptor| {
             entry.digest == variant.digest
                 || entry.annotations.get(VARIANT).is_some_and(|other| other == name)

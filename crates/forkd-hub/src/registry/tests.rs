@@ -514,6 +514,47 @@ fn tokens_are_asked_for_and_renewed() {
     assert!(matches!(source, RegistryError::Unauthorized { .. }), "{source}");
 }
 
+#[test]
+fn a_token_service_is_untrusted_and_may_be_busy() {
+    let registry = TestRegistry::start();
+    let bytes = noise(100);
+    push_memory(&repository(&registry, "a:v1"), &bytes);
+    let credentials = Credentials { username: "me".into(), password: "secret".into() };
+    let with = |faults: Faults| {
+        registry.set(Faults { token_uses: Some(99), ..faults });
+        let mut known = Repository::new(&format!("{}/a:v1", registry.address), Some(&credentials)).unwrap();
+        known.transport.retry = RetryPolicy { first: Duration::from_millis(1), ..RetryPolicy::default() };
+        known
+    };
+    let busy = with(Faults { token_answers: vec![429, 503], ..Faults::default() });
+    assert!(pull(&busy).unwrap() == bytes);
+    // A password goes nowhere without TLS, except on this host.
+    let plain = unresolved(&with(Faults { token_realm: Some("http://auth.example/".into()), ..Faults::default() }));
+    assert!(plain.to_string().contains("https"), "{plain}");
+    let lost = unresolved(&with(Faults { token_answers: vec![404; 9], ..Faults::default() }));
+    assert!(lost.to_string().contains("token service was not found"), "{lost}");
+    let large = unresolved(&with(Faults { token_size: 2 << 20, ..Faults::default() }));
+    assert!(matches!(large, RegistryError::TooLarge { .. }), "{large}");
+}
+
+#[test]
+fn a_storage_cannot_ask_for_the_password() {
+    let (registry, storage) = (TestRegistry::start(), TestRegistry::start());
+    let address = format!("http://{}", storage.address);
+    let bytes = noise(100);
+    push_memory(&repository(&registry, "a:v1"), &bytes);
+    push_memory(&repository(&storage, "a:v1"), &bytes);
+    let credentials = Credentials { username: "me".into(), password: "secret".into() };
+    let known = Repository::new(&format!("{}/a:v1", registry.address), Some(&credentials)).unwrap();
+    registry.set(Faults { storage: Some(address.clone()), ..Faults::default() });
+    assert!(pull(&known).unwrap() == bytes);
+    storage.take_log();
+    storage.set(Faults { token_uses: Some(99), ..Faults::default() });
+    let error = known.open(&first_variant, &Silent).unwrap_err();
+    assert!(matches!(error, OpenError::Read { .. }), "{error}");
+    assert!(!storage.take_log().iter().any(|line| line.contains("/token")));
+}
+
 /// Pushes noise with an annotation, as a variant if it has a name.
 fn push_variant(
     repository: &Repository,

@@ -1,7 +1,8 @@
 //! One request to a registry: authentication, time limits, bounded answers.
 //!
-//! oci-client gets the tokens. Its requests themselves are not used: they read answers of any length into memory, hide
-//! `Retry-After`, and wait for an answer no longer than for a single read, which ends the upload of a large blob on a slow line.
+//! oci-client's requests are not used: they read answers of any length into memory, hide `Retry-After`, and wait for an answer no
+//! longer than for a single read, which ends the upload of a large blob on a slow line. Those for tokens also send a password over
+//! plain HTTP where a registry says so.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,6 @@ use forkd_source::credentials::Credentials;
 #[cfg(not(test))]
 use forkd_source::registry_client::READ_TIMEOUT;
 use forkd_source::registry_client::{self, CONNECT_TIMEOUT, USER_AGENT};
-use oci_client::RegistryOperation;
 use oci_client::secrets::RegistryAuth;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Response, StatusCode, Url};
@@ -40,10 +40,8 @@ const FIRST_ATTEMPTS: u32 = 3;
 /// One registry, as one user.
 pub(crate) struct Transport {
     http: reqwest::Client,
-    tokens: oci_client::Client,
     auth: RegistryAuth,
     base: Url,
-    registry: String,
     /// What the registry accepted last.
     accepted: Mutex<HashMap<Scope, HeaderValue>>,
     /// Whether the registry has ever answered.
@@ -91,10 +89,8 @@ impl Transport {
         let bad = |reason: String| RegistryError::Reference { text: registry.into(), reason };
         Ok(Transport {
             http: http.build().map_err(RegistryError::Client)?,
-            tokens: registry_client::client(registry),
             auth: registry_client::auth(credentials),
             base: base.map_err(|error| bad(format!("{error}")))?,
-            registry: registry.into(),
             accepted: Mutex::default(),
             has_answered: AtomicBool::new(false),
             retry: RetryPolicy::default(),
@@ -125,7 +121,9 @@ impl Transport {
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, RegistryError> {
         let response = self.exchange(request).await?;
         self.has_answered.store(true, Ordering::Relaxed);
-        if response.status() != StatusCode::UNAUTHORIZED || !self.is_ours(&request.url) {
+        // Nor does a storage to which the registry has redirected get to say where the password goes.
+        let is_ours = self.is_ours(&request.url) && self.is_ours(response.url());
+        if response.status() != StatusCode::UNAUTHORIZED || !is_ours {
             return success(request, response).await;
         }
         self.authenticate(request, response.headers()).await?;
@@ -204,10 +202,9 @@ impl Transport {
 
     /// Finds out what the registry wants, and remembers it.
     async fn authenticate(&self, request: &Request<'_>, refusal: &HeaderMap) -> Result<(), RegistryError> {
-        let challenge = request.mounts.and_then(|source| Some((source, Challenge::find(refusal)?)));
-        let token = match challenge {
-            Some((source, challenge)) => Some(self.mount_token(request, source, &challenge).await?),
-            None => self.token(request).await?,
+        let token = match Challenge::find(refusal) {
+            Some(challenge) => Some(self.token(request, &challenge).await?),
+            None => None,
         };
         let unauthorized = || RegistryError::Unauthorized { request: request.name() };
         let mut value = match (token, &self.auth) {
@@ -229,36 +226,17 @@ impl Transport {
         Ok(())
     }
 
-    /// A token for the request's repository, if the registry issues tokens.
-    async fn token(&self, request: &Request<'_>) -> Result<Option<String>, RegistryError> {
-        let operation = if request.is_push { RegistryOperation::Push } else { RegistryOperation::Pull };
-        let reference = oci_client::Reference::with_tag(
-            self.registry.clone(),
-            request.repository.to_owned(),
-            "latest".to_owned(),
-        );
-        let token = self.tokens.auth(&reference, &self.auth, operation).await;
-        token.map_err(|source| match source {
-            oci_client::errors::OciDistributionError::AuthenticationFailure(_) => {
-                RegistryError::Unauthorized { request: request.name() }
-            }
-            source => {
-                RegistryError::Authentication { registry: self.registry.clone(), source: Box::new(source) }
-            }
-        })
-    }
-
-    /// A token that may also read the repository that a blob is mounted from. oci-client asks for one repository only.
-    async fn mount_token(
-        &self,
-        request: &Request<'_>,
-        source: &str,
-        challenge: &Challenge,
-    ) -> Result<String, RegistryError> {
+    /// A token for the request's repository and, for a mount, for reading the one that the blob is in.
+    async fn token(&self, request: &Request<'_>, challenge: &Challenge) -> Result<String, RegistryError> {
         let problem =
             |problem: &str| RegistryError::Protocol { request: request.name(), problem: problem.into() };
-        let url = challenge.address(request.repository, source);
+        let url = challenge.address(request.repository, request.is_push, request.mounts);
         let url = url.ok_or_else(|| problem("the address of the token service is not valid"))?;
+        // A registry on this host may have its service there, too. The client refuses plain HTTP for all others.
+        let is_here = url.host_str().is_some_and(registry_client::is_loopback);
+        if url.scheme() != "https" && !is_here {
+            return Err(problem("the token service must be asked over https"));
+        }
         let asked = Request { method: Method::GET, url, body: None, headers: Vec::new(), ..request.clone() };
         let mut builder = self.http.get(asked.url.clone());
         if let RegistryAuth::Basic(username, password) = &self.auth {
@@ -270,7 +248,12 @@ impl Transport {
             source: source.without_url(),
         };
         let response = tokio::time::timeout(READ_TIMEOUT, builder.send()).await;
-        let response = success(&asked, response.map_err(stalled)?.map_err(failed)?).await?;
+        let response = success(&asked, response.map_err(stalled)?.map_err(failed)?).await;
+        let response = response.map_err(|error| match error {
+            // It is not the blob or the manifest that is not there.
+            RegistryError::NotFound { .. } => problem("the token service was not found"),
+            error => error,
+        })?;
         let answer = body(&asked, response, MAX_TOKEN).await?;
         challenge::token(&answer).ok_or_else(|| problem("the token service's answer has no token"))
     }

@@ -42,6 +42,14 @@ pub(crate) struct Faults {
     pub password: Option<&'static str>,
     /// Wants tokens, which it issues for this many requests each.
     pub token_uses: Option<usize>,
+    /// Where it says that its tokens are issued, instead of by itself.
+    pub token_realm: Option<String>,
+    /// Statuses that answer requests for tokens.
+    pub token_answers: Vec<u16>,
+    /// Bytes that tokens have more.
+    pub token_size: usize,
+    /// Downloads of blobs are redirected to this address.
+    pub storage: Option<String>,
     /// Tags in one page of a list.
     pub page: Option<usize>,
     /// Replaces these faults when the last entry of `break_downloads` is used, or an upload is broken because of `uploads_left`.
@@ -230,7 +238,7 @@ impl State {
             return Some((Answer { status: 401, headers: vec![challenge], body: Vec::new() }, None));
         }
         if let Some(uses) = faults.token_uses
-            && let Some(refused) = self.check_token(call, uses)
+            && let Some(refused) = self.check_token(call, uses, &faults)
         {
             return Some((refused, None));
         }
@@ -253,6 +261,9 @@ impl State {
             }
             return Some((self.end_upload(call, repository), None));
         }
+        if let Some(storage) = faults.storage.as_ref().filter(|_| rest.contains("/blobs/") && call.method == "GET") {
+            return Some((Answer::new(307).header("Location", format!("{storage}{}", call.path)), None));
+        }
         if let Some((repository, digest)) = rest.split_once("/blobs/") {
             let answer = self.blob(call, repository, digest, &faults);
             let is_get = call.method == "GET" && answer.status < 300;
@@ -269,9 +280,12 @@ impl State {
     }
 
     /// Issues tokens, and refuses requests without one for their repository and operation.
-    fn check_token(&self, call: &Call, uses: usize) -> Option<Answer> {
+    fn check_token(&self, call: &Call, uses: usize, faults: &Faults) -> Option<Answer> {
         let mut tokens = self.tokens.lock().unwrap();
         if call.path == "/token" {
+            if let Some(status) = self.faults.lock().unwrap().token_answers.pop() {
+                return Some(Answer::new(status));
+            }
             // "me:secret", for those who want to push.
             let is_known =
                 call.headers.get("authorization").map(String::as_str) == Some("Basic bWU6c2VjcmV0");
@@ -280,7 +294,7 @@ impl State {
                 return Some(Answer::new(401));
             }
             let token = format!("{scope}#{}", tokens.len()).replace(':', "_").replace(',', "+");
-            let token = token.replace(' ', "~");
+            let token = token.replace(' ', "~") + &"_".repeat(faults.token_size);
             tokens.insert(token.clone(), uses);
             return Some(Answer {
                 body: format!("{{\"token\":{token:?}}}").into_bytes(),
@@ -288,7 +302,8 @@ impl State {
             });
         }
         let host = &call.headers["host"];
-        let challenge = format!("Bearer realm=\"http://{host}/token\",service=\"test\"");
+        let realm = faults.token_realm.clone().unwrap_or_else(|| format!("http://{host}/token"));
+        let challenge = format!("Bearer realm=\"{realm}\",service=\"test\"");
         let token = call.headers.get("authorization").and_then(|value| value.strip_prefix("Bearer "));
         let wanted = match call.method.as_str() {
             "GET" | "HEAD" => "pull",

@@ -17,7 +17,7 @@ mod policy;
 mod sign;
 mod signature;
 mod signatures;
-mod verify;
+pub(crate) mod verify;
 
 #[cfg(test)]
 mod tests;

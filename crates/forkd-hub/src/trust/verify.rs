@@ -40,7 +40,7 @@ impl Repository {
     }
 }
 
-async fn find<'a>(
+pub(crate) async fn find<'a>(
     repository: &Repository,
     digest: Digest,
     keys: &'a [PublicKey],

@@ -303,7 +303,8 @@ pub(super) async fn push(
     headers: HeaderMap,
     Json(wanted): Json<PushSnapshot>,
 ) -> Answer<Response> {
-    let PushSnapshot { reference, credentials, mount_from, variant, yes } = wanted;
+    let PushSnapshot { reference, credentials, mount_from, variant, variants_key, yes } = wanted;
+    let variants_key = variants_key.as_deref().map(trust::public_key).transpose()?;
     let snapshot = app.own_snapshot(&caller, &tag)?;
     if let (Some(reason), false) = (app.engine.user_memory(&snapshot), yes) {
         return Err(ApiError::new(ErrorCode::WrongState, reason.to_string()).hint(HintCode::ConfirmPush));
@@ -316,7 +317,7 @@ pub(super) async fn push(
         let departure = engine.depart(&snapshot.tag())?;
         progress.step(&format!("pushing to {reference}"));
         let repository = repository(&reference, credentials)?;
-        let mut options = PushOptions { mount_from, variant };
+        let mut options = PushOptions { mount_from, variant, variants_key };
         options.mount_from.extend(repository.mountable(&departure.repositories()));
         let moving = Moving::new(progress);
         let pushed =

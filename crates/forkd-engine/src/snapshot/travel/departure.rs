@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use forkd_hub::{About, Annotations, ByteSource, FrameTable, Outgoing, Role, Snapshot, Stream};
 use forkd_image::images::ImageError;
-use forkd_store::{Content, Digest, PackedFile, PageMap, StateHeader, Stored, Tag};
+use forkd_store::{Content, Digest, PackedFile, PageMap, SnapshotFiles, StateHeader, Stored, Tag};
 
 use crate::engine::Shared;
 use crate::error::EngineError;
@@ -96,29 +96,30 @@ impl ByteSource for Source {
 impl Departure {
     /// Opens a snapshot that is on disk. Looks at every page of its disks, which takes a while.
     pub(crate) fn open(shared: &Shared, tag: &Tag) -> Result<Departure, EngineError> {
-        let mut chain = shared.store.ancestry(tag)?;
-        chain.reverse();
+        let opened = shared.store.open_ancestry(tag)?;
+        let mut chain = Vec::new();
         let mut streams = Vec::new();
         let mut disks = BTreeMap::new();
         let mut image = None;
         let mut manifests = Vec::new();
-        let chain = chain.into_iter().map(|stored| Ok((Sent::of(shared, &stored.tag)?, stored)));
-        let chain = chain.map(|found| found.map(|(sent, stored)| (stored, sent)));
-        let chain: Vec<(Stored, Sent)> = chain.collect::<Result<_, EngineError>>()?;
-        for (stored, sent) in &chain {
+        let mut state_version = 0;
+        for (stored, files) in opened {
             if !matches!(stored.manifest().content, Content::Framed { .. }) {
                 return Err(TravelError::OldFormat { tag: stored.tag.to_string() }.into());
             }
-            manifests.push(text(shared, stored)?);
-            streams.extend(of_memory(shared, stored, sent)?);
-            image = of_disks(shared, stored, &mut disks)?;
+            let sent = Sent::of(shared, &stored.tag)?;
+            manifests.push(text(&files.manifest)?);
+            image = of_disks(shared, &stored, &mut disks)?;
+            // The head comes last.
+            state_version = version_of(&files)?;
+            streams.extend(of_memory(&stored, files, &sent)?);
+            chain.push((stored, sent));
         }
         streams.extend(disks.into_values().flatten());
         let tables = remembered(&chain);
         streams.iter_mut().for_each(|stream| stream.remember(&tables));
         // There is at least one.
         let (head, _) = chain.last().ok_or(TravelError::Count { found: 0 })?;
-        let state_version = state_version(shared, head)?;
         let itinerary =
             Itinerary { version: VERSION, name: tag.to_string(), manifests, image, state_version };
         let created = head.manifest().created_unix_ms.min(LAST_MS);
@@ -161,38 +162,45 @@ fn remembered(chain: &[(Stored, Sent)]) -> BTreeMap<(Role, String), FrameTable> 
     streams.map(|stream| ((stream.role, stream.name), stream.table)).collect()
 }
 
-/// A file of a snapshot's directory.
-fn open(shared: &Shared, stored: &Stored, name: &str) -> Result<File, EngineError> {
-    let path = shared.store.path(&stored.tag).join(name);
-    Ok(File::open(&path).map_err(PathError::at("open", &path))?)
+fn text(manifest: &File) -> Result<String, EngineError> {
+    let text = contents(manifest).and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
+    text.map_err(EngineError::io("read a manifest"))
 }
 
-fn text(shared: &Shared, stored: &Stored) -> Result<String, EngineError> {
-    let manifest = io::read_to_string(open(shared, stored, "manifest.json")?);
-    manifest.map_err(EngineError::io("read a manifest"))
+/// All of a file, whose size the store has checked.
+fn contents(file: &File) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// The version of a snapshot's saved CPUs and devices.
-fn state_version(shared: &Shared, head: &Stored) -> Result<u32, EngineError> {
+fn version_of(files: &SnapshotFiles) -> Result<u32, EngineError> {
     let failed = EngineError::io("read a VM's state");
     let mut header = [0; StateHeader::LENGTH];
-    let read = open(shared, head, "state.bin")?.read_exact_at(&mut header, 0);
+    let read = given(files.state.as_ref()).and_then(|state| state.read_exact_at(&mut header, 0));
     let header = read.and_then(|()| StateHeader::parse(&header).map_err(io::Error::other));
     Ok(header.map_err(failed)?.payload_version)
 }
 
-fn of_memory(shared: &Shared, stored: &Stored, sent: &Sent) -> Result<Vec<OpenStream>, EngineError> {
+/// A file that is there in today's format.
+fn given<T>(file: Option<T>) -> io::Result<T> {
+    file.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn of_memory(stored: &Stored, files: SnapshotFiles, sent: &Sent) -> Result<Vec<OpenStream>, EngineError> {
     let name = stored.sealed.digest.to_string();
-    let mut map = Vec::new();
-    io::Read::read_to_end(&mut open(shared, stored, "memory.map")?, &mut map)
-        .map_err(EngineError::io("read a page map"))?;
+    let failed = EngineError::io("read a page map");
+    let map = given(files.map).and_then(|file| contents(&file)).map_err(failed)?;
     let frames =
         PageMap::parse(&map).map_err(|error| EngineError::io("read a page map")(io::Error::other(error)))?;
     let known = frames.frames().map(|frames| frames.iter().map(hash).collect());
     let stream = |role, source| OpenStream::new(role, &name, source);
-    let memory = stream(Role::Memory, Source::File(open(shared, stored, "memory.bin")?));
+    let state = given(files.state).map_err(EngineError::io("read a VM's state"))?;
+    let memory = stream(Role::Memory, Source::File(files.memory));
     let mut streams = vec![
-        stream(Role::State, Source::File(open(shared, stored, "state.bin")?)),
+        stream(Role::State, Source::File(state)),
         stream(Role::MemoryMap, Source::Bytes(map)),
         OpenStream { known, ..memory },
     ];

@@ -21,6 +21,8 @@ pub fn run(options: &SnapshotPushOptions) -> Result<Exit, CliError> {
             credentials: credentials(&client, &options.reference)?,
             mount_from: options.mount_from.clone(),
             variant: options.variant.clone(),
+            // The signature is on all variants of the tag, so none of them may be of somebody else.
+            variants_key: key.as_ref().filter(|_| options.variant.is_some()).map(|key| key.public().to_pem()),
             yes: options.yes,
         };
         let progress = Progress::new();

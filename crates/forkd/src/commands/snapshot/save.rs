@@ -1,7 +1,8 @@
 //! `forkd snapshot save`.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use forkd_client::Download;
@@ -42,7 +43,7 @@ async fn write(mut download: Download, path: &Path, progress: &Progress) -> Resu
     target.finish().map_err(failed)
 }
 
-/// Where it goes. A file appears under its name when it is whole.
+/// Where it goes. A file appears under its name when it is whole, and is its owner's alone: it has the memory of a guest.
 enum Target {
     Stdout,
     File { file: File, part: PathBuf, path: PathBuf, done: bool },
@@ -56,7 +57,14 @@ impl Target {
         let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         name.push(".part");
         let part = path.with_file_name(name);
-        Ok(Target::File { file: File::create(&part)?, part, path: path.into(), done: false })
+        match fs::remove_file(&part) {
+            // Of an earlier one that was killed.
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+        Ok(Target::File { file, part, path: path.into(), done: false })
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -71,7 +79,7 @@ impl Target {
             Target::Stdout => io::stdout().flush(),
             Target::File { file, part, path, done } => {
                 file.sync_all()?;
-                std::fs::rename(part, path)?;
+                fs::rename(part, path)?;
                 *done = true;
                 Ok(())
             }
@@ -82,13 +90,15 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if let Target::File { part, done: false, .. } = self {
-            let _ = std::fs::remove_file(part);
+            let _ = fs::remove_file(part);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -99,11 +109,13 @@ mod tests {
         target.write_all(b"half").unwrap();
         assert!(!path.exists());
         drop(target);
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        fs::write(directory.path().join("snapshot.tar.part"), "of one that was killed").unwrap();
         let mut target = Target::new(&path).unwrap();
         target.write_all(b"whole").unwrap();
         target.finish().unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

@@ -41,7 +41,8 @@ pub fn of_the_main_job() -> TestResult {
     let out = directory.path().to_str().ok_or("a strange path")?;
     let few = ["--n", "2", "--branches", "1", "--cold-boots", "1"];
     let said = daemon.run(&[&["bench", "demo", "--image", DEBIAN, "--out", out][..], &few].concat())?;
-    for what in ["cold boot of the same image", "2 forks until every result has arrived", "branched at step"] {
+    for what in ["cold boot of the same image", "2 forks until every result has arrived", "branched at step"]
+    {
         check!(said.contains(what), "{said}");
     }
     let report: Value = serde_json::from_str(&fs::read_to_string(directory.path().join("demo.json"))?)?;

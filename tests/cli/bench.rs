@@ -108,7 +108,7 @@ fn code_that_fails_is_named_and_nothing_stays() -> Result<(), Failure> {
         str![[r#"
 exit: 1
 --- stderr
-forkd: the code failed in ID: NameError: x
+forkd: the code failed in sandbox ID: NameError: x
 
 "#]]
     );

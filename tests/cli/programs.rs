@@ -110,7 +110,9 @@ exit: 0
         str![[r#"
 exit: 0
 --- stdout
-{"pid":7}
+{
+  "pid": 7
+}
 
 "#]]
     );

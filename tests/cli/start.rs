@@ -97,7 +97,7 @@ fn one_that_does_not_start_is_said_with_its_reason() -> Result<(), Failure> {
 exit: 1
 --- stderr
 forkd: the daemon did not start; the whole log is in HOME/daemon.log:
-[..]without cgroups[..]
+[..]no cgroups[..]
 forkd: cannot make the engine's directory: File exists (os error 17)
 
 "#]]

@@ -128,7 +128,7 @@ fn a_guest_that_cannot_answer_is_not_asked() -> Result<(), Failure> {
     let world = World::new()?;
     let id = world.fork("base", 1)?.remove(0).id;
     let (exec, eval) = (format!("POST /v1/sandboxes/{id}/exec"), format!("POST /v1/sandboxes/{id}/eval"));
-    for (state, says) in [("resume", "without an agent"), ("pause", "paused")] {
+    for (state, says) in [("resume", "no guest agent"), ("pause", "paused")] {
         world.ask(&format!("POST /v1/sandboxes/{id}/{state}"))?;
         let command = world.refuses(ErrorCode::WrongState, &exec, json!({ "args": ["true"] }))?;
         let code = world.refuses(ErrorCode::WrongState, &eval, json!({ "code": "1" }))?;

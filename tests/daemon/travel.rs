@@ -254,7 +254,7 @@ fn a_fork_of_a_reference_pulls_it_once() -> Result<(), Failure> {
 
     // A name without a registry is one of this daemon's.
     let run = binaries::forkd(to.home(), &["fork", "team/app:One"]).output()?;
-    assert!(String::from_utf8(run.stderr)?.contains("neither a snapshot nor a sandbox"));
+    assert!(String::from_utf8(run.stderr)?.contains("no snapshot or sandbox is named"));
 
     let list = to.forkd(&["snapshot", "ls", &format!("{}/team/app", registry.address), "--json"])?;
     let list: RepositoryTags = serde_json::from_str(&list)?;

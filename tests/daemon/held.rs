@@ -1,5 +1,6 @@
 //! A daemon that ends with its last holder (`forkd hold`), and the clients that start one: whatever crashes, nothing is left.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -188,6 +189,22 @@ fn one_that_comes_when_the_last_goes_has_a_daemon() -> Result<(), Failure> {
         sandbox(&home)?;
     }
     holder.release()?;
+    home.until_nothing_is_left()?;
+    Ok(())
+}
+
+/// Holders that end lock a keeper's file for a moment.
+#[test]
+fn who_looks_for_a_keeper_is_not_taken_for_one() -> Result<(), Failure> {
+    let home = HeldHome::new()?;
+    let directory = home.path().join("private");
+    fs::create_dir_all(&directory)?;
+    let looking = File::create(directory.join("keeper"))?;
+    looking.lock()?;
+    let holder = home.hold()?;
+    std::thread::sleep(Duration::from_millis(300));
+    drop(looking);
+    holder.ready()?.release()?;
     home.until_nothing_is_left()?;
     Ok(())
 }

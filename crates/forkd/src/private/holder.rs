@@ -43,25 +43,27 @@ pub async fn find_or_start(options: &DaemonOptions, private: &Private) -> Result
     }
     let _turn = private.turn_to_start().await?;
     let before = std::fs::metadata(private.log()).map_or(0, |log| log.len());
-    if let Some(mut lock) = private.no_keeper()? {
-        let left = lock.kept().map_err(|source| CliError::Io("read the keeper's note", source))?;
-        if let Some(client) = look_past(options, left.as_ref()).await? {
-            return Ok(ordinary(client));
-        }
-        let kept = match left {
-            Some(kept) => kept,
-            None => match daemon::probe()?.1.kvm {
-                KvmFinding::Good { .. } => Kept::Daemon,
-                _ if daemon::machine_runs(options)? => {
-                    return Ok(ordinary(daemon::start_in_machine(options)?));
-                }
-                _ => Kept::Machine(options.machine.clone()),
-            },
-        };
-        start(private, lock, &kept)?;
-    }
-    let begun = Instant::now();
+    let (mut begun, mut has_started) = (Instant::now(), false);
     loop {
+        // In the loop: others lock the keeper's file for a moment to see whether there is one, and one that is there may end.
+        if !has_started && let Some(mut lock) = private.no_keeper()? {
+            let left = lock.kept().map_err(|source| CliError::Io("read the keeper's note", source))?;
+            if let Some(client) = look_past(options, left.as_ref()).await? {
+                return Ok(ordinary(client));
+            }
+            let kept = match left {
+                Some(kept) => kept,
+                None => match daemon::probe()?.1.kvm {
+                    KvmFinding::Good { .. } => Kept::Daemon,
+                    _ if daemon::machine_runs(options)? => {
+                        return Ok(ordinary(daemon::start_in_machine(options)?));
+                    }
+                    _ => Kept::Machine(options.machine.clone()),
+                },
+            };
+            start(private, lock, &kept)?;
+            (begun, has_started) = (Instant::now(), true);
+        }
         let kept = private.kept()?;
         if let Some(Kept::Machine(name)) = &kept
             && *name != options.machine
@@ -75,7 +77,7 @@ pub async fn find_or_start(options: &DaemonOptions, private: &Private) -> Result
         if let Some(client) = answering(options, kept.as_ref()).await? {
             return Ok(Found { client, is_private: true });
         }
-        let has_ended = private.no_keeper()?.is_some();
+        let has_ended = has_started && private.no_keeper()?.is_some();
         if has_ended
             && private.kept()?.is_none()
             && let Some(client) = started_meanwhile(options, private).await?

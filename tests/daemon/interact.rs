@@ -192,6 +192,22 @@ fn who_goes_away_hangs_up_a_terminal_and_ends_the_input_of_others() -> Result<()
     drop(seat);
     until("it goes on by itself", || read("went-on") == "on\n")?;
     assert_eq!(read("all").len(), 200_000);
+
+    // Who was only attached leaves what it has sent, and the input open.
+    let shared = file("shared");
+    let length = || fs::metadata(&shared).map_or(0, |found| found.len());
+    let script = format!("echo ready $$; sleep 0.5; cat > {}", shared.display());
+    let mut seat = Seat::take(&world, &id)?;
+    seat.text(&json!({ "args": ["sh", "-c", script] }))?;
+    let Some(ExecEvent::Started { pid }) = seat.next()? else { return Err("not started".into()) };
+    let mut other = Seat::attach(&world, &id, pid)?;
+    other.write(&vec![b'x'; 200_000])?;
+    drop(other);
+    until("what it has sent is read", || length() == 200_000)?;
+    seat.write(b"y")?;
+    seat.text(&json!("close_stdin"))?;
+    assert_eq!(seat.until_last()?, exited(0));
+    assert_eq!(length(), 200_001);
     Ok(())
 }
 

@@ -286,25 +286,27 @@ impl Session {
             Over::Nonsense(error) => (true, Some(failed(app, error))),
             Over::Gone => (true, None),
         };
-        if gone && !guest {
+        if gone {
             stdin.close();
-            leave(&remote, terminal, feeding).await;
+            leave(&remote, terminal, guest, feeding).await;
         }
         last
     }
 }
 
-/// The program has no client any more.
-async fn leave(remote: &Remote, terminal: bool, mut feeding: JoinSet<()>) {
-    if terminal {
+/// The program has no client any more, or one less.
+async fn leave(remote: &Remote, terminal: bool, guest: bool, mut feeding: JoinSet<()>) {
+    if terminal && !guest {
         // One that has just ended needs none.
         let _ = remote.signal(forkd_envd::Signal::Hup).await;
         return;
     }
-    // It gets what was sent for it, if it takes it soon, and then the end.
+    // It gets what was sent for it, if it takes it soon, and then the end, unless others may have more for it.
     let _ = tokio::time::timeout(LEAVING, feeding.join_next()).await;
     feeding.shutdown().await;
-    let _ = remote.close_stdin().await;
+    if !guest {
+        let _ = remote.close_stdin().await;
+    }
 }
 
 fn stopping() -> ApiError {

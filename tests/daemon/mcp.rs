@@ -213,7 +213,10 @@ fn a_sandbox_is_made_used_and_ended() -> Result<(), Failure> {
     let other = world.fork("base", 1)?.remove(0).id;
     mcp.text("run", json!({ "command": "true", "sandbox": other }))?;
     assert_eq!(world.sandbox(&other)?.expires_at_unix, None);
+    let before = world.sandbox(&id)?.expires_at_unix;
+    std::thread::sleep(Duration::from_millis(1100));
     let url = mcp.data("expose_port", json!({ "sandbox": id, "port": 8000 }))?;
+    assert!(world.sandbox(&id)?.expires_at_unix > before);
     assert_eq!(url["url"], json!(format!("http://{address}/v1/sandboxes/{id}/proxy/8000/")));
     // Over the daemon's socket the same is said.
     assert_eq!(Mcp::stdio(&world)?.data("expose_port", json!({ "sandbox": id, "port": 8000 }))?, url);
@@ -283,6 +286,11 @@ fn long_output_is_kept_as_a_resource_of_its_caller() -> Result<(), Failure> {
     assert!(piece.contains("[bytes 1000 to 17384 of") && piece.contains("offset 17384"), "{}", piece.len());
     let listed = mcp.runtime.block_on(mcp.client().list_all_resources())?;
     assert_eq!(listed.iter().map(|it| &it.uri).collect::<Vec<_>>(), [&link.uri]);
+    // What is longer than an output keeps its ends, and says what is missing.
+    let said = mcp.text("run", json!({ "command": "flood 9" }))?;
+    assert!(said.contains("; all but 1048") && said.contains("bytes in the middle is kept as the resource"));
+    let listed = mcp.runtime.block_on(mcp.client().list_all_resources())?;
+    assert!(listed.len() == 2 && listed[0].size.is_some_and(|size| size > 8_000_000), "{listed:?}");
     // The same project's other token did not cause it.
     let other = Mcp::open(&address, Some(&tokens[1]))?;
     assert!(read(&other).is_err());
@@ -396,6 +404,11 @@ fn wrong_arguments_are_refused_with_what_to_do() -> Result<(), Failure> {
         ("read", json!({ "path": "forkd://output/none" }), "no such output"),
         ("write", json!({ "path": "/a", "content_base64": "?" }), "not base64"),
         ("expose_port", json!({ "sandbox": "../x", "port": 80 }), "expected a sandbox's id"),
+        (
+            "expose_port",
+            json!({ "sandbox": "nobody", "port": 80 }),
+            "Cannot expose port 80 of sandbox nobody",
+        ),
         ("end", json!({}), "expected `sandboxes`"),
     ] {
         let refused = mcp.refused(tool, arguments.clone())?;

@@ -1,6 +1,6 @@
 //! Commands and code of calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use forkd_api::code::{Displayed, Eval, EvalError, EvalEvent, Language};
@@ -8,9 +8,12 @@ use forkd_api::exec::{ExecEvent, ExecStart, Signal};
 use forkd_client::{Client, ClientError, Input};
 use tokio::time::timeout;
 
+use crate::answer::{MAX_LINE, left_out_line};
 use crate::outputs::MAX_OUTPUT;
 use crate::progress::Progress;
 
+/// What is kept of each end of a long stream. With the line between them, both fit into an output.
+const MAX_END: usize = MAX_OUTPUT / 2 - MAX_LINE;
 /// How long a command that nobody waits for any more may take to be killed.
 const KILL: Duration = Duration::from_secs(5);
 /// MIME types of pictures that models are shown.
@@ -58,7 +61,10 @@ pub(crate) struct Outcome {
     /// Of commands.
     pub exit_code: Option<i32>,
     pub timed_out: bool,
-    /// Whether there was more output than is kept.
+    /// How many bytes of stdout and of stderr are not kept: those in their middle.
+    pub stdout_left_out: usize,
+    pub stderr_left_out: usize,
+    /// Whether there was more that is not kept: values, or what the daemon has cut.
     pub truncated: bool,
     /// Values that code has shown, its last expression included.
     pub values: Vec<String>,
@@ -83,9 +89,14 @@ impl Outcome {
         !self.timed_out && self.error.is_none() && self.exit_code.is_none_or(|code| code == 0)
     }
 
-    /// Everything that it has said, with the names of what is not stdout.
-    pub(crate) fn text(&self) -> String {
-        let mut text = self.stdout.clone();
+    /// How many bytes of its streams are not kept.
+    pub(crate) fn left_out(&self) -> usize {
+        self.stdout_left_out + self.stderr_left_out
+    }
+
+    /// Everything that it has said, with the names of what is not stdout. Takes stdout, which may be long.
+    pub(crate) fn take_text(&mut self) -> String {
+        let mut text = std::mem::take(&mut self.stdout);
         let mut section = |name: &str, content: &str| {
             if content.is_empty() {
                 return;
@@ -244,23 +255,37 @@ impl Drop for Running {
     }
 }
 
-/// The beginning of a stream, as far as it is kept.
+/// The beginning and the end of a stream: errors are most often the last that is said.
 #[derive(Debug, Default)]
 struct Kept {
-    bytes: Vec<u8>,
-    truncated: bool,
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    /// How many bytes were between them.
+    left_out: usize,
 }
 
 impl Kept {
     fn add(&mut self, piece: &[u8]) {
-        let room = MAX_OUTPUT.saturating_sub(self.bytes.len());
-        self.truncated |= piece.len() > room;
-        self.bytes.extend_from_slice(piece.get(..room).unwrap_or(piece));
+        let (begin, rest) = piece.split_at(piece.len().min(MAX_END - self.head.len()));
+        self.head.extend_from_slice(begin);
+        // What alone is longer than the tail takes no room before it is dropped.
+        let (skipped, rest) = rest.split_at(rest.len().saturating_sub(MAX_END));
+        let surplus = (self.tail.len() + rest.len()).saturating_sub(MAX_END);
+        self.tail.drain(..surplus);
+        self.tail.extend(rest);
+        self.left_out += skipped.len() + surplus;
     }
 
-    fn text(self) -> String {
-        String::from_utf8(self.bytes)
-            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    /// Its text, with a line where something is missing, and how many bytes that is.
+    fn text(self) -> (String, usize) {
+        let Kept { head: mut bytes, tail, left_out } = self;
+        if left_out > 0 {
+            bytes.extend_from_slice(left_out_line(left_out).as_bytes());
+        }
+        bytes.extend(tail);
+        let text = String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        (text, left_out)
     }
 }
 
@@ -325,10 +350,13 @@ impl Said {
 
     fn outcome(self) -> Outcome {
         let Said { stdout, stderr, shown, size: _, main, error, truncated } = self;
+        let ((stdout, stdout_left_out), (stderr, stderr_left_out)) = (stdout.text(), stderr.text());
         let mut outcome = Outcome {
-            truncated: truncated || stdout.truncated || stderr.truncated,
-            stdout: stdout.text(),
-            stderr: stderr.text(),
+            stdout,
+            stderr,
+            stdout_left_out,
+            stderr_left_out,
+            truncated,
             error,
             ..Default::default()
         };
@@ -382,7 +410,7 @@ mod tests {
     fn an_outcome_is_told_in_sections() {
         let error =
             EvalError { name: "ValueError".into(), value: "no".into(), traceback: "Traceback\n  x\n".into() };
-        let outcome = Outcome {
+        let mut outcome = Outcome {
             stdout: "out".into(),
             stderr: "err\n".into(),
             error: Some(error),
@@ -390,22 +418,45 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            outcome.text(),
+            outcome.take_text(),
             "out\n[stderr]\nerr\n[error]\nTraceback\n  x\n[note]\nThere was more output than is kept."
         );
         assert_eq!((outcome.status().as_str(), outcome.succeeded()), ("raised ValueError", false));
-        let failed = Outcome { exit_code: Some(3), ..Default::default() };
-        assert_eq!((failed.status().as_str(), failed.text().as_str()), ("exit code 3", ""));
+        let mut failed = Outcome { exit_code: Some(3), ..Default::default() };
+        assert_eq!((failed.status().as_str(), failed.take_text().as_str()), ("exit code 3", ""));
     }
 
     #[test]
-    fn streams_are_kept_up_to_their_bound() {
+    fn streams_are_kept_whole_up_to_their_bound() {
         let mut kept = Kept::default();
-        kept.add(&vec![b'x'; MAX_OUTPUT - 1]);
-        assert!(!kept.truncated);
-        kept.add(b"yz");
-        assert!(kept.truncated && kept.bytes.len() == MAX_OUTPUT && kept.bytes.ends_with(b"y"));
-        let odd = Kept { bytes: vec![b'a', 0xff], truncated: false };
-        assert_eq!(odd.text(), "a\u{fffd}");
+        kept.add(&vec![b'x'; 2 * MAX_END - 1]);
+        kept.add(b"y");
+        let (text, left_out) = kept.text();
+        assert_eq!((text.len(), left_out), (2 * MAX_END, 0));
+        assert!(text.ends_with("xy"));
+        let odd = Kept { head: vec![b'a', 0xff], ..Default::default() };
+        assert_eq!(odd.text(), ("a\u{fffd}".to_owned(), 0));
+    }
+
+    #[test]
+    fn the_beginning_and_the_end_of_a_longer_stream_are_kept() {
+        for pieces in [1, 7, 4 * MAX_END] {
+            let mut stream = vec![b'x'; 4 * MAX_END];
+            stream[..6].copy_from_slice(b"begin\n");
+            let length = stream.len();
+            stream[length - 5..].copy_from_slice(b"error");
+            let mut kept = Kept::default();
+            for piece in stream.chunks(length.div_ceil(pieces).max(1000)) {
+                kept.add(piece);
+            }
+            let mut said = Said { stdout: kept, ..Default::default() };
+            said.stderr.add(b"done");
+            let mut outcome = said.outcome();
+            assert_eq!(outcome.left_out(), 2 * MAX_END);
+            let text = outcome.take_text();
+            assert!(text.starts_with("begin\n") && text.ends_with("xerror\n[stderr]\ndone"));
+            assert!(text.contains(&format!("x\n[... {} bytes left out ...]\nx", 2 * MAX_END)));
+            assert!(text.len() <= MAX_OUTPUT);
+        }
     }
 }

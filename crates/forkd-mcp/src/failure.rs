@@ -8,7 +8,6 @@ use forkd_api::hint::HintCode;
 use forkd_client::{ClientError, Refusal};
 
 use crate::ToolSet;
-use crate::answer::{MAX_SHOWN, ends};
 
 /// Why a call has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,13 +36,9 @@ impl Failure {
         Failure { what: what.into(), why: with_causes(error), next, output: None }
     }
 
-    /// With what a program had printed until it could no longer be followed; of long output, the beginning and the end.
-    pub(crate) fn with_output(mut self, output: &str) -> Failure {
-        let shown = match ends(output, MAX_SHOWN) {
-            Some((head, left_out, tail)) => format!("{head}\n[... {left_out} bytes left out ...]\n{tail}"),
-            None => output.to_owned(),
-        };
-        self.output = (!shown.is_empty()).then_some(shown);
+    /// With what a program had printed until it could no longer be followed.
+    pub(crate) fn with_output(mut self, output: String) -> Failure {
+        self.output = (!output.is_empty()).then_some(output);
         self
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   keep ──▶ forkd://output/ID ──▶ get, by the same caller only
-//!     │                             until it is an hour old, or newer outputs of the caller take its place
+//!     │                             until it is an hour old, or newer outputs take its place, which are of another call
 //!     └── at most 64 outputs and 16 MiB of one caller, 64 MiB of all
 //! ```
 
@@ -16,11 +16,13 @@ use rmcp::model::{Resource, ResourceContents};
 pub(crate) const PREFIX: &str = "forkd://output/";
 /// The most that is kept of one output.
 pub(crate) const MAX_OUTPUT: usize = 8 << 20;
-const MAX_CALLER_BYTES: usize = 16 << 20;
+pub(crate) const MAX_CALLER_BYTES: usize = 16 << 20;
 const MAX_CALLER_OUTPUTS: usize = 64;
 const MAX_BYTES: usize = 64 << 20;
 const MAX_AGE: Duration = Duration::from_secs(3600);
 const ID_BYTES: usize = 16;
+/// Why there may be no output at an address that an answer had.
+pub(crate) const GONE: &str = "outputs are kept for up to an hour, and only the newest: 64 and 16 MiB of a caller, 64 MiB of all callers";
 
 /// What is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +56,21 @@ impl Content {
             Content::Blob { data, .. } => ResourceContents::blob(&**data, uri),
         };
         contents.with_mime_type(self.mime_type())
+    }
+}
+
+/// What one call has kept. It may be as much as a caller's outputs, so that none displaces another of the same call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Share {
+    outputs: usize,
+    bytes: usize,
+}
+
+impl Share {
+    /// With one more; nothing if that is too much.
+    pub(crate) fn with(self, content: &Content) -> Option<Share> {
+        let more = Share { outputs: self.outputs + 1, bytes: self.bytes + content.len() };
+        (more.outputs <= MAX_CALLER_OUTPUTS && more.bytes <= MAX_CALLER_BYTES).then_some(more)
     }
 }
 

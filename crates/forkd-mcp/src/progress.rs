@@ -55,6 +55,11 @@ impl Progress {
         Progress { to: token.map(|token| (peer, token)), count: AtomicU32::new(0), output: Mutex::default() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn unheard() -> Progress {
+        Progress { to: None, count: AtomicU32::new(0), output: Mutex::default() }
+    }
+
     /// Says what is done now.
     pub(crate) async fn say(&self, message: &str) {
         let Some((peer, token)) = &self.to else { return };

@@ -7,15 +7,17 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use forkd_api::code::Language;
+use forkd_api::hint::HintCode;
 use forkd_api::sandbox::{BranchSandbox, Limits, ListSandboxes};
 use forkd_api::snapshot::CreateSnapshot;
+use forkd_client::ClientError;
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::answer::{Answer, MAX_SHOWN, ends};
-use crate::call::{Call, arguments, wrong};
+use crate::answer::{Answer, MAX_SHOWN, shortened};
+use crate::call::{Call, Room, arguments, wrong};
 use crate::command::{self, Job, Outcome, Program};
 use crate::failure::Failure;
 use crate::sandboxes::New;
@@ -107,7 +109,7 @@ struct Create {
     /// Has no effect: disks can be written.
     #[serde(default, rename = "rw")]
     _rw: bool,
-    /// Has no effect: networks are the daemon's to make.
+    /// Has no effect: sandboxes have a network if the daemon has any.
     #[serde(default, rename = "tap")]
     _tap: Option<String>,
     /// Has no effect: the guest says when it is ready.
@@ -288,20 +290,21 @@ pub(crate) async fn call(call: &Call<'_>, name: &str, given: Option<JsonObject>)
 
 /// A list as data, which must be an object, and as text, as far as it fits.
 fn list_of(call: &Call<'_>, name: &str, list: &[impl serde::Serialize]) -> Answer {
-    let mut shown = json!(list);
-    let text = shown.to_string();
+    let mut shown: Vec<_> = list.iter().map(|item| json!(item)).collect();
+    let text = serde_json::to_string(&shown).unwrap_or_default();
     if text.len() <= MAX_SHOWN {
         return Answer { structured: Some(json!({ "result": shown })), ..Answer::text(text) };
     }
     // The newest are the last of those that a list has.
-    while let Some(items) = shown.as_array_mut() {
-        if items.is_empty() || json!(items).to_string().len() <= MAX_SHOWN {
-            break;
-        }
-        items.remove(0);
-    }
-    let structured = json!({ "result": shown, "truncated": true });
-    Answer { content: call.output(name, &text, MAX_SHOWN), structured: Some(structured) }
+    let mut size = 0;
+    let newest = shown.iter().rev().take_while(|item| {
+        size += item.to_string().len() + 1;
+        size < MAX_SHOWN
+    });
+    let left_out = shown.len() - newest.count();
+    shown.drain(..left_out);
+    let structured = json!({ "result": shown, "truncated": true, "left_out": left_out });
+    Answer { content: call.output(name, &text, 0, Room::ALL), structured: Some(structured) }
 }
 
 async fn spawn(call: &Call<'_>, wanted: Spawn) -> Result<Answer, Failure> {
@@ -342,9 +345,18 @@ async fn create(call: &Call<'_>, wanted: Create) -> Result<Answer, Failure> {
         "kernel": (kernel != "default").then_some(kernel),
     });
     // The rest has defaults, which the type alone knows.
-    let wanted: CreateSnapshot =
+    let mut wanted: CreateSnapshot =
         serde_json::from_value(wanted).map_err(|error| Failure::new(&what, error.to_string()))?;
-    let making = call.client.create_snapshot(&wanted, |_| {});
+    let making = async {
+        match call.client.create_snapshot(&wanted, |_| {}).await {
+            // The tool has no argument for it.
+            Err(ClientError::Refused(refusal)) if refusal.hint_code == Some(HintCode::NetworkOfHost) => {
+                wanted.network = false;
+                call.client.create_snapshot(&wanted, |_| {}).await
+            }
+            made => made,
+        }
+    };
     let made = call.progress.during("making the snapshot", making).await;
     Ok(Answer::data(&made.map_err(|error| call.failed(what, &error))?))
 }
@@ -354,31 +366,31 @@ async fn exec(call: &Call<'_>, wanted: Exec) -> Result<Answer, Failure> {
     if args.is_empty() || !(1..=MAX_SECS).contains(&timeout_secs) {
         return Err(wrong("exec_command", "expected a program in `args`, and `timeout_secs` of 1 to 86400"));
     }
-    let outcome = run(call, &sandbox_id, Program::Command { args }, timeout_secs).await?;
+    let mut outcome = run(call, &sandbox_id, Program::Command { args }, timeout_secs).await?;
     let mut shown = json!({
-        "stdout": piece(&outcome.stdout),
-        "stderr": piece(&outcome.stderr),
+        "stdout": piece(&outcome.stdout, outcome.stdout_left_out),
+        "stderr": piece(&outcome.stderr, outcome.stderr_left_out),
         "exit_code": outcome.exit_code,
     });
     if outcome.timed_out {
         shown["error"] = json!(format!("timed out after {timeout_secs} s"));
     }
-    Ok(with_rest(call, "exec_command", &outcome, Answer::data(&shown)))
+    Ok(with_rest(call, "exec_command", &mut outcome, Answer::data(&shown)))
 }
 
 async fn eval(call: &Call<'_>, wanted: EvalCode) -> Result<Answer, Failure> {
     let EvalCode { sandbox_id, code } = wanted;
-    let outcome =
+    let mut outcome =
         run(call, &sandbox_id, Program::Code { code, language: Language::Python }, CODE_SECS).await?;
-    let error = outcome.error.as_ref().map(|error| piece(&error.traceback));
+    let error = outcome.error.as_ref().map(|error| piece(&error.traceback, 0));
     let shown = json!({
-        "result": outcome.values.last().map(|value| piece(value)),
+        "result": outcome.values.last().map(|value| piece(value, 0)),
         "error": error,
         "exit_code": i32::from(error.is_some()),
-        "stdout": piece(&outcome.stdout),
-        "stderr": piece(&outcome.stderr),
+        "stdout": piece(&outcome.stdout, outcome.stdout_left_out),
+        "stderr": piece(&outcome.stderr, outcome.stderr_left_out),
     });
-    let mut answer = with_rest(call, "eval_code", &outcome, Answer::data(&shown));
+    let mut answer = with_rest(call, "eval_code", &mut outcome, Answer::data(&shown));
     answer.content.extend(call.pictures(outcome.pictures));
     Ok(answer)
 }
@@ -387,23 +399,23 @@ async fn run(call: &Call<'_>, id: &str, program: Program, timeout_secs: u64) -> 
     let what = format!("Cannot run this in sandbox {id}");
     let job = Job { program, env: Default::default(), timeout_secs };
     let running = command::run(&call.client, id, &job, &call.progress);
-    call.using(&what, id, running).await?.map_err(|stopped| call.stopped(&what, &stopped))
+    call.using(&what, id, running).await?.map_err(|stopped| call.stopped(&what, stopped))
 }
 
 /// What fits of one stream. There are at most four in an answer.
-fn piece(text: &str) -> String {
-    match ends(text, MAX_SHOWN / 4) {
-        Some((head, left_out, tail)) => format!("{head}\n[... {left_out} bytes left out ...]\n{tail}"),
-        None => text.to_owned(),
-    }
+fn piece(text: &str, lost: usize) -> String {
+    shortened(text, MAX_SHOWN / 4, lost)
 }
 
 /// With a link to the whole output if a stream was cut.
-fn with_rest(call: &Call<'_>, name: &str, outcome: &Outcome, mut answer: Answer) -> Answer {
+fn with_rest(call: &Call<'_>, name: &str, outcome: &mut Outcome, mut answer: Answer) -> Answer {
     let cut = [&outcome.stdout, &outcome.stderr].into_iter().chain(&outcome.values);
     if cut.map(String::len).any(|length| length > MAX_SHOWN / 4) {
         // Nothing of it is shown again.
-        answer.content.extend(call.output(name, &outcome.text(), 0).into_iter().skip(1));
+        let room = Room { shown: 0, ..Room::ALL };
+        answer
+            .content
+            .extend(call.output(name, &outcome.take_text(), outcome.left_out(), room).into_iter().skip(1));
     }
     answer
 }
@@ -518,6 +530,22 @@ mod tests {
             })
             .collect();
         assert_eq!(listed, expected);
+    }
+
+    #[test]
+    fn long_lists_have_the_newest_and_say_how_many_are_left_out() {
+        let common = crate::call::Common::default();
+        let call = crate::call::tests::call(&common);
+        let list = |count: usize| {
+            let items: Vec<_> = (0..count).map(|item| format!("{item}-{}", "x".repeat(90))).collect();
+            list_of(&call, "list", &items).structured.unwrap()
+        };
+        assert_eq!(list(2), json!({ "result": list(2)["result"] }));
+        let long = list(1000);
+        let shown = long["result"].as_array().unwrap();
+        assert!(shown.len() > 100 && long["result"].to_string().len() <= MAX_SHOWN);
+        assert!(shown[shown.len() - 1].as_str().unwrap().starts_with("999-"));
+        assert_eq!((&long["truncated"], &long["left_out"]), (&json!(true), &json!(1000 - shown.len())));
     }
 
     #[test]

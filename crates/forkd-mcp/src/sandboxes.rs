@@ -9,6 +9,7 @@ use forkd_api::sandbox::{CreateSandboxes, CreatedSandboxes, Limits, ListSandboxe
 use forkd_api::snapshot::SnapshotStatus;
 use forkd_api::token::Scope;
 use forkd_client::{Client, ClientError};
+use futures_util::{StreamExt, stream};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::ToolSet;
@@ -21,6 +22,8 @@ pub(crate) const METADATA: &str = "mcp";
 const USUAL_SNAPSHOT: &str = "code-interpreter-v1";
 /// How often the time of a sandbox is renewed while a call uses it, within its time to live.
 const RENEWALS_PER_TTL: u32 = 3;
+/// How many sandboxes are renewed at once: one that does not answer does not keep the others from it.
+const RENEWALS_AT_ONCE: usize = 8;
 /// How many names an error lists.
 const MAX_LISTED: usize = 20;
 
@@ -50,11 +53,13 @@ pub(crate) struct New {
 }
 
 impl Call<'_> {
-    /// Makes sandboxes, within the cap. A call that is given up while they are made removes them.
+    /// Makes sandboxes, within the cap. A call that is given up while they are made removes them. A sandbox that they are made of is
+    /// used by it, and has its full time to live again.
     pub(crate) async fn create(&self, new: New) -> Result<Vec<Sandbox>, Failure> {
         let New { source, n, limits } = new;
         let settings = &self.common.settings;
         let what = format!("Cannot make {n} sandbox{} of {source}", if n == 1 { "" } else { "es" });
+        self.renew_by_id(&source).await;
         let turn = self.common.turns.of(&self.caller.name).await;
         let present = self.own().await.map_err(|error| self.failed(&what, &error))?;
         let most = settings.max_sandboxes;
@@ -118,24 +123,33 @@ impl Call<'_> {
         work: impl Future<Output = T>,
     ) -> Result<T, Failure> {
         self.open(what, id).await?;
-        let done = tokio::select! {
-            done = work => done,
-            never = self.keep_renewing(id) => match never {},
-        };
-        self.renew_by_id(id).await;
-        Ok(done)
+        Ok(self.renewing(&[id], work).await)
     }
 
-    async fn keep_renewing(&self, id: &str) -> Infallible {
+    /// Does something while the time of sandboxes is renewed.
+    pub(crate) async fn renewing<T>(&self, ids: &[&str], work: impl Future<Output = T>) -> T {
+        let done = tokio::select! {
+            done = work => done,
+            never = self.keep_renewing(ids) => match never {},
+        };
+        self.renew_all(ids).await;
+        done
+    }
+
+    async fn keep_renewing(&self, ids: &[&str]) -> Infallible {
         let interval = Duration::from_secs(self.common.settings.ttl_secs) / RENEWALS_PER_TTL;
         loop {
             tokio::time::sleep(interval).await;
-            self.renew_by_id(id).await;
+            self.renew_all(ids).await;
         }
     }
 
+    async fn renew_all(&self, ids: &[&str]) {
+        stream::iter(ids).for_each_concurrent(RENEWALS_AT_ONCE, |id| self.renew_by_id(id)).await;
+    }
+
     async fn renew_by_id(&self, id: &str) {
-        // One that cannot be asked for has ended, which the work in it notices.
+        // One that cannot be asked for has ended, which the work in it notices, or is a snapshot.
         if let Ok(sandbox) = self.client.sandbox(id).await {
             self.renew(&sandbox).await;
         }

@@ -16,7 +16,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use crate::answer::Answer;
 use crate::call::{Call, Common, caller_of};
 use crate::failure::Failure;
-use crate::outputs::PREFIX;
+use crate::outputs::{GONE, PREFIX};
 use crate::progress::Progress;
 use crate::tools::Definition;
 use crate::tools::files::{self, FILE_PREFIX};
@@ -51,7 +51,7 @@ impl McpService {
     async fn begin(&self, request: &Extensions, progress: Progress) -> Result<Call<'_>, Failure> {
         let client = self.daemon.find(request).await?;
         let caller = caller_of(&client, &self.common.settings).await?;
-        Ok(Call { common: &self.common, client, caller, progress })
+        Ok(Call { common: &self.common, client, caller, progress, kept: Default::default() })
     }
 
     async fn work(
@@ -163,7 +163,7 @@ impl ServerHandler for McpService {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         let output = ResourceTemplate::new(format!("{PREFIX}{{id}}"), "output")
-            .with_description("Output that was too long for an answer, for an hour");
+            .with_description("Output that was too long for an answer, for up to an hour");
         let file = ResourceTemplate::new(format!("{FILE_PREFIX}{{sandbox}}/file{{+path}}"), "file")
             .with_description("A file of a sandbox, by its absolute path, up to 8 MiB");
         Ok(ListResourceTemplatesResult::with_all_items(vec![output, file]))
@@ -183,7 +183,7 @@ impl ServerHandler for McpService {
                 Some(Ok(content)) => content,
                 Some(Err(failure)) => return Err(ErrorData::resource_not_found(failure.to_string(), None)),
                 None => {
-                    let text = format!("there is no resource {uri}: outputs are kept for an hour");
+                    let text = format!("there is no resource {uri}: {GONE}");
                     return Err(ErrorData::resource_not_found(text, None));
                 }
             },

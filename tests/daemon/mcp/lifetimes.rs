@@ -131,6 +131,29 @@ fn a_call_that_ends_does_not_shorten_the_time_of_another() -> Result<(), Failure
 }
 
 #[test]
+fn a_fork_renews_its_source_and_all_of_its_copies() -> Result<(), Failure> {
+    let (world, _agents, address) = open_daemon(&["--mcp-ttl", &TTL.to_string()])?;
+    let source = Mcp::open(&address, None)?.sandbox()?;
+    let first = world.sandbox(&source)?.expires_at_unix;
+    std::thread::sleep(Duration::from_millis(1100));
+    let wanted = json!({ "source": source, "commands": ["true", "stall"], "timeout_secs": 3600 });
+    let call = call_unheard(&address, "fork", &wanted)?;
+    world.until("there are copies", |world| Ok(world.sandboxes("")?.len() == 3))?;
+    assert!(world.sandbox(&source)?.expires_at_unix > first);
+    let copies: Vec<String> =
+        world.sandboxes("")?.into_iter().map(|it| it.id).filter(|id| *id != source).collect();
+    // The one that is done as well: the call has not said yet which it is.
+    for id in &copies {
+        stays(&world, id)?;
+    }
+    drop(call);
+    for id in &copies {
+        until_expired(&world, id)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_command_whose_call_is_given_up_is_killed() -> Result<(), Failure> {
     let mut world = World::new()?;
     let (id, _agent) = world.real()?;

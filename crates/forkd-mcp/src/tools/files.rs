@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::run::sandbox_for;
-use crate::answer::{Answer, MAX_PICTURES, MAX_SHOWN, table};
+use crate::answer::{Answer, MAX_PICTURES, MAX_SHOWN, fitting_table};
 use crate::call::{Call, wrong};
 use crate::failure::Failure;
-use crate::outputs::{Content, MAX_OUTPUT, PREFIX};
+use crate::outputs::{Content, GONE, MAX_OUTPUT, PREFIX};
 
 /// How many files a listing has.
 const MAX_FILES: u32 = 200;
@@ -122,7 +122,7 @@ fn read_output(call: &Call<'_>, uri: &str, offset: u64) -> Result<Answer, Failur
             return Err(Failure::new(what, "it is not text").next("read it with `resources/read`"));
         }
         None => {
-            return Err(Failure::new(what, "there is no such output; they are kept for an hour")
+            return Err(Failure::new(what, format!("there is no such output: {GONE}"))
                 .next("run the command again, and write its output to a file of the sandbox"));
         }
     };
@@ -248,7 +248,7 @@ fn here() -> String {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Listing {
-    /// In the order of names, at most 200.
+    /// In the order of names, at most 200, and as many as fit into an answer.
     files: Vec<File>,
     /// Whether there are more.
     truncated: bool,
@@ -283,17 +283,34 @@ pub(super) async fn list_files(call: &Call<'_>, wanted: ListFiles) -> Result<Ans
     let page =
         forkd_api::file::ListFiles { path: path.clone(), limit: Some(MAX_FILES), ..Default::default() };
     let list = call.client.list_files(&sandbox, &page).await.map_err(|error| call.failed(&what, &error))?;
-    let truncated = list.truncated;
-    let files: Vec<File> = list.files.into_iter().map(Into::into).collect();
-    let rows = files.iter().map(|file| [file.name.clone(), file.kind.to_owned(), file.size.to_string()]);
-    let mut text = match files.is_empty() {
-        true => format!("{path} is empty."),
-        false => table(["name", "kind", "bytes"], rows),
+    Ok(listing(&path, list.files, list.truncated))
+}
+
+/// Of the first files of a directory, which may have more.
+fn listing(path: &str, found: Vec<FileInfo>, more: bool) -> Answer {
+    let total = found.len();
+    let mut files: Vec<File> = found.into_iter().map(Into::into).collect();
+    let table = fitting_table(["name", "kind", "bytes"], &mut files, |file| {
+        [file.name.clone(), file.kind.to_owned(), file.size.to_string()]
+    });
+    let mut text = match total {
+        0 => format!("{path} is empty."),
+        _ => table,
     };
+    let left_out = total - files.len();
+    let truncated = more || left_out > 0;
     if truncated {
-        text += "There are more; a command such as `ls` or `find` shows all of them.\n";
+        let how_many = match (more, left_out) {
+            (true, 0) => "more".to_owned(),
+            (true, count) => format!("more than {count} more"),
+            (false, count) => format!("{count} more"),
+        };
+        text += &format!(
+            "These are the first {}. There are {how_many}; a command such as `ls` or `find` shows all of them.\n",
+            files.len()
+        );
     }
-    Ok(Answer::with_data(text, &Listing { files, truncated }))
+    Answer::with_data(text, &Listing { files, truncated })
 }
 
 #[cfg(test)]
@@ -332,6 +349,50 @@ mod tests {
         assert_eq!(link.uri, "forkd://sandbox/sb-1/file/tmp/a");
         let last = shown("sb-1", "/tmp/a", &info(20), 10, b"0123456789");
         assert_eq!(texts(&last)[1], "[bytes 10 to 20 of 20]");
+    }
+
+    #[test]
+    fn long_listings_are_cut_and_say_how_many_are_left_out() {
+        let told = |name: &str, count: usize, more: bool| {
+            let file = FileInfo { name: name.into(), path: format!("/tmp/{name}"), ..info(1) };
+            let answer = listing("/tmp", vec![file; count], more);
+            let data = answer.structured.clone().unwrap();
+            assert!(texts(&answer)[0].len() <= MAX_SHOWN && data.to_string().len() <= MAX_SHOWN);
+            let text = texts(&answer)[0].lines().last().unwrap_or_default().to_owned();
+            (data["files"].as_array().unwrap().len(), data["truncated"] == true, text)
+        };
+        let (shown, truncated, text) = told("short", 20, false);
+        assert_eq!((shown, truncated, text.as_str()), (20, false, "| short | file | 1 |"));
+        let (shown, truncated, text) = told(&"x".repeat(200), 200, false);
+        assert!(shown > 20 && shown < 50 && truncated);
+        let left_out = 200 - shown;
+        assert!(
+            text.starts_with(&format!("These are the first {shown}. There are {left_out} more;")),
+            "{text}"
+        );
+        let (_, _, text) = told(&"x".repeat(200), 200, true);
+        assert!(text.contains(&format!("There are more than {left_out} more;")), "{text}");
+        assert!(told("short", 20, true).2.contains("These are the first 20. There are more;"));
+        assert_eq!(told("", 0, false), (0, false, "/tmp is empty.".to_owned()));
+    }
+
+    #[test]
+    fn outputs_are_read_in_pieces_and_one_that_is_gone_says_why() {
+        let common = crate::call::Common::default();
+        let call = crate::call::tests::call(&common);
+        let keep = || {
+            let content = Content::Text("x".repeat(MAX_OUTPUT).into());
+            common.outputs.keep(&call.caller.name, "x", content, Instant::now()).unwrap().uri
+        };
+        let first = keep();
+        let answer = read_output(&call, &first, 10).unwrap();
+        assert_eq!(texts(&answer)[1], "[bytes 10 to 16394 of 8388608; read on with offset 16394]");
+        (0..2).for_each(|_| drop(keep()));
+        let gone = read_output(&call, &first, 10).unwrap_err().to_string();
+        assert!(
+            gone.contains("there is no such output: outputs are kept for up to an hour, and only the newest")
+        );
+        assert!(gone.contains("Next: run the command again"), "{gone}");
     }
 
     #[test]

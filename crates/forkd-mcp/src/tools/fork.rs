@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::run::{CodeLanguage, minute, seconds};
-use crate::answer::{Answer, MAX_SHOWN, ends, table};
-use crate::call::{Call, wrong};
-use crate::command::{self, Job, Outcome, Program};
+use crate::answer::{Answer, shortened, table};
+use crate::call::{Call, Room, wrong};
+use crate::command::{self, Job, Outcome, Program, Stopped};
 use crate::failure::Failure;
 use crate::sandboxes::New;
 
@@ -73,18 +73,23 @@ pub(super) async fn fork(call: &Call<'_>, wanted: Fork) -> Result<Answer, Failur
     let created = call.create(New { source: wanted.source.clone(), n, ..New::default() }).await?;
     call.progress.say(&format!("{n} sandboxes are ready")).await;
     let total = created.len();
-    let mut running: FuturesUnordered<_> = created
-        .iter()
-        .zip(jobs)
-        .enumerate()
-        .map(|(index, (sandbox, job))| async move { (index, one(call, sandbox, job).await) })
-        .collect();
-    let mut results = BTreeMap::new();
-    while let Some((index, result)) = running.next().await {
-        results.insert(index, result);
-        call.progress.say(&format!("{} of {total} are done", results.len())).await;
-    }
-    drop(running);
+    let running = async {
+        let mut running: FuturesUnordered<_> = created
+            .iter()
+            .zip(jobs)
+            .enumerate()
+            .map(|(index, (sandbox, job))| async move { (index, one(call, sandbox, job).await) })
+            .collect();
+        let mut results = BTreeMap::new();
+        while let Some((index, result)) = running.next().await {
+            results.insert(index, result);
+            call.progress.say(&format!("{} of {total} are done", results.len())).await;
+        }
+        results
+    };
+    // Those that are done wait for the slowest: nobody knows their ids before.
+    let ids: Vec<&str> = created.iter().map(|sandbox| sandbox.id.as_str()).collect();
+    let results = call.renewing(&ids, running).await;
     Ok(answer(call, created, results.into_values().collect()))
 }
 
@@ -122,42 +127,43 @@ fn jobs(wanted: &Fork) -> Result<Vec<Option<Job>>, Failure> {
     Ok(programs.into_iter().enumerate().map(job).collect())
 }
 
-/// What one copy came to, and how long it took.
-type Ran = (Option<Result<Outcome, Failure>>, f64);
+/// What one copy came to, and how long it took. A failure is told with its output, and with how many bytes of that are missing.
+type Ran = (Option<Result<Outcome, (Failure, usize)>>, f64);
 
 async fn one(call: &Call<'_>, sandbox: &Sandbox, job: Option<Job>) -> Ran {
     let begun = Instant::now();
     let Some(job) = job else { return (None, 0.0) };
     let what = format!("Cannot run this in sandbox {}", sandbox.id);
     let outcome = async {
-        let running = command::run(&call.client, &sandbox.id, &job, &call.progress);
-        call.using(&what, &sandbox.id, running).await?.map_err(|stopped| call.stopped(&what, &stopped))
+        call.open(&what, &sandbox.id).await.map_err(|failure| (failure, 0))?;
+        let ran = command::run(&call.client, &sandbox.id, &job, &call.progress).await;
+        ran.map_err(|Stopped { error, mut until_then }| {
+            let failure = call.failed(&what, &error).with_output(until_then.take_text());
+            (failure, until_then.left_out())
+        })
     };
     (Some(outcome.await), begun.elapsed().as_secs_f64())
 }
 
 fn answer(call: &Call<'_>, created: Vec<Sandbox>, results: Vec<Ran>) -> Answer {
-    let room = MAX_SHOWN / created.len().max(1);
+    let room = Room::of_each(created.len());
     let (mut children, mut outputs, mut pictures) = (Vec::new(), Vec::new(), Vec::new());
     for (index, (sandbox, (result, seconds))) in created.into_iter().zip(results).enumerate() {
-        let (status, succeeded, exit_code, text) = match result {
-            None => ("forked".to_owned(), true, None, String::new()),
-            Some(Err(failure)) => ("failed".to_owned(), false, None, failure.to_string()),
-            Some(Ok(outcome)) => {
-                let text = outcome.text();
-                let told = (outcome.status(), outcome.succeeded(), outcome.exit_code, text);
+        let (status, succeeded, exit_code, text, lost) = match result {
+            None => ("forked".to_owned(), true, None, String::new(), 0),
+            Some(Err((failure, lost))) => ("failed".to_owned(), false, None, failure.to_string(), lost),
+            Some(Ok(mut outcome)) => {
+                let (text, lost) = (outcome.take_text(), outcome.left_out());
+                let told = (outcome.status(), outcome.succeeded(), outcome.exit_code, text, lost);
                 pictures.extend(outcome.pictures);
                 told
             }
         };
         if !text.is_empty() {
             outputs.push(ContentBlock::text(format!("## {index}: {}", sandbox.id)));
-            outputs.extend(call.output(&format!("output-{index}"), &text, room));
+            outputs.extend(call.output(&format!("output-{index}"), &text, lost, room));
         }
-        let output = match ends(&text, room) {
-            Some((head, left_out, tail)) => format!("{head}\n[... {left_out} bytes left out ...]\n{tail}"),
-            None => text,
-        };
+        let output = shortened(&text, room.shown, lost);
         children.push(Child { sandbox: sandbox.id, status, succeeded, exit_code, seconds, output });
     }
     let rows = children.iter().enumerate().map(|(index, child)| {

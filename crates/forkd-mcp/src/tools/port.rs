@@ -36,10 +36,10 @@ pub(super) async fn expose_port(call: &Call<'_>, wanted: ExposePort) -> Result<A
             format!("expected a sandbox's id and a port, not {sandbox:?} and {port}"),
         ));
     }
+    let what = format!("Cannot expose port {port} of sandbox {sandbox}");
+    call.open(&what, &sandbox).await?;
     let TcpPort { url, needs_token } = match call.client.address() {
-        Address::Unix(_) => {
-            tcp_port(call, &format!("Cannot expose port {port} of sandbox {sandbox}")).await?
-        }
+        Address::Unix(_) => tcp_port(call, &what).await?,
         address => TcpPort { url: address.to_string(), needs_token: call.caller.name.starts_with("token:") },
     };
     let url = format!("{url}/v1/sandboxes/{sandbox}/proxy/{port}/");

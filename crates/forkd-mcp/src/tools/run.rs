@@ -7,8 +7,8 @@ use rmcp::model::ContentBlock;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::answer::{Answer, MAX_SHOWN};
-use crate::call::{Call, wrong};
+use crate::answer::Answer;
+use crate::call::{Call, Room, wrong};
 use crate::command::{self, Job, Program};
 use crate::failure::Failure;
 use crate::sandboxes::New;
@@ -93,9 +93,9 @@ pub(super) async fn run(call: &Call<'_>, wanted: Run) -> Result<Answer, Failure>
     let what = format!("Cannot run this in sandbox {id}");
     let outcome = async {
         let running = command::run(&call.client, &id, &job, &call.progress);
-        call.using(&what, &id, running).await?.map_err(|stopped| call.stopped(&what, &stopped))
+        call.using(&what, &id, running).await?.map_err(|stopped| call.stopped(&what, stopped))
     };
-    let outcome = outcome.await.map_err(|failure| match made {
+    let mut outcome = outcome.await.map_err(|failure| match made {
         Some(_) => failure.after(&format!("Sandbox {id} was made for this call and can be used")),
         None => failure,
     })?;
@@ -107,7 +107,7 @@ pub(super) async fn run(call: &Call<'_>, wanted: Run) -> Result<Answer, Failure>
         );
     }
     let mut content = vec![ContentBlock::text(status)];
-    content.extend(call.output("output", &outcome.text(), MAX_SHOWN));
+    content.extend(call.output("output", &outcome.take_text(), outcome.left_out(), Room::ALL));
     content.extend(call.pictures(outcome.pictures));
     Ok(Answer { content, structured: None })
 }

@@ -207,7 +207,7 @@ forkd: cannot read HOME/none: No such file or directory (os error 2)
         str![[r#"
 exit: 1
 --- stderr
-forkd: the daemon's host has no such kernel
+forkd: cannot add kernel 0.0.0-none: the daemon's host has no such kernel
 
 "#]]
     );

@@ -214,5 +214,13 @@ The manual pages are in HOME/man.
     for page in ["forkd.1", "forkd-run.1", "forkd-snapshot-ls.1"] {
         assert!(directory.join(page).is_file(), "{page}");
     }
+    for (page, example) in
+        [("forkd.1", "forkd fork warm"), ("forkd-snapshot-push.1", "forkd snapshot push warm ")]
+    {
+        let text = std::fs::read_to_string(directory.join(page))?;
+        let (_, examples) = text.split_once(".SH EXAMPLES\n").ok_or(text.clone())?;
+        assert!(examples.contains(example), "{page}: {text}");
+    }
+    assert!(!directory.join("forkd-build-guest.1").exists(), "a hidden command has no page");
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use forkd_engine::UidRange;
@@ -91,14 +91,27 @@ fn the_daemon_understands_what_the_unit_starts_it_with() -> Result<(), Failure> 
     world.end(Signal::TERM)
 }
 
-/// Runs a script of `packaging`, with these variables.
-fn package(script: &str, arguments: &[&str], variables: &[(&str, &Path)]) -> Result<(), Failure> {
+/// Runs a script of `packaging`, with these variables. Returns what it says on standard error.
+fn package(script: &str, arguments: &[&str], variables: &[(&str, &Path)]) -> Result<String, Failure> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(script);
     let mut command = Command::new(script);
-    command.args(arguments).env_remove("ZSH").env_remove("STRIP").env_remove("SOURCE_DATE_EPOCH");
-    let run = command.envs(variables.iter().copied()).output()?;
+    for variable in ["ZSH", "STRIP", "SOURCE_DATE_EPOCH", "DESTDIR"] {
+        command.env_remove(variable);
+    }
+    let run = command.args(arguments).envs(variables.iter().copied()).output()?;
     check!(run.status.success(), "{}", binaries::transcript(&run));
-    Ok(())
+    Ok(String::from_utf8(run.stderr)?)
+}
+
+/// A directory with stand-ins for the three programs: the real ones take long to copy and to compress.
+fn stand_ins(directory: &Path) -> Result<PathBuf, Failure> {
+    let built = directory.join("built");
+    fs::create_dir(&built)?;
+    let script = "#!/bin/sh\nset -eu\ncase $1 in\nman) mkdir -p \"$2\"; echo page >\"$2/forkd.1\" ;;\n*) echo \"$*\" ;;\nesac\n";
+    for name in ["forkd", "forkd-vmm", "forkd-agent"] {
+        binaries::install_script(script, &built.join(name))?;
+    }
+    Ok(built)
 }
 
 /// The files below a directory, sorted.
@@ -149,9 +162,25 @@ fn what_is_installed_runs_and_is_removed_again() -> Result<(), Failure> {
 }
 
 #[test]
+fn an_installation_says_how_systemd_finds_the_unit() -> Result<(), Failure> {
+    let directory = tempfile::tempdir()?;
+    let (built, prefix) = (stand_ins(directory.path())?, directory.path().join("prefix"));
+    let variables = [("BINARIES", built.as_path()), ("PREFIX", prefix.as_path())];
+    let said = package("install", &[], &variables)?;
+    // systemd looks below /usr and /usr/local only.
+    for file in ["lib/sysusers.d/forkd.conf", "lib/systemd/system/forkd.service"] {
+        let path = prefix.join(file);
+        check!(path.is_file() && said.contains(&format!(" {}", path.display())), "{said}");
+    }
+    package("install", &["--uninstall"], &variables)?;
+    assert_eq!(files(&prefix)?, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
 fn the_package_reserves_the_user_ids_of_vm_processes() -> Result<(), Failure> {
-    let script =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian/postinst"))?;
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian");
+    let script = fs::read_to_string(scripts.join("postinst"))?;
     let number = |name: &str| -> Option<u32> {
         let lines = script.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         lines.and_then(|number| number.parse().ok())
@@ -159,19 +188,17 @@ fn the_package_reserves_the_user_ids_of_vm_processes() -> Result<(), Failure> {
     // The id before those of the daemon is that of guests of builds.
     let UidRange { first, count } = UidRange::default();
     assert_eq!((number("first"), number("count")), (Some(first - 1), Some(count + 1)));
+    // And a purge removes that line.
+    let (line, postrm) =
+        (format!("^forkd:{}:{}$", first - 1, count + 1), fs::read_to_string(scripts.join("postrm"))?);
+    check!(postrm.contains(&format!("'/{line}/d'")), "postrm does not remove {line}: {postrm}");
     Ok(())
 }
 
 #[test]
 fn the_tarball_is_the_same_each_time() -> Result<(), Failure> {
     let directory = tempfile::tempdir()?;
-    let built = directory.path().join("built");
-    fs::create_dir(&built)?;
-    // Stands in for all three: the real ones take long to compress.
-    let script = "#!/bin/sh\nset -eu\ncase $1 in\nman) mkdir -p \"$2\"; echo page >\"$2/forkd.1\" ;;\n*) echo \"$*\" ;;\nesac\n";
-    for name in ["forkd", "forkd-vmm", "forkd-agent"] {
-        binaries::install_script(script, &built.join(name))?;
-    }
+    let built = stand_ins(directory.path())?;
     let mut archives = Vec::new();
     for output in ["one", "two"] {
         let output = directory.path().join(output);

@@ -29,7 +29,8 @@ pub const FILE: &str = crate::context::RECIPE;
 
 const STORED_VERSION: u32 = 1;
 pub(crate) const MAX_FILE: u64 = 1 << 20;
-const MAX_VCPUS: u32 = 64;
+/// What a VM can have.
+const MAX_VCPUS: u32 = 32;
 pub(crate) const MIN_MEMORY_MIB: u64 = 64;
 pub(crate) const MAX_MEMORY_MIB: u64 = 1 << 20;
 const MAX_TIMEOUT_SECONDS: u64 = 3600;
@@ -253,7 +254,7 @@ impl Recipe {
             message: error.to_string().trim_end().to_owned(),
         })?;
         if document.vcpus.is_some_and(|vcpus| vcpus == 0 || vcpus > MAX_VCPUS) {
-            return Err(wrong("vcpus", "expected 1 to 64"));
+            return Err(wrong("vcpus", "expected 1 to 32"));
         }
         let size = |field, size: Option<Size>| match size {
             Some(size) => mib(&size)
@@ -331,7 +332,8 @@ mod tests {
     fn mistakes_are_named() {
         for (text, message) in [
             ("cpus = 2", "unknown field `cpus`"),
-            ("vcpus = 0", "forkd.toml: vcpus: expected 1 to 64"),
+            ("vcpus = 0", "forkd.toml: vcpus: expected 1 to 32"),
+            ("vcpus = 33", "forkd.toml: vcpus: expected 1 to 32"),
             ("memory = \"1X\"", "forkd.toml: memory: expected a size"),
             ("memory = 1", "forkd.toml: memory: expected 64M to 1T"),
             ("start = \" \"", "forkd.toml: start: the command is empty"),

@@ -29,9 +29,7 @@ pub use run::*;
 pub use running::*;
 pub use sandbox::*;
 pub use serve::*;
-#[cfg(test)]
-pub(crate) use shown::EXAMPLES;
-pub use shown::command;
+pub use shown::{command, examples};
 pub use snapshot::*;
 pub use token::*;
 pub use watch::*;
@@ -166,11 +164,15 @@ pub enum Command {
     /// MCP clients start this command; `forkd mcp install` writes their configuration. The daemon serves the same tools over HTTP at /mcp.
     Mcp(Box<McpOptions>),
     /// Manage API tokens.
+    ///
+    /// Tokens are kept in FORKD_HOME, which must be that of the daemon: /var/lib/forkd for the systemd service.
     Token {
         #[command(subcommand)]
         command: TokenCommand,
     },
     /// Manage projects. A token belongs to one project and sees only what that project owns.
+    ///
+    /// Limits are kept with the tokens, in FORKD_HOME, which must be that of the daemon: /var/lib/forkd for the systemd service.
     Project {
         #[command(subcommand)]
         command: ProjectCommand,
@@ -246,7 +248,7 @@ pub struct DevOptions {
     /// Guest memory, in MiB or with a unit (512, 2G) [default: the image's recipe, else 512].
     #[arg(long, value_parser = parse_mib)]
     pub memory: Option<u64>,
-    /// Size of the guest's disk [default: the image's recipe, else 4G].
+    /// Size of the guest's disk, in MiB or with a unit [default: the image's recipe, else 4G].
     #[arg(long, value_parser = parse_mib)]
     pub disk: Option<u64>,
     /// The machine to use if this host's KVM cannot run guests.

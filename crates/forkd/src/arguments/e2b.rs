@@ -13,8 +13,8 @@ pub enum E2bCommand {
     Setup(E2bSetupOptions),
     /// Print the environment variables that E2B SDKs need, as in: eval "$(forkd e2b env)".
     ///
-    /// The key is the token of --token-file or FORKD_TOKEN, or else the machine's. Without one, the daemon must have no tokens and
-    /// accepts any key. If the daemon is found by its Unix socket, its TCP address is assumed to be 127.0.0.1:8889.
+    /// E2B_API_URL and E2B_SANDBOX_URL are the daemon's TCP address. E2B_API_KEY is the token of --token-file or FORKD_TOKEN, else
+    /// the machine's. Without a token, it is a key of zeros if the daemon accepts any key, and is not printed otherwise.
     Env(E2bEnvOptions),
 }
 

@@ -45,7 +45,7 @@ pub struct ImageKeep {
     /// Name of the new image.
     #[arg(long = "tag", short = 't', alias = "name", value_name = "NAME")]
     pub name: Option<Name>,
-    /// Minimum size of the file system, such as 8G [default: content plus 1 GiB].
+    /// Minimum size of the file system, in MiB or with a unit (512, 8G) [default: content plus 1 GiB].
     #[arg(long, value_parser = parse_mib)]
     pub size: Option<u64>,
 }
@@ -132,7 +132,7 @@ pub struct ImageBuildOptions {
 
 #[derive(Debug, Args)]
 pub struct ImagePruneOptions {
-    /// Keep this much of the most recently used steps, such as 10G.
+    /// Keep this much of the most recently used steps, in MiB or with a unit (512, 10G).
     #[arg(long, default_value = "0", value_parser = parse_mib)]
     pub keep: u64,
     /// Also remove images without a name.

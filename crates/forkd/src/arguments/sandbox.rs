@@ -64,8 +64,9 @@ pub struct EgressArguments {
     /// Outgoing connections: to the internet, or none.
     #[arg(long, value_enum, value_name = "MODE", conflicts_with_all = ["allow", "deny"])]
     pub egress: Option<EgressArgument>,
-    /// Allow connections only to this network, address or domain, optionally on one port: 10.1.0.0/16, example.com, *.example.com:443;
-    /// may be repeated. With --deny: an exception from the denied networks.
+    /// Allow connections only to this network, address or domain; may be repeated. With --deny: an exception from the denied networks.
+    /// Ports and ranges of ports may follow a colon, separated by commas; IPv6 then needs brackets: 10.1.0.0/16, *.example.com,
+    /// example.com:443, 10.0.0.0/8:80,8000-8100, [2001:db8::/32]:443.
     #[arg(long, value_name = "TARGET")]
     pub allow: Vec<String>,
     /// Allow the internet except for this network or address: 8.8.8.0/24, 2001:db8::1; may be repeated.
@@ -111,7 +112,7 @@ pub struct EgressOptions {
 pub struct BandwidthOptions {
     /// The sandbox's id.
     pub sandbox: String,
-    /// Bytes per second in each direction, in MiB or with a unit; `default` for the daemon's default.
+    /// Bytes per second in each direction, in MiB or with a unit (512, 2G); `default` for the daemon's default.
     #[arg(value_name = "SIZE", value_parser = parse_bandwidth)]
     pub size: Option<Bandwidth>,
     #[command(flatten)]
@@ -144,19 +145,20 @@ pub struct LimitOptions {
     /// CPU weight under contention, 1 to 10000 [default: 100].
     #[arg(long, value_name = "WEIGHT", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub cpu_weight: Option<u16>,
-    /// Host memory, not counting what is shared with the snapshot [default: guest memory plus overhead].
+    /// Host memory, in MiB or with a unit (512, 2G), not counting what is shared with the snapshot
+    /// [default: guest memory plus overhead].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub memory_limit: Option<u64>,
-    /// Bytes that may be written to the disk [default: the snapshot's disk size].
+    /// Amount of data that may be written to the disk, in MiB or with a unit [default: the snapshot's disk size].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk_limit: Option<u64>,
-    /// Network bytes per second in each direction [default: the daemon's --bandwidth].
+    /// Network traffic per second in each direction, in MiB or with a unit [default: the daemon's --bandwidth].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub bandwidth: Option<u64>,
-    /// Bytes read from disk per second [default: unlimited].
+    /// Data read from disk per second, in MiB or with a unit [default: unlimited].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub read_rate: Option<u64>,
-    /// Bytes written to disk per second [default: unlimited].
+    /// Data written to disk per second, in MiB or with a unit [default: unlimited].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub write_rate: Option<u64>,
     /// Disk I/O operations per second [default: unlimited].

@@ -48,14 +48,14 @@ pub struct ServeOptions {
     /// Maximum number of sandboxes.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub max_sandboxes: u64,
-    /// Maximum memory of one sandbox [default: the host's memory].
+    /// Maximum memory of one sandbox, in MiB or with a unit (512, 2G) [default: the host's memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
-    /// Memory for snapshots that are kept loaded; the least recently used are unloaded first
+    /// Memory for snapshots that are kept loaded, in MiB or with a unit; the least recently used are unloaded first
     /// [default: a quarter of the host's memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub zygote_memory: Option<u64>,
-    /// Disk space to keep free.
+    /// Disk space to keep free, in MiB or with a unit.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_mib)]
     pub free_disk: u64,
     /// Networks of sandboxes, which need root. `auto`: set up networks if possible, otherwise refuse sandboxes that need one;
@@ -65,7 +65,7 @@ pub struct ServeOptions {
     /// Number of networks to prepare in advance [default: 128; 16 if emulated].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub networks_ready: Option<u16>,
-    /// Default bandwidth limit of a sandbox in each direction, per second [default: unlimited].
+    /// Default limit of a sandbox's network traffic per second in each direction, in MiB or with a unit [default: unlimited].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub bandwidth: Option<u64>,
     /// DNS server for sandboxes; may be repeated [default: the host's].

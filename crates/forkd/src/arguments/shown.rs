@@ -34,8 +34,8 @@ const FIRST: &[&str] = &[
     "forkd fork warm -n 10",
 ];
 
-/// Examples by command; the tests parse each.
-pub(crate) const EXAMPLES: &[(&str, &[&str])] = &[
+/// Examples by command, which the help, the manual pages and the reference show; the tests parse each.
+const EXAMPLES: &[(&str, &[&str])] = &[
     ("run", &["forkd run python-numpy -- python3 -c 'import numpy; print(numpy.__version__)'"]),
     ("fork", &["forkd fork warm -n 10", "forkd fork warm --ttl 10m --egress deny"]),
     ("exec", &["forkd exec SANDBOX -- ls -l /", "forkd exec SANDBOX --env A=b --workdir /tmp -- make"]),
@@ -65,6 +65,14 @@ pub(crate) const EXAMPLES: &[(&str, &[&str])] = &[
     ("token create", &["forkd token create ci --scope run --project team --max-sandboxes 20"]),
     ("completions", &["forkd completions bash", "forkd completions zsh"]),
 ];
+
+/// The examples of a command, by its name without `forkd`; of forkd itself, "".
+pub fn examples(path: &str) -> &'static [&'static str] {
+    if path.is_empty() {
+        return FIRST;
+    }
+    EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, lines)| lines)
+}
 
 /// The grammar, with all of that.
 pub fn command() -> Command {

@@ -67,7 +67,7 @@ pub struct SnapshotPruneOptions {
     /// Remove only snapshots that were not forked for this long, such as 7d.
     #[arg(long, value_name = "TIME", value_parser = super::parse_seconds)]
     pub unused_for: Option<u64>,
-    /// Stop when the remaining snapshots take no more than this on disk, such as 20G.
+    /// Stop when the remaining snapshots take no more than this on disk, in MiB or with a unit (512, 20G).
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_mib)]
     pub keep: u64,
     /// Also remove snapshots with a name given by a user. Needs --unused-for or --keep.
@@ -146,7 +146,7 @@ pub struct SnapshotShape {
     /// Guest memory, in MiB or with a unit (512, 2G) [default: the image's recipe, else 512].
     #[arg(long, alias = "mem-size-mib", value_name = "SIZE", value_parser = parse_mib)]
     pub memory: Option<u64>,
-    /// Disk size: what each sandbox may write [default: the image's recipe, else 4G].
+    /// Disk size, in MiB or with a unit: what each sandbox may write [default: the image's recipe, else 4G].
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub disk: Option<u64>,
     /// CPU model of the guest: the host's own, or a feature level (x86-64-v2, x86-64-v3) so that the snapshot runs on other hosts

@@ -12,6 +12,8 @@ use crate::size::parse_mib;
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
     /// Create a token and print its secret, which is not stored anywhere.
+    ///
+    /// FORKD_HOME must be that of the daemon: for the systemd service, run FORKD_HOME=/var/lib/forkd forkd token create NAME as root.
     Create(TokenCreateOptions),
     /// List tokens.
     Ls(LsOptions),
@@ -45,7 +47,7 @@ pub struct AllowanceOptions {
     /// Maximum number of sandboxes, including guests that make snapshots and images.
     #[arg(long, value_name = "COUNT")]
     pub max_sandboxes: Option<u64>,
-    /// Maximum total guest memory, including memory that branches hold.
+    /// Maximum total guest memory, in MiB or with a unit (512, 2G), including memory that branches hold.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_memory: Option<u64>,
     /// Maximum total number of vCPUs.
@@ -54,7 +56,7 @@ pub struct AllowanceOptions {
     /// Maximum number of snapshots, including branches.
     #[arg(long, value_name = "COUNT")]
     pub max_snapshots: Option<u64>,
-    /// Maximum disk space of snapshots, including branches. `forkd snapshot prune` makes room.
+    /// Maximum disk space of snapshots, in MiB or with a unit, including branches. `forkd snapshot prune` makes room.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib)]
     pub max_snapshot_disk: Option<u64>,
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgAction, Command};
 
 use super::{cell, check};
-use crate::arguments::{EXAMPLES, command};
+use crate::arguments::{command, examples};
 
 const HEAD: &str = "# The command line
 
@@ -56,7 +56,11 @@ fn commands<'a>(parent: &'a Command, path: &str) -> Vec<(String, &'a Command)> {
 }
 
 fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
-    let usual = |argument: &&Arg| ["help", "version"].contains(&argument.get_id().as_str());
+    // clap's own --help and --version, not `kernel add --version`.
+    let usual = |argument: &&Arg| {
+        use ArgAction::{Help, HelpLong, HelpShort, Version};
+        matches!(argument.get_action(), Help | HelpLong | HelpShort | Version)
+    };
     command.get_arguments().filter(move |argument| !argument.is_hide_set() && !usual(argument))
 }
 
@@ -82,8 +86,9 @@ fn section(path: &str, command: &Command) -> String {
     if !daemon.is_empty() {
         text += "\nAnd the [daemon options](#daemon-options).\n";
     }
-    if let Some((_, lines)) = EXAMPLES.iter().find(|(name, _)| path.strip_prefix("forkd ") == Some(name)) {
-        write!(text, "\n```sh\n{}\n```\n", lines.join("\n")).unwrap();
+    let examples = examples(path.strip_prefix("forkd ").unwrap_or_default());
+    if !examples.is_empty() {
+        write!(text, "\n```sh\n{}\n```\n", examples.join("\n")).unwrap();
     }
     text
 }

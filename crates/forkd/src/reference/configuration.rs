@@ -98,7 +98,7 @@ const TESTS: &[&str] = &[
 ];
 
 const ROOT: &[Row] = &[
-    ("vcpus", "number of vCPUs, 1 to 64 [default: 1]"),
+    ("vcpus", "number of vCPUs, 1 to 32 [default: 1]"),
     ("memory", "guest memory: MiB, or text with a unit such as `\"2G\"` [default: 512]"),
     ("disk", "size of the guest's disk, likewise [default: `\"4G\"`]"),
     ("start", "the program to start after boot: text for `/bin/sh -c`, or an array of arguments"),

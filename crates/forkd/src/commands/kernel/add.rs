@@ -19,13 +19,27 @@ use crate::library;
 use crate::progress::Progress;
 use crate::table::plain;
 
+/// The daemon's answer does not repeat the version.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot add kernel {version}")]
+struct VersionError {
+    version: String,
+    source: ClientError,
+}
+
 pub fn run(options: &KernelAddOptions) -> Result<Exit, CliError> {
     let kernel = library::change(&options.daemon, async |client, progress| match &options.path {
         Some(kernel) => send(client, kernel, options, progress).await,
         None => {
             let source = if options.host { KernelSource::Host } else { KernelSource::Package };
             let wanted = AddKernel { source, version: options.version.clone(), default: options.default };
-            Ok(client.add_kernel(&wanted, |told| progress.told(&told)).await?)
+            let added = client.add_kernel(&wanted, |told| progress.told(&told)).await;
+            added.map_err(|error| match &options.version {
+                Some(version) if error.is_not_found() => {
+                    CliError::of_verb(VersionError { version: version.clone(), source: error })
+                }
+                _ => error.into(),
+            })
         }
     })?;
     if !kernel.missing.is_empty() {

@@ -177,7 +177,10 @@ fn of_several_variants_the_one_that_fits_is_pulled() -> Result<(), Failure> {
     let signing = ["snapshot", "push", "one", &reference, "--variant", "here", "--yes", "--sign-key", &key];
     let refused = binaries::forkd(from.home(), &signing).output()?;
     let said = String::from_utf8(refused.stderr)?;
-    assert!(!refused.status.success() && said.contains("is not signed") && said.contains("sign it first"), "{said}");
+    assert!(
+        !refused.status.success() && said.contains("is not signed") && said.contains("sign it first"),
+        "{said}"
+    );
     from.forkd(&["snapshot", "sign", &reference, "--key", &key])?;
     let pushed = push(&from, "one", &reference, &["--variant", "here", "--yes", "--sign-key", &key])?;
     let public = format!("{key}.pub");
@@ -348,7 +351,8 @@ fn a_pull_counts_what_is_not_here() -> Result<(), Failure> {
     push(&from, "child", &reference("child"), &["--yes"])?;
     let to = World::with(&["--listen", "127.0.0.1:0"])?;
     let address = to.address()?;
-    let token = to.token_with("limited", &["--project", "one", "--max-snapshot-disk", "8M"])?;
+    let token =
+        to.token_with("limited", &["--scope", "admin", "--project", "one", "--max-snapshot-disk", "8M"])?;
     let headers = format!("authorization: Bearer {token}\r\ncontent-type: application/json\r\n");
     let wanted = json!({ "reference": reference("child") }).to_string();
     let pull = || client::send_tcp(&address, "POST /v1/snapshots/pull", &headers, &wanted);

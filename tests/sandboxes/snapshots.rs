@@ -305,7 +305,10 @@ fn what_a_branch_keeps_counts_against_its_owner() -> Result<(), Failure> {
     assert!(own > 0);
     let refused = world.run(sandbox.branch_for(Some("one".parse()?), Some(exact.clone()))).unwrap_err();
     let text = refused.to_string();
-    assert!(matches!(refused, EngineError::Refused(_)) && text.contains("exceeded for MiB of memory"), "{text}");
+    assert!(
+        matches!(refused, EngineError::Refused(_)) && text.contains("exceeded for MiB of memory"),
+        "{text}"
+    );
     assert_eq!(world.names("zygotes"), ["base"], "nothing was made");
     // Nobody asks for whom there is no limit.
     let ample = owner(shape.memory_bytes * 2);

@@ -1026,6 +1026,11 @@ export interface components {
              *     name. A pull of the tag gets the first variant that fits the host. Without it, the tag then names this snapshot alone.
              */
             variant?: string | null;
+            /**
+             * @description With `variant`: a public key in PEM (ECDSA P-256). If what the reference names already is not signed with it, nothing is pushed.
+             *     For those who will sign the reference with this key, and with it the variants of others.
+             */
+            variants_key?: string | null;
             /** @description Confirms the push of a snapshot that contains the memory of a sandbox's users: a snapshot of a sandbox, or one based on it. */
             yes?: boolean;
         };

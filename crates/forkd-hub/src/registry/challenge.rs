@@ -67,7 +67,8 @@ mod tests {
         let text =
             r#"Basic realm="x", Bearer realm="https://auth.example/token?a=b",service="registry.example""#;
         let challenge = Challenge::parse(text).unwrap();
-        let pull = "https://auth.example/token?a=b&service=registry.example&scope=repository%3Ateam%2Fchild%3Apull";
+        let pull =
+            "https://auth.example/token?a=b&service=registry.example&scope=repository%3Ateam%2Fchild%3Apull";
         let mount = format!("{pull}%2Cpush&scope=repository%3Abase%3Apull");
         let address = |is_push, mounts| challenge.address("team/child", is_push, mounts).unwrap();
         assert_eq!(address(false, None).as_str(), pull);

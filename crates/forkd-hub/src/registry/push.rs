@@ -52,7 +52,7 @@ pub enum PushError {
     #[error(
         "cannot add a variant to {reference}: what it names now must be signed with the same key; check it, and sign it first"
     )]
-    NotSigned { reference: String, source: VerifyError },
+    NotSigned { reference: String, source: Box<VerifyError> },
     #[error("cannot describe the variants")]
     Index(#[source] ManifestError),
     #[error("cancelled")]
@@ -182,7 +182,9 @@ impl Repository {
         let listed = self.listed(&bytes)?;
         if let Some(key) = key {
             let signed = verify::find(self, Digest::of(&bytes), std::slice::from_ref(key)).await;
-            signed.map_err(|source| PushError::NotSigned { reference: self.reference(), source })?;
+            let failed =
+                |source| PushError::NotSigned { reference: self.reference(), source: Box::new(source) };
+            signed.map_err(failed)?;
         }
         Ok(listed)
     }

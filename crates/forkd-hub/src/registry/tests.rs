@@ -529,7 +529,8 @@ fn a_token_service_is_untrusted_and_may_be_busy() {
     let busy = with(Faults { token_answers: vec![429, 503], ..Faults::default() });
     assert!(pull(&busy).unwrap() == bytes);
     // A password goes nowhere without TLS, except on this host.
-    let plain = unresolved(&with(Faults { token_realm: Some("http://auth.example/".into()), ..Faults::default() }));
+    let plain =
+        unresolved(&with(Faults { token_realm: Some("http://auth.example/".into()), ..Faults::default() }));
     assert!(plain.to_string().contains("https"), "{plain}");
     let lost = unresolved(&with(Faults { token_answers: vec![404; 9], ..Faults::default() }));
     assert!(lost.to_string().contains("token service was not found"), "{lost}");

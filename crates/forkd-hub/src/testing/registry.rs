@@ -261,7 +261,9 @@ impl State {
             }
             return Some((self.end_upload(call, repository), None));
         }
-        if let Some(storage) = faults.storage.as_ref().filter(|_| rest.contains("/blobs/") && call.method == "GET") {
+        if let Some(storage) =
+            faults.storage.as_ref().filter(|_| rest.contains("/blobs/") && call.method == "GET")
+        {
             return Some((Answer::new(307).header("Location", format!("{storage}{}", call.path)), None));
         }
         if let Some((repository, digest)) = rest.split_once("/blobs/") {

@@ -1422,6 +1422,11 @@ class PushSnapshot(Model):
     snapshot alone.
     """
 
+    variants_key: Optional[str] = None
+    """With `variant`: a public key in PEM (ECDSA P-256). If what the reference names already is not signed with it,
+    nothing is pushed. For those who will sign the reference with this key, and with it the variants of others.
+    """
+
     yes: bool = False
     """Confirms the push of a snapshot that contains the memory of a sandbox's users: a snapshot of a sandbox, or one based
     on it.

@@ -44,6 +44,8 @@ export class Transport {
   #known: Daemon | undefined;
   /** Connections for no new requests, and with some in flight. */
   readonly #retired = new Set<Connector>();
+  /** Of the requests in flight. */
+  readonly #watches = new Set<Watch>();
   #hasWarned = false;
 
   constructor(options: TransportOptions) {
@@ -73,7 +75,7 @@ export class Transport {
   /** An answer with any status, of which nothing is read yet. */
   async exchange(call: Call<unknown>, options: RequestOptions = {}, content?: Content): Promise<Answer> {
     const daemon = await unlessAborted(this.#found(), options.signal);
-    const watch = new Watch(call.timeout ?? this.#options.timeout, options.signal);
+    const watch = new Watch(call.timeout ?? this.#options.timeout, this.#watches, options.signal);
     try {
       const init: RequestInit & { duplex?: "half" } = {
         method: call.method,
@@ -121,7 +123,7 @@ export class Transport {
       await reader?.cancel().catch(() => undefined);
     };
     const pieces = read(reader, address, watch, end);
-    // A generator that nobody has read from does nothing at its end, and one that waits for a piece ends after it.
+    // A generator that was never read from does nothing at its end, and one that waits for a piece ends after it.
     const finish = pieces.return.bind(pieces);
     pieces.return = async (value) => {
       await end();
@@ -170,6 +172,8 @@ export class Transport {
   async close(): Promise<void> {
     const daemon = this.#daemon;
     this.#daemon = this.#known = undefined;
+    // Not every runtime ends requests with their connections.
+    for (const watch of this.#watches) watch.close();
     const found = await daemon?.catch(() => undefined);
     const connectors = [...this.#retired, ...(found ? [found.connector] : [])];
     await Promise.all(connectors.map((connector) => connector.close()));
@@ -252,15 +256,18 @@ export class Transport {
 export class Watch {
   readonly #controller = new AbortController();
   readonly #seconds: number;
+  readonly #all: Set<Watch>;
   readonly #outer: AbortSignal | undefined;
   readonly #abort = () => this.#controller.abort(this.#outer?.reason);
   #timer: NodeJS.Timeout | undefined;
   #isOver = false;
   #isReleased = false;
 
-  constructor(seconds: number, outer?: AbortSignal) {
+  /** It is in `all` as long as its request is in flight. */
+  constructor(seconds: number, all: Set<Watch>, outer?: AbortSignal) {
     outer?.throwIfAborted();
     this.#seconds = seconds;
+    this.#all = all.add(this);
     this.#outer = outer;
     outer?.addEventListener("abort", this.#abort, { once: true });
     this.restart();
@@ -292,7 +299,13 @@ export class Watch {
   /** The same for good. */
   release(): void {
     this.#isReleased = true;
+    this.#all.delete(this);
     this.pause();
+  }
+
+  /** Its client is closed. */
+  close(): void {
+    this.#controller.abort(new Error("the client was closed"));
   }
 
   /** The request has ended. */

@@ -249,7 +249,7 @@ test("an answer that is not read ends its connection", async (t) => {
 
 test("what comes after a request's end does not start its time again", async () => {
   for (const end of ["stop", "release"] as const) {
-    const watch = new Watch(0.02);
+    const watch = new Watch(0.02, new Set());
     watch[end]();
     watch.restart();
     await sleep(60);

@@ -2,7 +2,10 @@
 template is. A sandbox of it has all of this, and one of its snapshots does.
 """
 
+import hashlib
 import os
+import shutil
+import subprocess
 import tempfile
 import threading
 import uuid
@@ -59,15 +62,20 @@ def main():
 
 
 def on_base_and_on_that():
-    """A package of Debian's on `base`, and a template on this template."""
+    """A package of apt's on `base`, and a template on this template."""
     lines = []
-    template = (
-        Template()
-        .from_template("base")
-        .apt_install(["hello"])
-        .run_cmd("hello > /home/user/said && echo 'from sudo' | sudo tee /etc/said")
-    )
-    Template.build(template, f"{NAME}-apt", cpu_count=1, memory_mb=512, on_build_logs=lambda entry: lines.append(entry.message))
+    with tempfile.TemporaryDirectory() as context:
+        archive_of_hello(f"{context}/archive")
+        template = (
+            Template(file_context_path=context)
+            .from_template("base")
+            .copy("archive", "/srv/archive")
+            .run_cmd("rm -rf /etc/apt/sources.list*", user="root")
+            .run_cmd("echo 'deb [trusted=yes] file:/srv/archive ./' > /etc/apt/sources.list", user="root")
+            .apt_install(["hello"])
+            .run_cmd("hello > /home/user/said && echo 'from sudo' | sudo tee /etc/said")
+        )
+        Template.build(template, f"{NAME}-apt", cpu_count=1, memory_mb=512, on_build_logs=lambda entry: lines.append(entry.message))
     assert any("Setting up hello" in line for line in lines), lines
     on_it = Template().from_template(f"{NAME}-apt").run_cmd("id -un >> said; hello --greeting=again >> said")
     Template.build(on_it, f"{NAME}-on-it", cpu_count=1, memory_mb=512)
@@ -76,6 +84,25 @@ def on_base_and_on_that():
         assert sandbox.files.read("/home/user/said") == said, name
         assert sandbox.commands.run("hello; cat /etc/said; stat -c %U said").stdout == "Hello, world!\nfrom sudo\nuser\n"
         sandbox.kill()
+
+
+def archive_of_hello(directory):
+    """An archive with one package, so that nothing is asked of the internet."""
+    os.makedirs(f"{directory}/hello/DEBIAN")
+    os.makedirs(f"{directory}/hello/usr/bin")
+    with open(f"{directory}/hello/DEBIAN/control", "w", encoding="utf-8") as file:
+        file.write("Package: hello\nVersion: 1\nArchitecture: all\nMaintainer: a test <test@localhost>\nDescription: says hello\n")
+    program = f"{directory}/hello/usr/bin/hello"
+    with open(program, "w", encoding="utf-8") as file:
+        file.write('#!/bin/sh\ncase $1 in --greeting=*) echo "${1#*=}" ;; *) echo "Hello, world!" ;; esac\n')
+    os.chmod(program, 0o755)
+    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", "hello", "hello.deb"], cwd=directory, check=True)
+    shutil.rmtree(f"{directory}/hello")
+    fields = subprocess.run(["dpkg-deb", "--field", "hello.deb"], cwd=directory, check=True, capture_output=True, text=True).stdout
+    with open(f"{directory}/hello.deb", "rb") as file:
+        package = file.read()
+    with open(f"{directory}/Packages", "w", encoding="utf-8") as file:
+        file.write(f"{fields}Filename: ./hello.deb\nSize: {len(package)}\nSHA256: {hashlib.sha256(package).hexdigest()}\n")
 
 
 def built_again(before):

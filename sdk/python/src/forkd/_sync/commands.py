@@ -185,7 +185,7 @@ class CommandHandle:
         self._over = False
         # Bytes that were sent and that the program has not taken; nothing if the daemon does not report it.
         self._unread: Optional[int] = 0 if has_window else None
-        # What is left of the stdin that it was started with.
+        # The unsent rest of the stdin that it was started with.
         self._pending: deque[Union[str, bytes]] = deque()
         # One task at a time receives, and notifies the others.
         self._receiving = False

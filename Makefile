@@ -156,8 +156,7 @@ soak: deny build-tests release-test ## the same with large counts: 10 000 forks,
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	FORKD_SOAK=1 $(RUN) --lib many_leases
 	FORKD_SOAK=1 $(RUN) --test sandboxes -- forged
-	tests/hub/run
-	$(MAKE) e2e-package
+	$(MAKE) e2e-hub e2e-package deb-test mcp-clients
 	FORKD_SOAK=1 $(RUN) --test engine --test machine --test e2e --test agent --test build --test api --test e2b --test isolation
 
 soak-daemon: build-tests ## the daemon killed 100 times under load, with 500 slow clients, 2000 names of a template, and asked all its OpenAPI document allows

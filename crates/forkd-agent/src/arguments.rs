@@ -43,11 +43,11 @@ impl FromStr for Address {
 #[derive(Debug, PartialEq, Eq)]
 pub struct UsageError;
 
-/// `serve` counts even as PID 1: that is a container of a test.
+/// `serve` and `--version` count even as PID 1: that is a container. No kernel of a guest is given such words.
 pub fn parse(arguments: &[String], process_id: u32) -> Result<Role, UsageError> {
     match arguments.split_first() {
         Some((verb, options)) if verb == "serve" => serve(options).map(Role::Serve),
-        Some((verb, [])) if verb == "--version" && process_id != INIT => Ok(Role::Version),
+        Some((verb, [])) if verb == "--version" => Ok(Role::Version),
         _ if process_id == INIT => Ok(Role::Init),
         _ => Err(UsageError),
     }
@@ -101,5 +101,12 @@ mod tests {
     #[test]
     fn pid_1_ignores_what_the_kernel_hands_over() {
         assert_eq!(parse(&words("splash quiet=1"), 1), Ok(Role::Init));
+        assert_eq!(parse(&words("quiet --version"), 1), Ok(Role::Init));
+    }
+
+    #[test]
+    fn the_version_is_printed_as_any_process() {
+        assert_eq!(parse(&words("--version"), 77), Ok(Role::Version));
+        assert_eq!(parse(&words("--version"), 1), Ok(Role::Version));
     }
 }

@@ -85,28 +85,24 @@ fn is_built_and_used(name: &str) -> TestResult {
 
 /// Builds a recipe: what the command says, and how long guests took until they were warm.
 fn build(daemon: &Daemon, home: &Path, name: &str) -> Result<(Value, Duration), Error> {
-    let arguments = ["recipe", "build", name, "--json"];
-    let mut run = timed(daemon.command_with_library(&arguments, home)?)?;
-    let mut cold = run.warm;
-    // Guests reach no mirror of PyPI with a private address. Then the error says what to do.
-    let without_pypi = ["e2b", "setup", "--debian-node"];
-    if !run.output.status.success() && run.said.contains(&without_pypi.join(" ")) {
-        report(&format!("{name}: guests cannot reach PyPI: forkd {}", without_pypi.join(" ")));
-        let template = timed(daemon.command_with_library(&without_pypi, home)?)?;
-        check!(
-            template.output.status.success(),
-            "{}\n{}",
-            binaries::transcript(&template.output),
-            template.said
-        );
-        run = timed(daemon.command_with_library(&arguments, home)?)?;
-        cold = template.warm + run.warm;
+    let run = |arguments: &[&str]| timed(daemon.command_with_library(arguments, home)?);
+    let recipe = ["recipe", "build", name, "--json"];
+    let mut built = run(&recipe)?;
+    let mut cold = built.warm;
+    // pip's words where guests do not reach PyPI, as with a mirror at a private address. Then the error says what to do.
+    if !built.output.status.success() && built.said.contains("Failed to establish a new connection") {
+        check!(built.said.contains("forkd e2b setup --debian-node"), "{name}: {}", built.said);
+        report(&format!("{name}: guests do not reach PyPI: the template has Debian's Node.js"));
+        let template = run(&["e2b", "setup", "--debian-node"])?;
+        template.succeeded("forkd e2b setup")?;
+        built = run(&recipe)?;
+        cold = template.warm + built.warm;
     }
-    let Timed { output, said, .. } = run;
-    check!(output.status.success(), "forkd recipe build {name}: {}\n{said}", binaries::transcript(&output));
-    Ok((serde_json::from_slice(&output.stdout)?, cold))
+    built.succeeded(&format!("forkd recipe build {name}"))?;
+    Ok((serde_json::from_slice(&built.output.stdout)?, cold))
 }
 
+/// A command that made snapshots.
 struct Timed {
     output: Output,
     /// What it printed on stderr.
@@ -115,7 +111,13 @@ struct Timed {
     warm: Duration,
 }
 
-/// Runs a command that makes snapshots.
+impl Timed {
+    fn succeeded(&self, what: &str) -> TestResult {
+        check!(self.output.status.success(), "{what}: {}\n{}", binaries::transcript(&self.output), self.said);
+        Ok(())
+    }
+}
+
 fn timed(mut command: Command) -> Result<Timed, Error> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let stderr = child.stderr.take().ok_or("no pipe")?;

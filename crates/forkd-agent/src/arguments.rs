@@ -1,4 +1,4 @@
-//! The command line: PID 1 needs none, everybody else says `serve`.
+//! The command line: PID 1 of a guest needs none, everybody else says `serve` or `--version`.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
